@@ -1,0 +1,20 @@
+-- Counters and doorbell come last and must not fail the call: the change itself is done by then.
+-- Returns 1 (degraded) where one of them failed, else 0.
+local function count(stats, amounts)
+  local degraded = 0
+  for name, amount in pairs(amounts) do
+    if amount ~= 0 then
+      local reply = redis.pcall('HINCRBY', stats, name, string.format('%.0f', amount))
+      if type(reply) == 'table' and reply.err then degraded = 1 end
+    end
+  end
+  return degraded
+end
+
+-- Wake up to `messages` waiting consumers. The doorbell is bounded: whoever is woken and leaves
+-- messages behind rings again, so eight tokens start any number of consumers.
+local MAX_TOKENS = 8
+local function ring(wake, messages)
+  local missing = math.min(messages, MAX_TOKENS) - redis.call('LLEN', wake)
+  for _ = 1, missing do redis.call('RPUSH', wake, '1') end
+end

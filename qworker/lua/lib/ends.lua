@@ -1,0 +1,106 @@
+-- How a message ends, and how it goes back. Each writes the destination; the caller removes the
+-- message from where it was afterwards.
+
+local REASON = '^[a-z_]+$'
+
+-- Add to the dead letters. `class` and `words` tell the error, both may be ''.
+local function bury(item, reason, class, words, now, amounts)
+  if not string.find(reason, REASON) then reason = 'rejected' end
+  redis.call('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
+    'error', string.sub(words, 1, 2048), 'died_ms', text(now))
+  amounts.dead = (amounts.dead or 0) + 1
+  amounts['dead:' .. reason] = (amounts['dead:' .. reason] or 0) + 1
+end
+
+-- Free the unique key of a message that has ended, if the key still is this message's.
+local function free_unique(key, id)
+  local holder = redis.call('HGET', unique, key)
+  if holder and string.match(holder, '^%S+') == id then redis.call('HDEL', unique, key) end
+end
+
+local function free_unique_of(item)
+  local key = flag(item, ' u=')
+  if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
+end
+
+-- Expired or cancelled: which of the two, or nil. `tombstones` says whether any cancel is known.
+local function over(item, now, tombstones)
+  local expiry = tonumber(flag(item, ' x='))
+  if expiry and expiry <= now then return 'expired' end
+  if tombstones then
+    local id = string.match(item, '^q1 (%S+)')
+    if id and redis.call('ZSCORE', cancelled, id) then
+      redis.call('ZREM', cancelled, id)
+      return 'cancelled'
+    end
+  end
+  return nil
+end
+
+-- Places to put messages back, filled first and written at once: heads keep their order in front
+-- of what is ready. Nobody reads a level that is not in use, so what asks for one goes to level 0.
+local function places(levels)
+  local used = {}
+  for _, number in ipairs(levels) do used[number] = true end
+  return { used = used, heads = {}, tails = {}, suspects = {} }
+end
+
+local function put(to, list, number, item)
+  if not to.used[number] then number = 0 end
+  list[number] = list[number] or {}
+  table.insert(list[number], item)
+end
+
+local CHUNK = 500
+local function write_places(to)
+  local rung = 0
+  for number, items in pairs(to.heads) do
+    for last = #items, 1, -CHUNK do
+      local reversed = {}
+      for i = last, math.max(last - CHUNK + 1, 1), -1 do reversed[#reversed + 1] = items[i] end
+      redis.call('LPUSH', ready(number), unpack(reversed))
+    end
+    rung = rung + #items
+  end
+  for number, items in pairs(to.tails) do
+    for first = 1, #items, CHUNK do
+      redis.call('RPUSH', ready(number), unpack(items, first, math.min(first + CHUNK - 1, #items)))
+    end
+    rung = rung + #items
+  end
+  for first = 1, #to.suspects, CHUNK do
+    redis.call('RPUSH', suspect, unpack(to.suspects, first, math.min(first + CHUNK - 1, #to.suspects)))
+  end
+  return rung + #to.suspects
+end
+
+-- Whether a message is to be delivered alone: it may have cost a worker its life.
+local function is_suspect(message)
+  return message ~= nil and (message.timeouts > 0 or message.shared >= 2)
+end
+
+-- To the head of what is ready, or to the suspects whose one it is.
+local function put_back(to, message, item)
+  if is_suspect(message) then
+    table.insert(to.suspects, item)
+  else
+    put(to, to.heads, level(item), item)
+  end
+end
+
+-- A delivery that ended in nobody's word (the lease ran out, the worker died). Alone in its lease
+-- a message is to blame (timeouts); in company all only share it, and from the second time on each
+-- goes to `suspect`, to be delivered alone.
+local function blame(message, alone, limit, to, now, amounts)
+  message.receives = message.receives + 1
+  if alone then message.timeouts = message.timeouts + 1 else message.shared = message.shared + 1 end
+  local item = assemble(message)
+  limit = tonumber(string.match(message.flags, ' m=(%d+)')) or limit
+  if message.nacks + message.timeouts >= limit then
+    bury(item, 'max_receives', '', '', now, amounts)
+    free_unique_of(item)
+    amounts.stored = (amounts.stored or 0) - 1
+  else
+    put_back(to, message, item)
+  end
+end

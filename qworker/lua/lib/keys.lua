@@ -1,0 +1,56 @@
+-- The keys of a queue as consumers and reapers declare them, in this order in KEYS:
+--   1-10 ready … ready:9 LIST · 11 suspect LIST · 12 delayed ZSET · 13 unacked ZSET · 14 wake LIST
+--   15 dead STREAM · 16 meta HASH · 17 stats HASH · 18 unique HASH · 19 cancelled ZSET
+-- and from 20 on the leases (HASH) of the call.
+local suspect, delayed, unacked, wake, dead = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local meta, stats, unique, cancelled = KEYS[16], KEYS[17], KEYS[18], KEYS[19]
+local FIRST_LEASE = 20
+
+local function ready(level_number)
+  return KEYS[level_number + 1]
+end
+
+local function lease_id(key)
+  return string.match(key, ':lease:([%w._-]+)$')
+end
+
+-- Priority levels in use, highest first. Level 0 is always one of them.
+local function levels_in_use(levels)
+  local used = {}
+  for number = 9, 1, -1 do
+    if levels and string.find(levels, tostring(number), 1, true) then used[#used + 1] = number end
+  end
+  used[#used + 1] = 0
+  return used
+end
+
+-- A refusal if a key that this call may write holds another type, else nil.
+local function broken_queue(levels, without_leases)
+  local expected = {
+    suspect, 'list', delayed, 'zset', unacked, 'zset', wake, 'list', dead, 'stream',
+    stats, 'hash', unique, 'hash', cancelled, 'zset',
+  }
+  for _, number in ipairs(levels) do
+    expected[#expected + 1] = ready(number)
+    expected[#expected + 1] = 'list'
+  end
+  for i = FIRST_LEASE, without_leases and 0 or #KEYS do
+    expected[#expected + 1] = KEYS[i]
+    expected[#expected + 1] = 'hash'
+  end
+  return broken(expected)
+end
+
+local DEFAULT_VISIBILITY_MS = 30000
+local DEFAULT_MAX_RECEIVES = 5
+
+-- The attributes that scripts go by; the caller has checked that meta is a HASH.
+local function read_attributes()
+  local found = redis.call('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives')
+  return {
+    visibility_ms = whole(found[1], 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS,
+    paused_out = found[2] == 'out' or found[2] == 'all',
+    levels = levels_in_use(found[3]),
+    max_receives = whole(found[4], 1, MAX_MS) or DEFAULT_MAX_RECEIVES,
+  }
+end

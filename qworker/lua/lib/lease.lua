@@ -1,0 +1,17 @@
+-- A lease is a HASH index → item. Over 64 bytes it forgets its order, so it is read by number.
+-- Returns {{index, item}, …} in order.
+local function read_lease(key)
+  local flat = redis.call('HGETALL', key)
+  local entries = {}
+  for i = 1, #flat, 2 do entries[#entries + 1] = { tonumber(flat[i]) or 0, flat[i + 1], flat[i] } end
+  table.sort(entries, function(a, b) return a[1] < b[1] end)
+  return entries
+end
+
+local function delete_fields(key, fields)
+  local gone = 0
+  for first = 1, #fields, 1000 do
+    gone = gone + redis.call('HDEL', key, unpack(fields, first, math.min(first + 999, #fields)))
+  end
+  return gone
+end

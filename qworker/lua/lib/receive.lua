@@ -1,0 +1,124 @@
+-- Deliver up to `count` items of the queue in one new lease.
+
+local MAX_BYTES = 1048576 -- a batch ends here as well as at its count
+local READ_CHUNK = 32 -- items read before the bound is looked at
+local SPARE = 256 -- items that may be looked at beyond `count` (expired, cancelled, foreign …)
+
+-- What becomes of one item at the head: it is taken, or ends, or (newer version) goes behind the
+-- others, where the consumers that know it find it.
+local function take(item, number, batch, to, now, amounts)
+  local what = kind(item)
+  batch.bytes = batch.bytes + #item
+  if what == 'own' then
+    local ended = over(item, now, batch.tombstones)
+    if ended then
+      free_unique_of(item)
+      amounts[ended] = (amounts[ended] or 0) + 1
+      amounts.stored = (amounts.stored or 0) - 1
+      return
+    end
+  elseif what == 'newer' then
+    put(to, to.tails, number, item)
+    amounts.unsupported = (amounts.unsupported or 0) + 1
+    return
+  elseif what == 'foreign' then
+    bury(item, 'foreign', '', '', now, amounts)
+    return
+  else
+    amounts.stored = (amounts.stored or 0) + 1 -- plain: counted when first seen
+  end
+  table.insert(batch.items, item)
+end
+
+-- Read one level into the batch; the number of items looked at is cut from its head afterwards.
+local function read_level(number, batch, count, to, now, amounts)
+  local seen = 0
+  while #batch.items < count and batch.bytes < MAX_BYTES and seen < count + SPARE do
+    local chunk = redis.call('LRANGE', ready(number), seen, seen + math.min(READ_CHUNK, count - #batch.items) - 1)
+    if #chunk == 0 then break end
+    for _, item in ipairs(chunk) do
+      if batch.bytes > 0 and batch.bytes + #item > MAX_BYTES then return seen end
+      take(item, number, batch, to, now, amounts)
+      seen = seen + 1
+    end
+  end
+  return seen
+end
+
+local function write_lease(key, id, items, deadline)
+  if #items == 1 then
+    redis.call('HSET', key, '0', items[1])
+  else
+    for first = 1, #items, CHUNK do
+      local fields = {}
+      for i = first, math.min(first + CHUNK - 1, #items) do
+        fields[#fields + 1] = i
+        fields[#fields + 1] = items[i]
+      end
+      redis.call('HSET', key, unpack(fields))
+    end
+  end
+  redis.call('ZADD', unacked, text(deadline), id)
+end
+
+local function ready_left(levels, with_suspects)
+  local left = with_suspects and redis.call('LLEN', suspect) or 0
+  for _, number in ipairs(levels) do left = left + redis.call('LLEN', ready(number)) end
+  return left
+end
+
+-- hint_ms: -1 paused · 0 more is ready now · n the next delayed message is due in n ms · -2 nothing known
+local function hint(left, now)
+  if left > 0 then return 0 end
+  local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
+  return next_due and math.max(1, tonumber(next_due) - now) or -2
+end
+
+-- request: key, id, count, visibility_ms, suspects (0 never, 1 when nothing else is ready, 2 first)
+-- Returns items, deadline ms, ready left, hint ms, suspect 1 or 0.
+local function receive(request, attributes, levels, now, amounts)
+  if attributes.paused_out then return {}, 0, 0, -1, 0 end
+  local first_lease = redis.call('ZCARD', unacked) == 0
+  local batch = { items = {}, bytes = 0, tombstones = redis.call('EXISTS', cancelled) == 1 }
+  local to, cut = places(levels), {}
+  local lone = request.suspects == 2 and redis.call('LINDEX', suspect, 0)
+  if not lone then
+    for _, number in ipairs(levels) do
+      cut[number] = read_level(number, batch, request.count, to, now, amounts)
+    end
+    if #batch.items == 0 and request.suspects == 1 then lone = redis.call('LINDEX', suspect, 0) end
+  end
+  local from_suspect = 0
+  if lone then
+    take(lone, 0, batch, to, now, amounts)
+    from_suspect = 1
+  end
+  local deadline = now + request.visibility_ms
+  if #batch.items > 0 then write_lease(request.key, request.id, batch.items, deadline) end
+  local behind = write_places(to)
+  for number, seen in pairs(cut) do
+    if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
+  end
+  if from_suspect > 0 then redis.call('LPOP', suspect) end
+  -- The reaper's watch for gaps starts with the first lease; see visit.lua.
+  if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
+  amounts.received = (amounts.received or 0) + #batch.items
+  amounts.unacked = (amounts.unacked or 0) + #batch.items
+  -- Left is what this caller could take: not what it has just put behind the others.
+  local left = math.max(0, ready_left(levels, request.suspects > 0) - behind)
+  return batch.items, deadline, left, hint(left, now), from_suspect
+end
+
+-- What a lease holds, for a caller that never saw the reply of the call that made it.
+-- Returns items, deadline ms, indices, suspect 1 or 0.
+local function resume(request)
+  local deadline = redis.call('ZSCORE', unacked, request.id)
+  local items, indices, lone = {}, {}, 0
+  if deadline then
+    for i, entry in ipairs(read_lease(request.key)) do
+      items[i], indices[i] = entry[2], entry[3]
+    end
+  end
+  if indices[1] == '0' and is_suspect(parse(items[1])) then lone = 1 end
+  return items, tonumber(deadline) or 0, indices, lone
+end

@@ -1,0 +1,66 @@
+#!lua flags=allow-oom
+-- promote.lua: move delayed messages that are due to the tail of ready.
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    limit            messages, 1-5000; a call also ends after 1 MiB
+-- Returns {'OK', now ms, moved, ended (expired or cancelled), next due ms or '' where nothing is delayed,
+--   lateness ms of the first one}, or {'BROKEN', key, type} {'ARG', name}
+-- O(k log d): k moved of d delayed.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/envelope.lua
+--- include lib/ends.lua
+
+local MAX_BYTES, READ_CHUNK = 1048576, 32
+local refused = broken({ meta, 'hash' })
+if refused then return refused end
+local attributes = read_attributes()
+refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
+if refused then return refused end
+local now, limit = clock(ARGV[1], meta), whole(ARGV[2], 1, 5000)
+if not now or not limit then return { 'ARG', 'limit' } end
+
+local amounts, to = { promoted = 0, stored = 0 }, places({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
+local tombstones = redis.call('EXISTS', cancelled) == 1
+local seen, ended, bytes, lateness_ms, used = 0, 0, 0, 0, {}
+local due_left = true
+while due_left and seen < limit and bytes < MAX_BYTES do
+  local chunk = redis.call('ZRANGE', delayed, seen, seen + math.min(READ_CHUNK, limit - seen) - 1, 'WITHSCORES')
+  if #chunk == 0 then break end
+  for i = 1, #chunk, 2 do
+    local item, due_ms = chunk[i], tonumber(chunk[i + 1])
+    if due_ms > now or bytes >= MAX_BYTES then
+      due_left = false
+      break
+    end
+    if seen == 0 then lateness_ms = now - due_ms end
+    local ending = kind(item) == 'own' and over(item, now, tombstones)
+    if ending then
+      free_unique_of(item)
+      amounts[ending] = (amounts[ending] or 0) + 1
+      amounts.stored = amounts.stored - 1
+      ended = ended + 1
+    else
+      local number = kind(item) == 'own' and level(item) or 0
+      used[number] = true
+      put(to, to.tails, number, item)
+    end
+    bytes = bytes + #item
+    seen = seen + 1
+  end
+end
+local levels = redis.call('HGET', meta, 'levels') or ''
+local before = levels
+for number in pairs(used) do
+  if number > 0 and not string.find(levels, tostring(number), 1, true) then levels = levels .. tostring(number) end
+end
+if levels ~= before then redis.call('HSET', meta, 'levels', levels) end
+local moved = write_places(to)
+if seen > 0 then redis.call('ZREMRANGEBYRANK', delayed, 0, seen - 1) end
+amounts.promoted = moved
+count(stats, amounts)
+if moved > 0 and not attributes.paused_out then ring(wake, moved) end
+local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
+return { 'OK', text(now), moved, ended, next_due and text(tonumber(next_due)) or '', text(lateness_ms) }

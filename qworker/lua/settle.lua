@@ -1,0 +1,32 @@
+#!lua flags=allow-oom
+-- settle.lua: ack, nack, release, bury or discard received messages, and say which ones counted.
+-- KEYS       see lib/keys.lua; leases: those settled
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]…   outcomes         see lib/settle.lua
+-- Returns {'OK', now ms, degraded, {settled per lease}, {1 or 0 per outcome: uniques, acks, others of each lease}}
+--   or a refusal: {'BROKEN', key, type} {'ARG', name}. A stale outcome changes nothing and is counted.
+-- O(s): s outcomes.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/envelope.lua
+--- include lib/ends.lua
+--- include lib/lease.lua
+--- include lib/settle.lua
+
+local refused = broken({ meta, 'hash' })
+if refused then return refused end
+local attributes = read_attributes()
+refused = broken_queue(attributes.levels)
+if refused then return refused end
+local now = clock(ARGV[1], meta)
+if not now then return { 'ARG', 'now' } end
+local leases, problem = read_outcomes(2)
+if not leases then return { 'ARG', problem } end
+
+local amounts, results = {}, {}
+local settled, rung = settle(leases, attributes, results, now, amounts)
+local degraded = count(stats, amounts)
+if rung > 0 and not attributes.paused_out then ring(wake, rung) end
+return { 'OK', text(now), degraded, settled, results }

@@ -1,0 +1,59 @@
+#!lua flags=allow-oom
+-- settle_receive.lua: settle what was received before and receive the next batch, in one trip.
+-- KEYS       see lib/keys.lua; leases: those settled, and last the new one
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    resume           1: the call was made before with this new lease and its reply was lost:
+--                             settle again, return what the lease holds, never create it; else 0
+-- ARGV[3]    count            0-1000; 0 settles only
+-- ARGV[4]    visibility ms    1-43200000 (12 h), '' for the queue's
+-- ARGV[5]    suspects         0 never · 1 if nothing else is ready · 2 first
+-- ARGV[6]…   outcomes         see lib/settle.lua
+-- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
+--   {items}, {indices}, suspects waiting}; indices is empty unless resumed (else '0' for one item, '1' … 'n' for several);
+--   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
+-- O(s + n): s outcomes, n messages received.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/envelope.lua
+--- include lib/ends.lua
+--- include lib/lease.lua
+--- include lib/settle.lua
+--- include lib/receive.lua
+
+local request = {
+  key = KEYS[#KEYS], id = lease_id(KEYS[#KEYS]), count = whole(ARGV[3], 0, 1000),
+  suspects = whole(ARGV[5], 0, 2),
+}
+local refused = broken({ meta, 'hash' })
+if refused then return refused end
+local attributes = read_attributes()
+refused = broken_queue(attributes.levels)
+if refused then return refused end
+local now = clock(ARGV[1], meta)
+request.visibility_ms = ARGV[4] == '' and attributes.visibility_ms or whole(ARGV[4], 1, MAX_VISIBILITY_MS)
+if not now or not request.id or not request.count or not request.suspects or not request.visibility_ms then
+  return { 'ARG', 'request' }
+end
+local leases, problem = read_outcomes(6)
+if not leases then return { 'ARG', problem } end
+local resumed = ARGV[2] == '1'
+if not resumed and request.count > 0 and redis.call('EXISTS', request.key) == 1 then
+  return { 'LEASEUSED', request.id }
+end
+
+local amounts = {}
+local settled, rung = settle(leases, attributes, nil, now, amounts)
+local items, deadline, left, hint_ms, lone, indices = {}, 0, 0, -2, 0, {}
+local waiting = rung
+if resumed then
+  items, deadline, indices, lone = resume(request)
+elseif request.count > 0 then
+  items, deadline, left, hint_ms, lone = receive(request, attributes, attributes.levels, now, amounts)
+  waiting = left
+end
+local degraded = count(stats, amounts)
+if waiting > 0 and not attributes.paused_out then ring(wake, waiting) end
+return { 'OK', text(now), text(deadline), left, text(hint_ms), lone, degraded, settled, items, indices,
+  redis.call('LLEN', suspect) }
