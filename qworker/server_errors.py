@@ -1,0 +1,159 @@
+"""What redis-py raises, as errors of our tree: one table from the server's error code to the class.
+
+An error reply is definite: the server refused the call, whether or not it was sent over a new connection. Only a
+connection that broke leaves open what happened, and there the caller knows whether it had sent anything.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from redis import exceptions as redis_errors
+
+from qworker.errors import (
+    AccessDeniedError,
+    BusyError,
+    ClusterMovingError,
+    InDoubtError,
+    LoadingError,
+    NoReplicasError,
+    NotPersistedError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ServerError,
+    UnavailableError,
+    UnsupportedServerError,
+)
+
+__all__ = ["is_noscript", "map_error"]
+
+# Code → class, and what to do next. https://redis.io/docs/latest/develop/reference/protocol-spec/#simple-errors
+_RULES: Final[dict[str, tuple[type[ServerError], str]]] = {
+    "LOADING": (LoadingError, "the server is loading its data; try again in a moment"),
+    "BUSY": (
+        BusyError,
+        "a script has been running for long; wait for it, or end it with SCRIPT KILL",
+    ),
+    "READONLY": (ReadOnlyError, "the server is a replica; connect to its master"),
+    "MASTERDOWN": (ReadOnlyError, "the server is a replica that lost its master"),
+    "UNBLOCKED": (ReadOnlyError, "the server became a replica during the call"),
+    "MOVED": (ClusterMovingError, "the keys are on another node of a cluster"),
+    "ASK": (ClusterMovingError, "the keys are being moved to another node; try again"),
+    "TRYAGAIN": (ClusterMovingError, "the keys are being moved to another node; try again"),
+    "CLUSTERDOWN": (ClusterMovingError, "no node of the cluster serves the keys now"),
+    "MISCONF": (
+        NotPersistedError,
+        "the server cannot write to its disk; free space there, and see its log",
+    ),
+    "NOREPLICAS": (
+        NoReplicasError,
+        "too few replicas follow the server (min-replicas-to-write); try again when they do",
+    ),
+    "OOM": (
+        OutOfMemoryError,
+        "the server has reached maxmemory; consume messages, or raise maxmemory",
+    ),
+    "NOAUTH": (
+        AccessDeniedError,
+        "the server asks for a password; put user:password@ into the URL (QWORKER_URL)",
+    ),
+    "WRONGPASS": (
+        AccessDeniedError,
+        "user or password is wrong; check them in the URL (QWORKER_URL)",
+    ),
+    "NOPERM": (AccessDeniedError, "the user's ACL forbids this command or key; extend its rules"),
+}
+
+_TOO_MANY_CLIENTS: Final = "max number of clients reached"
+_TEXT_LIMIT: Final = 300
+
+
+def is_noscript(error: BaseException) -> bool:
+    """Say whether the server does not have the script of an EVALSHA: load it and call again."""
+    return isinstance(error, redis_errors.NoScriptError)
+
+
+def map_error(error: Exception, *, sent: bool) -> ServerError:
+    """Turn an exception of redis-py, or an OSError, into the named error for the caller to raise from it.
+
+    `sent` is True from the moment in which the last byte of the call may have left: a connection that broke after
+    that is an `InDoubtError`, before it an `UnavailableError`. Error replies are definite and ignore it. A reply that
+    no rule knows becomes a plain `ServerError`.
+    """
+    if isinstance(error, ServerError):
+        return error
+    if error.args and isinstance(error.args[0], redis_errors.RedisError):
+        # redis.asyncio wraps what a handshake over a Unix socket raised into a ConnectionError.
+        error = error.args[0]
+    text = _text(error)
+    code = getattr(error, "status_code", None) or text.partition(" ")[0]
+    if code in _RULES and isinstance(error, redis_errors.RedisError):
+        kind, advice = _RULES[code]
+        return kind(f"{advice} (the server said: {_with_code(code, text)})")
+    if isinstance(error, redis_errors.AuthenticationError):
+        return AccessDeniedError(
+            "the server did not take user and password; check them in the URL (QWORKER_URL) "
+            f"(the server said: {text})"
+        )
+    if _TOO_MANY_CLIENTS in text:
+        return UnavailableError(
+            "the server takes no more connections; raise its maxclients, or run fewer processes"
+        )
+    if isinstance(error, redis_errors.InvalidResponse) and not sent:
+        return UnsupportedServerError(
+            f"what answers there does not speak the Redis protocol; check the URL ({text})"
+        )
+    if isinstance(error, redis_errors.ResponseError):
+        return _refused(text)
+    if isinstance(error, _BROKEN):
+        return _broken(text, sent=sent)
+    return ServerError(f"the call failed ({text})")
+
+
+#: No reply, or half of one. `InvalidResponse` after sending: the reply is lost in bytes that make no sense.
+_BROKEN: Final = (
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    redis_errors.InvalidResponse,
+    OSError,
+    EOFError,
+)
+
+
+def _broken(text: str, *, sent: bool) -> ServerError:
+    if sent:
+        return InDoubtError(
+            "the call was sent and no reply came, so it may or may not have run; "
+            f"only the identical call may be repeated ({text})"
+        )
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return UnavailableError(
+            "the server's TLS certificate was not accepted; check ssl_ca_certs and the host name "
+            f"in the URL ({text})"
+        )
+    return UnavailableError(
+        f"the server was not reached, nothing was sent; check that it runs and the URL ({text})"
+    )
+
+
+def _refused(text: str) -> ServerError:
+    if text.startswith(("unknown command", "ERR unknown command", "unknown subcommand")):
+        return UnsupportedServerError(
+            f"the server lacks a command that qworker needs, or has it renamed ({text})"
+        )
+    return ServerError(f"the server refused the call ({text})")
+
+
+def _with_code(code: str, text: str) -> str:
+    return text if text.startswith(code) else f"{code} {text}"
+
+
+def _text(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    # The server quotes the arguments of a command it does not know. Those of AUTH are a password, those of EVALSHA are
+    # bodies: they go from the cause as well, which tracebacks print.
+    head, quoted, _ = text.partition(", with args beginning with")
+    if quoted:
+        error.args = (head,)
+    shown = "".join(letter if letter.isprintable() else "?" for letter in head)
+    return shown if len(shown) <= _TEXT_LIMIT else shown[: _TEXT_LIMIT - 3] + "..."

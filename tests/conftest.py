@@ -1,0 +1,44 @@
+"""Fixtures that every test may ask for: servers of our own, and names that nobody else uses.
+
+A server is shared by all tests of one pytest process (so one per pytest-xdist worker). Tests keep apart
+by their names, never by a flush; a test that stops or reconfigures a server starts its own with
+`tests.servers.start`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests import servers
+
+
+@pytest.fixture(scope="session")
+def store_url() -> Iterator[str]:
+    """The URL of a Valkey shared by the tests of this process."""
+    with servers.start("valkey") as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def engine_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a shared server; the test runs once for each engine."""
+    if request.param == "valkey":
+        yield request.getfixturevalue("store_url")
+        return
+    with servers.start(request.param) as server:
+        yield server.url
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace that no other test uses."""
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def queue_name() -> str:
+    """A queue name that no other test uses."""
+    return f"q{uuid.uuid4().hex[:12]}"

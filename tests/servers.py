@@ -1,0 +1,89 @@
+"""Servers for tests: which engines this machine has, and starting one that ends with its test.
+
+    with servers.start("valkey", "--maxmemory", "10mb") as server:
+        server.url       # unix:///…/s
+        server.socket    # the path, as a str
+        server.pid
+        server.redis()   # a plain redis.Redis without retries, closed with the server
+
+An engine that is missing skips the test, or fails it where the environment says CI=true.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+import redis
+
+from qworker.connection import ConnectionFactory
+from qworker.engine import find_engines
+from qworker.private_store import PrivateStore
+
+__all__ = ["Server", "binary_of", "engines", "missing", "start"]
+
+
+class Server:
+    """A running server of a test."""
+
+    def __init__(self, store: PrivateStore) -> None:
+        self.url, self.socket, self.pid = store.url, str(store.socket), store.pid
+        self.directory = store.directory
+        self.engine, self.version = store.engine.name, store.engine.version
+        self._clients: list[redis.Redis] = []
+
+    def redis(self) -> redis.Redis:
+        """Open a plain client without retries; it is closed with the server."""
+        client = ConnectionFactory(self.url).redis()
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        """Close every client of `redis()`."""
+        while self._clients:
+            self._clients.pop().close()
+
+
+@cache
+def engines() -> tuple[tuple[str, str], ...]:
+    """List (engine, path of its server) of what this machine has."""
+    found = {engine.name: engine.binary for engine in reversed(list(find_engines()))}
+    if "redis" not in found and (checker := shutil.which("redis-check-rdb")):
+        # In Debian's redis-tools this *is* the server: one binary, told by its name what to be.
+        directory = tempfile.mkdtemp(prefix="qworker-engine-")
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        link = Path(directory, "redis-server")
+        link.symlink_to(checker)
+        found["redis"] = str(link)
+    return tuple(sorted(found.items(), reverse=True))
+
+
+def binary_of(engine: str) -> str:
+    """Name the server binary of an engine; without one, the test is skipped (or fails in CI)."""
+    path = dict(engines()).get(engine)
+    return path if path is not None else missing(f"no {engine} server on this machine")
+
+
+def missing(reason: str) -> str:
+    """Skip the test because the machine lacks something; fail it where CI=true, which has to have everything."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@contextmanager
+def start(engine: str, *arguments: str) -> Iterator[Server]:
+    """Start a server of `engine` with extra arguments; it is ended on exit, and if this process dies."""
+    with PrivateStore(binary=binary_of(engine), arguments=arguments) as store:
+        server = Server(store)
+        try:
+            yield server
+        finally:
+            server.close()
