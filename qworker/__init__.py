@@ -1,0 +1,32 @@
+"""Reliable queues on Redis and Valkey: tasks, consumers, a reaper daemon and operator tools."""
+
+from __future__ import annotations
+
+
+from qworker.app import QWorker
+from qworker.consumer.context import Context, current
+from qworker.consumer.control import Bury, Discard, LetExpire, Release, Retry
+from qworker.consumer.middleware import Middleware
+from qworker.errors import *  # noqa: F403
+from qworker.errors import __all__ as _errors
+from qworker.message import Message
+from qworker.options import QueueAttributes, SendOptions
+from qworker.schedule import cron, every
+
+__all__ = [
+    "Bury",
+    "Context",
+    "Discard",
+    "LetExpire",
+    "Message",
+    "Middleware",
+    "QWorker",
+    "QueueAttributes",
+    "Release",
+    "Retry",
+    "SendOptions",
+    "cron",
+    "current",
+    "every",
+    *_errors,
+]

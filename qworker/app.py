@@ -1,0 +1,232 @@
+"""The app: a namespace, its tasks and schedules, and the way to its queues."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from qworker.aclient import AsyncClient
+from qworker.aqueue import AsyncQueue
+from qworker.client import Client
+from qworker.connection import ConnectionFactory
+from qworker.consumer.middleware import Middleware
+from qworker.consumer.task import Task, TaskOptions
+from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskError
+from qworker.names import check_namespace, check_schedule
+from qworker.queue import Queue
+from qworker.schedule import Schedule
+
+if TYPE_CHECKING:
+    from qworker.consumer.retry import RetryPolicy
+    from qworker.durations import Duration
+
+__all__ = ["QWorker", "ScheduledTask"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ScheduledTask:
+    """A task that is sent by a schedule, without arguments."""
+
+    __slots__ = ("name", "schedule", "task")
+
+    def __init__(self, name: str, task: Task[..., Any], schedule: Schedule) -> None:
+        self.name = name
+        self.task = task
+        self.schedule = schedule
+
+
+class QWorker:
+    """An application of queues in one namespace.
+
+    `url` None: QWORKER_URL, else REDIS_URL. Nothing is connected before the first call, so an app may be made at
+    import and used after a fork. Thread-safe.
+    """
+
+    def __init__(self, namespace: str = "qworker", *, url: str | None = None) -> None:
+        self.namespace = check_namespace(namespace)
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.schedules: dict[str, ScheduledTask] = {}
+        self.middleware: list[Middleware] = []
+        self._url = url
+        self._lock = threading.Lock()
+        self._factory: ConnectionFactory | None = None
+        self._client: Client | None = None
+        self._queues: dict[str, Queue] = {}
+        self._async: dict[int, tuple[AsyncClient, dict[str, AsyncQueue]]] = {}
+
+    def __repr__(self) -> str:
+        return f"QWorker({self.namespace!r}, tasks={sorted(self.tasks)})"
+
+    # -- tasks ---------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retry: RetryPolicy | None = None,
+        max_receives: int | None = None,
+        time_limit: Duration | None = "15m",
+        ttl: Duration | None = None,
+        priority: int = 0,
+        batch: int = 0,
+        max_wait: Duration = 0,
+        at_most_once: bool = False,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Register a function as a task; the result is still callable as the function.
+
+        name: default the function's name · queue: where calls are sent · retry: the wait after a failure
+        (default `Retry.exponential("1s", cap="10m")`) · max_receives: failures until a message is dead (default the
+        queue's, 5) · time_limit: default 15 min, None for none · ttl: calls not started by then are dropped ·
+        priority: 0-9, 9 first · batch: messages per call at most, the handler takes a list · max_wait: how long
+        a batch may wait to fill up · at_most_once: acked before it starts, never run twice.
+
+        Raises `InvalidNameError`, `InvalidOptionError`, and for parameters that cannot be typed, on decoration.
+        """
+
+        def register(decorated: Callable[..., Any]) -> Task[..., Any]:
+            chosen = name if name is not None else decorated.__name__
+            if chosen in self.tasks:
+                first = self.tasks[chosen].function
+                raise InvalidNameError(
+                    "task",
+                    f"{chosen!r} is defined twice, at {_place(first)} and at {_place(decorated)}",
+                    "give one of them another name=",
+                )
+            task: Task[..., Any] = Task(self, decorated, chosen, TaskOptions.of(**options))
+            self.tasks[chosen] = task
+            return task
+
+        return register if function is None else register(function)
+
+    def schedule(
+        self, schedule: Schedule, *, name: str | None = None
+    ) -> Callable[[Callable[[], R] | Task[[], R]], Task[[], R]]:
+        """Send a task at the times of a schedule: `@app.schedule(cron("0 4 * * *"))`.
+
+        A plain function is registered as a task first. A function may have several schedules, each with a name of its
+        own. Raises `InvalidNameError` for a name that is taken.
+        """
+
+        def register(decorated: Callable[[], R] | Task[[], R]) -> Task[[], R]:
+            task = decorated if isinstance(decorated, Task) else self.task(decorated)
+            chosen = check_schedule(task.name if name is None else name)
+            if chosen in self.schedules:
+                raise InvalidNameError(
+                    "schedule", f"{chosen!r} is defined twice", "give one of them another name="
+                )
+            task.signature.check((), {})
+            self.schedules[chosen] = ScheduledTask(chosen, task, schedule)
+            return task
+
+        return register
+
+    def find(self, name: str) -> Task[..., Any]:
+        """Return a task by its name. Raises `UnknownTaskError` with the nearest name."""
+        task = self.tasks.get(name)
+        if task is None:
+            near = get_close_matches(name, self.tasks, 1)
+            raise UnknownTaskError(name, near[0] if near else None)
+        return task
+
+    def use(self, middleware: Middleware) -> None:
+        """Run middleware around every send and handler of the app."""
+        self.middleware.append(middleware)
+
+    # -- queues --------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """The URL of the server. Raises `InvalidOptionError` where none is set."""
+        url = self._url or os.environ.get("QWORKER_URL") or os.environ.get("REDIS_URL")
+        if not url:
+            raise InvalidOptionError(
+                "url",
+                "is not set",
+                "set QWORKER_URL to a Redis or Valkey URL such as redis://localhost:6379, or to embedded:",
+            )
+        return url
+
+    def connect_with(self, factory: ConnectionFactory) -> None:
+        """Use connections of this factory from now on, whatever URL is set."""
+        with self._lock:
+            self._factory = factory
+            self._client = None
+            self._queues = {}
+            self._async = {}
+
+    @property
+    def client(self) -> Client:
+        """The sync client, made at first use."""
+        with self._lock:
+            if self._client is None:
+                self._client = Client(self._connections())
+            return self._client
+
+    def queue(self, name: str) -> Queue:
+        """The low-level API of a queue."""
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues.setdefault(name, Queue(self.client, self.namespace, name))
+        return queue
+
+    def aqueue(self, name: str) -> AsyncQueue:
+        """The low-level API of a queue for the running event loop."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        known = self._async.get(id(loop))
+        if known is None:
+            for each in list(self._async):
+                if self._async[each][0].loop_closed():
+                    del self._async[each]
+            known = self._async[id(loop)] = (AsyncClient(self._connections()), {})
+        client, queues = known
+        queue = queues.get(name)
+        if queue is None:
+            queue = queues[name] = AsyncQueue(client, self.namespace, name)
+        return queue
+
+    def close(self) -> None:
+        """Close the idle connections of the sync client. The app may be used again."""
+        if self._client is not None:
+            self._client.close()
+
+    async def aclose(self) -> None:
+        """Close the connections that belong to the running event loop."""
+        import asyncio
+
+        known = self._async.pop(id(asyncio.get_running_loop()), None)
+        if known is not None:
+            await known[0].close()
+
+    def _connections(self) -> ConnectionFactory:
+        if self._factory is None:
+            # Only here: most processes never need the embedded store.
+            from qworker.store import resolve_url
+
+            self._factory = ConnectionFactory(resolve_url(self.url, namespace=self.namespace))
+        return self._factory
+
+
+def _place(function: Callable[..., Any]) -> str:
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)

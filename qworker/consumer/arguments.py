@@ -1,0 +1,189 @@
+"""Arguments of a task: bound as Python binds them, validated and converted by the annotations of its function.
+
+What is accepted on sending is by construction what is accepted on receiving: `Signature.encode` writes the call and
+decodes it again. Conversion is strict (`"5"` is no int); text becomes a datetime, UUID, Decimal, bytes or Enum, an
+array a set or tuple, an object a dataclass or Struct, because JSON has no other form for them.
+
+Decoding has a fast path, one precompiled decoder for calls by position, and a general path that binds argument by
+argument. The fast path only saves time: whatever it refuses goes to the general path, which names the argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, structs
+
+from qworker import codec
+from qworker.consumer.parameters import Parameter, item_of_batch, parameters_of
+from qworker.errors import ArgumentsError
+
+__all__ = ["Signature"]
+
+_NO_KWARGS: Final = Raw(b"{}")
+_ARRAY: Final = msgspec.json.Decoder(list[Raw])
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_ERRORS: Final = (ValueError, RecursionError, msgspec.MsgspecError)
+
+
+class Signature:
+    """What a task takes: the parameters of its function, each with a decoder of its type.
+
+    A batch handler has one parameter, `list[T]`; a call of it carries one item, a single T by position.
+    Raises `InvalidOptionError`, which names the parameter, for annotations that cannot be resolved or that JSON cannot
+    be converted to. Unannotated parameters take anything, as JSON brings it.
+    """
+
+    __slots__ = (
+        "_fast",
+        "_named",
+        "_parameters",
+        "_positional",
+        "_required",
+        "_rest",
+        "_rest_named",
+        "task",
+    )
+
+    def __init__(self, function: Callable[..., object], task: str, *, batch: bool = False) -> None:
+        self.task = task
+        found = parameters_of(function, task)
+        self._parameters = [item_of_batch(found, task)] if batch else found
+        self._positional = [each for each in self._parameters if each.position is not None]
+        self._required = [each for each in self._parameters if each.is_required]
+        self._named = {each.name: each for each in self._parameters if each.is_named}
+        self._rest = next((each for each in self._parameters if each.is_rest), None)
+        self._rest_named = next((each for each in self._parameters if each.is_rest_named), None)
+        self._fast = self._fast_decoder()
+
+    def __str__(self) -> str:
+        return f"{self.task}({', '.join(map(str, self._parameters))})"
+
+    def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
+        """Write the call body of `task(*args, **kwargs)`, proved to be accepted on receiving.
+
+        Raises `ArgumentsError`, its field `task(argument)`, or `InvalidBodyError` for what JSON cannot carry.
+        """
+        body = codec.encode_call(self.task, args, kwargs)
+        call = codec.decode_call(body)
+        self.decode(call.args, call.kwargs)
+        return body
+
+    def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Raise what `encode` raises, at the same cost."""
+        self.encode(args, kwargs)
+
+    def decode(self, args: Raw, kwargs: Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Read the arguments of a call (a JSON array and a JSON object) as `(args, kwargs)` for the function.
+
+        Raises `ArgumentsError`, its field `task(argument)`, with the problem and the declared type.
+        """
+        if self._fast is not None and kwargs == _NO_KWARGS:
+            try:
+                return structs.astuple(self._fast(args)), {}
+            except _ERRORS:
+                pass  # the general path says which argument it is
+        return self._bind(args, kwargs)
+
+    def _fast_decoder(self) -> Callable[[Raw], Any] | None:
+        """Compile one decoder for all positional parameters: an array that may end where the defaults begin."""
+        if any(each.position is None for each in self._required):
+            return None
+        # Fields are numbered: a parameter may have a name that a Struct does not take.
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
+            (f"p{index}", each.annotation)
+            if each.is_required
+            else (f"p{index}", each.annotation, msgspec.field(default_factory=each.default))
+            for index, each in enumerate(self._positional)
+        ]
+        arguments = msgspec.defstruct(
+            "Arguments", fields, array_like=True, forbid_unknown_fields=True, gc=False
+        )
+        return msgspec.json.Decoder(arguments).decode
+
+    def _bind(self, args: Raw, kwargs: Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        try:
+            given, named = _ARRAY.decode(args), _OBJECT.decode(kwargs)
+        except _ERRORS as error:
+            raise self._error(
+                None, f"got arguments that cannot be read: {_words(error)[1]}"
+            ) from error
+        takers = self._takers(len(given))
+        takers_by_name = {name: self._taker(name, len(given)) for name in named}
+        for required in self._required:
+            # By its name alone is not enough: what is given by position only shares names with **kwargs.
+            by_name = required.is_named and required.name in named
+            if not by_name and required not in takers:
+                raise self._error(required.name, "is missing")
+        return (
+            tuple(
+                [
+                    self._read(taker, taker.name, raw)
+                    for taker, raw in zip(takers, given, strict=True)
+                ]
+            ),
+            {name: self._read(taker, name, named[name]) for name, taker in takers_by_name.items()},
+        )
+
+    def _takers(self, count: int) -> list[Parameter]:
+        """Name the parameter that takes each of `count` arguments by position."""
+        if count <= len(self._positional):
+            return self._positional[:count]
+        if self._rest is None:
+            raise self._error(
+                None, f"got {count} arguments by position where it takes {len(self._positional)}"
+            )
+        return self._positional + [self._rest] * (count - len(self._positional))
+
+    def _taker(self, name: str, count: int) -> Parameter:
+        """Name the parameter that takes the argument `name` beside `count` arguments by position."""
+        parameter = self._named.get(name, self._rest_named)
+        if parameter is None:
+            close = get_close_matches(name, self._named, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise self._error(name, f"is not a parameter{hint}")
+        if parameter.position is not None and parameter.position < count:
+            raise self._error(name, "is given twice, by position and by name")
+        return parameter
+
+    def _read(self, parameter: Parameter, name: str, raw: Raw) -> Any:
+        try:
+            return parameter.decode(raw)
+        except _ERRORS as error:
+            path, problem = _words(error)
+            raise ArgumentsError(
+                f"{self.task}({_shown(name)}{path})",
+                problem,
+                f"the parameter is declared as `{parameter}`",
+            ) from error
+
+    def _error(self, name: str | None, problem: str) -> ArgumentsError:
+        field = self.task if name is None else f"{self.task}({_shown(name)})"
+        return ArgumentsError(field, problem, f"the task is `{self}`")
+
+
+_AT: Final = re.compile(r" - at `\$(.*)`\Z", re.DOTALL)
+_LENGTH: Final = 200
+
+
+def _words(error: Exception) -> tuple[str, str]:
+    """Take the path inside an argument and the problem from an error of the decoder."""
+    if isinstance(error, UnicodeDecodeError):
+        return "", "is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "", "is nested too deep"
+    text = str(error)
+    at = _AT.search(text)
+    path = at.group(1) if at else ""
+    problem = text[: at.start()] if at else text
+    return _shown(path), _shown(problem[:1].lower() + problem[1:].replace("`", ""))
+
+
+def _shown(text: str) -> str:
+    # Text of a foreign body: escaped, it never reaches a terminal or a log raw.
+    shown = ascii(text)[1:-1]
+    return shown if len(shown) <= _LENGTH else shown[: _LENGTH - 3] + "..."

@@ -1,0 +1,116 @@
+"""Batch handlers: one call for many messages, each with an end of its own.
+
+A handler returns None (all are handled), or a list with an entry for each message: None for a handled one, an
+exception for any other (`Retry`, `Discard`, … or an error). What it raises is the end of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from qworker.errors import QworkerError
+
+if TYPE_CHECKING:
+    from qworker.consumer.delivery import Delivery
+    from qworker.consumer.runner import Runner
+    from qworker.consumer.task import Task
+
+__all__ = ["BatchResultError", "arun_group", "run_group"]
+
+
+class BatchResultError(QworkerError):
+    """A batch handler returned something else than None or one None or exception for each message."""
+
+
+def run_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
+    """Run a sync batch handler over a group; each delivery knows afterwards how it ended."""
+    task, ready = _enter(runner, slot, group)
+    if not ready:
+        return
+    try:
+        results = task.function([delivery.args[0] for delivery in ready])
+    except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
+        _fail_all(runner, ready, error)
+    else:
+        _conclude(runner, task, ready, results)
+    _leave(runner, slot, ready)
+
+
+async def arun_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
+    """Run an async batch handler over a group, as `run_group` does."""
+    task, ready = _enter(runner, slot, group)
+    if not ready:
+        return
+    try:
+        results = await task.function([delivery.args[0] for delivery in ready])
+    except BaseException as error:  # noqa: BLE001
+        _fail_all(runner, ready, error)
+    else:
+        _conclude(runner, task, ready, results)
+    _leave(runner, slot, ready)
+
+
+def _enter(
+    runner: Runner, slot: int, group: list[Delivery]
+) -> tuple[Task[..., Any], list[Delivery]]:
+    """Mark and prepare the deliveries of a group; those that have ended already are left out."""
+    now = runner.clock()
+    ready = []
+    for delivery in group:
+        delivery.started = now
+        if runner.mark_running(delivery, now) and (delivery.task or runner.prepare(delivery)):
+            ready.append(delivery)
+    task = group[0].task
+    assert task is not None
+    if ready:
+        limit_ms = task.task_options.time_limit_ms
+        limit = now + limit_ms / 1000 if limit_ms else 0.0
+        for delivery in ready:
+            delivery.limit = limit
+        # One slot stands for the group: its other messages are marked as running on their leases.
+        first = ready[0]
+        runner.board.begin(
+            slot, first.lease.slot, first.place, runner.numbers[task.name], now, limit
+        )
+    return task, ready
+
+
+def _leave(runner: Runner, slot: int, ready: Sequence[Delivery]) -> None:
+    took_s = (runner.clock() - ready[0].started) / len(ready)
+    for delivery in ready:
+        delivery.took_s = took_s
+    runner.board.end(slot)
+
+
+def _conclude(
+    runner: Runner, task: Task[..., Any], ready: Sequence[Delivery], results: object
+) -> None:
+    if results is None:
+        for delivery in ready:
+            runner.succeed(delivery)
+        return
+    if (
+        not isinstance(results, Sequence)
+        or len(results) != len(ready)
+        or not all(each is None or isinstance(each, BaseException) for each in results)
+    ):
+        _fail_all(
+            runner,
+            ready,
+            BatchResultError(
+                f"batch task {task.name!r} must return None, or a list of {len(ready)} entries, each None or "
+                f"an exception; it returned {type(results).__name__}"
+            ),
+        )
+        return
+    for delivery, result in zip(ready, results, strict=True):
+        if result is None:
+            runner.succeed(delivery)
+        else:
+            runner.fail(delivery, result)
+
+
+def _fail_all(runner: Runner, ready: Sequence[Delivery], error: BaseException) -> None:
+    for delivery in ready:
+        runner.fail(delivery, error)

@@ -1,0 +1,83 @@
+"""What a handler can know of the message it runs for, and ask of it."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Context", "current", "running"]
+
+
+class Context:
+    """One delivery, as its handler sees it. Times are ms since 1970 by the server's clock.
+
+    `receive_count` is 1 at the first delivery. `lost` says that the lease has run out meanwhile: what the handler
+    still does will be done again by somebody else.
+    """
+
+    __slots__ = (
+        "_lost",
+        "body",
+        "flags",
+        "message_id",
+        "nacks",
+        "queue",
+        "receive_count",
+        "sent_ms",
+        "task",
+        "timeouts",
+    )
+
+    def __init__(
+        self,
+        queue: str,
+        task: str,
+        message_id: str,
+        *,
+        sent_ms: int,
+        receive_count: int,
+        nacks: int,
+        timeouts: int,
+        flags: Mapping[str, str],
+        body: bytes,
+    ) -> None:
+        self.queue = queue
+        self.task = task
+        self.message_id = message_id
+        self.sent_ms = sent_ms
+        self.receive_count = receive_count
+        self.nacks = nacks
+        self.timeouts = timeouts
+        self.flags = flags
+        self.body = body
+        self._lost = False
+
+    def __repr__(self) -> str:
+        return f"Context({self.task!r}, {self.message_id!r}, receive_count={self.receive_count})"
+
+    @property
+    def attempt(self) -> int:
+        """The number of this try that counts against max receives, from 1: released deliveries do not count."""
+        return self.nacks + self.timeouts + 1
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease has run out: another worker may run the message now."""
+        return self._lost
+
+    @property
+    def trace(self) -> str | None:
+        """The W3C `traceparent` that the sender carried along, if any."""
+        return self.flags.get("w")
+
+
+#: The delivery that runs in this thread or coroutine.
+running: ContextVar[Context | None] = ContextVar("qworker_running", default=None)
+
+
+def current() -> Context | None:
+    """Return the delivery that runs here; None outside of handlers and in batch handlers."""
+    return running.get()

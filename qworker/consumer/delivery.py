@@ -1,0 +1,148 @@
+"""What a child holds in hand: leases, and the messages in them on their way through a handler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qworker.commands.receiving import Outcomes
+from qworker.consumer.context import Context
+from qworker.envelope import Envelope, Kind, kind_of
+
+if TYPE_CHECKING:
+    from qworker.commands.receiving import Batch
+    from qworker.consumer.board import Board
+    from qworker.consumer.pace import QueuePace
+    from qworker.consumer.task import Task
+
+__all__ = ["Delivery", "Lease"]
+
+
+class Lease:
+    """One received batch. `open` messages of it are not settled yet; `outcomes` are what is to be told next."""
+
+    __slots__ = (
+        "alone",
+        "deadline_at",
+        "id",
+        "margin_s",
+        "marks_at",
+        "now_ms",
+        "open",
+        "outcomes",
+        "partly",
+        "queue",
+        "recall_at",
+        "slot",
+    )
+
+    def __init__(
+        self, board: Board, slot: int, queue: QueuePace, batch: Batch, visibility_s: float
+    ):
+        self.slot = slot
+        self.id = batch.lease_id
+        self.queue = queue
+        self.now_ms = batch.now_ms
+        self.alone = batch.alone
+        self.open = len(batch.items)
+        self.outcomes = Outcomes(batch.lease_id)
+        #: Something of the lease was settled or given up already: '*' would not be all of it.
+        self.partly = False
+        self.marks_at = board.marks_at(slot)
+        self.recall_at = board.lease_base(slot) + 1
+        self.deadline_at = board.deadline_at(slot)
+        # Nothing starts in the last fifth of a lease.
+        self.margin_s = visibility_s / 5
+
+    def take_outcomes(self) -> tuple[Outcomes, int]:
+        """Take what is to be told, and the number of messages that it ends."""
+        outcomes = self.outcomes
+        number = len(outcomes)
+        if not self.partly and number == self.open and len(outcomes.acks) == number:
+            # Every message of the lease was handled: one word says it.
+            outcomes.ack_all = True
+            outcomes.acks = []
+        self.partly = True
+        self.outcomes = Outcomes(self.id)
+        return outcomes, number
+
+
+class Delivery:
+    """One message in hand. `kind` says how it ended, in the letters of `lua/lib/settle.lua` ('a' ack)."""
+
+    __slots__ = (
+        "_envelope",
+        "acked",
+        "args",
+        "asyncio_task",
+        "body",
+        "cancelled_for",
+        "delay_ms",
+        "error",
+        "index",
+        "item",
+        "kind",
+        "kwargs",
+        "lease",
+        "limit",
+        "mark_at",
+        "outcome",
+        "place",
+        "reason",
+        "started",
+        "task",
+        "took_s",
+    )
+
+    def __init__(self, lease: Lease, place: int, index: str, item: bytes) -> None:
+        self.lease = lease
+        self.place = place
+        self.index = index
+        self.item = item
+        self.mark_at = lease.marks_at + place
+        self._envelope: Envelope | None = None
+        self.task: Task[..., Any] | None = None
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.kind = ""
+        self.outcome = 0
+        self.delay_ms = 0
+        self.reason = ""
+        self.error = ("", "")
+        self.started = 0.0
+        self.took_s = 0.0
+        self.limit = 0.0
+        self.cancelled_for = ""
+        self.asyncio_task: Any = None
+        #: Acked before its start (at most once): its end is told to nobody.
+        self.acked = False
+
+    def envelope(self) -> Envelope | None:
+        """Read the header, once; None for a foreign item."""
+        if self._envelope is None:
+            self._envelope = Envelope.parse(self.item)
+            if self._envelope is None and kind_of(self.item) is Kind.PLAIN:
+                self._envelope = Envelope(
+                    f"{self.lease.id}.{self.index}", self.lease.now_ms, 0, 0, 0, 0, b"", self.item
+                )
+        return self._envelope
+
+    def has_unique(self) -> bool:
+        """Whether the message holds a unique key."""
+        envelope = self.envelope()
+        return envelope is not None and envelope.has_flags and "u" in envelope.flags
+
+    def context(self) -> Context:
+        """What the handler can know of its message."""
+        envelope = self.envelope()
+        assert envelope is not None
+        return Context(
+            self.lease.queue.name,
+            self.task.name if self.task else "",
+            envelope.id,
+            sent_ms=envelope.sent_ms,
+            receive_count=envelope.receives + 1,
+            nacks=envelope.nacks,
+            timeouts=envelope.timeouts,
+            flags=envelope.flags if envelope.has_flags else {},
+            body=envelope.body,
+        )

@@ -1,0 +1,260 @@
+"""Where handlers run: in the broker's own thread, in threads, or on an event loop.
+
+All take deliveries (or groups of them, for batch handlers) and put finished ones into `done`. A running slot of the
+board belongs to one handler at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from qworker.consumer.batches import arun_group, run_group
+
+if TYPE_CHECKING:
+    from qworker.consumer.delivery import Delivery
+    from qworker.consumer.runner import Runner
+
+__all__ = ["Executor", "Inline", "Loop", "Threads", "Work"]
+
+#: One delivery, or the deliveries of one call of a batch handler.
+Work = "Delivery | list[Delivery]"
+
+_WATCH_S: Final = 0.05
+
+
+class Executor(Protocol):
+    """Runs deliveries. `slots` may run at a time; `done` is filled as they end, and `notify` called then."""
+
+    slots: int
+    done: deque[Delivery]
+
+    def submit(self, work: Sequence[Any]) -> None:
+        """Take work over; returns at once, but for the inline executor."""
+
+    def lost(self, lease_slot: int) -> None:
+        """Hear that a lease is lost; async handlers of it are cancelled."""
+
+    def stop(self) -> None:
+        """Take no more; what runs is waited for by the broker."""
+
+
+class Inline:
+    """Runs sync handlers one after the other in the broker's thread. `between` is called with the time after each."""
+
+    def __init__(self, runner: Runner, slot: int, between: Callable[[float], None]) -> None:
+        self.slots = 1
+        self.done: deque[Delivery] = deque()
+        self._runner = runner
+        self._slot = slot
+        self._between = between
+
+    def submit(self, work: Sequence[Any]) -> None:
+        """Run all of the work now."""
+        runner, clock, done, between = self._runner, self._runner.clock, self.done, self._between
+        for each in work:
+            _run_one(runner, self._slot, each, done)
+            between(clock())
+
+    def lost(self, lease_slot: int) -> None:
+        """Nothing can be done: the handler has the thread."""
+
+    def stop(self) -> None:
+        """Nothing runs between two submits."""
+
+
+class Threads:
+    """Runs sync handlers on a fixed set of threads."""
+
+    def __init__(
+        self, runner: Runner, first_slot: int, slots: int, notify: Callable[[], None]
+    ) -> None:
+        self.slots = slots
+        self.done: deque[Delivery] = deque()
+        self._runner = runner
+        self._notify = notify
+        self._work: SimpleQueue[Any] = SimpleQueue()
+        for number in range(slots):
+            threading.Thread(
+                target=self._run,
+                args=(first_slot + number,),
+                name=f"qworker-handler-{number}",
+                daemon=True,
+            ).start()
+
+    def submit(self, work: Sequence[Any]) -> None:
+        """Hand the work to the threads."""
+        for each in work:
+            self._work.put(each)
+
+    def lost(self, lease_slot: int) -> None:
+        """Nothing can be done: a thread cannot be interrupted."""
+
+    def stop(self) -> None:
+        """End idle threads."""
+        for _ in range(self.slots):
+            self._work.put(None)
+
+    def _run(self, slot: int) -> None:
+        get, notify, runner, done = self._work.get, self._notify, self._runner, self.done
+        while (work := get()) is not None:
+            _run_one(runner, slot, work, done)
+            notify()
+
+
+class Loop:
+    """Runs async handlers on an event loop in a thread of its own, `slots` at a time."""
+
+    def __init__(
+        self, runner: Runner, first_slot: int, slots: int, notify: Callable[[], None]
+    ) -> None:
+        self.slots = slots
+        self.done: deque[Delivery] = deque()
+        self._runner = runner
+        self._notify = notify
+        self._first_slot = first_slot
+        self._work: deque[Any] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._workers: list[asyncio.Task[None]] = []
+        self._running: dict[int, Any] = {}
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        threading.Thread(target=self._main, name="qworker-loop", daemon=True).start()
+        self._ready.wait()
+
+    def submit(self, work: Sequence[Any]) -> None:
+        """Hand the work to the loop."""
+        self._work.extend(work)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._wake)
+
+    def lost(self, lease_slot: int) -> None:
+        """Cancel the handlers of a lost lease."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._cancel_lease, lease_slot)
+
+    def stop(self) -> None:
+        """Stop the loop once nothing runs."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    # -- on the loop's thread ------------------------------------------------------------------
+
+    def _main(self) -> None:
+        loop = self._loop = _new_loop()
+        asyncio.set_event_loop(loop)
+        loop.call_soon(self._ready.set)
+        loop.call_later(_WATCH_S, self._watch)
+        loop.run_forever()
+
+    def _wake(self) -> None:
+        assert self._loop is not None
+        wanted = len(self._work)
+        while wanted and self._idle:
+            future = self._idle.popleft()
+            if not future.done():
+                future.set_result(None)
+                wanted -= 1
+        while wanted > 0 and len(self._workers) < self.slots:
+            slot = self._first_slot + len(self._workers)
+            self._workers.append(self._loop.create_task(self._worker(slot)))
+            wanted -= 1
+
+    async def _worker(self, slot: int) -> None:
+        work, done, idle = self._work, self.done, self._idle
+        assert self._loop is not None
+        task = asyncio.current_task()
+        assert task is not None
+        while True:
+            while not work:
+                if done:
+                    self._notify()
+                future = self._loop.create_future()
+                idle.append(future)
+                await future
+            each = work.popleft()
+            self._running[slot] = each
+            for delivery in each if isinstance(each, list) else (each,):
+                delivery.asyncio_task = task
+            await _arun_one(self._runner, slot, each, done)
+            del self._running[slot]
+            # A cancellation of ours that came as the handler ended is over with it.
+            while task.cancelling():
+                task.uncancel()
+            if len(done) == 1 or len(done) >= 64:
+                self._notify()
+
+    def _watch(self) -> None:
+        """Cancel handlers past their limit: one timer for all."""
+        assert self._loop is not None
+        now = self._runner.clock()
+        for each in list(self._running.values()):
+            first = each[0] if isinstance(each, list) else each
+            if first.limit and now > first.limit and not first.cancelled_for:
+                self._cancel(each, "time_limit")
+        self._loop.call_later(_WATCH_S, self._watch)
+
+    def _cancel_lease(self, lease_slot: int) -> None:
+        for each in list(self._running.values()):
+            first = each[0] if isinstance(each, list) else each
+            if first.lease.slot == lease_slot:
+                self._cancel(each, "lost")
+
+    def _cancel(self, work: Any, why: str) -> None:
+        deliveries = work if isinstance(work, list) else [work]
+        for delivery in deliveries:
+            delivery.cancelled_for = why
+        deliveries[0].asyncio_task.cancel()
+
+
+def _begin(runner: Runner, slot: int, delivery: Delivery, now: float) -> bool:
+    """Mark, prepare and enter a delivery; False where it has ended already."""
+    delivery.started = now
+    if not runner.mark_running(delivery, now) or not (delivery.task or runner.prepare(delivery)):
+        return False
+    task = delivery.task
+    assert task is not None
+    limit_ms = task.task_options.time_limit_ms
+    delivery.limit = now + limit_ms / 1000 if limit_ms else 0.0
+    runner.board.begin(
+        slot, delivery.lease.slot, delivery.place, runner.numbers[task.name], now, delivery.limit
+    )
+    return True
+
+
+def _run_one(runner: Runner, slot: int, work: Any, done: deque[Delivery]) -> None:
+    if isinstance(work, list):
+        run_group(runner, slot, work)
+        done.extend(work)
+        return
+    now = runner.clock()
+    if _begin(runner, slot, work, now):
+        runner.call(work)
+        work.took_s = runner.clock() - now
+        runner.board.end(slot)
+    done.append(work)
+
+
+async def _arun_one(runner: Runner, slot: int, work: Any, done: deque[Delivery]) -> None:
+    if isinstance(work, list):
+        await arun_group(runner, slot, work)
+        done.extend(work)
+        return
+    now = runner.clock()
+    if _begin(runner, slot, work, now):
+        await runner.acall(work)
+        work.took_s = runner.clock() - now
+        runner.board.end(slot)
+    done.append(work)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,89 @@
+"""Collects the messages of batch tasks until a call is full or has waited long enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from qworker.consumer.board import Mark
+
+if TYPE_CHECKING:
+    from qworker.consumer.delivery import Delivery
+    from qworker.consumer.runner import Runner
+    from qworker.consumer.task import Task
+
+__all__ = ["Groups"]
+
+
+class Groups:
+    """The waiting messages of each batch task."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._waiting: dict[str, list[Delivery]] = {}
+        self._since: dict[str, float] = {}
+        #: Whether the app has batch tasks at all; the others pay nothing.
+        self.needed = any(task.task_options.batch for task in runner.tasks.values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def read(self, delivery: Delivery) -> Task[..., Any] | None:
+        """Find the task of a delivery before it begins; None where the message has ended (it cannot be read)."""
+        if delivery.task is None and not delivery.kind:
+            runner, marks = self._runner, self._runner.board.bytes
+            if not runner.mark_running(delivery, runner.clock()) or not runner.prepare(delivery):
+                return None
+            # Read, but not begun: should the child die now, nobody is to blame.
+            marks[delivery.mark_at] = Mark.UNSTARTED
+        return delivery.task
+
+    def take(self, delivery: Delivery) -> bool:
+        """Take a delivery that belongs to a batch task."""
+        task = self.read(delivery)
+        if task is None or delivery.kind or not task.task_options.batch:
+            return False
+        group = self._waiting.setdefault(task.name, [])
+        if not group:
+            self._since[task.name] = self._runner.clock()
+        group.append(delivery)
+        return True
+
+    def ready(self, *, flush: bool = False) -> Iterator[list[Delivery]]:
+        """Yield and forget the groups that are full or have waited long enough; with `flush` all."""
+        now = self._runner.clock()
+        for name in list(self._waiting):
+            group = self._waiting[name]
+            options = self._runner.tasks[name].task_options
+            while len(group) >= options.batch:
+                yield group[: options.batch]
+                del group[: options.batch]
+                self._since[name] = now
+            if group and (flush or now >= self._since[name] + options.max_wait_ms / 1000):
+                yield group[:]
+                group.clear()
+            if not group:
+                del self._waiting[name]
+
+    def due_in(self) -> float | None:
+        """Seconds until a group has waited long enough; None where none waits."""
+        if not self._waiting:
+            return None
+        now = self._runner.clock()
+        return max(
+            0.0,
+            min(
+                self._since[name] + self._runner.tasks[name].task_options.max_wait_ms / 1000 - now
+                for name in self._waiting
+            ),
+        )
+
+    def due(self) -> bool:
+        """Whether a group has waited long enough."""
+        return self.due_in() == 0.0
+
+    def clear(self) -> list[Delivery]:
+        """Forget everything that waits, and return it."""
+        waiting = [delivery for group in self._waiting.values() for delivery in group]
+        self._waiting.clear()
+        return waiting

@@ -1,0 +1,160 @@
+"""What a child tells its supervisor after importing the app: the manifest, as JSON over the control socket.
+
+The supervisor never imports user code; this is all that it knows of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from qworker.errors import AppLoadError
+from qworker.url import ServerURL
+
+if TYPE_CHECKING:
+    from qworker.app import QWorker
+
+__all__ = ["ChildConfig", "Manifest", "ScheduleEntry", "TaskEntry", "load_app", "manifest_of"]
+
+
+class TaskEntry(msgspec.Struct, frozen=True):
+    """One task: its number on the board is its place in the list."""
+
+    name: str
+    queue: str
+    is_async: bool
+    time_limit_s: float | None
+    batch: int
+
+
+class ScheduleEntry(msgspec.Struct, frozen=True):
+    """One schedule, as `qworker.daemon.schedules` registers it."""
+
+    name: str
+    spec: str
+    task: str
+    queue: str
+    body: str
+    ttl_ms: int
+    priority: int
+    max_receives: int | None
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What an app holds; `error` is set, and the rest empty, where it could not be imported."""
+
+    namespace: str = ""
+    tasks: list[TaskEntry] = []
+    schedules: list[ScheduleEntry] = []
+    error: str = ""
+
+
+class ChildConfig(msgspec.Struct, frozen=True):
+    """What the supervisor tells a child at its start, in one environment variable of JSON."""
+
+    app: str
+    url: ServerURL
+    namespace: str
+    number: int
+    board: int
+    control: int
+    slots: int
+    concurrency: int
+    queues: list[str]
+    weights: dict[str, float]
+    burst: bool
+    max_messages: int
+    max_batch: int
+    visibility_ms: int | None
+    takes_suspects: bool
+    log_format: str
+    log_level: str
+
+
+def load_app(spec: str) -> QWorker:
+    """Import `module[:attribute]` (or a path to a .py file) and return the app in it.
+
+    Raises `AppLoadError` with the end of the traceback, or with the names that were found instead.
+    """
+    from qworker.app import QWorker
+
+    module_name, _, attribute = spec.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        folder, file = os.path.split(os.path.abspath(module_name))
+        sys.path.insert(0, folder)
+        module_name = file.removesuffix(".py")
+    elif os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name:
+            raise AppLoadError(
+                f"there is no module {module_name!r} in {os.getcwd()} or on the Python path"
+            ) from error
+        words = "".join(traceback.format_exception(error, limit=-4)).strip()
+        raise AppLoadError(f"{module_name!r} cannot be imported:\n{words}") from error
+    if attribute:
+        found = module
+        for part in attribute.split("."):
+            found = getattr(found, part, None)  # type: ignore[assignment]
+        if not isinstance(found, QWorker):
+            raise AppLoadError(
+                f"{spec!r} is {type(found).__name__}, not a QWorker; {_hint(module)}"
+            )
+        return found
+    apps = {name: value for name, value in vars(module).items() if isinstance(value, QWorker)}
+    if len({id(app) for app in apps.values()}) == 1:
+        return next(iter(apps.values()))
+    if not apps:
+        raise AppLoadError(
+            f'module {module_name!r} holds no QWorker; write app = QWorker("name") at its top level'
+        )
+    names = ", ".join(sorted(apps))
+    raise AppLoadError(
+        f"module {module_name!r} holds several apps ({names}); name one: {module_name}:NAME"
+    )
+
+
+def _hint(module: Any) -> str:
+    from qworker.app import QWorker
+
+    names = sorted(name for name, value in vars(module).items() if isinstance(value, QWorker))
+    return f"the module holds {', '.join(names)}" if names else "the module holds none"
+
+
+def manifest_of(app: QWorker) -> Manifest:
+    """Describe an app."""
+    tasks = [
+        TaskEntry(
+            name,
+            task.queue,
+            task.is_async,
+            None
+            if task.task_options.time_limit_ms is None
+            else task.task_options.time_limit_ms / 1000,
+            task.task_options.batch,
+        )
+        for name, task in sorted(app.tasks.items())
+    ]
+    schedules = []
+    for entry in app.schedules.values():
+        options = entry.task.task_options
+        schedules.append(
+            ScheduleEntry(
+                entry.name,
+                entry.schedule.spec,
+                entry.task.name,
+                entry.task.queue,
+                entry.task.signature.encode((), {}).decode(),
+                entry.task.default_options.ttl_ms or 0,
+                options.priority,
+                options.max_receives,
+            )
+        )
+    return Manifest(app.namespace, tasks, schedules)

@@ -1,0 +1,164 @@
+"""Parameters of a handler: names, kinds and resolved types, each with a decoder of its JSON."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from inspect import Parameter as Source
+from types import SimpleNamespace
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+from msgspec.inspect import CustomType
+
+from qworker.errors import InvalidOptionError
+
+__all__ = ["Parameter", "item_of_batch", "parameters_of"]
+
+_TYPES: Final = (
+    "use str, int, float, bool, None, list, tuple, set, dict, datetime, date, time, timedelta, UUID, Decimal, bytes, "
+    "Enum, Literal, a dataclass, TypedDict or msgspec.Struct, or leave it unannotated to take plain JSON"
+)
+_LISTS: Final = (list, collections.abc.Sequence)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parameter:
+    """One parameter of a function, its type, and `decode` from the JSON of one argument to that type."""
+
+    source: Source
+    annotation: Any
+    decode: Callable[[Raw], Any]
+    position: int | None
+    """Index among the positional parameters; None for `*args` and what is given by name only."""
+
+    @property
+    def name(self) -> str:
+        """The name in the function."""
+        return self.source.name
+
+    @property
+    def is_required(self) -> bool:
+        """No default stands in for it."""
+        return self.source.default is Source.empty and not (self.is_rest or self.is_rest_named)
+
+    @property
+    def is_named(self) -> bool:
+        """It may be given by its name."""
+        return self.source.kind in (Source.POSITIONAL_OR_KEYWORD, Source.KEYWORD_ONLY)
+
+    @property
+    def is_rest(self) -> bool:
+        """It is `*args`."""
+        return self.source.kind is Source.VAR_POSITIONAL
+
+    @property
+    def is_rest_named(self) -> bool:
+        """It is `**kwargs`."""
+        return self.source.kind is Source.VAR_KEYWORD
+
+    def default(self) -> Any:
+        """Return the default, the very object each time, as Python does."""
+        return self.source.default
+
+    def __str__(self) -> str:
+        stars = "*" if self.is_rest else "**" if self.is_rest_named else ""
+        type_text = "" if self.annotation is Any else f": {_type_text(self.annotation)}"
+        default = "" if self.source.default is Source.empty else " = ..."
+        return f"{stars}{self.name}{type_text}{default}"
+
+
+def parameters_of(function: Callable[..., object], task: str) -> list[Parameter]:
+    """List the parameters of a handler.
+
+    Raises `InvalidOptionError` naming `task(parameter)` where an annotation cannot be resolved or decoded.
+    """
+    try:
+        sources = inspect.signature(function).parameters.values()
+    except (NameError, TypeError, ValueError) as error:
+        raise InvalidOptionError(
+            task, f"has no readable signature: {error}", "a task is a plain function"
+        ) from error
+    namespace = getattr(inspect.unwrap(function), "__globals__", {})
+    parameters = []
+    for index, source in enumerate(sources):
+        field = f"{task}({source.name})"
+        annotation = _resolved(source, namespace, field)
+        by_position = source.kind in (Source.POSITIONAL_ONLY, Source.POSITIONAL_OR_KEYWORD)
+        decode = _decoder(annotation, field)
+        parameters.append(Parameter(source, annotation, decode, index if by_position else None))
+    return parameters
+
+
+def item_of_batch(parameters: list[Parameter], task: str) -> Parameter:
+    """Turn the one parameter `list[T]` of a batch handler into its item, a T that is given by position."""
+    limit = "a batch handler takes one parameter, annotated list[T]"
+    if len(parameters) != 1 or parameters[0].position is None:
+        raise InvalidOptionError(task, f"takes ({', '.join(map(str, parameters))})", limit)
+    (batch,) = parameters
+    field = f"{task}({batch.name})"
+    if batch.annotation is Any or batch.annotation is list:
+        item: Any = Any
+    elif typing.get_origin(batch.annotation) in _LISTS:
+        (item,) = typing.get_args(batch.annotation)
+    else:
+        raise InvalidOptionError(field, f"is annotated {_type_text(batch.annotation)}", limit)
+    source = batch.source.replace(kind=Source.POSITIONAL_ONLY, default=Source.empty)
+    return replace(batch, source=source, annotation=item, decode=_decoder(item, field))
+
+
+def _resolved(source: Source, namespace: dict[str, Any], field: str) -> Any:
+    """Evaluate an annotation that may be text (`from __future__ import annotations`), this one alone."""
+    if source.annotation is Source.empty:
+        return Any
+    holder = SimpleNamespace(__annotations__={source.name: source.annotation})
+    try:
+        annotation = typing.get_type_hints(holder, namespace, include_extras=True)[source.name]
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        raise InvalidOptionError(
+            field,
+            f"is annotated {_type_text(source.annotation)}, which cannot be resolved: {error}",
+            "import or define the type at module level (not under `if TYPE_CHECKING:`), "
+            "or leave the parameter unannotated",
+        ) from error
+    return Any if annotation is object else annotation
+
+
+def _decoder(annotation: Any, field: str) -> Callable[[Raw], Any]:
+    try:
+        decoder = msgspec.json.Decoder(annotation)
+        foreign = next(_foreign_types(msgspec.inspect.type_info(annotation), set()), None)
+    except (TypeError, ValueError, NameError, AttributeError) as error:
+        problem = f"is annotated {_type_text(annotation)}: {error}"
+        raise InvalidOptionError(field, problem.replace("\n", " "), _TYPES) from error
+    if foreign is not None:
+        shown = _type_text(annotation)
+        inside = "" if foreign == shown else f" (it holds {foreign})"
+        raise InvalidOptionError(
+            field, f"is annotated {shown}{inside}, which JSON cannot be converted to", _TYPES
+        )
+    return decoder.decode
+
+
+def _foreign_types(info: object, seen: set[int]) -> Iterator[str]:
+    """Name the classes in a type that msgspec knows nothing of: it takes them here and fails at the first message."""
+    if id(info) in seen:
+        return
+    seen.add(id(info))
+    if isinstance(info, CustomType):
+        if info.cls is not object:
+            yield _type_text(info.cls)
+    elif isinstance(info, tuple):
+        for each in info:
+            yield from _foreign_types(each, seen)
+    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field):
+        for name in info.__struct_fields__:
+            yield from _foreign_types(getattr(info, name), seen)
+
+
+def _type_text(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)

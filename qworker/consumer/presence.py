@@ -1,0 +1,101 @@
+"""A worker says what it is doing, for `worker ls` and `top`: one JSON document, written every two seconds."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import psutil
+
+from qworker.commands.command import Command
+from qworker.consumer.board import boot_time
+from qworker.ids import new_lane_id
+from qworker.keys import workers_key
+
+if TYPE_CHECKING:
+    from qworker.client import Client
+    from qworker.consumer.process import ChildProcess
+
+__all__ = ["Presence"]
+
+EVERY_S: Final = 2.0
+_SHOWN_HANDLERS: Final = 20
+
+
+class Presence:
+    """Writes and withdraws a worker's document."""
+
+    def __init__(self, client: Client, namespace: str, app: str) -> None:
+        self._client = client
+        self._key = workers_key(namespace)
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{new_lane_id()[:6]}"
+        self._app = app
+        self._started_ms = time.time_ns() // 1_000_000
+        self._handled_before = (time.monotonic(), 0)
+
+    def write(
+        self,
+        children: Sequence[ChildProcess],
+        queues: Sequence[str],
+        concurrency: int,
+        handled: int,
+    ) -> None:
+        """Write the document. Raises `ServerError`."""
+        now = time.monotonic()
+        before, handled_before = self._handled_before
+        self._handled_before = (now, handled)
+        document = {
+            "name": self.name,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "app": self._app,
+            "started_ms": self._started_ms,
+            "seen_ms": time.time_ns() // 1_000_000,
+            "queues": list(queues),
+            "concurrency": concurrency,
+            "handled_per_s": round((handled - handled_before) / max(now - before, 0.001), 1),
+            "children": [_describe(child) for child in children],
+        }
+        self._client.execute(
+            Command(None, (), ("HSET", self._key, self.name, msgspec.json.encode(document)), int),
+            give_up_s=2.0,
+        )
+
+    def withdraw(self) -> None:
+        """Remove the document. Raises `ServerError`."""
+        self._client.execute(Command(None, (), ("HDEL", self._key, self.name), int), give_up_s=1.0)
+
+
+def _describe(child: ChildProcess) -> dict[str, Any]:
+    now = boot_time()
+    tasks = child.manifest.tasks if child.manifest else []
+    running = sorted(child.board.running(), key=lambda view: view.started)[:_SHOWN_HANDLERS]
+    leases = {lease.slot: lease for lease in child.board.held_leases()}
+    return {
+        "pid": child.pid,
+        "state": "stopping" if child.stopping else "running" if child.ready else "starting",
+        "handled": child.board.handled,
+        "failed": child.board.failed,
+        "rss_bytes": rss_bytes(child.pid),
+        "in_hand": sum(lease.count for lease in leases.values()),
+        "running": [
+            {
+                "task": tasks[view.task].name if view.task < len(tasks) else "?",
+                "id": f"{leases[view.lease].lease_id}:{view.place}" if view.lease in leases else "",
+                "seconds": round(now - view.started, 3),
+            }
+            for view in running
+        ],
+    }
+
+
+def rss_bytes(pid: int) -> int:
+    """The resident memory of a process in bytes; 0 if it is gone."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

@@ -1,0 +1,216 @@
+"""Tasks: functions that can be called now or sent to be called later."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+
+from qworker.consumer.arguments import Signature
+from qworker.consumer.control import Retry
+from qworker.consumer.retry import RetryPolicy
+from qworker.consumer.trace import outgoing
+from qworker.durations import Duration, duration_ms
+from qworker.errors import InvalidOptionError
+from qworker.names import check_queue, check_task
+from qworker.options import SendOptions
+
+if TYPE_CHECKING:
+    from qworker.app import QWorker
+    from qworker.commands.sending import NewMessage
+    from qworker.operations import Operations
+
+__all__ = ["Call", "Sender", "Task", "TaskOptions"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_TIME_LIMIT: Final = "15m"
+_MAX_TIME_LIMIT_MS: Final = 12 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """How the messages of a task are run. Durations in ms but for ttl; None where the queue decides.
+
+    `time_limit_ms` None: no limit (the lease still ends after 12 h). `batch` 0: one message per call.
+    """
+
+    queue: str
+    retry: RetryPolicy
+    max_receives: int | None = None
+    time_limit_ms: int | None = None
+    ttl: Duration | None = None
+    priority: int = 0
+    batch: int = 0
+    max_wait_ms: int = 0
+    at_most_once: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        queue: str = "default",
+        retry: RetryPolicy | None = None,
+        max_receives: int | None = None,
+        time_limit: Duration | None = DEFAULT_TIME_LIMIT,
+        ttl: Duration | None = None,
+        priority: int = 0,
+        batch: int = 0,
+        max_wait: Duration = 0,
+        at_most_once: bool = False,
+    ) -> TaskOptions:
+        """Check and convert options as they are written. Raises `InvalidOptionError`."""
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise InvalidOptionError(
+                "retry",
+                f"{ascii(retry)[:80]} is no retry policy",
+                "write Retry.exponential('1s'), Retry.fixed(…), Retry.intervals(…) or Retry.none()",
+            )
+        # The same rules as for one message, so that a wrong default is told where it is written.
+        checked = SendOptions(priority=priority, ttl=ttl, max_receives=max_receives)
+        if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch <= 1000:
+            raise InvalidOptionError(
+                "batch", f"{ascii(batch)[:80]} is out of range", "a number from 0 (none) to 1000"
+            )
+        max_wait_ms = duration_ms(max_wait, "max_wait", maximum_ms=60_000)
+        if max_wait_ms and not batch:
+            raise InvalidOptionError("max_wait", "is set without batch", "it is for batch handlers")
+        return cls(
+            queue=check_queue(queue),
+            retry=Retry.exponential("1s", cap="10m") if retry is None else retry,
+            max_receives=checked.max_receives,
+            time_limit_ms=None
+            if time_limit is None
+            else duration_ms(
+                time_limit, "time_limit", minimum_ms=10, maximum_ms=_MAX_TIME_LIMIT_MS
+            ),
+            ttl=checked.ttl,
+            priority=checked.priority,
+            batch=batch,
+            max_wait_ms=max_wait_ms,
+            at_most_once=bool(at_most_once),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a task with its arguments, checked, to be sent."""
+
+    sender: Sender[Any, Any]
+    body: bytes
+
+
+class Sender(Generic[P, R]):
+    """Sends calls of a task with fixed options."""
+
+    def __init__(self, task: Task[P, R], options: SendOptions) -> None:
+        self.task = task
+        self._options = options
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        """Check the arguments and make a call for `send_many`. Raises `ArgumentsError`, `InvalidBodyError`."""
+        return Call(self, self.task.signature.encode(args, kwargs))
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Send a call; returns the message id.
+
+        Raises `ArgumentsError` and `InvalidBodyError` before anything is sent, and what `Queue.send` raises.
+        """
+        return self.send_many([self.call(*args, **kwargs)])[0]
+
+    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Send a call from async code; returns the message id."""
+        return (await self.asend_many([self.call(*args, **kwargs)]))[0]
+
+    def send_later(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Send a call that becomes ready after `delay`; returns the message id."""
+        return Sender(self.task, SendOptions.of(self._options, {"delay": delay})).send(
+            *args, **kwargs
+        )
+
+    async def asend_later(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Send a call that becomes ready after `delay` from async code; returns the message id."""
+        return await Sender(self.task, SendOptions.of(self._options, {"delay": delay})).asend(
+            *args, **kwargs
+        )
+
+    def send_many(self, calls: Iterable[Call]) -> list[str]:
+        """Send calls, all checked first, in atomic chunks of up to 1,000; returns their message ids in order."""
+        queue = self.task.app.queue(self.task.queue)
+        messages = self._messages(calls, queue.operations)
+        return queue.store(messages, self._options)
+
+    async def asend_many(self, calls: Iterable[Call]) -> list[str]:
+        """Send calls from async code, as `send_many` does."""
+        queue = self.task.app.aqueue(self.task.queue)
+        messages = self._messages(calls, queue.operations)
+        return await queue.store(messages, self._options)
+
+    def _messages(self, calls: Iterable[Call], operations: Operations) -> list[NewMessage]:
+        messages = []
+        trace = outgoing()
+        for call in calls:
+            if call.sender.task is not self.task:
+                raise InvalidOptionError(
+                    "calls",
+                    f"a call of task {call.sender.task.name!r} is among them",
+                    f"only calls of {self.task.name!r}",
+                )
+            messages.append(
+                operations.new_message(
+                    call.body,
+                    self._options,
+                    flags={"w": trace} if trace else None,
+                    middleware=self.task.app.middleware,
+                    task=self.task.name,
+                )
+            )
+        return messages
+
+
+class Task(Sender[P, R]):
+    """A function registered with an app. Calling it runs the function here and now."""
+
+    def __init__(
+        self, app: QWorker, function: Callable[P, R], name: str, options: TaskOptions
+    ) -> None:
+        self.app = app
+        self.name = check_task(name)
+        self.function = function
+        self.task_options = options
+        self.signature = Signature(function, name, batch=options.batch > 0)
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        update_wrapper(self, function)
+        super().__init__(
+            self,
+            SendOptions(
+                priority=options.priority, ttl=options.ttl, max_receives=options.max_receives
+            ),
+        )
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here and now; no queue has a part in it."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, queue={self.queue!r})"
+
+    @property
+    def default_options(self) -> SendOptions:
+        """The send options of the task itself."""
+        return self._options
+
+    @property
+    def queue(self) -> str:
+        """The queue that calls are sent to."""
+        return self.task_options.queue
+
+    def options(self, **given: object) -> Sender[P, R]:
+        """Return a sender with other options: delay, eta, ttl, priority, unique, max_receives.
+
+        Those not given are the task's. Raises `InvalidOptionError`.
+        """
+        return Sender(self, SendOptions.of(self._options, given))

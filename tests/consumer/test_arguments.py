@@ -1,0 +1,310 @@
+"""Arguments: what a typed task takes, on sending and on receiving alike."""
+
+from __future__ import annotations
+
+import enum
+import typing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from qworker import codec
+from qworker.consumer.arguments import Signature
+from qworker.errors import ArgumentsError, InvalidBodyError
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Address:
+    street: str
+    zip: int
+
+
+class Order(msgspec.Struct):
+    items: list[Address]
+
+
+class Positive(msgspec.Struct):
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number <= 0:
+            raise ValueError("must be positive")
+
+
+def send_email(to: str, template: str = "hello", retries: int = 3) -> None: ...
+def untyped(a, b=None): ...
+def everything(a: int, /, b: int, *rest: int, c: int, d: int = 4, **more: int) -> None: ...
+def load(events: list[Order]) -> None: ...
+def sweep() -> None: ...
+
+
+def received(signature: Signature, *args: object, **kwargs: object) -> object:
+    """What the function is called with after a send of these arguments."""
+    call = codec.decode_call(signature.encode(args, kwargs))
+    return signature.decode(call.args, call.kwargs)
+
+
+def refused(signature: Signature, *args: object, **kwargs: object) -> ArgumentsError:
+    """The error on sending, which is also the one on receiving."""
+    with pytest.raises(ArgumentsError) as on_send:
+        signature.check(args, kwargs)
+    call = codec.decode_call(codec.encode_call(signature.task, args, kwargs))
+    with pytest.raises(ArgumentsError) as on_receive:
+        signature.decode(call.args, call.kwargs)
+    assert str(on_receive.value) == str(on_send.value)
+    return on_send.value
+
+
+class TestBinding:
+    @pytest.mark.parametrize(
+        ("args", "kwargs", "bound"),
+        [
+            pytest.param(("a",), {}, (("a", "hello", 3), {}), id="one by position"),
+            pytest.param(("a", "b", 5), {}, (("a", "b", 5), {}), id="all by position"),
+            pytest.param((), {"to": "a"}, ((), {"to": "a"}), id="by name"),
+            pytest.param(("a",), {"retries": 1}, (("a",), {"retries": 1}), id="mixed"),
+        ],
+    )
+    def test_arguments_are_bound_by_position_and_name(self, args, kwargs, bound):
+        """Arguments are bound by position and by name, with defaults."""
+        assert received(Signature(send_email, "send_email"), *args, **kwargs) == bound
+
+    def test_every_kind_of_parameter_is_bound(self):
+        """Every kind of parameter is bound as Python binds it."""
+        signature = Signature(everything, "everything")
+        assert received(signature, 1, 2, 3, 4, c=5, z=6) == ((1, 2, 3, 4), {"c": 5, "z": 6})
+        assert received(signature, 1, b=2, c=3, a=4) == ((1,), {"b": 2, "c": 3, "a": 4})
+        everything(1, b=2, c=3, **{"a": 4})
+
+    def test_a_task_without_parameters_takes_none(self):
+        """A task without parameters takes none."""
+        signature = Signature(sweep, "sweep")
+        assert received(signature) == ((), {})
+        assert "got 1 arguments by position where it takes 0" in refused(signature, 1).problem
+
+    def test_a_default_is_the_very_object(self):
+        """A default is the function's own object, whatever its type."""
+        marker = object()
+
+        def handler(a: int, b: object = marker) -> None: ...
+
+        args, _ = received(Signature(handler, "t"), 1)
+        assert args == (1, marker)
+
+    @pytest.mark.parametrize(
+        ("args", "kwargs", "field", "problem"),
+        [
+            pytest.param((), {}, "send_email(to)", "is missing", id="missing"),
+            pytest.param(
+                (), {"template": "x"}, "send_email(to)", "is missing", id="missing beside a name"
+            ),
+            pytest.param(
+                ("a", "b", 1, 2), {}, "send_email", "got 4 arguments by position", id="too many"
+            ),
+            pytest.param(
+                ("a",),
+                {"to": "b"},
+                "send_email(to)",
+                "is given twice, by position and by name",
+                id="twice",
+            ),
+            pytest.param(
+                ("a",),
+                {"templat": "b"},
+                "send_email(templat)",
+                "is not a parameter; did you mean 'template'?",
+                id="unknown name",
+            ),
+        ],
+    )
+    def test_arguments_that_do_not_bind_are_named(self, args, kwargs, field, problem):
+        """Arguments that do not bind are named, with the signature."""
+        error = refused(Signature(send_email, "send_email"), *args, **kwargs)
+        assert error.field == field
+        assert problem in error.problem
+        assert (
+            error.limit
+            == "the task is `send_email(to: str, template: str = ..., retries: int = ...)`"
+        )
+
+    def test_required_names_are_missed(self):
+        """A parameter that is given by name only is missed too."""
+
+        def handler(a: int, *, c: int) -> None: ...
+
+        assert refused(Signature(handler, "t"), 1).field == "t(c)"
+        assert refused(Signature(everything, "t"), 1, 2).field == "t(c)"
+        assert refused(Signature(everything, "t"), c=1, b=2).field == "t(a)"
+
+    @given(
+        st.lists(st.integers(), max_size=5),
+        st.dictionaries(st.sampled_from("abcdz"), st.integers(), max_size=5),
+    )
+    def test_what_python_binds_is_what_is_bound(self, args, kwargs):
+        """What Python binds is what is bound, and what it refuses is refused."""
+        signature = Signature(everything, "t")
+        try:
+            everything(*args, **kwargs)
+        except TypeError:
+            refused(signature, *args, **kwargs)
+        else:
+            assert received(signature, *args, **kwargs) == (tuple(args), kwargs)
+
+
+class TestTypes:
+    @pytest.mark.parametrize(
+        ("annotation", "value"),
+        [
+            pytest.param(datetime, datetime(2024, 5, 1, 12, tzinfo=UTC), id="datetime"),
+            pytest.param(UUID, UUID(int=7), id="UUID"),
+            pytest.param(Decimal, Decimal("1.10"), id="Decimal"),
+            pytest.param(bytes, b"\x00\xff", id="bytes"),
+            pytest.param(set[int], {1, 2}, id="set"),
+            pytest.param(tuple[int, str], (1, "a"), id="tuple"),
+            pytest.param(Colour, Colour.RED, id="Enum"),
+            pytest.param(Address, Address("x", 1), id="dataclass"),
+            pytest.param(Order, Order([Address("x", 1)]), id="Struct"),
+            pytest.param(int | None, None, id="Optional"),
+            pytest.param(int | str | list[int], [1], id="union"),
+            pytest.param(Literal["a", 2], 2, id="Literal"),
+            pytest.param(Annotated[int, msgspec.Meta(ge=1)], 1, id="Annotated"),
+            pytest.param(float, 1.5, id="float"),
+            pytest.param(dict[str, list[int]], {"a": [2**64]}, id="dict"),
+            pytest.param(typing.Any, {"a": [1, None]}, id="Any"),
+        ],
+    )
+    def test_types_come_back_by_their_annotation(self, annotation, value):
+        """A value comes back as its annotation says, by position and by name."""
+
+        def handler(value) -> None: ...
+
+        handler.__annotations__["value"] = annotation
+        signature = Signature(handler, "t")
+        assert received(signature, value) == ((value,), {})
+        assert received(signature, value=value) == ((), {"value": value})
+
+    def test_without_annotation_json_comes_as_it_is(self):
+        """Without an annotation JSON comes as it is."""
+        assert received(Signature(untyped, "t"), [1], b=(2,)) == (([1],), {"b": [2]})
+
+    @pytest.mark.parametrize(
+        ("annotation", "value", "problem"),
+        [
+            pytest.param(int, "5", "expected int, got str", id="text for a number"),
+            pytest.param(int, 5.0, "expected int, got float", id="float for an int"),
+            pytest.param(str, 5, "expected str, got int", id="number for text"),
+            pytest.param(bool, 1, "expected bool, got int", id="number for a bool"),
+            pytest.param(int, None, "expected int, got null", id="null"),
+            pytest.param(datetime, "yesterday", "invalid RFC3339", id="no datetime"),
+            pytest.param(Colour, "blue", "invalid enum value 'blue'", id="no member"),
+            pytest.param(
+                Annotated[int, msgspec.Meta(ge=1)], 0, "expected int >= 1", id="out of range"
+            ),
+            pytest.param(Positive, {"number": 0}, "must be positive", id="refused by its class"),
+        ],
+    )
+    def test_values_of_the_wrong_type_are_refused(self, annotation, value, problem):
+        """A value of the wrong type is refused with the problem and the declared type."""
+
+        def handler(other: int, value) -> None: ...
+
+        handler.__annotations__["value"] = annotation
+        error = refused(Signature(handler, "t"), 1, value)
+        assert error.field.startswith("t(value")
+        assert problem in error.problem
+        assert error.limit.startswith("the parameter is declared as `value: ")
+        refused(Signature(handler, "t"), 1, value=value)
+
+    def test_an_error_reads_as_a_sentence(self):
+        """An error names task, argument, problem and expected type."""
+        assert str(refused(Signature(send_email, "send_email"), 5)) == (
+            "send_email(to): expected str, got int; the parameter is declared as `to: str`"
+        )
+
+    def test_the_path_leads_into_the_argument(self):
+        """The path leads into the argument."""
+
+        def handler(order: Order) -> None: ...
+
+        error = refused(Signature(handler, "ship"), {"items": [{"street": "x", "zip": "1010"}]})
+        assert error.field == "ship(order.items[0].zip)"
+
+    def test_rest_parameters_are_typed(self):
+        """Arguments of *args and **kwargs have the type of their parameter."""
+        signature = Signature(everything, "t")
+        assert refused(signature, 1, 2, "x", c=3).field == "t(rest)"
+        assert refused(signature, 1, 2, c=3, z="x").field == "t(z)"
+
+    def test_what_json_cannot_carry_keeps_its_path(self):
+        """What JSON cannot carry is refused with its path in the body."""
+        with pytest.raises(InvalidBodyError) as caught:
+            Signature(untyped, "t").check((1,), {"b": [float("nan")]})
+        assert caught.value.field == "kwargs.b[0]"
+
+
+class TestForeignBodies:
+    @pytest.mark.parametrize(
+        ("args", "kwargs", "field", "problem"),
+        [
+            pytest.param(
+                b'["\xff"]', b"{}", "send_email(to)", "is not UTF-8", id="argument not UTF-8"
+            ),
+            pytest.param(b"[]", b'{"\xff": 1}', "send_email", "is not UTF-8", id="name not UTF-8"),
+            pytest.param(
+                b"{}", b"{}", "send_email", "expected array, got object", id="args no array"
+            ),
+            pytest.param(
+                b"[]", b"[]", "send_email", "expected object, got array", id="kwargs no object"
+            ),
+            pytest.param(
+                b'["a", "b", 1e999]', b"{}", "send_email(retries)", "out of range", id="number"
+            ),
+        ],
+    )
+    def test_arguments_that_cannot_be_read_are_refused(self, args, kwargs, field, problem):
+        """Arguments that cannot be read are refused."""
+        with pytest.raises(ArgumentsError) as caught:
+            Signature(send_email, "send_email").decode(Raw(args), Raw(kwargs))
+        assert caught.value.field == field
+        assert problem in caught.value.problem
+
+    def test_text_of_a_foreign_body_is_escaped_and_cut(self):
+        """Text of a foreign body never reaches a log raw, or at length."""
+        signature = Signature(send_email, "send_email")
+        error = refused(signature, **{"\x1b[31m\n" + "x" * 10_000: 1})
+        assert str(error).isprintable()
+        assert len(str(error)) < 700
+
+        def handler(colour: Colour) -> None: ...
+
+        error = refused(Signature(handler, "t"), "\x1b[31m\n" + "x" * 10_000)
+        assert str(error).isprintable()
+        assert len(str(error)) < 700
+
+
+class TestBatch:
+    def test_a_call_carries_one_item(self):
+        """A call of a batch handler carries one item, of the type inside its list."""
+        signature = Signature(load, "load", batch=True)
+        order = Order([Address("x", 1)])
+        assert received(signature, order) == ((order,), {})
+
+    def test_an_item_of_the_wrong_type_is_refused(self):
+        """An item of the wrong type is refused, so is a list of items, and an item by name."""
+        signature = Signature(load, "load", batch=True)
+        assert refused(signature, {"items": 5}).field == "load(events.items)"
+        assert refused(signature, [Order([])]).field == "load(events)"
+        assert refused(signature, events=Order([])).field == "load(events)"
+        assert refused(signature).problem == "is missing"
