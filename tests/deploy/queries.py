@@ -1,0 +1,114 @@
+"""PromQL of deploy/: what an expression names, and what it finds in made-up data of every metric."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import yaml
+
+from tests.deploy.checkers import run
+from tests.deploy.surface import METRICS, Metric
+
+__all__ = ["finds_data", "strangers", "summed_truths", "unknown_labels"]
+
+# What Prometheus adds by itself to every series it scrapes or evaluates.
+SCRAPED = {"job", "instance"}
+PART = re.compile(r"_(?:bucket|sum|count)$")
+
+
+def metric(name: str) -> Metric | None:
+    """Find the metric that exports the series `name`, which may be a part of a histogram."""
+    if found := METRICS.get(name):
+        return None if found.kind == "histogram" else found
+    found = METRICS.get(PART.sub("", name))
+    return found if found and found.kind == "histogram" else None
+
+
+def named(query: str) -> list[str]:
+    return re.findall(r"\bqworker_\w+", query)
+
+
+def strangers(query: str) -> list[str]:
+    """List the names in `query` that nothing exports."""
+    return [name for name in named(query) if metric(name) is None]
+
+
+def unknown_labels(query: str) -> list[str]:
+    """List `name{label}` pairs of `query` where the metric has no such label, or never that value."""
+    wrong = []
+    for name, inner in re.findall(r"\b(qworker_\w+)\{([^}]*)\}", query):
+        found = metric(name)
+        labels = found.labels if found else {}
+        for label, operator, value in re.findall(r'(\w+)\s*(=~?|!=|!~)\s*"([^"]*)"', inner):
+            free = label in SCRAPED or label in ("queue", "task")
+            if label not in SCRAPED and label not in labels:
+                wrong.append(f"{name}{{{label}}}")
+            elif not free and operator in ("=", "=~"):
+                values = value.split("|") if operator == "=~" else [value]
+                wrong += [f'{name}{{{label}="{v}"}}' for v in values if v not in labels[label]]
+    return wrong
+
+
+def summed_truths(query: str) -> list[str]:
+    """List figures kept in Redis that `query` does not take `max by (queue…)` of.
+
+    Every reaper exports them alike, so any other aggregation counts them once per reaper.
+    """
+    wrong = []
+    for match in re.finditer(r"\bqworker_\w+", query):
+        found = metric(match[0])
+        before = re.sub(r"\s+", " ", query[: match.start()])
+        taken = re.search(r"max by \(queue[a-z, ]*\) \( ?(?:(?:rate|increase)\()?$", before)
+        if found and found.truth and not taken:
+            wrong.append(match[0])
+    return wrong
+
+
+def series() -> Iterator[dict[str, str]]:
+    """Make an hour of data for every metric and combination of its labels, from two processes."""
+
+    def line(name: str, labels: Mapping[str, str], values: str) -> dict[str, str]:
+        inner = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+        return {"series": f"{name}{{{inner}}}", "values": values}
+
+    for name, found in METRICS.items():
+        for combination in itertools.product(("a", "b"), *found.labels.values()):
+            labels = dict(zip(["instance", *found.labels], combination, strict=True))
+            labels["job"] = "qworker"
+            if name.endswith("_timestamp_seconds"):
+                yield line(name, labels, "0+60x60")
+            elif found.kind == "gauge":
+                yield line(name, labels, "1x60")
+            elif found.kind == "counter":
+                yield line(name, labels, "0+60x60")
+            else:
+                for le, values in {"0.1": "0+30x60", "1": "0+50x60", "+Inf": "0+60x60"}.items():
+                    yield line(f"{name}_bucket", {**labels, "le": le}, values)
+                yield line(f"{name}_sum", labels, "0+20x60")
+                yield line(f"{name}_count", labels, "0+60x60")
+    for instance in ("a", "b"):
+        yield line("up", {"job": "qworker", "instance": instance}, "1x60")
+
+
+def finds_data(queries: Iterable[str], folder: Path) -> tuple[int, str]:
+    """Evaluate each query over `series()` with promtool: exit code 0 if all find a number.
+
+    Any number but NaN counts. This finds what parsing does not: labels that do not match on the two
+    sides of an operator, an aggregation that lost `le`.
+    """
+    tests = [
+        {
+            "expr": f"count(({query}) > -Inf) > bool 0",
+            "eval_time": "30m",
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
+        for query in queries
+    ]
+    situation = {"interval": "1m", "input_series": list(series()), "promql_expr_test": tests}
+    path = folder / "data_test.yaml"
+    path.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [situation]}))
+    done = run("promtool", "test", "rules", path)
+    return done.returncode, done.stdout + done.stderr

@@ -1,0 +1,77 @@
+"""Alerts are valid, fire when they should, name what exists, and tell the operator what to run."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy import queries
+from tests.deploy.checkers import DEPLOY, run
+
+PROMETHEUS = DEPLOY / "prometheus"
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+each_alert = pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
+
+
+def test_rules_are_valid() -> None:
+    """promtool parses every expression and template."""
+    done = run("promtool", "check", "rules", PROMETHEUS / "alerts.yaml")
+    assert done.returncode == 0, done.stderr
+
+
+def test_alerts_fire_when_they_should_and_only_then() -> None:
+    """The situations of alerts_test.yaml come out as written there."""
+    done = run("promtool", "test", "rules", "alerts_test.yaml", cwd=PROMETHEUS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each_alert
+def test_alert_has_a_situation_in_which_it_fires(rule: dict[str, Any]) -> None:
+    """alerts_test.yaml expects the alert somewhere."""
+    tests = yaml.safe_load((PROMETHEUS / "alerts_test.yaml").read_text())["tests"]
+    asked = [test for group in tests for test in group["promql_expr_test"]]
+    firing = [test for test in asked if 'alertstate="firing"' in test["expr"]]
+    fired = {sample["labels"] for test in firing for sample in test["exp_samples"]}
+    fired |= {
+        f'alertname="{test["alertname"]}"'
+        for group in tests
+        for test in group.get("alert_rule_test", [])
+        if test["exp_alerts"]
+    }
+    assert any(f'alertname="{rule["alert"]}"' in labels for labels in fired)
+
+
+@each_alert
+def test_alert_names_what_is_exported(rule: dict[str, Any]) -> None:
+    """Metrics and labels exist, and figures kept in Redis are not counted once per reaper."""
+    assert queries.strangers(rule["expr"]) == []
+    assert queries.unknown_labels(rule["expr"]) == []
+    assert queries.summed_truths(rule["expr"]) == []
+
+
+@each_alert
+def test_alert_tells_what_to_run(rule: dict[str, Any]) -> None:
+    """It has a severity, a summary in one line and a command in its description."""
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert "\n" not in rule["annotations"]["summary"]
+    assert re.search(r"`qworker [a-z]+", rule["annotations"]["description"])
+
+
+def test_scrape_example_is_valid() -> None:
+    """promtool accepts prometheus.yml and finds the rules beside it."""
+    done = run("promtool", "check", "config", PROMETHEUS / "prometheus.yml")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", ["prometheus/prometheus.yml", "docker/prometheus.yml"])
+def test_job_is_named_as_the_alert_expects(path: str) -> None:
+    """QworkerTargetDown looks for jobs that begin with qworker."""
+    jobs = yaml.safe_load((DEPLOY / path).read_text())["scrape_configs"]
+    assert [job for job in jobs if not job["job_name"].startswith("qworker")] == []
