@@ -19,8 +19,6 @@ from qworker.errors import InDoubtError, QworkerError, ServerError
 from qworker.ids import IdSource, new_lane_id
 
 if TYPE_CHECKING:
-    from redis.asyncio.connection import AbstractConnection
-
     from qworker.operations import Plan
 
 __all__ = ["MAX_CONNECTIONS", "AsyncClient", "acall"]
@@ -39,10 +37,10 @@ class _Lane:
     def __init__(self) -> None:
         self.id = new_lane_id()
         self.sequence = 0
-        self.connection: AbstractConnection | None = None
+        self.connection: Any = None
 
 
-async def acall(connection: AbstractConnection, command: Command[Any]) -> Any:
+async def acall(connection: Any, command: Command[Any]) -> Any:
     """Make one call over one connection, as `qworker.client.call` does."""
     try:
         await connection.send_packed_command(connection.pack_command(*command.words()))

@@ -21,8 +21,6 @@ from qworker.errors import InDoubtError, QworkerError, ServerError
 from qworker.ids import IdSource, new_lane_id
 
 if TYPE_CHECKING:
-    from redis.connection import AbstractConnection
-
     from qworker.operations import Plan
 
 __all__ = ["GIVE_UP_S", "Client", "call"]
@@ -42,10 +40,10 @@ class _Lane:
     def __init__(self) -> None:
         self.id = new_lane_id()
         self.sequence = 0
-        self.connection: AbstractConnection | None = None
+        self.connection: Any = None
 
 
-def call(connection: AbstractConnection, command: Command[Any]) -> Any:
+def call(connection: Any, command: Command[Any]) -> Any:
     """Make one call over one connection and return the raw reply; loads the script where the server lacks it.
 
     Raises the `ServerError` that fits. After `InDoubtError` or `UnavailableError` the connection must be dropped.

@@ -57,6 +57,7 @@ class Operations:
         self.keys = QueueKeys(check_namespace(namespace), check_queue(queue))
         self.ids = ids
         self.maxsize = maxsize
+        self.namespace = namespace
         self._registry = queues_key(namespace)
         self._announced = float("-inf")
 

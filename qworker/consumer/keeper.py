@@ -62,11 +62,14 @@ class Death:
 
 
 class Keeper:
-    """Extends, recalls and settles leases over one client. Not thread-safe."""
+    """Extends, recalls and settles leases over one client. Not thread-safe.
 
-    def __init__(self, client: Client, namespace: str) -> None:
+    `namespace` is set by the supervisor when it knows its app's.
+    """
+
+    def __init__(self, client: Client, namespace: str = "") -> None:
         self._client = client
-        self._namespace = namespace
+        self.namespace = namespace
         self._first_seen: dict[str, float] = {}
         self.extended = 0
         self.lost = 0
@@ -102,7 +105,7 @@ class Keeper:
         begun = boot_time()
         deadlines = self._client.execute(
             extend(
-                QueueKeys(self._namespace, queue),
+                QueueKeys(self.namespace, queue),
                 [lease.lease_id for _, lease in leases],
                 visibility_ms,
             ),
@@ -214,7 +217,7 @@ class Keeper:
         """Settle, or leave it to the visibility deadline where the server cannot be reached."""
         try:
             settled = self._client.execute(
-                settle(QueueKeys(self._namespace, queue), [outcomes]), give_up_s=_GIVE_UP_S
+                settle(QueueKeys(self.namespace, queue), [outcomes]), give_up_s=_GIVE_UP_S
             )
         except QworkerError as error:
             _log.warning(

@@ -40,7 +40,7 @@ class ScheduleEntry(msgspec.Struct, frozen=True):
     task: str
     queue: str
     body: str
-    ttl_ms: int
+    ttl_ms: int | None
     priority: int
     max_receives: int | None
 
@@ -59,7 +59,6 @@ class ChildConfig(msgspec.Struct, frozen=True):
 
     app: str
     url: ServerURL
-    namespace: str
     number: int
     board: int
     control: int
@@ -152,7 +151,7 @@ def manifest_of(app: QWorker) -> Manifest:
                 entry.task.name,
                 entry.task.queue,
                 entry.task.signature.encode((), {}).decode(),
-                entry.task.default_options.ttl_ms or 0,
+                entry.task.default_options.ttl_ms,
                 options.priority,
                 options.max_receives,
             )

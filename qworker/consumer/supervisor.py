@@ -27,7 +27,7 @@ from qworker.consumer.process import ChildProcess
 from qworker.errors import AppLoadError, QworkerError, ServerError
 
 if TYPE_CHECKING:
-    from qworker.config import ClientOptions, LogOptions, RunOptions
+    from qworker.config import LogOptions, RunOptions
     from qworker.connection import ConnectionFactory
 
 __all__ = ["EXIT_WATCHDOG", "ChildExits", "Supervisor"]
@@ -69,7 +69,6 @@ class Supervisor:
         self,
         app: str,
         factory: ConnectionFactory,
-        client_options: ClientOptions,
         options: RunOptions,
         logs: LogOptions,
         *,
@@ -81,7 +80,8 @@ class Supervisor:
         self._options = options
         self._logs = logs
         self._url = factory.url
-        self._namespace = client_options.namespace
+        #: The app's, known from the first manifest on.
+        self.namespace = ""
         self._on_manifest = on_manifest
         self._on_look = on_look
         self._procs = options.procs or os.cpu_count() or 1
@@ -90,11 +90,12 @@ class Supervisor:
         self.exits = ChildExits()
         self.manifest: Manifest | None = None
         self.queues: list[str] = []
-        self.keeper = Keeper(self._client, self._namespace)
+        self.keeper = Keeper(self._client)
         self._counted: dict[str, list[list[float]]] = {}
         self._handled_before = 0
         self._failed_before = 0
         self._stale_before = 0
+        self._presence: Presence | None = None
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._kept = threading.Event()
         self._stop_wanted = 0
@@ -172,7 +173,6 @@ class Supervisor:
         config = ChildConfig(
             app=self._app,
             url=self._url,
-            namespace=self._namespace,
             number=number,
             board=-1,
             control=-1,
@@ -203,6 +203,8 @@ class Supervisor:
         if self.manifest is None:
             queues = list(self._options.queues or self._options.weights)
             self.queues = queues or list(dict.fromkeys(task.queue for task in manifest.tasks))
+            self.namespace = self.keeper.namespace = manifest.namespace
+            self._presence = Presence(self._client, manifest.namespace, self._app)
             self.manifest = manifest
             self._on_manifest(manifest, self._client)
         self.manifest = manifest
@@ -362,8 +364,6 @@ class Supervisor:
         self._jobs.put(lambda: job(*args))
 
     def _keep(self) -> None:
-        presence = Presence(self._client, self._namespace, self._app)
-        self._withdraw_presence = presence.withdraw
         next_presence = 0.0
         while not self._kept.is_set():
             try:
@@ -376,7 +376,8 @@ class Supervisor:
                 continue
             try:
                 self.keeper.extend_due(self._boards())
-                if time.monotonic() >= next_presence:
+                presence = self._presence
+                if presence is not None and time.monotonic() >= next_presence:
                     next_presence = time.monotonic() + EVERY_S
                     with self._lock:
                         children = list(self.children)
@@ -388,9 +389,8 @@ class Supervisor:
                 _log.warning("lease_extension_failed", error=str(error))
 
     def _withdraw(self) -> None:
-        self._withdraw_presence()
-
-    _withdraw_presence: Callable[[], None] = staticmethod(lambda: None)
+        if self._presence is not None:
+            self._presence.withdraw()
 
     def _boards(self) -> list[tuple[object, Sequence[str]]]:
         with self._lock:

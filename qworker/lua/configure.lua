@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- configure.lua: set attributes of a queue; create it where it is new.
 -- KEYS[1]    meta HASH
 -- KEYS[2]    wake LIST

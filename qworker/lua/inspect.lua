@@ -4,6 +4,7 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- Returns {'OK', now ms, {ready per level 0-9}, suspects, delayed, leases, dead, oldest ready sent ms or '',
 --   next due ms or '', next deadline ms or '', waiting tokens, {stats}, {meta}} or {'BROKEN', key, type}
+--   {'ARG', name}
 -- O(1) but for the counters and attributes.
 --- include lib/clock.lua
 --- include lib/checks.lua

@@ -10,7 +10,7 @@
 -- ARGV[4]    cursor           of unique, '0' to begin
 -- Returns {'OK', now ms, next cursor of producers, next cursor of unique, forgotten}; cursor '0' means done;
 --   or {'BROKEN', key, type} {'ARG', name}
--- O(500).
+-- O(500 + log c): c tombstones.
 --- include lib/clock.lua
 --- include lib/checks.lua
 
@@ -19,8 +19,11 @@ local refused = broken({ producers, 'hash', unique, 'hash', cancelled, 'zset', m
 if refused then return refused end
 local now, idle_ms = clock(ARGV[1], meta), whole(ARGV[2], 1, MAX_MS)
 if not now or not idle_ms then return { 'ARG', 'idle_ms' } end
+if not string.find(ARGV[3], '^%d+$') or not string.find(ARGV[4], '^%d+$') then return { 'ARG', 'cursor' } end
 
-local forgotten = redis.call('ZREMRANGEBYSCORE', cancelled, '-inf', text(now))
+local MAX_TOMBSTONES = 500
+local forgotten = math.min(redis.call('ZCOUNT', cancelled, '-inf', text(now)), MAX_TOMBSTONES)
+if forgotten > 0 then redis.call('ZREMRANGEBYRANK', cancelled, 0, forgotten - 1) end
 -- Drop the fields whose second word, a time in ms, is at or before `limit_ms`.
 local function slice(key, cursor, limit_ms)
   local page = redis.call('HSCAN', key, cursor, 'COUNT', 250)

@@ -15,7 +15,7 @@
 --- include lib/lease.lua
 --- include lib/visit.lua
 
-local MAX_BYTES, ASIDE_MS = 1048576, 60000
+local MAX_BYTES = 1048576
 local refused = broken({ meta, 'hash' })
 if refused then return refused end
 local attributes = read_attributes()

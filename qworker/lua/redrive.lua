@@ -20,6 +20,10 @@ refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 if not now or #ARGV > 101 then return { 'ARG', 'entries' } end
+-- Whole ids only: an incomplete one would name a range when read and another entry when deleted.
+for i = 2, #ARGV do
+  if not string.find(ARGV[i], '^%d+%-%d+$') then return { 'ARG', 'entry id' } end
+end
 
 local function field(entry, name)
   for i = 1, #entry, 2 do
@@ -28,9 +32,9 @@ local function field(entry, name)
   return ''
 end
 
-local to, gone, reply = places(attributes.levels), {}, { 'OK', text(now) }
+local to, gone, taken, reply = places(attributes.levels), {}, {}, { 'OK', text(now) }
 for i = 2, #ARGV do
-  local entry = redis.call('XRANGE', dead, ARGV[i], ARGV[i])[1]
+  local entry = not taken[ARGV[i]] and redis.pcall('XRANGE', dead, ARGV[i], ARGV[i])[1]
   local message = entry and parse(field(entry[2], 'envelope'))
   if message then
     local redrives = tonumber(string.match(message.flags, ' d=(%d+)')) or 0
@@ -40,6 +44,7 @@ for i = 2, #ARGV do
     local item = assemble(message)
     put(to, to.tails, level(item), item)
     gone[#gone + 1] = ARGV[i]
+    taken[ARGV[i]] = true
   end
   reply[#reply + 1] = message and 1 or entry and -1 or 0
 end

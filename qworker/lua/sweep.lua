@@ -27,7 +27,13 @@ local function look(due, deadline, head, unacked, stats)
     local overdue_ms = visit(stats, now, tick_ms)
     if tonumber(deadline) <= overdue_ms then
       for _, id in ipairs(redis.call('ZRANGE', unacked, '-inf', text(overdue_ms), 'BYSCORE', 'LIMIT', 0, most)) do
-        found[#found + 1] = id
+        if string.find(id, '^[%w._-]+$') then
+          found[#found + 1] = id
+        else
+          -- Nobody made this lease and nobody can name its key: not to stand in front of the others for ever.
+          redis.call('ZADD', unacked, text(now + ASIDE_MS), id)
+          redis.pcall('HINCRBY', stats, 'set_aside', 1)
+        end
       end
     end
   end

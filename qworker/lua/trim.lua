@@ -2,7 +2,7 @@
 -- trim.lua: remove the run of expired messages at the head of each level of ready.
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    limit            messages per level, 1-1000
+-- ARGV[2]    limit            messages per level, 1-1000; a call also ends after 1 MiB
 -- Returns {'OK', now ms, expired, full (1 where a level may have more)} or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k expired.
 --- include lib/clock.lua
@@ -12,7 +12,7 @@
 --- include lib/envelope.lua
 --- include lib/ends.lua
 
-local READ_CHUNK = 32
+local MAX_BYTES, READ_CHUNK = 1048576, 32
 local refused = broken({ meta, 'hash' })
 if refused then return refused end
 local attributes = read_attributes()
@@ -21,24 +21,24 @@ if refused then return refused end
 local now, limit = clock(ARGV[1], meta), whole(ARGV[2], 1, 1000)
 if not now or not limit then return { 'ARG', 'limit' } end
 
-local expired, full = 0, 0
+local expired, full, bytes = 0, 0, 0
 for _, number in ipairs(attributes.levels) do
   local run, going = 0, true
-  while going and run < limit do
+  while going and run < limit and bytes < MAX_BYTES do
     local chunk = redis.call('LRANGE', ready(number), run, run + READ_CHUNK - 1)
     going = #chunk > 0
     for _, item in ipairs(chunk) do
       local expiry = kind(item) == 'own' and tonumber(flag(item, ' x='))
-      if not expiry or expiry > now or run >= limit then
+      if not expiry or expiry > now or run >= limit or bytes >= MAX_BYTES then
         going = false
         break
       end
       free_unique_of(item)
-      run = run + 1
+      run, bytes = run + 1, bytes + #item
     end
   end
   if run > 0 then redis.call('LTRIM', ready(number), run, -1) end
-  if run >= limit then full = 1 end
+  if run >= limit or bytes >= MAX_BYTES then full = 1 end
   expired = expired + run
 end
 count(stats, { expired = expired, stored = -expired })

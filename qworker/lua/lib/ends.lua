@@ -18,6 +18,11 @@ local function free_unique(key, id)
   if holder and string.match(holder, '^%S+') == id then redis.call('HDEL', unique, key) end
 end
 
+-- Values of flags are percent-encoded by whoever sends.
+local function percent_decoded(value)
+  return (string.gsub(value, '%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end))
+end
+
 local function free_unique_of(item)
   local key = flag(item, ' u=')
   if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end

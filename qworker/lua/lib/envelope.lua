@@ -3,28 +3,22 @@
 
 -- own: ours · plain: JSON pushed by anybody · newer: another version of ours · foreign: the rest.
 local function kind(item)
-  local first = string.byte(item)
-  if first == 123 or first == 91 then return 'plain' end -- { [
-  if string.sub(item, 1, 3) == 'q1 ' then return 'own' end
-  if string.find(item, '^q%d+ ') then return 'newer' end
+  local a, b, c = string.byte(item, 1, 3)
+  if a == 113 and b == 49 and c == 32 then return 'own' end -- q1 and a space
+  if a == 123 or a == 91 then return 'plain' end -- { [
+  if a == 113 and string.find(item, '^q%d+ ') then return 'newer' end
   return 'foreign'
 end
 
 -- The value of a header flag of an own item, or nil. `mark` is ' x=' for flag x.
--- Long items are cut first, so that a search never walks through a body.
-local HEADER_BYTES = 1024
+-- Most items have no flag at all, which two short searches tell; a body is never walked through.
 local function flag(item, mark)
-  local head = #item > HEADER_BYTES and string.sub(item, 1, HEADER_BYTES) or item
+  local line_end = string.find(item, '\n', 1, true)
+  local first = string.find(item, '=', 1, true)
+  if not first or not line_end or first > line_end then return nil end
+  local head = string.sub(item, 1, line_end)
   local at = string.find(head, mark, 1, true)
-  if not at then return nil end
-  local line_end = string.find(head, '\n', 1, true)
-  if line_end and at > line_end then return nil end
-  return string.match(head, '^[^ \n]+', at + #mark)
-end
-
--- Values of flags are percent-encoded by whoever sends.
-local function percent_decoded(value)
-  return (string.gsub(value, '%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end))
+  return at and string.match(head, '^[^ \n]+', at + #mark)
 end
 
 local function level(item)

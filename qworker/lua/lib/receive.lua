@@ -27,7 +27,7 @@ local function take(item, number, batch, to, now, amounts)
   else
     amounts.stored = (amounts.stored or 0) + 1 -- plain: counted when first seen
   end
-  table.insert(batch.items, item)
+  batch.items[#batch.items + 1] = item
 end
 
 -- Read one level into the batch; the number of items looked at is cut from its head afterwards.

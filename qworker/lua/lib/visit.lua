@@ -3,6 +3,8 @@
 -- only leases that were overdue at the last visit before it are reaped, until every live consumer
 -- has had one heartbeat (5 s at most) and a second to extend the others.
 local HEARTBEAT_MS = 5000
+-- How far the deadline of what cannot be reaped is moved.
+local ASIDE_MS = 60000
 
 -- Note the visit; returns the latest deadline that counts as overdue now.
 local function visit(stats_key, now, tick_ms)

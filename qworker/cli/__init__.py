@@ -1,0 +1,1 @@
+"""The `qworker` command: one file per noun, put together in `main`."""

@@ -1,0 +1,135 @@
+"""Puts a worker together: the supervisor of an app's children, its reaper, its metrics and its signals."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import structlog
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from qworker.client import Client
+from qworker.connection import ConnectionFactory
+from qworker.consumer.supervisor import Supervisor
+from qworker.consumer.telemetry import ChildrenCollector
+from qworker.daemon.http import MetricsListener
+from qworker.daemon.notify import Notifier
+from qworker.daemon.schedules import NewSchedule, register
+from qworker.daemon.service import EmbeddedReaper
+from qworker.errors import QworkerError
+from qworker.schedule import parse_schedule
+
+if TYPE_CHECKING:
+    from qworker.config import LogOptions, RunOptions
+    from qworker.consumer.manifest import Manifest
+    from qworker.url import ServerURL
+
+__all__ = ["consume"]
+
+_log = structlog.get_logger(__name__)
+
+
+class _Worker:
+    """A supervisor and what comes with it."""
+
+    def __init__(self, app: str, url: ServerURL, options: RunOptions, logs: LogOptions) -> None:
+        self._options = options
+        self._factory = ConnectionFactory(url, name="qworker-worker")
+        self._reaper_client = Client(self._factory)
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._app = app
+        self._reaper: EmbeddedReaper | None = None
+        self._notifier = Notifier()
+        self.supervisor = Supervisor(
+            app,
+            self._factory,
+            options,
+            logs,
+            on_manifest=self._begin,
+            on_look=self._notifier.ping,
+        )
+        self._registry.register(ChildrenCollector(self.supervisor))
+        self._listener = MetricsListener(
+            self._registry,
+            healthy=self._healthy,
+            ready=self._ready,
+            host=options.metrics_host,
+            port=options.metrics_port,
+        )
+
+    def run(self) -> int:
+        """Run until a signal or a burst's end; returns the exit code."""
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        self._listener.start()
+        try:
+            return self.supervisor.run()
+        finally:
+            if self._reaper is not None:
+                self._reaper.stop()
+            self._listener.stop()
+            self._reaper_client.close()
+
+    def _stop(self, *_: object) -> None:
+        self._notifier.stopping()
+        self.supervisor.stop()
+
+    def _begin(self, manifest: Manifest, client: Client) -> None:
+        """What can begin once the app is known: its reaper and its schedules."""
+        if self._options.reaper:
+            self._reaper = EmbeddedReaper(
+                self._reaper_client, manifest.namespace, registry=self._registry
+            )
+            self._reaper.start()
+        # In a thread of its own: with a server that is away, this takes as long as that is.
+        threading.Thread(
+            target=self._register, args=(manifest, client), name="qworker-schedules", daemon=True
+        ).start()
+        self._notifier.ready()
+
+    def _register(self, manifest: Manifest, client: Client) -> None:
+        schedules = [
+            NewSchedule(
+                name=entry.name,
+                schedule=parse_schedule(entry.spec),
+                task=entry.task,
+                queue=entry.queue,
+                body=entry.body.encode(),
+                priority=entry.priority,
+                ttl_ms=entry.ttl_ms,
+                max_receives=entry.max_receives,
+            )
+            for entry in manifest.schedules
+        ]
+        try:
+            done = register(client, manifest.namespace, self._app, schedules)
+        except QworkerError as error:
+            _log.error("schedules_not_registered", error=str(error))
+            return
+        if done.added or done.changed or done.removed:
+            _log.info(
+                "schedules_registered",
+                added=done.added,
+                changed=done.changed,
+                removed=done.removed,
+            )
+
+    def _healthy(self) -> str | None:
+        return self._reaper.healthy() if self._reaper is not None else None
+
+    def _ready(self) -> str | None:
+        if self.supervisor.stopping:
+            return "the worker is stopping"
+        if not any(child.ready for child in self.supervisor.children):
+            return "no child is ready"
+        return self._reaper.ready() if self._reaper is not None else None
+
+
+def consume(app: str, url: ServerURL, options: RunOptions, logs: LogOptions) -> int:
+    """Run the consumers of `app` (`module[:attribute]`); returns the exit code.
+
+    Raises `AppLoadError` where the app cannot be imported.
+    """
+    return _Worker(app, url, options, logs).run()

@@ -1,0 +1,100 @@
+"""What ended a verb, as one line on stderr and an exit code.
+
+0 done · 1 failed · 2 bad input · 3 a check found something · 70 watchdog · 130 interrupted. QWORKER_DEBUG=1 shows the
+traceback as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+import click
+
+from qworker.cli.formats import safe
+from qworker.errors import (
+    AccessDeniedError,
+    BodyTooLargeError,
+    GhostSendError,
+    InDoubtError,
+    InvalidError,
+    QueueFullError,
+    QworkerError,
+    UnavailableError,
+)
+
+__all__ = ["BAD_INPUT", "FAILED", "FOUND", "INTERRUPTED", "describe", "leave_quietly", "report"]
+
+FAILED: Final = 1
+BAD_INPUT: Final = 2
+FOUND: Final = 3
+INTERRUPTED: Final = 130
+
+
+def describe(error: Exception) -> tuple[str, int]:
+    """Return the line that tells an error, and its exit code."""
+    match error:
+        case click.UsageError():
+            return _usage(error), BAD_INPUT
+        case click.ClickException():
+            return error.format_message(), error.exit_code
+        case InvalidError():
+            return str(error), BAD_INPUT
+        case QworkerError():
+            return _with_advice(error), FAILED
+    return (
+        f"{type(error).__name__}: {error}; this is a bug of qworker or its environment: "
+        "run it again with QWORKER_DEBUG=1 for the traceback, and report it",
+        FAILED,
+    )
+
+
+def report(error: Exception) -> int:
+    """Print what ended a verb to stderr; returns the exit code."""
+    if os.environ.get("QWORKER_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()  # The help of a group that was named without a verb.
+        return BAD_INPUT
+    text, code = describe(error)
+    click.echo(f"error: {safe(' '.join(text.split()))}", err=True)
+    return code
+
+
+def leave_quietly() -> None:
+    """Stop writing to a pipe that nobody reads: the interpreter would complain about it at its exit."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (BrokenPipeError, ValueError):
+            os.dup2(devnull, stream.fileno())
+
+
+def _usage(error: click.UsageError) -> str:
+    text = error.format_message().rstrip(".")
+    # Sentences of click begin with a capital, ours and names of parameters do not change.
+    if text[1:2].islower():
+        text = text[0].lower() + text[1:]
+    if error.ctx is None:
+        return text
+    return f"{text} (see {error.ctx.command_path} --help)"
+
+
+def _with_advice(error: QworkerError) -> str:
+    match error:
+        case QueueFullError():
+            return (
+                f"{error}; consume it, or raise the limit: qworker queue set {error.queue} "
+                f"maxlen={2 * error.maxlen}"
+            )
+        case GhostSendError() | BodyTooLargeError():
+            return str(error)
+        case InDoubtError():
+            return f"{error}; look before you repeat it: qworker queue ls"
+        case UnavailableError() | AccessDeniedError():
+            return f"{error}; qworker doctor looks closer"
+    return str(error)

@@ -1,0 +1,94 @@
+"""How numbers, times and foreign text are written for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+__all__ = ["ago", "count", "moment", "moment_after", "rate", "safe", "shortened", "size", "span"]
+
+_SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+#: 9999-12-31T23:59:59Z, the last second that datetime knows.
+_LAST_MS: Final = 253_402_300_799_000
+
+
+def count(number: int, noun: str = "", plural: str = "") -> str:
+    """Write 1234567 as '1,234,567', with its noun: '1 message', '2 messages'."""
+    if not noun:
+        return f"{number:,}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def rate(per_second: float) -> str:
+    """Write a rate per second with three digits: '0', '0.25', '1.50', '43.1', '12,345'."""
+    if per_second < 0.005:
+        return "0"
+    if per_second < 10:
+        return f"{per_second:.2f}"
+    return f"{per_second:.1f}" if per_second < 100 else f"{per_second:,.0f}"
+
+
+def size(number: float) -> str:
+    """Write bytes in the unit that fits: '512 B', '1.5 KiB', '256 KiB'."""
+    unit = _SIZE_UNITS[0]
+    for unit in _SIZE_UNITS:
+        if abs(number) < 1024 or unit == _SIZE_UNITS[-1]:
+            break
+        number /= 1024
+    return f"{number:.0f} {unit}" if number == int(number) else f"{number:.1f} {unit}"
+
+
+def span(seconds: float) -> str:
+    """Write a length of time with its two largest units: '0s', '120ms', '4.2s', '3m12s', '2h05m', '3d04h'."""
+    if seconds < 1:
+        milliseconds = round(seconds * 1000)
+        return f"{milliseconds}ms" if milliseconds > 0 else "0s"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def ago(then_ms: int, now_ms: int) -> str:
+    """Write an instant as its distance from now: '3m12s ago', 'in 40s'."""
+    if then_ms > now_ms:
+        return f"in {span((then_ms - now_ms) / 1000)}"
+    return f"{span((now_ms - then_ms) / 1000)} ago"
+
+
+def moment(instant_ms: int) -> str:
+    """Write an instant in the zone of this host, with the zone: '2031-05-04 10:22:33 CEST'."""
+    if not 0 <= instant_ms <= _LAST_MS:
+        return f"{instant_ms} ms"
+    local = datetime.fromtimestamp(instant_ms / 1000, UTC).astimezone()
+    return local.strftime("%Y-%m-%d %H:%M:%S %Z").rstrip()
+
+
+def moment_after(instant_ms: int, now_ms: int) -> str:
+    """Write an instant with its distance from now: '2031-05-04 10:22:33 CEST (3m12s ago)'."""
+    return f"{moment(instant_ms)} ({ago(instant_ms, now_ms)})"
+
+
+def safe(text: str) -> str:
+    r"""Escape what a terminal would obey: stored text may hold ESC codes, and names of others as well.
+
+    Newlines and tabs become `\n` and `\t`: what is shown in one line stays in one line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def shortened(text: str, length: int) -> str:
+    """Cut text to `length` characters, the last one then being '…'."""
+    return text if len(text) <= length else text[: max(0, length - 1)] + "…"
+
+
+def _escaped(letter: str) -> str:
+    return ascii(letter)[1:-1]

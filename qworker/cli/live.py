@@ -1,0 +1,144 @@
+"""The live screen of `qworker top`: one thread looks, this one draws and reads keys, so that `q` always works."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from qworker.cli.pictures import (
+    HANDLER_COLUMNS,
+    QUEUE_COLUMNS,
+    TOP_WORKER_COLUMNS,
+    Album,
+    Picture,
+    handler_rows,
+    headline,
+    queue_rows,
+    worker_rows,
+)
+from qworker.cli.screen import Cell, Column, console, make_table, styled
+from qworker.errors import QworkerError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["compose", "watch"]
+
+_KEY_S: Final = 0.1
+#: Lines beside the rows of tables: the facts, a title, a header and an empty line for each table, the foot.
+_FRAME: Final = 12
+
+
+def watch(album: Album, every_s: float) -> None:
+    """Show pictures until `q` or Ctrl-C. While the server does not answer, the last picture stays, and says so."""
+    pictures: queue.SimpleQueue[Picture] = queue.SimpleQueue()
+    ended = threading.Event()
+    looking = threading.Thread(
+        target=_look, args=(album, every_s, pictures.put, ended), daemon=True
+    )
+    screen = console()
+    with (
+        _single_keys() as key,
+        Live(Text("looking …"), console=screen, screen=True, auto_refresh=False) as live,
+    ):
+        looking.start()
+        while key() not in ("q", "Q", "\x03"):
+            picture = _latest(pictures)
+            if picture is not None:
+                live.update(compose(picture, screen), refresh=True)
+    ended.set()
+
+
+def compose(picture: Picture, screen: Console) -> RenderableType:
+    """Lay a picture out for the size of the screen: queues get half of the rows, workers and handlers the rest."""
+    rows = max(6, screen.height - _FRAME - 2 * bool(picture.problem))
+    queues, workers = queue_rows(picture), worker_rows(picture)
+    handlers = handler_rows(picture)
+    for_workers = min(len(workers), max(rows // 4, rows - len(queues) - len(handlers)))
+    for_handlers = min(len(handlers), max(rows // 4, rows - len(queues) - for_workers))
+    parts: list[RenderableType] = [_facts(picture)]
+    if picture.problem:
+        text = f"the server does not answer, trying again: {picture.problem}"
+        parts.append(styled(Cell(text, "bad")))
+    parts += _section("QUEUES", QUEUE_COLUMNS, queues, rows - for_workers - for_handlers)
+    parts += _section("WORKERS", TOP_WORKER_COLUMNS, workers, for_workers)
+    parts += _section("RUNNING HANDLERS", HANDLER_COLUMNS, handlers, for_handlers)
+    parts.append(Text())
+    parts.append(Text("q quits · rates per second", style="dim"))
+    return Group(*parts)
+
+
+def _facts(picture: Picture) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append("qworker top", style="bold")
+    for name, cell in headline(picture).items():
+        text.append(f"   {name} ", style="dim")
+        text.append_text(styled(cell))
+    return text
+
+
+def _section(
+    title: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], room: int
+) -> Iterator[RenderableType]:
+    yield Text()
+    shown = rows[: max(1, room)]
+    more = f", {len(rows) - len(shown)} more are not shown" if len(rows) > len(shown) else ""
+    yield Text(f"{title} ({len(rows)}{more})", style="bold")
+    if rows:
+        yield make_table(columns, shown, fold=False)
+
+
+def _look(
+    album: Album, every_s: float, put: Callable[[Picture], None], ended: threading.Event
+) -> None:
+    last = Picture(album.server)
+    while not ended.is_set():
+        try:
+            last = album.take()
+            put(last)
+        except QworkerError as error:
+            put(dataclasses.replace(last, problem=str(error)))
+        ended.wait(every_s)
+
+
+def _latest(pictures: queue.SimpleQueue[Picture]) -> Picture | None:
+    picture = None
+    while not pictures.empty():
+        picture = pictures.get()
+    return picture
+
+
+@contextmanager
+def _single_keys() -> Iterator[Callable[[], str]]:
+    """Give a function that waits a moment for a key and returns it, or ''; the terminal is as before afterwards."""
+    try:
+        import termios
+        import tty
+    except ImportError:  # Windows: only Ctrl-C.
+        yield lambda: (threading.Event().wait(_KEY_S) and "") or ""
+        return
+    if not sys.stdin.isatty():
+        yield lambda: (threading.Event().wait(_KEY_S) and "") or ""
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def key() -> str:
+        readable, _, _ = select.select([descriptor], [], [], _KEY_S)
+        return sys.stdin.read(1) if readable else ""
+
+    try:
+        tty.setcbreak(descriptor)
+        yield key
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -1,0 +1,105 @@
+"""The `qworker` command: its verbs by section, and what happens to errors that nobody caught."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import click
+
+from qworker.cli.failures import INTERRUPTED, leave_quietly, report
+from qworker.cli.session import Session
+from qworker.cli.verbs import LateVerbs
+
+__all__ = ["cli", "main"]
+
+#: Module of `qworker.cli` → its line in the help. Listing them imports none.
+SECTIONS: Final = {
+    "Start": {
+        "demo": "See it work: a store, a producer, consumers that crash, and the account.",
+        "run": "Run the consumers of an app (and a reaper).",
+        "daemon": "Run the reaper: due and timed-out messages, schedules, metrics.",
+    },
+    "Use": {
+        "send": "Send messages from arguments, a file or a pipe.",
+        "queue": "List, show, set, peek, pause, resume, purge and remove queues.",
+        "message": "Show or cancel one message.",
+        "dead": "List, show, redrive and drop dead letters.",
+    },
+    "Watch": {
+        "top": "Watch queues, workers and running handlers.",
+        "doctor": "Check server, reapers, workers and queues; say what to do.",
+        "worker": "List workers.",
+        "schedule": "List schedules.",
+    },
+    "Set up": {
+        "config": "Show the configuration, and where each value comes from.",
+        "store": "The embedded store: path, status, start, stop.",
+        "completion": "Print the completion script of a shell.",
+    },
+}
+
+
+class Root(LateVerbs):
+    """The root group; turns what verbs raise into one line and an exit code."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the verb of the arguments and exit the process with its code."""
+        extra.setdefault("prog_name", "qworker")
+        try:
+            code = self._run(*args, **extra)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever read the output has what it wanted (`| head`); what the verb did is done.
+            leave_quietly()
+            code = 0
+        sys.exit(code)
+
+    def _run(self, *args: Any, **extra: Any) -> int:
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except (click.Abort, KeyboardInterrupt):
+            return INTERRUPTED
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001  the last place: told in one line, never a traceback
+            return report(error)
+        return code if isinstance(code, int) else 0
+
+
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or context.resilient_parsing:
+        return
+    try:
+        number = version("qworker")
+    except PackageNotFoundError:
+        number = "of an unknown version"
+    click.echo(f"qworker {number}")
+    context.exit()
+
+
+@click.group(
+    cls=Root,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Global options may stand before or after the verb. Exit codes: 0 done, 1 failed, 2 bad input, "
+    "3 a check found something, 70 watchdog. QWORKER_DEBUG=1 shows tracebacks.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version.",
+)
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Reliable queues on the Redis or Valkey that you already run."""
+    context.ensure_object(Session)
+
+
+def main() -> None:
+    """Run the command of this process's arguments."""
+    cli.main()

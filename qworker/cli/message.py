@@ -1,0 +1,130 @@
+"""`qworker message`: show, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from qworker.cli.parameters import QUEUE
+from qworker.cli.screen import note, print_json, print_line
+from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
+
+if TYPE_CHECKING:
+    from qworker.cli.session import Session
+    from qworker.message import Receipt, Stored
+    from qworker.queue import Queue
+
+__all__ = ["command"]
+
+_EFFECTS: Final = {
+    "ready": "it is dropped when it is next met",
+    "delayed": "it is dropped when it is due",
+    "unacked": "a handler has it now and is not stopped; it is dropped if it comes back",
+}
+
+
+@click.group(cls=Verbs)
+def command() -> None:
+    """Show or cancel one message."""
+
+
+def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
+    text = "Look in this queue only. [default: in all, one after the other]"
+    return click.option("--queue", type=QUEUE, help=text)(function)
+
+
+@command.command("show")
+@click.argument("message_id", metavar="ID")
+@_queue_option
+@json_option
+@click.pass_obj
+def show(session: Session, message_id: str, queue: str | None, as_json: bool) -> None:
+    """Show one message: state, times, counts, flags and body.
+
+    ID is the id of the message, or its receipt while somebody has it (`top` shows receipts). An id is looked for in
+    every state, which takes time in proportion to what the queues hold.
+    """
+    from qworker.cli.messages import message_document, print_message
+
+    _, found = _find(session, message_id, queue)
+    if as_json:
+        print_json(message_document(found))
+        return
+    print_message(found, session.now_ms())
+    if found.state == "dead":
+        print_line()
+        print_line(f"why it is dead: qworker dead show {found.queue} {found.id}")
+
+
+@command.command("cancel")
+@click.argument("message_id", metavar="ID")
+@_queue_option
+@dry_run_option
+@yes_option
+@json_option
+@click.pass_obj
+def cancel(
+    session: Session, message_id: str, queue: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Cancel a message that waits: it is dropped when it is next met.
+
+    A handler that runs already is not stopped. Remembered for 7 days.
+    """
+    from qworker.cli.confirm import confirm
+
+    place, found = _find(session, message_id, queue)
+    if found.state == "dead":
+        raise click.ClickException(
+            f"message {found.id} of {found.queue} is a dead letter, which nobody receives; delete it "
+            f"with qworker dead drop {found.queue} --id {found.id}"
+        )
+    effect = _EFFECTS[found.state]
+    if not dry_run:
+        confirm(f"Cancel {found.state} message {found.id} of {found.queue}?", yes=yes)
+        place.cancel(found.id)
+    if as_json:
+        document = {"id": found.id, "queue": found.queue, "state": found.state}
+        print_json({**document, "cancelled": not dry_run})
+    elif dry_run:
+        print_line(f"would cancel {found.id} of {found.queue} ({found.state}); nothing was changed")
+    else:
+        print_line(f"cancelled {found.id} of {found.queue}: {effect}")
+
+
+def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored]:
+    from qworker.message import Receipt
+
+    receipt = Receipt.parse(message_id) if ":" in message_id else None
+    for name in [queue] if queue is not None else _whole_queues(session):
+        place = session.queue(name)
+        found = _held(session, place, receipt) if receipt else place.show(message_id)
+        if found is not None:
+            return place, found
+    where = f"queue {queue!r}" if queue else f"the queues of namespace {session.namespace!r}"
+    raise click.ClickException(
+        f"message {ascii(message_id)[:80]} was not seen in {where}: it is done, was dropped, or is on "
+        "its way between two states; look again"
+    )
+
+
+def _whole_queues(session: Session) -> Iterator[str]:
+    from qworker.errors import BrokenQueueError
+
+    for name, found in session.inspect(session.queues()).items():
+        if isinstance(found, BrokenQueueError):
+            note(f"warning: queue {name} was left out: {found}")
+        else:
+            yield name
+
+
+def _held(session: Session, place: Queue, receipt: Receipt) -> Stored | None:
+    """Find the message of a receipt: in its lease, if that is still there."""
+    from qworker.message import Stored
+
+    item = session.ask("HGET", place.keys.lease(receipt.lease_id), receipt.index)
+    deadline = session.ask("ZSCORE", place.keys.unacked, receipt.lease_id)
+    if item is None or deadline is None:
+        return None
+    return Stored.of(place.name, "unacked", item, int(float(deadline)), receipt)

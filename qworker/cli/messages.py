@@ -1,0 +1,174 @@
+"""Messages and their bodies for people and programs."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.cli.formats import ago, moment_after, safe, shortened, size
+from qworker.cli.screen import Cell, Column, print_fields, print_heading, print_line, print_table
+from qworker.codec import decode_call
+from qworker.envelope import Kind
+from qworker.errors import InvalidBodyError
+
+if TYPE_CHECKING:
+    from qworker.message import Stored
+
+__all__ = [
+    "body_document",
+    "body_line",
+    "message_document",
+    "print_message",
+    "print_messages",
+    "task_of",
+]
+
+_LINE: Final = 60
+_PAGE: Final = 4000
+_AT: Final = {"delayed": "due_ms", "unacked": "deadline_ms"}
+_KINDS: Final = {
+    Kind.PLAIN: "plain JSON, pushed without qworker",
+    Kind.NEWER: "written by a newer version of qworker",
+    Kind.FOREIGN: "not written by qworker: no consumer can take it",
+}
+
+
+def task_of(message: Stored) -> str:
+    """Name the task that a body calls; '' where it calls none."""
+    try:
+        return decode_call(message.body).task
+    except InvalidBodyError:
+        return ""
+
+
+def body_line(body: bytes, *, full: bool = False) -> str:
+    """Write a body in one line, cut at 60 characters unless `full`."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = f"{size(len(body))} that are no text: {body[:_LINE].hex()}"
+    return safe(text) if full else shortened(safe(text[: 4 * _LINE]), _LINE)
+
+
+def body_document(body: bytes) -> dict[str, str]:
+    """Write a body for programs: as text, or as base64 where it is no UTF-8."""
+    try:
+        return {"body": body.decode(), "body_encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {"body": base64.b64encode(body).decode(), "body_encoding": "base64"}
+
+
+def message_document(message: Stored) -> dict[str, Any]:
+    """Write a message for programs."""
+    document: dict[str, Any] = {
+        "id": message.id,
+        "queue": message.queue,
+        "state": message.state,
+        "kind": message.kind.value,
+        "task": task_of(message) or None,
+        "sent_ms": message.sent_ms,
+        "due_ms": None,
+        "deadline_ms": None,
+        "receives": message.receives,
+        "nacks": message.nacks,
+        "timeouts": message.timeouts,
+        "priority": _number(message.flags.get("p")) or 0,
+        "expires_ms": _number(message.flags.get("x")),
+        "max_receives": _number(message.flags.get("m")),
+        "unique": message.flags.get("u"),
+        "redrives": _number(message.flags.get("d")) or 0,
+        "receipt": str(message.receipt) if message.receipt else None,
+        "size_bytes": len(message.body),
+        **body_document(message.body),
+    }
+    if message.state in _AT:
+        document[_AT[message.state]] = message.at_ms
+    return document
+
+
+def print_messages(messages: Sequence[Stored], now_ms: int, *, full: bool) -> None:
+    """Print messages of one state as a table."""
+    state = messages[0].state
+    at = {"delayed": "DUE", "unacked": "DEADLINE"}.get(state)
+    columns = [Column("ID"), Column("SENT"), *([Column(at)] if at else [])]
+    columns += [Column("RECEIVES", number=True), Column("FAILURES", number=True)]
+    columns += [Column("TASK", wide=True), Column("BODY", wide=True)]
+    print_table(
+        columns,
+        [
+            [
+                each.id or Cell(each.kind.value, "warn"),
+                ago(each.sent_ms, now_ms) if each.sent_ms is not None else "",
+                *([ago(each.at_ms, now_ms)] if at and each.at_ms is not None else []),
+                str(each.receives),
+                str(each.nacks + each.timeouts),
+                task_of(each),
+                body_line(each.body, full=full),
+            ]
+            for each in messages
+        ],
+    )
+
+
+def print_message(message: Stored, now_ms: int) -> None:
+    """Print one message in full, its body last."""
+    fields: dict[str, Cell | str] = {
+        "id": message.id or "none",
+        "queue": message.queue,
+        "state": message.state,
+    }
+    if message.kind in _KINDS:
+        fields["kind"] = Cell(_KINDS[message.kind], "warn")
+    if task := task_of(message):
+        fields["task"] = task
+    if message.sent_ms is not None:
+        fields["sent"] = moment_after(message.sent_ms, now_ms)
+    if message.at_ms is not None:
+        label = {"delayed": "due", "unacked": "visible again"}.get(message.state, "at")
+        fields[label] = moment_after(message.at_ms, now_ms)
+    fields["receives"] = (
+        f"{message.receives} ended, of which {message.nacks} nacked and {message.timeouts} timed out"
+    )
+    fields |= _flags(message.flags, now_ms)
+    if message.receipt:
+        fields["receipt"] = str(message.receipt)
+    print_fields(fields)
+    print_heading(f"BODY ({size(len(message.body))})")
+    for line in body_lines(message.body):
+        print_line(line)
+
+
+def body_lines(body: bytes) -> list[str]:
+    """Write a body in lines: JSON indented, other text as it is, other bytes in hexadecimal; at most 4,000 each."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        shown = [body[at : at + 16].hex(" ") for at in range(0, min(len(body), _PAGE), 16)]
+        return shown if len(body) <= _PAGE else [*shown, f"… {size(len(body) - _PAGE)} more"]
+    with contextlib.suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    cut = text[:_PAGE].split("\n")
+    return (
+        cut if len(text) <= _PAGE else [*cut, f"… {len(text) - _PAGE:,} characters more (--json)"]
+    )
+
+
+def _flags(flags: dict[str, str], now_ms: int) -> dict[str, Cell | str]:
+    fields: dict[str, Cell | str] = {}
+    if "p" in flags:
+        fields["priority"] = flags["p"]
+    if (expiry_ms := _number(flags.get("x"))) is not None:
+        fields["expires"] = moment_after(expiry_ms, now_ms)
+    if (first_ms := _number(flags.get("f"))) is not None:
+        fields["first received"] = moment_after(first_ms, now_ms)
+    for flag, label in (("m", "max receives"), ("u", "unique key"), ("d", "redrives")):
+        if flag in flags:
+            fields[label] = flags[flag]
+    return fields
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else None

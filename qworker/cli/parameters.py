@@ -1,0 +1,86 @@
+"""Parameter types of the command line: names that the shell can complete."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qworker.cli.session import Session
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+__all__ = ["QUEUE"]
+
+#: What a shell waits for the names of queues, in seconds; then it gets none.
+_COMPLETION_S: Final = 0.3
+
+
+class _QueueName(click.ParamType[str]):
+    """A queue name, checked; the shell completes it from the server's registry."""
+
+    name = "queue"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from qworker.names import check_queue
+
+        return check_queue(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        session = ctx.ensure_object(Session)
+        return [
+            CompletionItem(name) for name in _names_in_time(session) if name.startswith(incomplete)
+        ]
+
+
+QUEUE: Final = _QueueName()
+
+
+def _names_in_time(session: Session) -> list[str]:
+    found: list[str] = []
+
+    def read() -> None:
+        try:
+            found.extend(_names(session))
+        except Exception:  # noqa: BLE001  a shell that completes a word has no room for an error
+            return
+
+    # A thread: nothing bounds the time that a host name takes to be resolved.
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(_COMPLETION_S)
+    return sorted(found)
+
+
+def _names(session: Session) -> list[str]:
+    """Read the names over a connection of its own, that is impatient and starts no embedded store."""
+    from qworker.client import call
+    from qworker.commands.command import Command
+    from qworker.config import ClientOptions
+    from qworker.connection import ConnectionFactory
+    from qworker.keys import queues_key
+    from qworker.store import Store, default_directory
+
+    options = session.load(ClientOptions).options
+    url = options.url
+    if url is None or url.scheme == "embedded":
+        directory = url.path if url is not None else None
+        server: Any = Store(directory or default_directory(options.namespace)).url
+    else:
+        server = url
+    factory = ConnectionFactory(
+        server, connect_timeout_s=_COMPLETION_S, reply_timeout_s=_COMPLETION_S
+    )
+    connection: Any = factory.connect()
+    try:
+        words = ("HKEYS", queues_key(options.namespace))
+        reply = call(connection, Command(None, (), words, lambda found: found))
+        return [name.decode("ascii", "ignore") for name in reply]
+    finally:
+        connection.disconnect()

@@ -1,0 +1,312 @@
+"""`qworker queue`: list, show, set, peek, pause, resume, purge, rm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qworker.cli.parameters import QUEUE
+from qworker.cli.screen import Column, note, print_json, print_line, print_table
+from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
+
+if TYPE_CHECKING:
+    from qworker.cli.session import Session
+
+__all__ = ["command"]
+
+_COLUMNS: Final = (
+    Column("QUEUE"),
+    Column("READY", number=True),
+    Column("DELAYED", number=True),
+    Column("UNACKED", number=True),
+    Column("DEAD", number=True),
+    Column("OLDEST", number=True),
+    Column("STATE", wide=True),
+)
+
+
+@click.group(cls=Verbs)
+def command() -> None:
+    """List, show and change queues."""
+
+
+@command.command("ls")
+@json_option
+@click.pass_obj
+def list_queues(session: Session, as_json: bool) -> None:
+    """List the queues with their sizes.
+
+    OLDEST is the age of the oldest ready message. A queue is listed from its first send by a client of qworker on;
+    one that is only pushed to with RPUSH, when a reaper has found it.
+    """
+    from qworker.cli.inspections import queue_document, queue_row
+    from qworker.errors import BrokenQueueError
+
+    found = session.inspect(session.queues())
+    if as_json:
+        print_json({"queues": [queue_document(name, each) for name, each in found.items()]})
+    elif not found:
+        note(
+            f"no queue in namespace {session.namespace!r} yet: a queue comes to be by its first "
+            "message (qworker send QUEUE BODY)"
+        )
+    else:
+        print_table(_COLUMNS, [queue_row(name, each) for name, each in found.items()])
+        for name, each in found.items():
+            if isinstance(each, BrokenQueueError):
+                note(f"{name} is broken: {each}")
+
+
+@command.command("show")
+@click.argument("queue", type=QUEUE)
+@click.option(
+    "--over",
+    default="1s",
+    metavar="DURATION",
+    help="Measure rates over so long; 0 shows none. [default: 1s]",
+)
+@json_option
+@click.pass_obj
+def show_queue(session: Session, queue: str, over: str, as_json: bool) -> None:
+    """Show one queue: sizes by state and priority, ages, attributes, counters, rates."""
+    import time
+
+    from qworker.cli.inspections import print_queue, queue_document
+    from qworker.cli.rates import rates_between
+    from qworker.kinds import DurationKind
+
+    over_s = _seconds(DurationKind("", maximum_ms=60_000, zero="none").parse(over, "--over"))
+    found = session.queue(queue)
+    first = found.inspect()
+    if over_s:
+        time.sleep(over_s)
+    inspection = found.inspect() if over_s else first
+    rates = rates_between(first, inspection)
+    if as_json:
+        print_json(queue_document(queue, inspection, rates=rates, full=True))
+    else:
+        print_queue(inspection, rates)
+
+
+@command.command("set")
+@click.argument("queue", type=QUEUE)
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.option("--create", is_flag=True, help="Make the queue if it does not exist.")
+@json_option
+@click.pass_obj
+def set_attributes(
+    session: Session, queue: str, settings: tuple[str, ...], create: bool, as_json: bool
+) -> None:
+    """Set attributes of a queue; the value `default` takes one back.
+
+    \b
+      visibility=30s       how long a received message stays invisible (1s to 12h)
+      delay=0              how long a sent message waits
+      ttl=0                how long a message is worth handling; 0 for ever
+      max-receives=5       failures after which a message is dead
+      maxlen=0             most messages stored, a full queue refuses; 0 no limit
+      maxsize=256KiB       largest body
+
+    They count for messages that say nothing of their own, from now on.
+    """
+    from qworker.cli.attributes import parse_settings
+    from qworker.commands.upkeep import configure
+    from qworker.keys import QueueKeys
+
+    changes = parse_settings(settings)
+    if not create:
+        session.queue(queue)
+    operations = session.operations(queue)
+    session.client.run(operations.announce())
+    session.client.execute(configure(QueueKeys(session.namespace, queue), changes.meta))
+    if as_json:
+        print_json({"queue": queue, "set": changes.document})
+    else:
+        print_line(f"{queue}: {', '.join(changes.texts)}")
+
+
+@command.command("peek")
+@click.argument("queue", type=QUEUE)
+@click.option(
+    "--state",
+    type=click.Choice(["ready", "delayed", "unacked", "dead"]),
+    default="ready",
+    help="Look at messages in this state. [default: ready]",
+)
+@click.option(
+    "--count", "-n", type=click.IntRange(1, 1000), default=10, help="At most so many. [default: 10]"
+)
+@click.option("--newest", is_flag=True, help="From the other end: the newest first.")
+@click.option("--full", is_flag=True, help="Show bodies in full.")
+@json_option
+@click.pass_obj
+def peek(
+    session: Session, queue: str, state: str, count: int, newest: bool, full: bool, as_json: bool
+) -> None:
+    """Look at messages without receiving them, in the order of their delivery."""
+    from qworker.cli.messages import message_document, print_messages
+
+    found = session.queue(queue).peek(count, state=state, newest=newest)
+    if as_json:
+        documents = [message_document(each) for each in found]
+        print_json({"queue": queue, "state": state, "messages": documents})
+    elif not found:
+        note(f"{queue} has no {state} message")
+    else:
+        print_messages(found, session.now_ms(), full=full)
+
+
+@command.command("pause")
+@click.argument("queues", type=QUEUE, nargs=-1, required=True, metavar="QUEUE...")
+@click.option("--in", "incoming", is_flag=True, help="Only refuse what is sent.")
+@click.option("--out", "outgoing", is_flag=True, help="Only hand out nothing.")
+@json_option
+@click.pass_obj
+def pause(
+    session: Session, queues: tuple[str, ...], incoming: bool, outgoing: bool, as_json: bool
+) -> None:
+    """Pause queues: senders are refused (in), receivers get nothing (out); both unless one is named.
+
+    Messages in hand are settled, timed out and promoted as ever.
+    """
+    _change_pause(session, queues, _directions(incoming, outgoing), set(), as_json)
+
+
+@command.command("resume")
+@click.argument("queues", type=QUEUE, nargs=-1, required=True, metavar="QUEUE...")
+@click.option("--in", "incoming", is_flag=True, help="Only accept what is sent.")
+@click.option("--out", "outgoing", is_flag=True, help="Only hand out messages.")
+@json_option
+@click.pass_obj
+def resume(
+    session: Session, queues: tuple[str, ...], incoming: bool, outgoing: bool, as_json: bool
+) -> None:
+    """End the pause of queues, both ways unless one is named."""
+    _change_pause(session, queues, set(), _directions(incoming, outgoing), as_json)
+
+
+@command.command("purge")
+@click.argument("queue", type=QUEUE)
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(["ready", "delayed", "dead"]),
+    multiple=True,
+    help="Delete messages in this state; may be repeated. [default: ready]",
+)
+@dry_run_option
+@yes_option
+@json_option
+@click.pass_obj
+def purge(
+    session: Session, queue: str, states: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Delete all messages of a state. Messages in hand (unacked) are not touched."""
+    from qworker.cli.confirm import confirm
+    from qworker.cli.formats import count
+    from qworker.cli.progress import progress
+    from qworker.commands.upkeep import purge as purge_some
+
+    found = session.queue(queue)
+    inspection = found.inspect()
+    sizes = {state: getattr(inspection, state) for state in dict.fromkeys(states or ("ready",))}
+    words = " and ".join(f"{count(number)} {state}" for state, number in sizes.items())
+    if dry_run:
+        _report_purge(
+            queue, sizes, as_json, f"would delete {words} of {queue}; nothing was changed"
+        )
+        return
+    if any(sizes.values()):
+        confirm(f"Delete {words} of {queue} for ever?", yes=yes)
+    purged = dict.fromkeys(sizes, 0)
+    with progress(f"purging {queue}", sum(sizes.values())) as advance:
+        for state in sizes:
+            while True:
+                number = session.client.execute(purge_some(found.keys, state))
+                purged[state] += number
+                advance(number)
+                if number < 1000:
+                    break
+    words = " and ".join(f"{count(number)} {state}" for state, number in purged.items())
+    _report_purge(queue, purged, as_json, f"deleted {words} of {queue}")
+
+
+@command.command("rm")
+@click.argument("queue", type=QUEUE)
+@dry_run_option
+@yes_option
+@json_option
+@click.pass_obj
+def remove(session: Session, queue: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Delete a queue with its messages (those in hand and dead letters too), attributes and counters."""
+    from qworker.cli.confirm import confirm
+    from qworker.cli.formats import count
+    from qworker.cli.presence import read_workers
+
+    found = session.queue(queue)
+    sizes = found.inspect()
+    states = {state: getattr(sizes, state) for state in ("ready", "delayed", "unacked", "dead")}
+    words = ", ".join(f"{count(number)} {state}" for state, number in states.items())
+    if dry_run:
+        text = f"would remove {queue} with {words}; nothing was changed"
+    else:
+        listening = [each.name for each in read_workers(session) if each.listens_to(queue)]
+        if listening:
+            note(
+                f"{count(len(listening), 'worker')} still take from it: {', '.join(listening[:5])}"
+            )
+        confirm(f"Remove {queue} with {words}, its attributes and counters, for ever?", yes=yes)
+        found.remove()
+        text = f"removed {queue} with {words}"
+    if as_json:
+        print_json({"queue": queue, "removed": not dry_run, "messages": states})
+    else:
+        print_line(text)
+
+
+def _change_pause(
+    session: Session, names: tuple[str, ...], close: set[str], open_: set[str], as_json: bool
+) -> None:
+    # All names are checked before the first queue is changed.
+    queues = [session.queue(name) for name in dict.fromkeys(names)]
+    result: list[dict[str, Any]] = []
+    for queue in queues:
+        before = queue.inspect().paused
+        held = {"in", "out"} if before == "all" else {before} - {""}
+        after = (held | close) - open_
+        if after != held:
+            queue.pause("all" if len(after) == 2 else after.pop()) if after else queue.resume()
+        result.append({"queue": queue.name, "paused": queue.inspect().paused})
+    if as_json:
+        print_json({"queues": result})
+        return
+    for each in result:
+        print_line(f"{each['queue']}: {_PAUSES[each['paused']]}")
+
+
+_PAUSES: Final = {
+    "": "not paused",
+    "in": "paused in: refuses what is sent",
+    "out": "paused out: hands out nothing",
+    "all": "paused: refuses what is sent, hands out nothing",
+}
+
+
+def _directions(incoming: bool, outgoing: bool) -> set[str]:
+    if not incoming and not outgoing:
+        return {"in", "out"}
+    return {name for name, wanted in (("in", incoming), ("out", outgoing)) if wanted}
+
+
+def _report_purge(queue: str, numbers: dict[str, int], as_json: bool, text: str) -> None:
+    if as_json:
+        print_json({"queue": queue, "deleted": numbers, "dry_run": text.startswith("would")})
+    else:
+        print_line(text)
+
+
+def _seconds(duration: str) -> float:
+    from qworker.durations import duration_ms
+
+    return duration_ms(duration, "--over") / 1000

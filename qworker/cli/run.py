@@ -1,0 +1,39 @@
+"""`qworker run`: the consumers of an app."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qworker.cli.flags import flags_of
+from qworker.cli.screen import note
+from qworker.cli.verbs import Verb
+from qworker.config import RunOptions
+
+if TYPE_CHECKING:
+    from qworker.cli.session import Session
+
+__all__ = ["command"]
+
+
+@click.command(cls=Verb)
+@click.argument("app", metavar="MODULE[:ATTR]")
+@flags_of(RunOptions)
+@click.pass_obj
+def command(session: Session, app: str, given: dict[str, Any]) -> None:
+    """Run the consumers of an app: MODULE holds it, as ATTR or as its only QWorker.
+
+    A supervisor keeps child processes at work, and carries a reaper and /metrics. SIGTERM or Ctrl-C ends it: what
+    runs may end within --grace, what had not started goes back uncounted. Exit code 70: the watchdog ended it.
+    """
+    from qworker.cli.consume import consume
+    from qworker.config import LogOptions
+
+    loaded = session.load(RunOptions, given)
+    client_options = session.service_options()
+    for line in loaded.options.notes:
+        note(f"note: {line}")
+    assert client_options.url is not None  # service_options resolves it
+    logs = session.load(LogOptions).options
+    raise click.exceptions.Exit(consume(app, client_options.url, loaded.options, logs))

@@ -1,0 +1,150 @@
+"""What verbs print: tables and fields for people, one JSON document for programs, notes on stderr.
+
+On a terminal rich draws (and honours NO_COLOR and TERM=dumb); into a pipe or file goes plain aligned text without
+any escape code, every cell in full and never empty, so that `grep` and `awk` work on it. All text passes `safe`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from qworker.cli.formats import safe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+__all__ = [
+    "Cell",
+    "Column",
+    "console",
+    "make_table",
+    "note",
+    "print_fields",
+    "print_heading",
+    "print_json",
+    "print_line",
+    "print_table",
+    "styled",
+]
+
+_STYLES: Final = {"bad": "bold red", "warn": "yellow", "good": "green", "dim": "dim"}
+
+
+class Cell(NamedTuple):
+    """Text with a tone: "bad", "warn", "good", "dim" or ""."""
+
+    text: str
+    tone: str = ""
+
+
+class Column(NamedTuple):
+    """A column of a table. `number`: right-aligned; `wide`: may be folded where the terminal is narrow."""
+
+    title: str
+    number: bool = False
+    wide: bool = False
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document. Everything beyond ASCII is escaped, control characters included."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def print_line(text: str = "", tone: str = "") -> None:
+    """Print one line of text."""
+    if _is_terminal() and tone:
+        console().print(styled(Cell(text, tone)), soft_wrap=True)
+    else:
+        click.echo(safe(text))
+
+
+def print_heading(text: str) -> None:
+    """Print the title of a section, with an empty line before it."""
+    click.echo()
+    if _is_terminal():
+        console().print(safe(text), style="bold", highlight=False, markup=False)
+    else:
+        click.echo(safe(text))
+
+
+def note(text: str) -> None:
+    """Print one line to stderr, beside what the verb prints."""
+    click.echo(safe(text), err=True)
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell | str]]) -> None:
+    """Print a table with its header; the caller says something else where there are no rows."""
+    if _is_terminal():
+        console().print(make_table(columns, rows))
+        return
+    titles: list[Sequence[Cell | str]] = [[column.title.replace(" ", "-") for column in columns]]
+    lines = [[_text(cell) or "-" for cell in row] for row in [*titles, *rows]]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    for line in lines:
+        cells = (
+            text.rjust(width) if column.number else text.ljust(width)
+            for text, width, column in zip(line, widths, columns, strict=True)
+        )
+        click.echo("  ".join(cells).rstrip())
+
+
+def print_fields(fields: Mapping[str, Cell | str]) -> None:
+    """Print names and values, one per line."""
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        if _is_terminal():
+            console().print(
+                f"{name.ljust(width)}  ", styled(value), sep="", soft_wrap=True, highlight=False
+            )
+        else:
+            click.echo(f"{name.ljust(width)}  {_text(value) or '-'}")
+
+
+def make_table(
+    columns: Sequence[Column], rows: Iterable[Sequence[Cell | str]], *, fold: bool = True
+) -> Table:
+    """Make a table for rich; without `fold` every row is one line, cut where the terminal is narrow."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify="right" if column.number else "left",
+            no_wrap=not (fold and column.wide),
+            overflow="fold" if fold and column.wide else "ellipsis",
+        )
+    for row in rows:
+        table.add_row(*map(styled, row))
+    return table
+
+
+def styled(cell: Cell | str) -> Text:
+    """Make text for rich in the style of the cell's tone; nothing in it is markup."""
+    from rich.text import Text
+
+    if isinstance(cell, str):
+        return Text(safe(cell))
+    return Text(safe(cell.text), style=_STYLES.get(cell.tone, ""))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Make a rich console on stdout or stderr as they are now."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _text(cell: Cell | str) -> str:
+    return safe(cell if isinstance(cell, str) else cell.text)

@@ -1,0 +1,256 @@
+"""`qworker send`: messages from an argument, a task call, a file or a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qworker.cli.flags import flags_of
+from qworker.cli.formats import count, span
+from qworker.cli.parameters import QUEUE
+from qworker.cli.screen import note, print_json, print_line
+from qworker.cli.verbs import Verb, json_option
+from qworker.options import SendOptions
+
+if TYPE_CHECKING:
+    from qworker.cli.session import Session
+    from qworker.cli.sources import Bodies
+    from qworker.commands.sending import NewMessage
+    from qworker.operations import Operations
+
+__all__ = ["command"]
+
+#: A call holds at most so many messages and (but for a single larger one) bytes: it is atomic, and blocks the server.
+_CALL_MESSAGES: Final = 1000
+_CALL_BYTES: Final = 4 * 1024 * 1024
+_LISTED_IDS: Final = 1000
+
+
+@dataclass(slots=True)
+class _Account:
+    """What was sent so far. `ids` are kept for up to 1,000 messages."""
+
+    sent: int = 0
+    duplicates: int = 0
+    first_id: str = ""
+    last_id: str = ""
+    ids: list[str] = field(default_factory=list)
+
+    def add(self, messages: list[NewMessage], ids: list[str]) -> None:
+        self.sent += len(ids)
+        self.duplicates += sum(
+            message.id != stored for message, stored in zip(messages, ids, strict=True)
+        )
+        self.first_id = self.first_id or ids[0]
+        self.last_id = ids[-1]
+        if self.sent <= _LISTED_IDS:
+            self.ids += ids
+
+
+@click.command(cls=Verb)
+@click.argument("queue", type=QUEUE)
+@click.argument("body", required=False)
+@click.option("--file", metavar="FILE", help="Take the body from a file, byte for byte.")
+@click.option("--lines", is_flag=True, help="Every line that is not empty is a message.")
+@click.option("--task", metavar="NAME", help="Call this task; its arguments follow as JSON.")
+@click.option("--arg", "args", multiple=True, metavar="JSON", help="Next argument; repeatable.")
+@click.option(
+    "--kwarg", "kwargs", multiple=True, metavar="NAME=JSON", help="Named argument; repeatable."
+)
+@click.option(
+    "--count",
+    "times",
+    type=click.IntRange(1, 10_000_000),
+    default=1,
+    metavar="N",
+    help="Send the same message N times.",
+)
+@flags_of(SendOptions, without=["eta"])
+@json_option
+@click.pass_obj
+def command(
+    session: Session,
+    /,
+    queue: str,
+    body: str | None,
+    given: dict[str, str],
+    times: int,
+    as_json: bool,
+    **source: Any,
+) -> None:
+    """Send messages to QUEUE, which comes to be by its first one. Prints the id.
+
+    BODY is the body, usually JSON in single quotes; `-`, or nothing in a pipe, reads it from the standard input.
+    What is sent in one call (up to 1,000 messages) is stored whole or not at all; --lines and --file are checked to
+    the end before the first call.
+
+    \b
+      qworker send emails --task send_email --arg '"a@b.c"' --kwarg 'urgent=true'
+      qworker send orders '{"id": 17}' --delay 10m --priority 5
+      qworker send events --lines --file events.ndjson
+    """
+    import time
+
+    from qworker.cli.sources import open_bodies
+
+    options = _options(given)
+    single = _single_body(body, times, options, **source)
+    operations = _operations(session, queue)
+    account, started = _Account(), time.monotonic()
+    with open_bodies(
+        single,
+        source["file"],
+        lines=source["lines"],
+        times=times,
+        maxsize=operations.maxsize,
+    ) as bodies:
+        if body is None and source["file"] is None and single is None and not bodies.first:
+            raise click.UsageError(
+                "BODY: nothing came through the pipe; give BODY, --file or --task"
+            )
+        _note_first(session, queue, bodies)
+        _send(session, operations, bodies, options, account)
+    _report(queue, account, time.monotonic() - started, as_json)
+
+
+def _options(given: dict[str, str]) -> SendOptions:
+    from qworker.fields import kinds_of
+
+    kinds = kinds_of(SendOptions)
+    return SendOptions(
+        **{
+            name: kinds[name].parse(text, f"--{name.replace('_', '-')}")
+            for name, text in given.items()
+        }
+    )
+
+
+def _single_body(
+    body: str | None,
+    times: int,
+    options: SendOptions,
+    *,
+    file: str | None,
+    lines: bool,
+    task: str | None,
+    args: tuple[str, ...],
+    kwargs: tuple[str, ...],
+) -> bytes | None:
+    """Return the body that the command line itself gives; None: it is in a file or pipe."""
+    from qworker.cli.sources import call_body
+
+    ways = [
+        name
+        for name, way in (("BODY", body), ("--file", file), ("--task", task))
+        if way is not None
+    ]
+    if len(ways) > 1:
+        raise click.UsageError(f"{ways[0]} and {ways[1]} both say what to send; give one of them")
+    if (args or kwargs) and task is None:
+        raise click.UsageError("--arg and --kwarg are arguments of a task: give --task NAME too")
+    if lines and (times > 1 or task is not None):
+        raise click.UsageError("--lines goes with neither --count nor --task")
+    if options.unique is not None and (lines or times > 1):
+        raise click.UsageError(
+            "--unique lets one message in; it goes with neither --lines nor --count"
+        )
+    if task is not None:
+        return call_body(task, args, kwargs)
+    if body is None and file is None and sys.stdin.isatty():
+        raise click.UsageError(
+            "BODY: what is to be sent? Give BODY, --file, --task, or - to type it"
+        )
+    if body is None or body == "-":
+        return None
+    return os.fsencode(body)
+
+
+def _operations(session: Session, queue: str) -> Operations:
+    """The operations of the queue, with its own limit for bodies. Raises `BrokenQueueError`."""
+    from qworker.cli.attributes import read_attributes
+    from qworker.commands.upkeep import inspect
+    from qworker.keys import QueueKeys
+
+    meta = session.client.execute(inspect(QueueKeys(session.namespace, queue))).meta
+    limits = {each.name: each.value for each in read_attributes(meta)}
+    return session.operations(queue, maxsize=int(limits["maxsize"]))
+
+
+def _note_first(session: Session, queue: str, bodies: Bodies) -> None:
+    """Say what may not be meant: a queue that is new, a body that no task can take."""
+    from qworker.codec import decode
+    from qworker.errors import InvalidBodyError
+
+    if not session.has_queue(queue):
+        near = session.near_queue(queue)
+        note(f"note: queue {queue!r} is new" + (f"; did you mean {near!r}?" if near else ""))
+    try:
+        decode(bodies.first)
+    except InvalidBodyError:
+        note("note: the body is not JSON, so no task can take it (only a receiver of raw bytes)")
+
+
+def _send(
+    session: Session,
+    operations: Operations,
+    bodies: Bodies,
+    options: SendOptions,
+    account: _Account,
+) -> None:
+    from qworker.cli.progress import progress
+
+    try:
+        with progress(f"sending to {operations.keys.queue}", bodies.total) as advance:
+            for chunk in _chunks(bodies):
+                messages = [operations.new_message(each, options) for each in chunk]
+                account.add(messages, session.client.run(operations.send(messages, options)))
+                advance(len(chunk))
+    except BaseException:
+        if bodies.total > 1:
+            note(
+                f"{count(account.sent)} of {count(bodies.total)} messages were sent, in order; "
+                "what follows was not"
+            )
+        raise
+
+
+def _chunks(bodies: Bodies) -> Iterator[list[bytes]]:
+    chunk: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if chunk and (len(chunk) == _CALL_MESSAGES or size + len(body) > _CALL_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(body)
+        size += len(body)
+    if chunk:
+        yield chunk
+
+
+def _report(queue: str, account: _Account, seconds: float, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "queue": queue,
+                "sent": account.sent - account.duplicates,
+                "duplicates": account.duplicates,
+                "first_id": account.first_id or None,
+                "last_id": account.last_id or None,
+                "ids": account.ids if account.sent <= _LISTED_IDS else None,
+            }
+        )
+        return
+    if account.duplicates:
+        note("nothing was sent: this message holds the unique key")
+    if account.sent == 1:
+        print_line(account.first_id)
+    else:
+        print_line(
+            f"sent {count(account.sent, 'message')} to {queue} in {span(seconds)}"
+            + (f", ids {account.first_id} to {account.last_id}" if account.sent else "")
+        )

@@ -1,0 +1,237 @@
+"""What a verb works with: the configuration and the server, each opened when it is first asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from qworker.cli.screen import note
+
+if TYPE_CHECKING:
+    from qworker.client import Client
+    from qworker.commands.upkeep import Inspection
+    from qworker.config import ClientOptions, Loaded
+    from qworker.configfile import ConfigFile
+    from qworker.errors import BrokenQueueError, InvalidError
+    from qworker.fields import Options
+    from qworker.operations import Operations
+    from qworker.queue import Queue
+    from qworker.url import ServerURL
+
+    T = TypeVar("T", bound=Options)
+
+__all__ = ["Session"]
+
+#: Seconds after which an operator is told that the server does not answer.
+_PATIENCE_S: Final = 5.0
+_LISTED: Final = 8
+
+
+class Session:
+    """The global options of one command line, and what they lead to."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, Any] = {}
+        #: Seconds after which a call that cannot be made is given up; read when the client is made.
+        self.patience_s = _PATIENCE_S
+
+    def give(self, name: str, value: Any) -> None:
+        """Take a global option of the command line."""
+        self._given[name] = value
+
+    # -- configuration -------------------------------------------------------------------------
+
+    @cached_property
+    def file(self) -> ConfigFile:
+        """The configuration file; its warnings are shown when it is read."""
+        from qworker.configfile import read_file
+
+        named = self._given.get("config")
+        file = read_file(Path.cwd(), Path(named) if named else None)
+        for warning in file.warnings:
+            note(f"warning: {warning}")
+        return file
+
+    def load(self, options: type[T], given: Mapping[str, object] | None = None) -> Loaded[T]:
+        """Load an options class from the global options, `given`, the environment and the file."""
+        from qworker.config import load
+
+        return load(
+            options, given={**self._given, **(given or {})}, environ=os.environ, file=self.file
+        )
+
+    @cached_property
+    def namespace(self) -> str:
+        """The namespace, checked."""
+        from qworker.config import ClientOptions
+
+        return self.load(ClientOptions).options.namespace
+
+    @cached_property
+    def url(self) -> ServerURL:
+        """The URL of the server, or `embedded:` with its directory; nothing is started.
+
+        One line on stderr tells where an embedded store is. Raises `InvalidOptionError` where no server is named.
+        """
+        from qworker.config import ClientOptions
+        from qworker.store import choose_url
+        from qworker.url import ServerURL
+
+        url = self.load(ClientOptions).options.url
+        embedded = bool(self._given.get("embedded"))
+        if url is None and not embedded and os.environ.get("REDIS_URL"):
+            # What an app goes by too: looking elsewhere than it does would show empty queues.
+            note("QWORKER_URL is not set: using REDIS_URL")
+            url = ServerURL.parse(os.environ["REDIS_URL"], "REDIS_URL")
+        if url is not None and not embedded and url.scheme != "embedded":
+            if "url" in self._given and url.password:
+                note(
+                    "warning: every user of this host can read the password in --url; use QWORKER_URL"
+                )
+            return url
+        chosen, line = choose_url(
+            None if url is None else str(url),
+            embedded=embedded,
+            namespace=self.namespace,
+            stderr_is_terminal=sys.stderr.isatty(),
+        )
+        if line is not None:
+            note(line)
+        return ServerURL.parse(chosen)
+
+    def set_up_logs(self, *, service: bool = False) -> None:
+        """Set up the logs: from `info` on for a service, from `warning` on beside the output of other verbs."""
+        from qworker.config import LogOptions
+        from qworker.logs import configure_logs
+
+        loaded = self.load(LogOptions)
+        quiet = not service and loaded.settings["log_level"].source == "default"
+        configure_logs(loaded.options.log_format, "warning" if quiet else loaded.options.log_level)
+
+    # -- server --------------------------------------------------------------------------------
+
+    @cached_property
+    def server(self) -> ServerURL:
+        """The URL to connect to; starts the embedded store if that is what the URL names."""
+        from qworker.store import resolve_url
+        from qworker.url import ServerURL
+
+        url = self.url
+        if url.scheme != "embedded":
+            return url
+        return ServerURL.parse(resolve_url(str(url), namespace=self.namespace))
+
+    @cached_property
+    def client(self) -> Client:
+        """The client of the server; it gives up after `patience_s`."""
+        from qworker.client import Client
+        from qworker.connection import ConnectionFactory
+
+        self.set_up_logs()
+        return Client(ConnectionFactory(self.server, name="qworker-cli"), give_up_s=self.patience_s)
+
+    def service_options(self) -> ClientOptions:
+        """The client options for a service, with the URL to connect to; sets up the logs of a service."""
+        import dataclasses
+
+        from qworker.config import ClientOptions
+
+        self.set_up_logs(service=True)
+        return dataclasses.replace(self.load(ClientOptions).options, url=self.server)
+
+    def close(self) -> None:
+        """Close the client, if there is one."""
+        if "client" in self.__dict__:
+            self.client.close()
+
+    def ask(self, *words: str | int) -> Any:
+        """Send one plain command; returns its reply."""
+        from qworker.commands.command import Command
+
+        return self.client.execute(Command(None, (), words, lambda reply: reply))
+
+    def now_ms(self) -> int:
+        """Read the server's clock."""
+        seconds, microseconds = self.ask("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    # -- queues --------------------------------------------------------------------------------
+
+    def queues(self) -> list[str]:
+        """Name the queues of the registry, sorted; entries that are no queue name are left out."""
+        from qworker.errors import InvalidNameError
+        from qworker.keys import queues_key
+        from qworker.names import check_queue
+
+        names = []
+        for entry in self.ask("HKEYS", queues_key(self.namespace)):
+            try:
+                names.append(check_queue(entry.decode("utf-8", "replace")))
+            except InvalidNameError:
+                continue
+        return sorted(names)
+
+    def operations(self, name: str, *, maxsize: int = 0) -> Operations:
+        """The operations of a queue, which need not exist."""
+        from qworker.operations import Operations
+        from qworker.options import QueueAttributes
+
+        return Operations(
+            self.namespace, name, self.client.ids, maxsize=maxsize or QueueAttributes().maxsize
+        )
+
+    def queue(self, name: str) -> Queue:
+        """A queue that exists. Raises `InvalidNameError`, and `InvalidOptionError` for one that does not."""
+        from qworker.names import check_queue
+        from qworker.queue import Queue
+
+        check_queue(name)
+        queue = Queue(self.client, self.namespace, name)
+        if not self.has_queue(name):
+            raise self._unknown_queue(name)
+        return queue
+
+    def has_queue(self, name: str) -> bool:
+        """Say whether a queue is registered, or has keys (a plain RPUSH registers nothing)."""
+        from qworker.keys import QueueKeys, queues_key
+
+        return bool(
+            self.ask("HEXISTS", queues_key(self.namespace), name)
+            or self.ask("EXISTS", *QueueKeys(self.namespace, name).all())
+        )
+
+    def near_queue(self, name: str) -> str | None:
+        """Name the queue that is written most alike; None if none is."""
+        return next(iter(get_close_matches(name, self.queues(), 1)), None)
+
+    def inspect(self, names: Iterable[str]) -> dict[str, Inspection | BrokenQueueError]:
+        """Inspect queues one by one; a broken one gives its error."""
+        from qworker.commands.upkeep import inspect
+        from qworker.errors import BrokenQueueError
+        from qworker.keys import QueueKeys
+
+        found: dict[str, Inspection | BrokenQueueError] = {}
+        for name in names:
+            try:
+                found[name] = self.client.execute(inspect(QueueKeys(self.namespace, name)))
+            except BrokenQueueError as error:
+                found[name] = error
+        return found
+
+    def _unknown_queue(self, name: str) -> InvalidError:
+        from qworker.errors import InvalidOptionError
+
+        near, known = self.near_queue(name), self.queues()
+        if near is not None:
+            limit = f"did you mean {near!r}?"
+        elif known:
+            more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+            limit = f"there are {', '.join(known[:_LISTED])}{more} (qworker queue ls)"
+        else:
+            limit = f"namespace {self.namespace!r} has no queue yet; check --namespace and --url"
+        return InvalidOptionError("queue", f"no queue is named {name!r}", limit)

@@ -1,0 +1,140 @@
+"""Bodies for `qworker send`: from an argument, a file or a pipe; each checked before the first one is sent."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+import click
+
+from qworker.codec import check_size, encode_call
+from qworker.errors import InvalidBodyError, InvalidError, InvalidOptionError
+from qworker.names import check_task
+
+__all__ = ["Bodies", "call_body", "open_bodies"]
+
+#: A pipe is kept in memory up to this size, then in a temporary file, in bytes.
+_SPOOL_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """The bodies to send: `total` of them, none over the size limit. Iterating reads them anew."""
+
+    total: int
+    _single: bytes = b""
+    _lines: IO[bytes] | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._lines is None:
+            for _ in range(self.total):
+                yield self._single
+            return
+        self._lines.seek(0)
+        for line in self._lines:
+            if body := line.rstrip(b"\r\n"):
+                yield body
+
+    @property
+    def first(self) -> bytes:
+        """The first body; b"" where there is none."""
+        return next(iter(self), b"")
+
+
+def call_body(task: str, args: Sequence[str], kwargs: Sequence[str]) -> bytes:
+    """Write the call of a task, its arguments given as JSON. Raises `InvalidError` naming the flag."""
+    named = {}
+    for each in kwargs:
+        name, equals, text = each.partition("=")
+        if not equals or not name:
+            raise InvalidOptionError(
+                "--kwarg", f"{ascii(each)[:80]} has no name", "write NAME=JSON"
+            )
+        named[name] = _json(text, f"--kwarg {name}")
+    return encode_call(check_task(task, "--task"), [_json(each, "--arg") for each in args], named)
+
+
+@contextmanager
+def open_bodies(
+    body: bytes | None, file: str | None, *, lines: bool, times: int, maxsize: int
+) -> Iterator[Bodies]:
+    """Open the bodies: `body`, else `file`, else the standard input; `lines`: one in each line that is not empty.
+
+    Raises `BodyTooLargeError` (naming the line) and `InvalidOptionError` before anything can be sent.
+    """
+    with _opened(body, file) as source:
+        if lines:
+            yield _counted(source, maxsize)
+        else:
+            single = source.read()
+            check_size(single, maxsize)
+            yield Bodies(times, single)
+
+
+def _counted(source: IO[bytes], maxsize: int) -> Bodies:
+    total = 0
+    for number, line in enumerate(source, 1):
+        stripped = line.rstrip(b"\r\n")
+        if len(stripped) > maxsize:
+            raise InvalidBodyError(
+                f"line {number}",
+                f"is {len(stripped)} bytes",
+                f"the limit (maxsize) is {maxsize} bytes; nothing was sent",
+            )
+        total += bool(stripped)
+    return Bodies(total, _lines=source)
+
+
+@contextmanager
+def _opened(body: bytes | None, file: str | None) -> Iterator[IO[bytes]]:
+    if body is not None:
+        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as source:
+            source.write(body)
+            source.seek(0)
+            yield source
+        return
+    if file is not None and file != "-":
+        try:
+            opened: IO[bytes] = open(file, "rb")  # noqa: SIM115  closed below, apart from errors of the caller
+        except OSError as error:
+            raise InvalidOptionError(
+                "--file", f"{ascii(file)[:200]} cannot be read: {error.strerror}", "name a file"
+            ) from error
+        with opened:
+            if not opened.seekable():
+                with _spooled(opened) as source:
+                    yield source
+            else:
+                yield opened
+        return
+    if sys.stdin.isatty():
+        click.echo("reading the body from the terminal; end it with Ctrl-D", err=True)
+    with _spooled(sys.stdin.buffer) as source:
+        yield source
+
+
+@contextmanager
+def _spooled(stream: Any) -> Iterator[IO[bytes]]:
+    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as source:
+        while piece := stream.read(1024 * 1024):
+            source.write(piece)
+        source.seek(0)
+        yield source
+
+
+def _json(text: str, flag: str) -> Any:
+    from qworker.codec import decode
+
+    try:
+        return decode(text.encode("utf-8", "surrogateescape"))
+    except InvalidError as error:
+        raise InvalidOptionError(
+            flag,
+            f"{ascii(text)[:80]} is not JSON",
+            f"write JSON, text in double quotes: {flag.split()[0]} '{json.dumps('text')}'",
+        ) from error

@@ -1,0 +1,107 @@
+"""Prometheus metrics of a worker: what its children have counted on their boards, read when scraped.
+
+Children count in shared memory and the supervisor adds up, so there are no files of dead processes and no label with a
+process id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from qworker.consumer.board import BUCKETS_S, OUTCOMES
+
+if TYPE_CHECKING:
+    from qworker.consumer.supervisor import Supervisor
+
+__all__ = ["ChildrenCollector"]
+
+
+class ChildrenCollector(Collector):
+    """Collects the metrics of one supervisor."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def describe(self) -> list[Metric]:
+        """Name nothing in advance: registering must not need a supervisor at work."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they are now."""
+        yield from self._tasks()
+        yield from self._children()
+
+    def _tasks(self) -> Iterator[Metric]:
+        handled = CounterMetricFamily(
+            "qworker_handled",
+            "Messages whose handler has ended, by outcome.",
+            labels=("queue", "task", "outcome"),
+        )
+        run = HistogramMetricFamily(
+            "qworker_handler_seconds", "Running time of handlers.", labels=("queue", "task")
+        )
+        wait = HistogramMetricFamily(
+            "qworker_wait_seconds",
+            "Time from the send to the receive of a handled message.",
+            labels=("queue", "task"),
+        )
+        manifest = self._supervisor.manifest
+        queues = {task.name: task.queue for task in manifest.tasks} if manifest else {}
+        for name, (outcomes, runs, waits) in sorted(self._supervisor.counts().items()):
+            labels = (queues.get(name, ""), name)
+            for outcome, number in zip(OUTCOMES, outcomes, strict=True):
+                handled.add_metric((*labels, outcome), number)
+            for family, row in ((run, runs), (wait, waits)):
+                family.add_metric(labels, _buckets(row[:-1]), sum_value=row[-1])
+        yield handled
+        yield run
+        yield wait
+
+    def _children(self) -> Iterator[Metric]:
+        supervisor = self._supervisor
+        children = list(supervisor.children)
+        states = {"running": 0, "starting": 0, "stopped": 0}
+        for child in children:
+            states["stopped" if child.stopping else "running" if child.ready else "starting"] += 1
+        gauge = GaugeMetricFamily("qworker_children", "Child processes.", labels=("state",))
+        for state, number in states.items():
+            gauge.add_metric((state,), number)
+        yield gauge
+        exits = CounterMetricFamily(
+            "qworker_child_exits", "Ended child processes, by reason.", labels=("reason",)
+        )
+        for reason, number in supervisor.exits.by_reason.items():
+            exits.add_metric((reason,), number)
+        yield exits
+        yield GaugeMetricFamily(
+            "qworker_running_handlers",
+            "Handlers that run now.",
+            sum(len(child.board.running()) for child in children),
+        )
+        yield CounterMetricFamily(
+            "qworker_lease_extensions", "Leases extended.", supervisor.keeper.extended
+        )
+        yield CounterMetricFamily(
+            "qworker_leases_lost",
+            "Leases that ran out although their child was at work.",
+            supervisor.keeper.lost,
+        )
+
+
+def _buckets(counts: Sequence[float]) -> list[tuple[str, float]]:
+    """Cumulative buckets, as Prometheus wants them."""
+    total, buckets = 0.0, []
+    for bound, number in zip((*BUCKETS_S, float("inf")), counts, strict=True):
+        total += number
+        buckets.append((floatToGoString(bound), total))
+    return buckets

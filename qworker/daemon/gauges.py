@@ -1,0 +1,273 @@
+"""What the daemon tells Prometheus: the truth about queues as Redis holds it, and how the reaper does.
+
+Every process that reaps exports the same queue figures, so queries use `max by (queue)`. They are read when they are
+asked for, over connections of their own, and kept for a few seconds: a scrape never waits for a pass nor a pass for
+a scrape.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import Counter as CounterMetric
+from prometheus_client import Gauge as GaugeMetric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from qworker.client import Client
+from qworker.commands.upkeep import Inspection, inspect
+from qworker.daemon.tick import Tick
+from qworker.errors import BrokenQueueError, InvalidError, QworkerError, ServerError
+from qworker.keys import QueueKeys
+from qworker.logs import Seldom
+
+__all__ = ["MAX_QUEUES", "OTHER", "QueueCollector", "ReaperMetrics"]
+
+_log = structlog.get_logger(__name__)
+
+#: Queues with a label of their own; the rest is added up under `OTHER`.
+MAX_QUEUES: Final = 1000
+OTHER: Final = "__other__"
+#: Seconds for which figures are kept.
+KEPT_S: Final = 3.0
+#: Figures are also kept this many times as long as it took to read them: at most 5 % of a server's time.
+_KEPT_TIMES: Final = 20.0
+_GIVE_UP_S: Final = 0.5
+#: Different reasons of dead letters per queue; handlers may choose their own.
+_MOST_REASONS: Final = 20
+
+#: Counter in `stats` → metric (without `_total`) and help.
+_COUNTERS: Final = {
+    "sent": ("qworker_sent", "Messages stored by a send."),
+    "received": ("qworker_received", "Deliveries."),
+    "acked": ("qworker_acked", "Messages done."),
+    "nacked": ("qworker_nacked", "Deliveries that failed."),
+    "released": ("qworker_released", "Messages given back uncounted."),
+    "expired": ("qworker_expired", "Messages whose time to live was over."),
+    "timeouts": ("qworker_timeouts", "Deliveries whose lease ran out or whose worker died."),
+    "redriven": ("qworker_redriven", "Dead letters put back to ready."),
+    "stale": ("qworker_stale_receipts", "Settlements that came after their lease was gone."),
+    "promoted": ("qworker_promoted", "Delayed messages moved to ready."),
+}
+_GAUGES: Final = {
+    "ready": ("qworker_messages_ready", "Messages that can be received now."),
+    "delayed": ("qworker_messages_delayed", "Messages that wait for their due time."),
+    "unacked": ("qworker_messages_unacked", "Messages received and not settled."),
+    "dead": ("qworker_messages_dead", "Dead letters."),
+    "oldest_s": ("qworker_oldest_ready_age_seconds", "Age of the oldest ready message."),
+    "late_s": ("qworker_reap_lateness_seconds", "How long the next thing to reap has been due."),
+}
+_REASON: Final = "dead:"
+
+
+@dataclass(slots=True)
+class _Figures:
+    """The figures of a queue, or of several together (ages: the greatest)."""
+
+    gauges: dict[str, float] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    paused_in: bool = False
+    paused_out: bool = False
+
+    def add(self, seen: Inspection) -> None:
+        due = [at for at in (seen.next_due_ms, seen.next_deadline_ms) if at is not None]
+        late_s = max(0, seen.now_ms - min(due)) / 1000 if due else 0.0
+        for name, number in (
+            ("ready", seen.ready),
+            ("delayed", seen.delayed),
+            ("unacked", seen.unacked),
+            ("dead", seen.dead),
+        ):
+            self.gauges[name] = self.gauges.get(name, 0.0) + number
+        for name, seconds in (("oldest_s", seen.oldest_age_s), ("late_s", late_s)):
+            self.gauges[name] = max(self.gauges.get(name, 0.0), seconds)
+        for name, number in seen.stats.items():
+            if name in _COUNTERS:
+                self.counters[name] += max(0, number)
+        reasons = sorted(name for name in seen.stats if name.startswith(_REASON))
+        for at, name in enumerate(reasons):
+            reason = name.removeprefix(_REASON) if at < _MOST_REASONS else "other"
+            self.reasons[reason] += max(0, seen.stats[name])
+        self.paused_in = self.paused_in or seen.paused in ("in", "all")
+        self.paused_out = self.paused_out or seen.paused in ("out", "all")
+
+
+class QueueCollector(Collector):
+    """Exports the figures of the queues that `queues()` names; nothing where the server does not answer."""
+
+    def __init__(
+        self,
+        client: Client,
+        queues: Callable[[], Sequence[QueueKeys]],
+        *,
+        max_queues: int = MAX_QUEUES,
+        kept_s: float = KEPT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._queues = queues
+        self._max_queues = max_queues
+        self._kept_s = kept_s
+        self._clock = clock
+        self._seldom = Seldom(clock=clock)
+        self._lock = threading.Lock()
+        self._figures: dict[str, _Figures] = {}
+        self._good_until = float("-inf")
+
+    def describe(self) -> Iterable[Metric]:
+        """Name the metrics without asking the server: a registry asks on registration."""
+        return _families({})
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the figures of all queues, O(queues) calls, or those of a few seconds ago."""
+        with self._lock:
+            if self._clock() >= self._good_until:
+                self._refresh()
+            figures = self._figures
+        yield from _families(figures)
+
+    def _refresh(self) -> None:
+        started = self._clock()
+        try:
+            figures = self._read()
+        except QworkerError as error:
+            # Old figures would look like a queue at rest.
+            figures = {}
+            if (held := self._seldom.more("unread")) is not None:
+                _log.warning("queue_figures_unread", problem=str(error), held_back=held)
+        self._figures = figures
+        ended = self._clock()
+        self._good_until = ended + max(self._kept_s, _KEPT_TIMES * (ended - started))
+
+    def _read(self) -> dict[str, _Figures]:
+        figures: dict[str, _Figures] = {}
+        for keys in self._queues():
+            try:
+                seen = self._client.execute(inspect(keys), give_up_s=_GIVE_UP_S)
+            except (BrokenQueueError, InvalidError) as error:
+                self._unread(keys.queue, error)
+                continue
+            except ServerError as error:
+                if type(error) is not ServerError:
+                    raise
+                self._unread(keys.queue, error)
+                continue
+            # The first of them by name have labels: the same ones at every scrape and in every process.
+            label = keys.queue if len(figures) < self._max_queues else OTHER
+            figures.setdefault(label, _Figures()).add(seen)
+        return figures
+
+    def _unread(self, queue: str, error: Exception) -> None:
+        if (held := self._seldom.more(queue)) is not None:
+            _log.error("queue_figures_unread", queue=queue, problem=str(error), held_back=held)
+
+
+def _families(figures: dict[str, _Figures]) -> Iterator[Metric]:
+    for key, (name, words) in _GAUGES.items():
+        gauge = GaugeMetricFamily(name, words, labels=["queue"])
+        for queue, of_queue in figures.items():
+            gauge.add_metric([queue], of_queue.gauges[key])
+        yield gauge
+    paused = GaugeMetricFamily(
+        "qworker_queue_paused",
+        "1 where sends (in) or receives (out) pause.",
+        None,
+        ["queue", "state"],
+    )
+    for queue, of_queue in figures.items():
+        paused.add_metric([queue, "in"], of_queue.paused_in)
+        paused.add_metric([queue, "out"], of_queue.paused_out)
+    yield paused
+    for key, (name, words) in _COUNTERS.items():
+        counter = CounterMetricFamily(name, words, labels=["queue"])
+        for queue, of_queue in figures.items():
+            counter.add_metric([queue], of_queue.counters[key])
+        yield counter
+    dead = CounterMetricFamily("qworker_dead", "Messages buried.", labels=["queue", "reason"])
+    for queue, of_queue in figures.items():
+        for reason, number in sorted(of_queue.reasons.items()):
+            dead.add_metric([queue, reason], number)
+    yield dead
+
+
+class ReaperMetrics:
+    """What one reaper exports of itself. Methods are called by the loop, one thread at a time."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._ticks = CounterMetric(
+            "qworker_reaper_ticks_total", "Passes of the reaper.", registry=registry
+        )
+        self._errors = CounterMetric(
+            "qworker_reaper_tick_errors_total", "Passes that failed.", registry=registry
+        )
+        self._last = GaugeMetric(
+            "qworker_reaper_last_tick_timestamp_seconds",
+            "When the last pass that did not fail ended.",
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "qworker_reaper_tick_seconds",
+            "How long passes took.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+            registry=registry,
+        )
+        self._fired = CounterMetric(
+            "qworker_schedules_fired_total",
+            "Slots of schedules that this reaper fired.",
+            ["queue", "task"],
+            registry=registry,
+        )
+        self._registry = registry
+        self._durable: GaugeMetric | None = None
+        self._server: GaugeMetric | None = None
+        build = GaugeMetric(
+            "qworker_build_info", "The version of qworker.", ["version"], registry=registry
+        )
+        build.labels(_version()).set(1)
+
+    def passed(self, tick: Tick | None) -> None:
+        """Count a pass; None is one that failed."""
+        if tick is None:
+            self._errors.inc()
+            return
+        self._ticks.inc()
+        self._last.set_to_current_time()
+        self._seconds.observe(tick.elapsed_s)
+        for fired in tick.fired:
+            self._fired.labels(fired.queue, fired.task).inc(fired.slots)
+
+    def server(self, engine: str, engine_version: str, durable: bool | None) -> None:
+        """Say which server it is, and whether it keeps what it has accepted; None where that is not known."""
+        if self._server is None:
+            self._server = GaugeMetric(
+                "qworker_server_info", "The server.", ["engine", "version"], registry=self._registry
+            )
+        self._server.clear()
+        self._server.labels(engine, engine_version).set(1)
+        if durable is None:
+            return
+        if self._durable is None:
+            self._durable = GaugeMetric(
+                "qworker_server_durable",
+                "1 where a crash of the server loses no accepted message of more than a second ago.",
+                registry=self._registry,
+            )
+        self._durable.set(durable)
+
+
+def _version() -> str:
+    for name in ("qworker-redis", "qworker"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "unknown"

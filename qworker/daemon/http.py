@@ -1,0 +1,228 @@
+"""The metrics listener: GET and HEAD of /metrics, /healthz and /readyz, and nothing else.
+
+It may stand where anybody reaches it, so everything is bounded: bytes and seconds of a request, connections at once.
+One request per connection; no page shows a message.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+__all__ = ["MetricsListener"]
+
+_log = structlog.get_logger(__name__)
+
+#: Bytes of request line and headers together.
+MAX_REQUEST: Final = 8192
+#: Seconds from the connection to the last byte of the request, and for each piece of the answer.
+REQUEST_S: Final = 5.0
+MAX_CONNECTIONS: Final = 16
+
+Check = Callable[[], str | None]
+
+
+class MetricsListener:
+    """Serves a registry and two checks in threads of its own.
+
+    `healthy` and `ready` return None, or what is wrong: the answer is 503 then. Both must end within seconds.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        healthy: Check,
+        ready: Check,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self._registry = registry
+        self._checks = {"/healthz": healthy, "/readyz": ready}
+        self._address = (host, port)
+        self._server: _Server | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The port it listens on; None where it does not."""
+        return None if self._server is None else int(self._server.server_address[1])
+
+    def start(self) -> bool:
+        """Listen. An address that cannot be had is logged and returns False: the work matters more than its figures."""
+        host, port = self._address
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            self._server = _Server((host, port), family, self._answer)
+        except OSError as error:
+            _log.warning("metrics_not_served", host=host, port=port, problem=str(error))
+            return False
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
+        ).start()
+        _log.info("metrics_served", host=host, port=self.port)
+        return True
+
+    def stop(self) -> None:
+        """Stop listening. Answers that are being written may still end."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+    def _answer(self, path: str, accept: str) -> tuple[HTTPStatus, str, bytes]:
+        if path == "/metrics":
+            encode, content_type = choose_encoder(accept)
+            return HTTPStatus.OK, content_type, encode(self._registry)
+        check = self._checks.get(path)
+        if check is None:
+            return _words(HTTPStatus.NOT_FOUND, "/metrics, /healthz and /readyz are here")
+        problem = check()
+        if problem is None:
+            return _words(HTTPStatus.OK, "ok")
+        return _words(HTTPStatus.SERVICE_UNAVAILABLE, problem)
+
+
+def _words(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
+    return status, "text/plain; charset=utf-8", f"{text}\n".encode()
+
+
+Answer = Callable[[str, str], tuple[HTTPStatus, str, bytes]]
+
+
+class _Server(ThreadingHTTPServer):
+    """`ThreadingHTTPServer` for either address family, with a limit of connections."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(self, address: tuple[str, int], family: int, answer: Answer) -> None:
+        self.address_family = family
+        self.answer = answer
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        # That of the base class asks the resolver for the name of the host, which may take seconds.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = "qworker", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log one line where the base class prints a traceback; a client that hangs up is no news."""
+        _log.debug("metrics_request_failed", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Reads one bounded request and answers it."""
+
+    server: _Server
+    server_version = "qworker"
+    sys_version = ""
+    timeout = REQUEST_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_Bounded(self.connection))
+
+    def handle_one_request(self) -> None:
+        self.close_connection = True
+        try:
+            super().handle_one_request()
+        except _TooLongError:
+            self.requestline, self.request_version, self.command = "", "HTTP/1.0", ""
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def do_GET(self) -> None:
+        self._reply(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._reply(with_body=False)
+
+    def __getattr__(self, name: str) -> Any:
+        # The base class looks for do_<METHOD>, and answers 501 where there is none.
+        if name.startswith("do_"):
+            return self._not_allowed
+        raise AttributeError(name)
+
+    def _reply(self, *, with_body: bool) -> None:
+        path = self.path.partition("?")[0]
+        try:
+            status, content_type, body = self.server.answer(path, self.headers.get("Accept") or "")
+        except Exception:  # noqa: BLE001  a collector that fails costs one scrape, with its reason in the log
+            _log.exception("metrics_failed", path=path[:100])
+            status, content_type, body = _words(HTTPStatus.INTERNAL_SERVER_ERROR, "failed")
+        self._send(status, content_type, body, with_body=with_body)
+
+    def _not_allowed(self) -> None:
+        self._send(*_words(HTTPStatus.METHOD_NOT_ALLOWED, "GET or HEAD"), with_body=True)
+
+    def _send(self, status: HTTPStatus, content_type: str, body: bytes, *, with_body: bool) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Connection", "close")
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Write no line per request."""
+
+
+class _TooLongError(Exception):
+    """A request of more than `MAX_REQUEST` bytes."""
+
+
+class _Bounded(io.RawIOBase):
+    """A socket that gives so many bytes within so many seconds in all, not each: a slow client ends like a fast one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._left = MAX_REQUEST
+        self._deadline = time.monotonic() + REQUEST_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._left <= 0:
+            raise _TooLongError
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
+        number = self._connection.recv_into(memoryview(buffer)[: self._left])
+        self._connection.settimeout(REQUEST_S)
+        self._left -= number
+        return number

@@ -1,0 +1,146 @@
+"""Which queues there are: those that `ns:queues` names, and those that only their keys show.
+
+A plain `RPUSH` of somebody else registers nothing, and the registry's slot may fail over alone. So the key space is
+looked through at the start and every ten minutes, a slice per call, and what is found there is registered.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+import structlog
+
+from qworker.commands.command import Command
+from qworker.errors import AccessDeniedError, InvalidNameError, OutOfMemoryError
+from qworker.keys import QueueKeys, queues_key
+from qworker.names import check_queue
+
+__all__ = ["Execute", "Registry"]
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+#: Seconds after which the registry is read again although it has as many entries as before.
+REREAD_S: Final = 10.0
+#: Seconds between two walks through the key space.
+DISCOVER_S: Final = 600.0
+#: Keys that one SCAN looks at: about 0.2 ms of the server.
+_SCANNED: Final = 1000
+#: SCANs of one call, once the first walk is over.
+_SCANS: Final = 20
+
+
+class Execute(Protocol):
+    """How commands reach the server: `Client.execute`, with its patience set."""
+
+    def __call__(self, command: Command[T], /) -> T:
+        """Execute one command."""
+        ...
+
+
+class Registry:
+    """The queues of one namespace, as of the last `refresh`."""
+
+    def __init__(
+        self, execute: Execute, namespace: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        #: In the order of their names.
+        self.queues: tuple[QueueKeys, ...] = ()
+        self._execute = execute
+        self._namespace = namespace
+        self._key = queues_key(namespace)
+        self._clock = clock
+        self._keys: dict[str, QueueKeys] = {}
+        self._ignored: frozenset[str] = frozenset()
+        self._size = -1
+        self._read_at = float("-inf")
+        self._cursor = "0"
+        self._walk_at = float("-inf")
+        self._walked = False
+        # meta, ready, unacked or delayed; the pattern leaves leases, which are many, on the server.
+        self._pattern = f"{namespace}:{{*}}:[mrud][en]*"
+        self._part = re.compile(
+            re.escape(namespace) + r":\{([^{}]+)\}:(?:meta|ready|unacked|delayed)"
+        )
+
+    def refresh(self, budget_s: float) -> None:
+        """Read the registry where it may have changed, and go on with a walk through the key space that is due.
+
+        One O(1) call where nothing has changed. The first walk takes up to `budget_s` seconds a call, a later one
+        at most 20 SCANs. Raises the `ServerError` of a server that does not answer.
+        """
+        now = self._clock()
+        found = self._walk(now + budget_s) if now >= self._walk_at else 0
+        size = self._execute(Command(None, (), ("HLEN", self._key), int))
+        if found or size != self._size or now - self._read_at >= REREAD_S:
+            self._read()
+            self._read_at = now
+
+    def _read(self) -> None:
+        names = self._execute(Command(None, (), ("HKEYS", self._key), _texts))
+        self._size = len(names)
+        known: dict[str, QueueKeys] = {}
+        ignored = set()
+        for name in sorted(names):
+            if name in self._keys:
+                known[name] = self._keys[name]
+            elif _is_queue(name):
+                known[name] = QueueKeys(self._namespace, name)
+            else:
+                ignored.add(name)
+        if ignored - self._ignored:
+            _log.warning("queue_names_ignored", key=self._key, names=sorted(ignored)[:10])
+        self._keys, self._ignored = known, frozenset(ignored)
+        self.queues = tuple(known.values())
+
+    def _walk(self, deadline: float) -> int:
+        """Go on with the walk; returns how many queues were found and registered."""
+        found = scans = 0
+        try:
+            while scans == 0 or (self._clock() < deadline and (not self._walked or scans < _SCANS)):
+                words = ("SCAN", self._cursor, "MATCH", self._pattern, "COUNT", _SCANNED)
+                self._cursor, names = self._execute(Command(None, (), words, _page))
+                found += self._register(names)
+                scans += 1
+                if self._cursor == "0":
+                    self._walked = True
+                    self._walk_at = self._clock() + DISCOVER_S
+                    break
+        except (AccessDeniedError, OutOfMemoryError) as error:
+            # Only queues that nobody registered are missed by this.
+            _log.warning("discovery_refused", problem=str(error))
+            self._cursor = "0"
+            self._walk_at = self._clock() + DISCOVER_S
+        return found
+
+    def _register(self, keys: list[str]) -> int:
+        names = {match[1] for key in keys if (match := self._part.fullmatch(key))}
+        found = 0
+        for name in sorted(names - self._keys.keys()):
+            if not _is_queue(name):
+                continue
+            words = ("HSETNX", self._key, name, 1)
+            if self._execute(Command(None, (), words, int)):
+                _log.info("queue_found", queue=name)
+                found += 1
+        return found
+
+
+def _is_queue(name: str) -> bool:
+    try:
+        check_queue(name)
+    except InvalidNameError:
+        return False
+    return True
+
+
+def _texts(reply: Any) -> list[str]:
+    return [word.decode("utf-8", "replace") for word in reply]
+
+
+def _page(reply: Any) -> tuple[str, list[str]]:
+    cursor, keys = reply
+    return cursor.decode(), _texts(keys)

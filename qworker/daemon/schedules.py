@@ -1,0 +1,269 @@
+"""Schedules as they stand in Redis: `ns:{queue}:schedules`, a HASH `<name>` → JSON and `<name>:fired` → last slot ms.
+
+Whoever knows an app writes its set (`register`); every reaper reads all of them and fires what is due (see
+`scheduler`). So schedules go on while no worker runs, and need no process of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from qworker.client import Client
+from qworker.commands.command import Command
+from qworker.daemon.registry import Execute
+from qworker.envelope import tail
+from qworker.errors import InvalidOptionError
+from qworker.keys import QueueKeys, queues_key
+from qworker.names import check_queue, check_schedule
+from qworker.schedule import Schedule, parse_schedule
+
+__all__ = [
+    "ListedSchedule",
+    "NewSchedule",
+    "Registered",
+    "StoredSchedule",
+    "find_scheduled",
+    "list_schedules",
+    "read_schedules",
+    "register",
+    "server_now_ms",
+]
+
+_FIRED: Final = ":fired"
+_ASKED_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSchedule:
+    """A schedule of an app: what to send when. `body` is that of the message, in UTF-8.
+
+    `ttl_ms` None takes the queue's, 0 is none; `max_receives` None takes the queue's.
+    """
+
+    name: str
+    schedule: Schedule
+    task: str
+    queue: str
+    body: bytes
+    priority: int = 0
+    ttl_ms: int | None = None
+    max_receives: int | None = None
+
+
+class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The JSON of a schedule. `spec` is text for `qworker.schedule.parse_schedule`."""
+
+    app: str
+    spec: str
+    task: str
+    queue: str
+    body: str
+    priority: int = 0
+    ttl_ms: int | None = None
+    max_receives: int | None = None
+
+    @property
+    def tail(self) -> bytes:
+        """The envelope of its messages from the flags on."""
+        flags = {}
+        if self.max_receives is not None:
+            flags["m"] = str(self.max_receives)
+        if self.priority:
+            flags["p"] = str(self.priority)
+        return tail(self.body.encode(), flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What a registration changed: names of schedules."""
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSchedule:
+    """A schedule for people. Times in ms since 1970.
+
+    `last_ms` None: no slot has fired. `problem` says why it cannot fire (then `next_ms` is None).
+    """
+
+    name: str
+    queue: str
+    app: str
+    task: str
+    spec: str
+    next_ms: int | None
+    last_ms: int | None
+    problem: str = ""
+
+
+def register(
+    client: Client, namespace: str, app_id: str, schedules: Iterable[NewSchedule]
+) -> Registered:
+    """Write the schedules of an app, and remove those of the same app that are not among them.
+
+    A schedule that is new, or whose times were changed, fires from its next slot on and never for the past. Not
+    atomic as a whole, and harmless where it stops halfway: call it again. Two versions of an app that run side by side
+    have the schedules of the one that registered last. Raises `InvalidNameError`, `InvalidOptionError` for a name used
+    twice in a queue, and `ServerError`. O(queues of the namespace).
+    """
+    wanted: dict[str, dict[str, bytes]] = {}
+    for each in schedules:
+        of_queue = wanted.setdefault(check_queue(each.queue), {})
+        if check_schedule(each.name) in of_queue:
+            raise InvalidOptionError(
+                "schedule", f"{each.name!r} stands twice in queue {each.queue!r}", "give it a name"
+            )
+        of_queue[each.name] = _encoded(app_id, each)
+    now_ms = server_now_ms(client.execute)
+    names = client.execute(Command(None, (), ("HKEYS", queues_key(namespace)), _texts))
+    known = [QueueKeys(namespace, name) for name in sorted(names)]
+    added: list[str] = []
+    changed: list[str] = []
+    removed: list[str] = []
+    for keys in find_scheduled(client.execute, known):
+        if gone := _gone(client, keys, app_id, wanted.get(keys.queue, {})):
+            fields = [field for name in gone for field in (name, name + _FIRED)]
+            client.execute(Command(None, (), ("HDEL", keys.schedules, *fields), int))
+            removed += gone
+    for queue, of_queue in wanted.items():
+        keys = QueueKeys(namespace, queue)
+        client.execute(Command(None, (), ("HSET", queues_key(namespace), queue, 1), int))
+        stored = _fields(client.execute, keys)
+        for name, value in of_queue.items():
+            before = stored.get(name)
+            # The slot goes first: a schedule without one would have all of the past before it.
+            if before is None or _times(before) != _times(value):
+                words = ("HSET", keys.schedules, name + _FIRED, now_ms)
+                client.execute(Command(None, (), words, int))
+            if before != value:
+                client.execute(Command(None, (), ("HSET", keys.schedules, name, value), int))
+                (added if before is None else changed).append(name)
+    return Registered(tuple(added), tuple(changed), tuple(removed))
+
+
+def list_schedules(client: Client, namespace: str) -> list[ListedSchedule]:
+    """List all schedules of a namespace, by queue and name."""
+    now_ms = server_now_ms(client.execute)
+    names = client.execute(Command(None, (), ("HKEYS", queues_key(namespace)), _texts))
+    known = [QueueKeys(namespace, name) for name in sorted(names)]
+    listed = []
+    for keys in find_scheduled(client.execute, known):
+        for name, (value, fired_ms) in sorted(read_schedules(client.execute, keys).items()):
+            listed.append(_listed(keys.queue, name, value, fired_ms, now_ms))
+    return listed
+
+
+def find_scheduled(execute: Execute, queues: Sequence[QueueKeys]) -> list[QueueKeys]:
+    """Find the queues that have schedules. One call per 500 queues without, some more around each that has."""
+    found: list[QueueKeys] = []
+    asked = [queues[at : at + _ASKED_AT_ONCE] for at in range(0, len(queues), _ASKED_AT_ONCE)]
+    while asked:
+        chunk = asked.pop()
+        number = execute(Command(None, (), ("EXISTS", *(keys.schedules for keys in chunk)), int))
+        if number == len(chunk):
+            found += chunk
+        elif number:
+            half = len(chunk) // 2
+            asked += [chunk[:half], chunk[half:]]
+    return sorted(found, key=lambda keys: keys.queue)
+
+
+def read_schedules(execute: Execute, keys: QueueKeys) -> dict[str, tuple[bytes, int | None]]:
+    """Read the schedules of a queue: name → JSON, and last fired slot in ms or None where that is unknown."""
+    stored = _fields(execute, keys)
+    schedules = {}
+    for name, value in stored.items():
+        if not name.endswith(_FIRED):
+            fired = stored.get(name + _FIRED, b"")
+            schedules[name] = (value, int(fired) if fired.isdigit() and len(fired) < 17 else None)
+    return schedules
+
+
+def server_now_ms(execute: Execute) -> int:
+    """Read the server's clock."""
+    return execute(Command(None, (), ("TIME",), _ms))
+
+
+def _encoded(app_id: str, new: NewSchedule) -> bytes:
+    return msgspec.json.encode(
+        StoredSchedule(
+            app=app_id,
+            spec=new.schedule.spec,
+            task=new.task,
+            queue=new.queue,
+            body=new.body.decode(),
+            priority=new.priority,
+            ttl_ms=new.ttl_ms,
+            max_receives=new.max_receives,
+        )
+    )
+
+
+def _gone(client: Client, keys: QueueKeys, app_id: str, wanted: dict[str, bytes]) -> list[str]:
+    gone = []
+    for name, (value, _) in read_schedules(client.execute, keys).items():
+        stored = _decoded(value)
+        if stored is not None and stored.app == app_id and name not in wanted:
+            gone.append(name)
+    return gone
+
+
+def _times(value: bytes) -> str:
+    """The part of a schedule that says when: what becomes of missed slots may change without a new beginning."""
+    stored = _decoded(value)
+    return "" if stored is None else stored.spec.rpartition(" missed=")[0]
+
+
+def _listed(
+    queue: str, name: str, value: bytes, fired_ms: int | None, now_ms: int
+) -> ListedSchedule:
+    stored = _decoded(value)
+    if stored is None:
+        return ListedSchedule(name, queue, "", "", "", None, fired_ms, "it cannot be read")
+    try:
+        schedule = parse_schedule(stored.spec)
+    except InvalidOptionError as error:
+        return ListedSchedule(
+            name, queue, stored.app, stored.task, stored.spec, None, fired_ms, str(error)
+        )
+    # At its registration a schedule notes that moment, which is no slot.
+    is_slot = fired_ms is not None and schedule.previous_ms(fired_ms) == fired_ms
+    return ListedSchedule(
+        name,
+        queue,
+        stored.app,
+        stored.task,
+        stored.spec,
+        schedule.next_after_ms(now_ms),
+        fired_ms if is_slot else None,
+    )
+
+
+def _decoded(value: bytes) -> StoredSchedule | None:
+    try:
+        return msgspec.json.decode(value, type=StoredSchedule)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _fields(execute: Execute, keys: QueueKeys) -> dict[str, bytes]:
+    return execute(Command(None, (), ("HGETALL", keys.schedules), _hash))
+
+
+def _hash(reply: list[bytes]) -> dict[str, bytes]:
+    return dict(zip(_texts(reply[::2]), reply[1::2], strict=True))
+
+
+def _texts(reply: list[bytes]) -> list[str]:
+    return [word.decode("utf-8", "replace") for word in reply]
+
+
+def _ms(reply: Any) -> int:
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000

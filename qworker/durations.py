@@ -1,0 +1,80 @@
+"""Durations: what public options take ("30s", a timedelta, seconds) as integer milliseconds.
+
+"250ms"  "30s"  "1.5m"  "10m"  "2h"  "7d"     30 (seconds)     timedelta(minutes=5)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from typing import Final
+
+from qworker.errors import InvalidOptionError
+
+__all__ = ["MAX_MS", "Duration", "duration_ms", "format_ms"]
+
+Duration = str | int | float | timedelta
+
+#: The largest integer that Lua and JSON keep exactly.
+MAX_MS: Final = 2**53
+
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TEXT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
+_FORMS: Final = "write a duration such as '250ms', '30s', '10m', '2h' or '7d', a timedelta, or a number of seconds"
+
+
+def duration_ms(value: object, field: str, *, minimum_ms: int = 0, maximum_ms: int = MAX_MS) -> int:
+    """Convert a duration to whole milliseconds, rounded to the nearest.
+
+    Raises `InvalidOptionError` for anything that is no duration (bool, NaN, infinite, negative, other digits
+    than ASCII) or outside `minimum_ms`…`maximum_ms`.
+    """
+    try:
+        milliseconds = _milliseconds(value, field)
+    except (OverflowError, ValueError) as error:
+        if isinstance(error, InvalidOptionError):
+            raise
+        # Digits without end: more than Python converts, or than a float holds.
+        raise InvalidOptionError(field, f"{_shown(value)} is out of range", _FORMS) from error
+    if not minimum_ms <= milliseconds <= maximum_ms:
+        raise InvalidOptionError(
+            field,
+            f"{_shown(value)} is out of range",
+            f"it must be from {format_ms(minimum_ms)} to {format_ms(maximum_ms)}",
+        )
+    return milliseconds
+
+
+def format_ms(milliseconds: int) -> str:
+    """Write milliseconds in the largest unit that keeps them whole: 90000 → '90s', 120000 → '2m'."""
+    if milliseconds == 0:
+        return "0s"
+    for unit in ("d", "h", "m", "s"):
+        if milliseconds % _UNITS_MS[unit] == 0:
+            return f"{milliseconds // _UNITS_MS[unit]}{unit}"
+    return f"{milliseconds}ms"
+
+
+def _milliseconds(value: object, field: str) -> int:
+    if isinstance(value, timedelta):
+        # Integer arithmetic: a float loses milliseconds after 285 years.
+        return round(value / timedelta(milliseconds=1))
+    if isinstance(value, str):
+        match = _TEXT.fullmatch(value)
+        if match is None:
+            raise InvalidOptionError(field, f"{_shown(value)} is not a duration", _FORMS)
+        number, unit = match.groups()
+        if "." in number:
+            return round(float(number) * _UNITS_MS[unit])
+        return int(number) * _UNITS_MS[unit]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise InvalidOptionError(field, f"{value} is not a duration", _FORMS)
+        return value * 1000 if isinstance(value, int) else round(value * 1000)
+    raise InvalidOptionError(field, f"{_shown(value)} is not a duration", _FORMS)
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 80 else text[:77] + "..."

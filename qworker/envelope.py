@@ -1,0 +1,113 @@
+r"""The envelope of a stored message: one text line, then the body.
+
+    q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>
+
+`receives` counts deliveries that have ended; a message in hand is one more. `nacks` and `timeouts` together are held
+against max receives, `shared` (deliveries lost in company) never is. Flags: x expiry ms, m max receives, v visibility
+ms of its own, p priority, f first received ms, u unique key, d redrives, w trace context, e codec. Values of flags
+are percent-encoded.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+from urllib.parse import quote, unquote
+
+__all__ = ["Envelope", "Kind", "head", "kind_of", "tail"]
+
+_HEADER: Final = re.compile(
+    rb"q1 ([A-Za-z0-9._-]{1,64}) (\d{1,16}) (\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6})((?: [a-z]=[^ \n]*)*)\n"
+)
+_NEWER: Final = re.compile(rb"q\d+ ")
+
+
+class Kind(Enum):
+    """What an item of a list is."""
+
+    OWN = "own"
+    PLAIN = "plain"
+    NEWER = "newer"
+    FOREIGN = "foreign"
+
+
+def kind_of(item: bytes) -> Kind:
+    """Tell what an item is; an own item has a header that matches in full."""
+    if item[:1] in (b"{", b"["):
+        return Kind.PLAIN
+    if _HEADER.match(item):
+        return Kind.OWN
+    if not item.startswith(b"q1 ") and _NEWER.match(item):
+        return Kind.NEWER
+    return Kind.FOREIGN
+
+
+def head(message_id: str) -> str:
+    """Write the part of a header before the time, which the server fills in."""
+    return f"q1 {message_id} "
+
+
+def tail(body: bytes, flags: dict[str, str] | None = None) -> bytes:
+    """Write the part of an envelope after the counters; flag values are encoded here."""
+    if not flags:
+        return b"\n" + body
+    text = "".join(f" {key}={quote(value, safe='')}" for key, value in flags.items())
+    return text.encode() + b"\n" + body
+
+
+class Envelope:
+    """A parsed envelope. Times are ms since 1970 by the server's clock."""
+
+    __slots__ = ("_flags", "body", "id", "nacks", "receives", "sent_ms", "shared", "timeouts")
+
+    def __init__(
+        self,
+        message_id: str,
+        sent_ms: int,
+        receives: int,
+        nacks: int,
+        timeouts: int,
+        shared: int,
+        flags: bytes,
+        body: bytes,
+    ) -> None:
+        self.id = message_id
+        self.sent_ms = sent_ms
+        self.receives = receives
+        self.nacks = nacks
+        self.timeouts = timeouts
+        self.shared = shared
+        self._flags = flags
+        self.body = body
+
+    @classmethod
+    def parse(cls, item: bytes) -> Envelope | None:
+        """Read an own item; None where the header does not match (plain, newer and foreign items)."""
+        match = _HEADER.match(item)
+        if match is None:
+            return None
+        message_id, sent_ms, receives, nacks, timeouts, shared, flags = match.groups()
+        return cls(
+            message_id.decode(),
+            int(sent_ms),
+            int(receives),
+            int(nacks),
+            int(timeouts),
+            int(shared),
+            flags,
+            item[match.end() :],
+        )
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """All flags, decoded."""
+        return {
+            part[:1].decode(): unquote(part[2:].decode("utf-8", "replace"))
+            for part in self._flags.split(b" ")[1:]
+        }
+
+    @property
+    def has_flags(self) -> bool:
+        """Whether there is any flag; cheap, for the hot path."""
+        return bool(self._flags)

@@ -1,0 +1,1 @@
+"""What users test their tasks with."""

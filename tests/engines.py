@@ -1,0 +1,25 @@
+"""Tell which servers the tests run on; `python -m tests.engines` fails where CI=true and one is missing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tests import servers
+
+
+def main() -> int:
+    """Print a line per engine; returns the exit code."""
+    found = dict(servers.engines())
+    code = 0
+    for engine in ("valkey", "redis"):
+        if engine in found:
+            print(f"engine {engine}: {found[engine]}")
+        else:
+            print(f"engine {engine}: not on this machine, its tests are skipped")
+            code = 1 if os.environ.get("CI") == "true" else code
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""Driving the scripts of one queue at given times, and looking at all that they leave behind.
+
+`Drive.state()` is the queue as a plain table, key part → value, so that a test can say what it expects literally:
+lists of strings, hashes and sorted sets as dicts, streams as lists of dicts without their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+
+from qworker.client import Client
+from qworker.commands import Command
+from qworker.commands.command import Word
+from qworker.commands.receiving import (
+    Batch,
+    Outcomes,
+    Suspects,
+    settle,
+    settle_receive,
+    standard_keys,
+)
+from qworker.commands.sending import NewMessage, Sent, send
+from qworker.connection import ConnectionFactory
+from qworker.envelope import tail
+from qworker.keys import QueueKeys
+from qworker.scripts import load_script
+
+#: Where the time of most tests begins, in ms.
+NOW = 1_000_000
+
+#: What no argument that stands for a number may be.
+BAD_NUMBERS = ["nan", "inf", "-inf", "-1", "1e99", "1.5", "", "x"]
+
+READY_PARTS = ["ready", *(f"ready:{level}" for level in range(1, 10))]
+#: Keys that every script over the standard keys may write, with levels 0 and 5 in use.
+STANDARD_PARTS = [
+    "ready",
+    "ready:5",
+    "suspect",
+    "delayed",
+    "unacked",
+    "wake",
+    "dead",
+    "meta",
+    "stats",
+    "unique",
+    "cancelled",
+]
+
+
+class Drive:
+    """One queue of its own, whose meta.test is set: every call names its time."""
+
+    def __init__(self, url: str, namespace: str, queue: str) -> None:
+        self.keys = QueueKeys(namespace, queue)
+        self.base = self.keys.meta.removesuffix("meta")
+        self.client = Client(ConnectionFactory(url))
+        self.redis = redis.Redis(unix_socket_path=url.removeprefix("unix://"))
+        self.redis.hset(self.keys.meta, "test", "1")
+
+    def close(self) -> None:
+        """Close both clients."""
+        self.client.close()
+        self.redis.close()
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def run(self, command: Command[Any]) -> Any:
+        """Execute a command."""
+        return self.client.execute(command, give_up_s=5)
+
+    def call(self, script: str, keys: Sequence[str], *args: Word) -> Any:
+        """Call a script with raw arguments; its raw reply, bytes as text."""
+        return self.run(Command(load_script(script), tuple(keys), args, _as_text))
+
+    def send(
+        self,
+        *ids: str,
+        at: int = NOW,
+        lane: str = "",
+        sequence: int = 0,
+        flags: dict[str, str] | None = None,
+        body: Callable[[str], bytes] = str.encode,
+        **options: Any,
+    ) -> Sent:
+        """Send messages of these ids; the body of each is its id unless `body` says otherwise."""
+        messages = [NewMessage(each, tail(body(each), flags)) for each in ids]
+        command = send(self.keys, messages, lane=lane, sequence=sequence, now_ms=at, **options)
+        return self.run(command)
+
+    def receive(
+        self,
+        lease: str,
+        count: int = 100,
+        *outcomes: Outcomes,
+        at: int = NOW,
+        visibility_ms: int | None = 30_000,
+        suspects: Suspects = Suspects.IF_NOTHING_ELSE,
+        resume: bool = False,
+    ) -> Batch:
+        """Settle `outcomes` and receive into `lease`."""
+        return self.run(
+            settle_receive(
+                self.keys,
+                lease,
+                count,
+                outcomes=outcomes,
+                visibility_ms=visibility_ms,
+                suspects=suspects,
+                now_ms=at,
+                resume=resume,
+            )
+        )
+
+    def settle(self, *outcomes: Outcomes, at: int = NOW) -> Any:
+        """Settle `outcomes` alone."""
+        return self.run(settle(self.keys, outcomes, now_ms=at))
+
+    def standard_keys(self, *leases: str) -> tuple[str, ...]:
+        """The keys that most scripts declare."""
+        return standard_keys(self.keys, *leases)
+
+    def sending_keys(self, priority: int = 0) -> tuple[str, ...]:
+        """The keys that send declares."""
+        return tuple(
+            self.base + part
+            for part in (
+                READY_PARTS[priority],
+                "delayed",
+                "wake",
+                "meta",
+                "stats",
+                "producers",
+                "unique",
+            )
+        )
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def state(self, *only: str) -> dict[str, Any]:
+        """Every key of the queue as part → value; of the parts `only`, where they exist, if given.
+
+        The field meta.test is left out, and meta where nothing else is in it.
+        """
+        names = [raw.decode() for raw in self.redis.scan_iter(match=self.base + "*", count=1000)]
+        names = [name for name in names if not only or name.removeprefix(self.base) in only]
+        pipe = self.redis.pipeline(transaction=False)
+        for name in names:
+            pipe.type(name)
+        kinds = [kind.decode() for kind in pipe.execute()]
+        for name, kind in zip(names, kinds, strict=True):
+            _READERS[kind][0](pipe, name)
+        found: dict[str, Any] = {}
+        for name, kind, reply in zip(names, kinds, pipe.execute(), strict=True):
+            part, value = name.removeprefix(self.base), _READERS[kind][1](reply)
+            if part == "meta" and isinstance(value, dict):
+                value.pop("test", None)
+            if value or part != "meta":
+                found[part] = value
+        return found
+
+    def stats(self, *names: str) -> dict[str, int]:
+        """The counters as numbers; only those named, if any, where they exist."""
+        raw = self.state("stats").get("stats", {})
+        return {name: int(value) for name, value in raw.items() if not names or name in names}
+
+    # -- breaking ------------------------------------------------------------------------------
+
+    def assert_broken(self, parts: Sequence[str], call: Callable[[], Any]) -> None:
+        """Give each part the type string in turn: the call is refused, names the key and changes nothing."""
+        for part in parts:
+            key = self.base + part
+            kept = self.redis.dump(key)
+            self.redis.set(key, "other")
+            before = self.state()
+            assert call() == ["BROKEN", key, "string"], part
+            assert self.state() == before, part
+            self.redis.delete(key)
+            if kept is not None:
+                self.redis.restore(key, 0, kept)
+
+    def assert_refused_argument(self, calls: Sequence[Callable[[], Any]]) -> None:
+        """Each call is refused for its arguments and changes nothing."""
+        before = self.state()
+        for number, call in enumerate(calls):
+            reply = call()
+            assert reply[0] == "ARG", (number, reply)
+            assert self.state() == before, number
+
+
+def own(
+    message_id: str,
+    sent_ms: int = NOW,
+    receives: int = 0,
+    nacks: int = 0,
+    timeouts: int = 0,
+    shared: int = 0,
+    flags: str = "",
+    body: str | None = None,
+) -> str:
+    """An envelope as stored; its body is its id unless given. `flags` with a leading blank."""
+    text = message_id if body is None else body
+    return f"q1 {message_id} {sent_ms} {receives} {nacks} {timeouts} {shared}{flags}\n{text}"
+
+
+#: Type → how a key of it is read, and made into plain values.
+_READERS: dict[str, tuple[Callable[[Any, str], Any], Callable[[Any], Any]]] = {
+    "list": (lambda pipe, key: pipe.lrange(key, 0, -1), lambda reply: _as_text(reply)),
+    "hash": (
+        lambda pipe, key: pipe.hgetall(key),
+        lambda reply: {_as_text(name): _as_text(value) for name, value in reply.items()},
+    ),
+    "zset": (
+        lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
+        lambda reply: {_as_text(member): score for member, score in reply},
+    ),
+    "stream": (
+        lambda pipe, key: pipe.xrange(key),
+        lambda reply: [
+            {_as_text(name): _as_text(value) for name, value in fields.items()}
+            for _, fields in reply
+        ],
+    ),
+    "string": (lambda pipe, key: pipe.get(key), lambda reply: _as_text(reply)),
+}
+
+
+def _as_text(reply: Any) -> Any:
+    if isinstance(reply, bytes):
+        return reply.decode("utf-8", "surrogateescape")
+    if isinstance(reply, list):
+        return [_as_text(each) for each in reply]
+    return reply

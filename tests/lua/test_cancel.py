@@ -1,0 +1,70 @@
+"""cancel.lua: leave a tombstone for a message; whoever meets the message next drops it."""
+
+from __future__ import annotations
+
+import pytest
+
+from qworker.commands.upkeep import cancel
+from tests import servers
+from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
+
+
+def test_leaves_a_tombstone_for_a_time(engine_drive: Drive) -> None:
+    """The tombstone of a message holds until its time is over; a later one holds longer."""
+    drive = engine_drive
+    assert drive.run(cancel(drive.keys, "a", 1000, now_ms=NOW)) == NOW
+    drive.run(cancel(drive.keys, "b.L-1.0", 2**53, now_ms=NOW))
+    drive.run(cancel(drive.keys, "a", 2000, now_ms=NOW + 1))
+    assert drive.state() == {"cancelled": {"a": NOW + 2001, "b.L-1.0": float(2**53)}}
+
+
+@pytest.mark.parametrize("where", ["ready", "delayed", "unacked"])
+def test_message_is_dropped_wherever_it_waits(drive: Drive, where: str) -> None:
+    """A cancelled message is not seen again: not by receive, not after its delay, not after its lease."""
+    from qworker.commands.upkeep import promote, reap
+
+    drive.send("a", delay_ms=10 if where == "delayed" else 0)
+    if where == "unacked":
+        drive.receive("L", visibility_ms=10)
+    drive.run(cancel(drive.keys, "a", 5000, now_ms=NOW))
+    drive.run(promote(drive.keys, now_ms=NOW + 10))
+    drive.run(reap(drive.keys, ["L"], 1000, now_ms=NOW + 10))
+    assert drive.receive("M", at=NOW + 11).items == []
+    assert drive.state("ready", "delayed", "unacked", "cancelled", "dead", "suspect") == {}
+    assert drive.stats("stored", "cancelled") == {"stored": 0, "cancelled": 1}
+    assert drive.stats("unacked") == ({"unacked": 0} if where == "unacked" else {})
+
+
+def test_full_server_takes_tombstones() -> None:
+    """Over maxmemory a message can be cancelled: it makes room."""
+    for engine, _ in servers.engines():
+        with servers.start(engine) as server:
+            drive = Drive(server.url, "n", "q")
+            drive.redis.config_set("maxmemory", 1)
+            drive.run(cancel(drive.keys, "a", 1000, now_ms=NOW))
+            drive.close()
+
+
+def test_bad_arguments_are_refused(drive: Drive) -> None:
+    """A message id or a time that is none leaves nothing."""
+    keys = (drive.keys.cancelled, drive.keys.meta)
+    drive.send("a")
+    drive.assert_refused_argument(
+        [lambda bad=bad: drive.call("cancel", keys, NOW, "a", bad) for bad in [*BAD_NUMBERS, 0]]
+        + [
+            lambda bad=bad: drive.call("cancel", keys, NOW, bad, 1000)
+            for bad in ("", "a b", "a\n", "ä", "a:b")
+        ]
+        + [lambda: drive.call("cancel", keys, "x", "a", 1000)]
+    )
+    drive.redis.hdel(drive.keys.meta, "test")
+    drive.assert_refused_argument([lambda: drive.call("cancel", keys, NOW, "a", 1000)])
+    assert drive.state("ready") == {"ready": [own("a")]}
+
+
+def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
+    """A key that holds something else is named."""
+    keys = (engine_drive.keys.cancelled, engine_drive.keys.meta)
+    engine_drive.assert_broken(
+        ["cancelled", "meta"], lambda: engine_drive.call("cancel", keys, NOW, "a", 1000)
+    )

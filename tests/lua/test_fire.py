@@ -1,0 +1,155 @@
+"""fire.lua: send the message of one slot of a schedule, once however many daemons try."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qworker.commands.scheduling import fire, skip
+from qworker.envelope import tail
+from qworker.errors import OutOfMemoryError, QueueFullError, QueuePausedError
+from tests import servers
+from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, Drive, own
+
+SLOT = NOW - 10
+SPEC = b'{"cron": "* * * * *"}'
+
+
+@pytest.fixture
+def scheduled(engine_drive: Drive) -> Drive:
+    """A queue with one schedule."""
+    engine_drive.redis.hset(engine_drive.keys.schedules, "nightly", SPEC)
+    return engine_drive
+
+
+def fired(
+    drive: Drive, message_id: str = "a", slot_ms: int = SLOT, spec: bytes = SPEC, **options: Any
+) -> Any:
+    """Fire a slot; whether this call did."""
+    options = {"now_ms": NOW, "tail": tail(message_id.encode()), **options}
+    return drive.run(fire(drive.keys, "nightly", slot_ms, spec, message_id=message_id, **options))
+
+
+def test_fires_a_slot_once(scheduled: Drive) -> None:
+    """The first daemon sends the message and notes the slot, the others find it fired."""
+    drive = scheduled
+    assert fired(drive, "a") is True
+    assert fired(drive, "b") is False
+    assert fired(drive, "b", SLOT - 1) is False
+    assert drive.state() == {
+        "ready": [own("a")],
+        "wake": ["1"],
+        "schedules": {"nightly": SPEC.decode(), "nightly:fired": str(SLOT)},
+        "stats": {"sent": "1", "stored": "1"},
+    }
+    assert fired(drive, "b", SLOT + 1) is True
+    assert drive.state("ready") == {"ready": [own("a"), own("b")]}
+
+
+def test_changed_or_removed_schedule_does_not_fire(scheduled: Drive) -> None:
+    """A daemon that knows an older spec sends nothing, nor one whose schedule is gone."""
+    before = scheduled.state()
+    assert fired(scheduled, spec=b"old") is False
+    assert scheduled.state() == before
+    scheduled.redis.delete(scheduled.keys.schedules)
+    assert fired(scheduled) is False
+    assert fired(scheduled, spec=b"") is False
+    assert scheduled.state() == {}
+
+
+def test_skipped_slot_is_noted_without_a_message(scheduled: Drive) -> None:
+    """A missed run that is skipped cannot fire afterwards."""
+    drive = scheduled
+    assert drive.run(skip(drive.keys, "nightly", SLOT, SPEC, now_ms=NOW)) is True
+    assert drive.run(skip(drive.keys, "nightly", SLOT, SPEC, now_ms=NOW)) is False
+    assert fired(drive) is False
+    assert drive.state() == {"schedules": {"nightly": SPEC.decode(), "nightly:fired": str(SLOT)}}
+
+
+def test_priority_and_time_to_live(scheduled: Drive) -> None:
+    """The message goes to its level with its expiry: its own, the queue's where it has none, or none for 0."""
+    drive = scheduled
+    drive.redis.hset(drive.keys.meta, "ttl_ms", 70)
+    fired(drive, "a", SLOT, priority=4, ttl_ms=5)
+    fired(drive, "b", SLOT + 1)
+    fired(drive, "c", SLOT + 2, ttl_ms=0)
+    assert drive.state(*READY_PARTS, "meta") == {
+        "ready": [own("b", flags=" x=1000070"), own("c")],
+        "ready:4": [own("a", flags=" x=1000005")],
+        "meta": {"ttl_ms": "70", "levels": "4"},
+    }
+
+
+def test_delay_of_the_queue_does_not_hold_a_schedule_back(scheduled: Drive) -> None:
+    """The schedule is the delay: its message is ready at once."""
+    scheduled.redis.hset(scheduled.keys.meta, "delay_ms", 5000)
+    fired(scheduled)
+    assert scheduled.state("ready", "delayed") == {"ready": [own("a")]}
+
+
+def test_refused_slot_stays_unfired(scheduled: Drive) -> None:
+    """Where the queue is paused or full nothing is noted, and a later call may fire the slot."""
+    drive = scheduled
+    drive.redis.hset(drive.keys.meta, "paused", "in")
+    before = drive.state()
+    with pytest.raises(QueuePausedError):
+        fired(drive)
+    drive.redis.hset(drive.keys.meta, mapping={"paused": "", "maxlen": 1})
+    drive.redis.hset(drive.keys.stats, "stored", 1)
+    with pytest.raises(QueueFullError):
+        fired(drive)
+    assert drive.state("schedules") == {"schedules": before["schedules"]}
+    assert drive.run(skip(drive.keys, "nightly", SLOT - 1, SPEC, now_ms=NOW)) is True
+    drive.redis.hdel(drive.keys.meta, "maxlen")
+    assert fired(drive) is True
+
+
+def test_full_server_refuses() -> None:
+    """Over maxmemory a schedule does not fire, and its slot stays."""
+    for engine, _ in servers.engines():
+        with servers.start(engine) as server:
+            drive = Drive(server.url, "n", "q")
+            drive.redis.hset(drive.keys.schedules, "nightly", SPEC)
+            drive.redis.config_set("maxmemory", 1)
+            with pytest.raises(OutOfMemoryError):
+                fired(drive)
+            assert drive.state() == {"schedules": {"nightly": SPEC.decode()}}
+            drive.close()
+
+
+def test_key_of_another_type_refuses(scheduled: Drive) -> None:
+    """A key that holds something else is named."""
+    drive = scheduled
+    parts = ["ready", "delayed", "wake", "meta", "stats", "schedules"]
+    keys = tuple(drive.base + part for part in parts)
+    drive.assert_broken(
+        parts, lambda: drive.call("fire", keys, NOW, "nightly", SLOT, SPEC, 0, 0, "q1 a ", "\nA")
+    )
+
+
+def test_bad_arguments_are_refused(scheduled: Drive) -> None:
+    """A slot, priority or time to live that is none fires nothing."""
+    drive = scheduled
+    parts = ["ready", "delayed", "wake", "meta", "stats", "schedules"]
+    keys = tuple(drive.base + part for part in parts)
+
+    def call(slot: Any = SLOT, priority: Any = 0, ttl: Any = 0, now: Any = NOW, *end: Any) -> Any:
+        end = end or ("q1 a ", "\nA")
+        return lambda: drive.call("fire", keys, now, "nightly", slot, SPEC, priority, ttl, *end)
+
+    drive.assert_refused_argument(
+        [call(slot=bad) for bad in BAD_NUMBERS]
+        + [call(priority=bad) for bad in [*BAD_NUMBERS, 10]]
+        + [call(ttl=bad) for bad in BAD_NUMBERS if bad != ""]
+        + [call(now="x"), call(SLOT, 0, 0, NOW, "q1 a ")]
+    )
+    drive.redis.hdel(drive.keys.meta, "test")
+    drive.assert_refused_argument([call()])
+
+
+def test_counter_that_is_no_number_does_not_stop_it(scheduled: Drive) -> None:
+    """The message is sent whatever the counters hold."""
+    scheduled.redis.hset(scheduled.keys.stats, "sent", "x")
+    assert fired(scheduled) is True
+    assert scheduled.state("ready") == {"ready": [own("a")]}

@@ -1,0 +1,116 @@
+"""inspect.lua: the sizes, ages, counters and attributes of a queue at one instant."""
+
+from __future__ import annotations
+
+from qworker.commands.upkeep import Inspection, inspect
+from tests import servers
+from tests.lua.drive import NOW, READY_PARTS, Drive, own
+
+
+def inspected(drive: Drive, at: int = NOW) -> Inspection:
+    """Inspect the queue."""
+    result: Inspection = drive.run(inspect(drive.keys, now_ms=at))
+    return result
+
+
+def test_queue_that_does_not_exist_is_empty(engine_drive: Drive) -> None:
+    """Nothing is nothing, and stays it."""
+    seen = inspected(engine_drive)
+    assert seen == Inspection(
+        queue=engine_drive.keys.queue,
+        now_ms=NOW,
+        ready_by_priority=(0,) * 10,
+        suspect=0,
+        delayed=0,
+        leases=0,
+        dead=0,
+        oldest_sent_ms=None,
+        next_due_ms=None,
+        next_deadline_ms=None,
+        stats={},
+        meta={"test": "1"},
+    )
+    assert (seen.ready, seen.unacked, seen.stored, seen.paused, seen.oldest_age_s) == (
+        0,
+        0,
+        0,
+        "",
+        0,
+    )
+    assert engine_drive.state() == {}
+
+
+def test_counts_every_state(engine_drive: Drive) -> None:
+    """Each place is counted, messages in leases by the counter, and the oldest head tells the age."""
+    drive = engine_drive
+    drive.send("u1", "u2", "u3")
+    drive.receive("L", 2)
+    drive.receive("M", 1, at=NOW - 5)
+    drive.send("a", "b", at=NOW + 3)
+    drive.send("p", priority=9, at=NOW + 2)
+    drive.send("d", "e", delay_ms=40)
+    drive.redis.rpush(drive.keys.suspect, own("s", NOW + 1))
+    drive.redis.xadd(drive.keys.dead, {"envelope": "x"})
+    drive.redis.hset(drive.keys.meta, "paused", "out")
+    before = drive.state()
+    seen = inspected(drive, at=NOW + 1501)
+    assert (seen.ready_by_priority, seen.suspect) == ((2, 0, 0, 0, 0, 0, 0, 0, 0, 1), 1)
+    assert (seen.delayed, seen.leases, seen.dead) == (2, 2, 1)
+    assert (seen.ready, seen.unacked, seen.stored, seen.paused) == (4, 3, 9, "out")
+    assert (seen.oldest_sent_ms, seen.oldest_age_s) == (NOW + 1, 1.5)
+    assert (seen.next_due_ms, seen.next_deadline_ms) == (NOW + 40, NOW + 29_995)
+    assert (seen.stats["received"], seen.meta["levels"]) == (3, "9")
+    assert drive.state() == before
+
+
+def test_content_of_others_breaks_nothing(drive: Drive) -> None:
+    """Foreign heads, infinite scores and counters that are no numbers are left out or told as numbers."""
+    drive.redis.rpush(drive.keys.ready[0], "hello")
+    drive.redis.rpush(drive.keys.ready[1], "q1 broken\n")
+    drive.redis.rpush(drive.keys.ready[2], '{"a": 1}')
+    drive.redis.rpush(drive.keys.ready[3], b"\xff")
+    drive.redis.zadd(drive.keys.delayed, {"x": "inf"})
+    drive.redis.zadd(drive.keys.unacked, {"x": "-inf"})
+    stats = {"a": "x", "b": "1.5", "c": "", "d": "--5", "e": "-", "f": "-5", "unacked": "-3"}
+    drive.redis.hset(drive.keys.stats, mapping=stats)
+    seen = inspected(drive)
+    assert seen.oldest_sent_ms is None
+    assert (seen.next_due_ms, seen.next_deadline_ms) == (2**53, -(2**53))
+    assert seen.stats == {"f": -5, "unacked": -3}
+    assert seen.unacked == 0
+
+
+def test_full_server_can_be_looked_at() -> None:
+    """Over maxmemory looking goes on."""
+    for engine, _ in servers.engines():
+        with servers.start(engine) as server:
+            drive = Drive(server.url, "n", "q")
+            drive.redis.config_set("maxmemory", 1)
+            assert inspected(drive).ready == 0
+            drive.close()
+
+
+def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
+    """A key that holds something else is named, so that an operator finds it."""
+    parts = [
+        "suspect",
+        "delayed",
+        "unacked",
+        "wake",
+        "dead",
+        "meta",
+        "stats",
+        "unique",
+        "cancelled",
+    ]
+    engine_drive.assert_broken(
+        [*READY_PARTS, *parts],
+        lambda: engine_drive.call("inspect", engine_drive.standard_keys(), NOW),
+    )
+
+
+def test_explicit_time_is_for_tests_alone(drive: Drive) -> None:
+    """Where meta.test is not set no clock of a client gets in."""
+    drive.redis.hdel(drive.keys.meta, "test")
+    assert drive.call("inspect", drive.standard_keys(), NOW) == ["ARG", "now"]
+    assert drive.call("inspect", drive.standard_keys(), "")[0] == "OK"

@@ -1,0 +1,146 @@
+"""split.lua: give one received message a lease and a visibility deadline of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qworker.commands.receiving import Outcomes, split
+from qworker.errors import LeaseUsedError
+from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
+
+
+def splitted(
+    drive: Drive, lease: str, index: int, new: str, visibility_ms: int = 5000, at: int = NOW
+) -> Any:
+    """Split a message off; its deadline ms."""
+    return drive.run(split(drive.keys, lease, index, new, visibility_ms, now_ms=at))
+
+
+def test_moves_a_message_to_a_lease_of_its_own(engine_drive: Drive) -> None:
+    """The message keeps its index, and with it whom an expiry blames; the others keep their deadline."""
+    drive = engine_drive
+    drive.send("a", "b", "c")
+    drive.receive("L")
+    before = drive.state("stats", "wake")
+    assert splitted(drive, "L", 2, "N", at=NOW + 10) == NOW + 5010
+    assert drive.state() == {
+        **before,
+        "lease:L": {"1": own("a"), "3": own("c")},
+        "lease:N": {"2": own("b")},
+        "unacked": {"L": NOW + 30_000, "N": NOW + 5010},
+    }
+
+
+def test_old_receipt_is_stale_and_the_new_one_counts(drive: Drive) -> None:
+    """After a split only the new receipt settles the message."""
+    drive.send("a", "b")
+    drive.receive("L")
+    splitted(drive, "L", 2, "N")
+    assert drive.settle(Outcomes("L", acks=[2])).counted == (False,)
+    assert drive.settle(Outcomes("N", acks=[2])).counted == (True,)
+    assert drive.state("unacked") == {"unacked": {"L": NOW + 30_000}}
+
+
+def test_last_message_takes_its_old_lease_along(drive: Drive) -> None:
+    """A lease that a split has emptied is gone with its deadline."""
+    drive.send("a")
+    drive.receive("L")
+    splitted(drive, "L", 0, "N", 1)
+    assert drive.state("unacked", "lease:L", "lease:N") == {
+        "unacked": {"N": NOW + 1},
+        "lease:N": {"0": own("a")},
+    }
+
+
+def test_visibility_0_is_over_at_once(drive: Drive) -> None:
+    """With no visibility left the message comes back at the next reap."""
+    drive.send("a", "b")
+    drive.receive("L")
+    assert splitted(drive, "L", 1, "N", 0) == NOW
+    drive.call("reap", drive.standard_keys("N"), NOW, 1000)
+    assert drive.state("ready", "unacked") == {
+        "ready": [own("a", receives=1, shared=1)],
+        "unacked": {"L": NOW + 30_000},
+    }
+
+
+def test_stale_receipt_splits_nothing(drive: Drive) -> None:
+    """Where the lease or the message is gone the answer is 0 and nothing is made."""
+    drive.send("a", "b")
+    drive.receive("L")
+    drive.settle(Outcomes("L", acks=[1]))
+    before = drive.state()
+    assert splitted(drive, "L", 1, "N") == 0
+    assert splitted(drive, "gone", 1, "N") == 0
+    assert drive.state() == before
+
+
+def test_repeated_split_is_answered_again(drive: Drive) -> None:
+    """A split whose reply was lost may be repeated: it finds its own work, and does not move the deadline."""
+    drive.send("a", "b")
+    drive.receive("L")
+    splitted(drive, "L", 2, "N")
+    before = drive.state()
+    assert splitted(drive, "L", 2, "N", at=NOW + 99) == NOW + 5000
+    assert drive.state() == before
+
+
+def test_used_lease_id_is_refused(drive: Drive) -> None:
+    """A lease that holds anything else is not added to."""
+    drive.send("a", "b", "c")
+    drive.receive("L", 2)
+    drive.receive("N", 1)
+    before = drive.state()
+    with pytest.raises(LeaseUsedError, match="'N'"):
+        splitted(drive, "L", 2, "N")
+    with pytest.raises(LeaseUsedError, match="'L'"):
+        splitted(drive, "L", 2, "L")
+    assert drive.state() == before
+
+
+def test_plain_message_keeps_the_id_of_its_delivery(drive: Drive) -> None:
+    """A plain message is named by the lease that delivered it, also after it moved to another."""
+    drive.redis.rpush(drive.keys.ready[0], '{"a": 1}', '{"a": 1}')
+    drive.receive("L")
+    splitted(drive, "L", 2, "N", at=NOW + 7)
+    assert drive.state("lease:N", "lease:L") == {
+        "lease:L": {"1": '{"a": 1}'},
+        "lease:N": {"2": own("L.2", NOW + 7, body='{"a": 1}')},
+    }
+
+
+def test_bad_arguments_are_refused(engine_drive: Drive) -> None:
+    """A visibility out of range or a key that names no lease changes nothing."""
+    drive = engine_drive
+    drive.send("a", "b")
+    drive.receive("L")
+    keys = (drive.keys.unacked, drive.keys.meta)
+    leases = (drive.keys.lease("L"), drive.keys.lease("N"))
+    drive.assert_refused_argument(
+        [
+            lambda bad=bad: drive.call("split", (*keys, *leases), NOW, "1", bad)
+            for bad in [*BAD_NUMBERS, 43_200_001]
+        ]
+        + [
+            lambda: drive.call("split", (*keys, *leases), "x", "1", 1000),
+            lambda: drive.call("split", (*keys, leases[0], drive.base + "x"), NOW, "1", 1000),
+            lambda: drive.call("split", (*keys, drive.base + "x", leases[1]), NOW, "1", 1000),
+            lambda: drive.call("split", (*keys, leases[0], leases[1] + " "), NOW, "1", 1000),
+        ]
+    )
+    drive.redis.hdel(drive.keys.meta, "test")
+    drive.assert_refused_argument([lambda: drive.call("split", (*keys, *leases), NOW, "1", 1000)])
+
+
+def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
+    """A key that holds something else is named, the leases included."""
+    drive = engine_drive
+    drive.send("a", "b")
+    drive.receive("L")
+    keys = (drive.keys.unacked, drive.keys.meta, drive.keys.lease("L"), drive.keys.lease("N"))
+    drive.assert_broken(
+        ["unacked", "meta", "lease:L", "lease:N"],
+        lambda: drive.call("split", keys, NOW, "1", 1000),
+    )

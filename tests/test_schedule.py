@@ -1,0 +1,250 @@
+"""Schedules: their slots, also where the clock changes, and every schedule that is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from qworker.errors import InvalidOptionError
+from qworker.schedule import Cron, Every, cron, every, parse_schedule
+
+VIENNA = "Europe/Vienna"
+HOUR_MS = 3_600_000
+
+
+def ms(text: str) -> int:
+    """Milliseconds of an ISO time with its offset."""
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def slots(schedule: Cron | Every, first: str, last: str) -> list[str]:
+    """The slots after `first` up to `last`, as times of UTC."""
+    found, now = [], ms(first)
+    while (now := schedule.next_after_ms(now)) <= ms(last):
+        found.append(datetime.fromtimestamp(now / 1000, UTC).strftime("%d %H:%M"))
+    return found
+
+
+class TestCron:
+    def test_slots_are_strictly_after_and_at_or_before_now(self):
+        """The next slot is after now, the previous one at or before it."""
+        schedule = cron("*/5 * * * *")
+        noon = ms("2024-05-01T12:00:00Z")
+        assert schedule.next_after_ms(noon) == noon + 300_000
+        assert schedule.next_after_ms(noon - 1) == noon
+        assert schedule.previous_ms(noon) == noon
+        assert schedule.previous_ms(noon - 1) == noon - 300_000
+
+    def test_a_time_of_day_is_one_of_its_zone(self):
+        """A time of day is one of its zone."""
+        assert slots(
+            cron("30 9 * * MON", tz=VIENNA), "2024-05-01T00:00:00Z", "2024-05-14T00:00:00Z"
+        ) == [
+            "06 07:30",
+            "13 07:30",
+        ]
+        assert slots(cron("30 9 * * MON"), "2024-05-01T00:00:00Z", "2024-05-07T00:00:00Z") == [
+            "06 09:30"
+        ]
+
+    def test_a_time_that_spring_skips_runs_right_after_the_gap(self):
+        """A time that spring skips runs once, right after the gap."""
+        schedule = cron("30 2 * * *", tz=VIENNA)
+        assert slots(schedule, "2024-03-30T00:00:00Z", "2024-04-01T12:00:00Z") == [
+            "30 01:30",
+            "31 01:00",
+            "01 00:30",
+        ]
+        assert schedule.previous_ms(ms("2024-03-31T12:00:00Z")) == ms("2024-03-31T01:00:00Z")
+
+    def test_a_time_that_autumn_repeats_runs_once(self):
+        """A time that autumn repeats runs once, in the first pass."""
+        schedule = cron("30 2 * * *", tz=VIENNA)
+        assert slots(schedule, "2024-10-26T12:00:00Z", "2024-10-28T12:00:00Z") == [
+            "27 00:30",
+            "28 01:30",
+        ]
+
+    def test_the_second_pass_of_an_hour_knows_what_ran_in_the_first(self):
+        """In the second pass of an hour the slot of the first is past, not next."""
+        schedule = cron("30 2 * * *", tz=VIENNA)
+        second_pass = ms("2024-10-27T02:10:00+01:00")
+        assert schedule.previous_ms(second_pass) == ms("2024-10-27T02:30:00+02:00")
+        assert schedule.next_after_ms(second_pass) == ms("2024-10-28T02:30:00+01:00")
+
+    def test_intervals_go_by_the_time_that_really_passes(self):
+        """With a star in minute or hour a change of the clock neither skips nor repeats a slot."""
+        half_hours = cron("*/30 * * * *", tz=VIENNA)
+        assert len(slots(half_hours, "2024-03-30T23:00:00Z", "2024-03-31T22:00:00Z")) == 46
+        assert len(slots(half_hours, "2024-10-26T22:00:00Z", "2024-10-27T23:00:00Z")) == 50
+
+    def test_leap_days_come(self):
+        """Leap days come."""
+        assert cron("0 0 29 2 *").next_after_ms(ms("2024-03-01T00:00:00Z")) == ms(
+            "2028-02-29T00:00:00Z"
+        )
+
+    @given(
+        expression=st.sampled_from(
+            [
+                "*/5 * * * *",
+                "30 2 * * *",
+                "0 * * * *",
+                "15 2,3 * * *",
+                "10,50 2 * * *",
+                "0 3 * * *",
+                "30 2 * * 0",
+                "5 */2 * * *",
+                "0-59 2 * * *",
+                "0 0 1 * *",
+            ]
+        ),
+        zone=st.sampled_from([VIENNA, "UTC", "America/New_York", "Australia/Lord_Howe"]),
+        day=st.sampled_from(
+            ["2024-03-31", "2024-10-27", "2024-03-10", "2024-11-03", "2024-04-07", "2024-10-06"]
+        ),
+        offset_ms=st.integers(-30 * HOUR_MS, 30 * HOUR_MS),
+    )
+    @example("30 2 * * *", VIENNA, "2024-10-27", int(1.4 * HOUR_MS))
+    def test_slots_are_one_chain_from_both_sides(self, expression, zone, day, offset_ms):
+        """Looked at from any moment, the slots are one chain: nothing is skipped or seen twice."""
+        schedule = cron(expression, tz=zone)
+        now = ms(f"{day}T00:00:00Z") + offset_ms
+        before, after = schedule.previous_ms(now), schedule.next_after_ms(now)
+        assert before <= now < after
+        assert schedule.next_after_ms(before) == after
+        assert schedule.next_after_ms(before - 1) == before
+        assert schedule.previous_ms(after) == after
+        assert schedule.previous_ms(after - 1) == before
+
+    @pytest.mark.parametrize(
+        ("expression", "problem"),
+        [
+            pytest.param("61 * * * *", "minute '61' of '61 * * * *' is wrong", id="minute"),
+            pytest.param("* 24 * * *", "hour '24'", id="hour"),
+            pytest.param("* * 0 * *", "day-of-month '0'", id="day of month"),
+            pytest.param("* * * 13 *", "month '13'", id="month"),
+            pytest.param("* * * * 8", "day-of-week '8'", id="day of week"),
+            pytest.param("5-1 * * * *", "minute '5-1'", id="range backwards"),
+            pytest.param("*/0 * * * *", "minute '*/0'", id="step zero"),
+            pytest.param("1,,2 * * * *", "minute '1,,2'", id="empty item"),
+            pytest.param("-1 * * * *", "minute '-1'", id="negative"),
+            pytest.param("٥ * * * *", "minute '\\u0665'", id="Arabic digit"),
+            pytest.param("* * ? * *", "day-of-month '?'", id="question mark"),
+            pytest.param("* * 30 2 *", "'* * 30 2 *' matches no day", id="30 February"),
+            pytest.param("0 0 31 4,6 *", "matches no day", id="31 April"),
+            pytest.param("* * * *", "has 4 fields", id="four fields"),
+            pytest.param("0 * * * * *", "has 6 fields", id="six fields"),
+            pytest.param("", "has 0 fields", id="empty"),
+            pytest.param("@daily", "has 1 fields", id="nickname"),
+            pytest.param("*/" + "9" * 5000 + " * * * *", "in 5010 characters", id="5000 digits"),
+            pytest.param(5, "5 is not a str", id="number"),
+            pytest.param(None, "None is not a str", id="None"),
+        ],
+    )
+    def test_a_wrong_expression_says_what_is_wrong(self, expression, problem):
+        """A wrong expression says what is wrong, and never at length."""
+        with pytest.raises(InvalidOptionError) as caught:
+            cron(expression)
+        assert caught.value.field == "cron"
+        assert problem in caught.value.problem
+        assert len(str(caught.value)) < 400
+
+    @pytest.mark.parametrize(
+        ("tz", "text"),
+        [
+            pytest.param("Europe/Wien", "did you mean 'Europe/Vienna'?", id="near"),
+            pytest.param("../etc/passwd", "is no time zone", id="path"),
+            pytest.param("/etc/passwd", "is no time zone", id="absolute path"),
+            pytest.param("Europe", "is no time zone", id="folder"),
+            pytest.param("", "is no time zone", id="empty"),
+            pytest.param("a\0b", "is no time zone", id="NUL"),
+            pytest.param("x" * 5000, "is no time zone", id="long"),
+            pytest.param(None, "None is not a str", id="None"),
+            pytest.param(UTC, "is not a str", id="tzinfo"),
+        ],
+    )
+    def test_an_unknown_zone_is_refused(self, tz, text):
+        """An unknown zone is refused, with the nearest one."""
+        with pytest.raises(InvalidOptionError) as caught:
+            cron("* * * * *", tz=tz)
+        assert caught.value.field == "tz"
+        assert text in str(caught.value)
+
+
+class TestEvery:
+    def test_slots_are_multiples_since_1970(self):
+        """Slots are multiples of the interval since 1970, for whoever asks."""
+        schedule = every("30s")
+        assert schedule.next_after_ms(60_000) == 90_000
+        assert schedule.next_after_ms(59_999) == 60_000
+        assert schedule.previous_ms(60_000) == 60_000
+        assert schedule.previous_ms(59_999) == 30_000
+
+    def test_a_change_of_the_clock_is_nothing(self):
+        """A change of the clock is nothing to an interval."""
+        assert slots(every("12h"), "2024-03-30T12:00:00Z", "2024-04-01T00:00:00Z") == [
+            "31 00:00",
+            "31 12:00",
+            "01 00:00",
+        ]
+
+    def test_equal_intervals_are_equal(self):
+        """Equal intervals are equal, however written."""
+        assert every(90) == every("90s") == every("1.5m") == every(timedelta(seconds=90))
+
+    @pytest.mark.parametrize(
+        "interval", ["999ms", 0, -5, "367d", "soon", None, True, float("nan"), float("inf")]
+    )
+    def test_an_interval_out_of_range_is_refused(self, interval):
+        """An interval out of range is refused."""
+        with pytest.raises(InvalidOptionError) as caught:
+            every(interval)
+        assert caught.value.field == "every"
+
+
+class TestSpec:
+    @pytest.mark.parametrize(
+        ("schedule", "spec"),
+        [
+            (cron("  */5  * * * * ", tz=VIENNA), "cron */5 * * * * tz=Europe/Vienna missed=once"),
+            (cron("0 2 LW * MON#2", missed="all"), "cron 0 2 LW * MON#2 tz=UTC missed=all"),
+            (every("120s", missed="skip"), "every 2m missed=skip"),
+        ],
+    )
+    def test_a_spec_is_read_back(self, schedule, spec):
+        """A schedule is written as text and read back from it."""
+        assert schedule.spec == spec
+        assert parse_schedule(spec) == schedule
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            "",
+            "cron",
+            "cron * * * * *",
+            "cron * * * * tz=UTC missed=once",
+            "cron * * * * * tz=Nowhere missed=once",
+            "every 30s",
+            "every 30s missed=never",
+            "every x missed=once",
+            "at 5pm missed=once",
+            "every 30s missed=once\n",
+            "cron " + "* " * 5000 + "tz=UTC missed=once",
+        ],
+    )
+    def test_a_spec_that_is_none_is_refused(self, spec):
+        """A spec that is none is refused."""
+        with pytest.raises(InvalidOptionError):
+            parse_schedule(spec)
+
+    @pytest.mark.parametrize("missed", ["never", "", None, 1, ["once"]])
+    def test_an_unknown_policy_is_refused(self, missed):
+        """An unknown policy for missed runs is refused."""
+        for make in (lambda: cron("* * * * *", missed=missed), lambda: every("30s", missed=missed)):
+            with pytest.raises(InvalidOptionError) as caught:
+                make()
+            assert caught.value.field == "missed"
