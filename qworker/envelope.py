@@ -57,57 +57,81 @@ def tail(body: bytes, flags: dict[str, str] | None = None) -> bytes:
 
 
 class Envelope:
-    """A parsed envelope. Times are ms since 1970 by the server's clock."""
+    """A parsed envelope. Times are ms since 1970 by the server's clock.
 
-    __slots__ = ("_flags", "body", "id", "nacks", "receives", "sent_ms", "shared", "timeouts")
+    The header is checked as a whole when it is parsed; its parts are converted when they are asked for, because most
+    messages are handled without anybody asking.
+    """
 
-    def __init__(
-        self,
-        message_id: str,
-        sent_ms: int,
-        receives: int,
-        nacks: int,
-        timeouts: int,
-        shared: int,
-        flags: bytes,
-        body: bytes,
-    ) -> None:
-        self.id = message_id
-        self.sent_ms = sent_ms
-        self.receives = receives
-        self.nacks = nacks
-        self.timeouts = timeouts
-        self.shared = shared
-        self._flags = flags
-        self.body = body
+    __slots__ = ("_match",)
+
+    def __init__(self, match: re.Match[bytes]) -> None:
+        self._match = match
 
     @classmethod
     def parse(cls, item: bytes) -> Envelope | None:
         """Read an own item; None where the header does not match (plain, newer and foreign items)."""
         match = _HEADER.match(item)
-        if match is None:
-            return None
-        message_id, sent_ms, receives, nacks, timeouts, shared, flags = match.groups()
-        return cls(
-            message_id.decode(),
-            int(sent_ms),
-            int(receives),
-            int(nacks),
-            int(timeouts),
-            int(shared),
-            flags,
-            item[match.end() :],
-        )
+        return None if match is None else cls(match)
+
+    @classmethod
+    def adopt(cls, message_id: str, sent_ms: int, item: bytes) -> Envelope:
+        """Give a plain item the envelope of a first delivery."""
+        envelope = cls.parse(f"q1 {message_id} {sent_ms} 0 0 0 0\n".encode() + item)
+        assert envelope is not None
+        return envelope
+
+    @property
+    def id(self) -> str:
+        """The message id."""
+        return self._match[1].decode()
+
+    @property
+    def sent_ms(self) -> int:
+        """When it was sent."""
+        return int(self._match[2])
+
+    @property
+    def receives(self) -> int:
+        """Deliveries that have ended."""
+        return int(self._match[3])
+
+    @property
+    def nacks(self) -> int:
+        """Deliveries that failed by somebody's word."""
+        return int(self._match[4])
+
+    @property
+    def timeouts(self) -> int:
+        """Deliveries that ended in nobody's word, alone."""
+        return int(self._match[5])
+
+    @property
+    def shared(self) -> int:
+        """Deliveries lost in company."""
+        return int(self._match[6])
+
+    @property
+    def first_try(self) -> bool:
+        """Whether nothing counts against max receives yet; cheaper than `nacks` and `timeouts`."""
+        match = self._match
+        return match[4] == b"0" and match[5] == b"0"
+
+    @property
+    def body(self) -> bytes:
+        """The body."""
+        match = self._match
+        return match.string[match.end() :]
+
+    @property
+    def has_flags(self) -> bool:
+        """Whether there is any flag."""
+        return self._match[7] != b""
 
     @property
     def flags(self) -> dict[str, str]:
         """All flags, decoded."""
         return {
             part[:1].decode(): unquote(part[2:].decode("utf-8", "replace"))
-            for part in self._flags.split(b" ")[1:]
+            for part in self._match[7].split(b" ")[1:]
         }
-
-    @property
-    def has_flags(self) -> bool:
-        """Whether there is any flag; cheap, for the hot path."""
-        return bool(self._flags)

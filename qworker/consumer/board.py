@@ -22,8 +22,10 @@ import mmap
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Final
 
 __all__ = [
@@ -71,21 +73,20 @@ BUCKETS_S: Final = (
 _HEADER_BYTES: Final = 256
 _LEASE_HEAD_BYTES: Final = 128
 _LEASE_BYTES: Final = _LEASE_HEAD_BYTES + 1024
-_RUNNING_BYTES: Final = 32
+_RUNNING_WORDS: Final = 4
+_RUNNING_BYTES: Final = 8 * _RUNNING_WORDS
 _TASK_WORDS: Final = 64
 _BUCKETS: Final = len(BUCKETS_S) + 1
 # Offsets in a task block, in words.
 _RUN_AT: Final = 8
 _WAIT_AT: Final = _RUN_AT + _BUCKETS + 1
 
-if hasattr(time, "CLOCK_BOOTTIME"):
-
-    def boot_time() -> float:
-        """Seconds of a clock that never jumps and counts suspended time."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:  # macOS: its monotonic clock counts suspended time where the system offers it
-    boot_time = time.monotonic
+#: Seconds of a clock that never jumps and counts suspended time (on macOS: where the system offers it).
+boot_time: Final[Callable[[], float]] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
+)
 
 
 class Mark(IntEnum):
@@ -148,6 +149,7 @@ class Board:
         self.leases = slots + 32
         self._lease_at = _HEADER_BYTES
         self._running_at = self._lease_at + self.leases * _LEASE_BYTES
+        self._running_word = self._running_at // 8
         self._task_at = self._running_at + slots * _RUNNING_BYTES
         size = self._task_at + MAX_TASKS * _TASK_WORDS * 8
         # A sparse file: pages that nobody touches cost nothing.
@@ -337,19 +339,20 @@ class Board:
 
     def running_at(self, slot: int) -> int:
         """Where a running slot begins, in words: lease and place + 1 (0: nothing runs), task, start, limit."""
-        return (self._running_at + slot * _RUNNING_BYTES) // 8
+        return self._running_word + slot * _RUNNING_WORDS
 
     def begin(self, slot: int, lease: int, place: int, task: int, now: float, limit: float) -> None:
         """Note that a handler begins; `limit` is when it must have ended, 0 for never."""
-        at = self.running_at(slot)
-        self.words[at + 1] = task
-        self.floats[at + 2] = now
-        self.floats[at + 3] = limit
-        self.words[at] = (lease << 16) + place + 1
+        at = self._running_word + slot * _RUNNING_WORDS
+        words, floats = self.words, self.floats
+        words[at + 1] = task
+        floats[at + 2] = now
+        floats[at + 3] = limit
+        words[at] = (lease << 16) + place + 1
 
     def end(self, slot: int) -> None:
         """Note that the handler of a slot has ended."""
-        self.words[self.running_at(slot)] = 0
+        self.words[self._running_word + slot * _RUNNING_WORDS] = 0
 
     def running(self) -> list[RunningView]:
         """Copy the slots in which a handler runs."""

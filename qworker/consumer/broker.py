@@ -142,6 +142,7 @@ class Broker:
         self._options = options
         self._groups = Groups(runner)
         self._at_most_once = any(task.task_options.at_most_once for task in runner.tasks.values())
+        self._plain = len(executors) == 1 and not (self._groups.needed or self._at_most_once)
         self._leases: dict[int, Lease] = {}
         self._free_slots = deque(range(self._board.leases))
         self._local: deque[Delivery] = deque()
@@ -411,6 +412,12 @@ class Broker:
     def _start_local(self) -> None:
         if not self._local and not self._groups:
             return
+        if self._plain:
+            # One executor and nothing to be sorted: the batch goes over as it is.
+            ready, self._local = self._local, deque()
+            self._running += len(ready)
+            self._executors[0].submit(ready)
+            return
         work: dict[int, list[Any]] = {}
         batching = self._groups.needed
         if self._at_most_once:
@@ -474,10 +481,12 @@ class Broker:
         """Take what has ended from the executors."""
         for executor in self._executors:
             done = executor.done
+            take, account = done.popleft, self._account
+            number = 0
             while done:
-                delivery = done.popleft()
-                self._running -= 1
-                self._account(delivery)
+                account(take())
+                number += 1
+            self._running -= number
 
     def _account(self, delivery: Delivery) -> None:
         lease = delivery.lease
@@ -500,6 +509,7 @@ class Broker:
         outcomes: list[Outcomes] = []
         for lease in self._leases.values():
             if lease.queue is queue and lease.outcomes and len(told) < 64:
+                self._measures.learn(lease)
                 taken, number = lease.take_outcomes()
                 told.append((lease, number))
                 outcomes.append(taken)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Context", "current", "running"]
+__all__ = ["Context", "Contextual", "current", "running"]
 
 
 class Context:
@@ -74,10 +74,18 @@ class Context:
         return self.flags.get("w")
 
 
+class Contextual(Protocol):
+    """What has a context when it is asked for it."""
+
+    def context(self) -> Context:
+        """What the handler can know of its message."""
+
+
 #: The delivery that runs in this thread or coroutine.
-running: ContextVar[Context | None] = ContextVar("qworker_running", default=None)
+running: ContextVar[Contextual | None] = ContextVar("qworker_running", default=None)
 
 
 def current() -> Context | None:
     """Return the delivery that runs here; None outside of handlers and in batch handlers."""
-    return running.get()
+    delivery = running.get()
+    return None if delivery is None else delivery.context()

@@ -33,6 +33,8 @@ class Lease:
         "queue",
         "recall_at",
         "slot",
+        "took",
+        "took_s",
     )
 
     def __init__(
@@ -47,6 +49,9 @@ class Lease:
         self.outcomes = Outcomes(batch.lease_id)
         #: Something of the lease was settled or given up already: '*' would not be all of it.
         self.partly = False
+        #: Handlers of the lease that have ended since the pace was last told, and their seconds.
+        self.took = 0
+        self.took_s = 0.0
         self.marks_at = board.marks_at(slot)
         self.recall_at = board.lease_base(slot) + 1
         self.deadline_at = board.deadline_at(slot)
@@ -69,29 +74,25 @@ class Lease:
 class Delivery:
     """One message in hand. `kind` says how it ended, in the letters of `lua/lib/settle.lua` ('a' ack)."""
 
-    __slots__ = (
-        "_envelope",
-        "acked",
-        "args",
-        "asyncio_task",
-        "body",
-        "cancelled_for",
-        "delay_ms",
-        "error",
-        "index",
-        "item",
-        "kind",
-        "kwargs",
-        "lease",
-        "limit",
-        "mark_at",
-        "outcome",
-        "place",
-        "reason",
-        "started",
-        "task",
-        "took_s",
-    )
+    # No slots: what most deliveries never change stands in the class, and making one sets five fields.
+    _envelope: Envelope | None = None
+    _context: Context | None = None
+    task: Task[..., Any] | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    kind = ""
+    outcome = 0
+    delay_ms = 0
+    reason = ""
+    error = ("", "")
+    #: Seconds of `boot_time`; the limit is 0 where there is none.
+    started = 0.0
+    limit = 0.0
+    took_s = 0.0
+    cancelled_for = ""
+    asyncio_task: Any = None
+    #: Acked before its start (at most once): its end is told to nobody.
+    acked = False
 
     def __init__(self, lease: Lease, place: int, index: str, item: bytes) -> None:
         self.lease = lease
@@ -99,32 +100,17 @@ class Delivery:
         self.index = index
         self.item = item
         self.mark_at = lease.marks_at + place
-        self._envelope: Envelope | None = None
-        self.task: Task[..., Any] | None = None
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] = {}
-        self.kind = ""
-        self.outcome = 0
-        self.delay_ms = 0
-        self.reason = ""
-        self.error = ("", "")
-        self.started = 0.0
-        self.took_s = 0.0
-        self.limit = 0.0
-        self.cancelled_for = ""
-        self.asyncio_task: Any = None
-        #: Acked before its start (at most once): its end is told to nobody.
-        self.acked = False
 
     def envelope(self) -> Envelope | None:
         """Read the header, once; None for a foreign item."""
-        if self._envelope is None:
-            self._envelope = Envelope.parse(self.item)
-            if self._envelope is None and kind_of(self.item) is Kind.PLAIN:
-                self._envelope = Envelope(
-                    f"{self.lease.id}.{self.index}", self.lease.now_ms, 0, 0, 0, 0, b"", self.item
-                )
-        return self._envelope
+        envelope = self._envelope
+        if envelope is None:
+            envelope = Envelope.parse(self.item)
+            if envelope is None and kind_of(self.item) is Kind.PLAIN:
+                name = f"{self.lease.id}.{self.index}"
+                envelope = Envelope.adopt(name, self.lease.now_ms, self.item)
+            self._envelope = envelope
+        return envelope
 
     def has_unique(self) -> bool:
         """Whether the message holds a unique key."""
@@ -132,17 +118,20 @@ class Delivery:
         return envelope is not None and envelope.has_flags and "u" in envelope.flags
 
     def context(self) -> Context:
-        """What the handler can know of its message."""
-        envelope = self.envelope()
-        assert envelope is not None
-        return Context(
-            self.lease.queue.name,
-            self.task.name if self.task else "",
-            envelope.id,
-            sent_ms=envelope.sent_ms,
-            receive_count=envelope.receives + 1,
-            nacks=envelope.nacks,
-            timeouts=envelope.timeouts,
-            flags=envelope.flags if envelope.has_flags else {},
-            body=envelope.body,
-        )
+        """What the handler can know of its message; made when it is first asked for."""
+        context = self._context
+        if context is None:
+            envelope = self.envelope()
+            assert envelope is not None
+            context = self._context = Context(
+                self.lease.queue.name,
+                self.task.name if self.task else "",
+                envelope.id,
+                sent_ms=envelope.sent_ms,
+                receive_count=envelope.receives + 1,
+                nacks=envelope.nacks,
+                timeouts=envelope.timeouts,
+                flags=envelope.flags if envelope.has_flags else {},
+                body=envelope.body,
+            )
+        return context

@@ -55,10 +55,11 @@ class Inline:
 
     def submit(self, work: Sequence[Any]) -> None:
         """Run all of the work now."""
-        runner, clock, done, between = self._runner, self._runner.clock, self.done, self._between
+        runner, slot, done, between = self._runner, self._slot, self.done, self._between
+        now = runner.clock()
         for each in work:
-            _run_one(runner, self._slot, each, done)
-            between(clock())
+            now = _run_one(runner, slot, each, done, now)
+            between(now)
 
     def lost(self, lease_slot: int) -> None:
         """Nothing can be done: the handler has the thread."""
@@ -102,7 +103,7 @@ class Threads:
     def _run(self, slot: int) -> None:
         get, notify, runner, done = self._work.get, self._notify, self._runner, self.done
         while (work := get()) is not None:
-            _run_one(runner, slot, work, done)
+            _run_one(runner, slot, work, done, runner.clock())
             notify()
 
 
@@ -226,17 +227,19 @@ def _begin(runner: Runner, slot: int, delivery: Delivery, now: float) -> bool:
     return True
 
 
-def _run_one(runner: Runner, slot: int, work: Any, done: deque[Delivery]) -> None:
+def _run_one(runner: Runner, slot: int, work: Any, done: deque[Delivery], now: float) -> float:
+    """Run one piece of work from `now` on; returns the time when it had ended."""
     if isinstance(work, list):
         run_group(runner, slot, work)
         done.extend(work)
-        return
-    now = runner.clock()
+        return runner.clock()
     if _begin(runner, slot, work, now):
         runner.call(work)
-        work.took_s = runner.clock() - now
+        begun, now = now, runner.clock()
+        work.took_s = now - begun
         runner.board.end(slot)
     done.append(work)
+    return now
 
 
 async def _arun_one(runner: Runner, slot: int, work: Any, done: deque[Delivery]) -> None:

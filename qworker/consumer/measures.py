@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qworker.consumer.board import BUCKETS_S, OUTCOMES, Board
 
 if TYPE_CHECKING:
-    from qworker.consumer.delivery import Delivery
+    from qworker.consumer.delivery import Delivery, Lease
+    from qworker.consumer.task import Task
 
 __all__ = ["Measures"]
 
 _BUCKETS: Final = len(BUCKETS_S) + 1
+#: Kinds of end of what was given back or left to others.
+_NOT_STARTED: Final = ("-", "l")
 
 
 class _TaskCounts:
-    __slots__ = ("outcomes", "run", "run_s", "wait", "wait_s")
+    __slots__ = ("number", "outcomes", "run", "run_s", "wait", "wait_s")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.outcomes = [0] * len(OUTCOMES)
         self.run = [0] * _BUCKETS
         self.wait = [0] * _BUCKETS
@@ -32,45 +36,51 @@ class Measures:
     def __init__(self, board: Board, numbers: dict[str, int]) -> None:
         self._board = board
         self._numbers = numbers
-        self._tasks: dict[str, _TaskCounts] = {}
-        self._handled = 0
-        self._failed = 0
+        self._tasks: dict[Task[..., Any], _TaskCounts] = {}
 
     def note(self, delivery: Delivery) -> None:
         """Count one delivery that has ended."""
         task = delivery.task
-        if task is None or not delivery.started or delivery.kind in ("-", "l"):
+        if task is None or delivery.kind in _NOT_STARTED:
             return
-        counts = self._tasks.get(task.name)
+        counts = self._tasks.get(task)
         if counts is None:
-            counts = self._tasks[task.name] = _TaskCounts()
+            counts = self._tasks[task] = _TaskCounts(self._numbers[task.name])
         counts.outcomes[delivery.outcome] += 1
         took_s = delivery.took_s
+        if not took_s:
+            return  # it ended before its handler
         counts.run[bisect_left(BUCKETS_S, took_s)] += 1
         counts.run_s += took_s
-        self._handled += 1
-        if delivery.outcome in (1, 2):
-            self._failed += 1
+        lease = delivery.lease
         envelope = delivery.envelope()
         if envelope is not None:
-            lease = delivery.lease
             wait_s = (lease.now_ms - envelope.sent_ms) / 1000
             counts.wait[bisect_left(BUCKETS_S, wait_s)] += 1
             counts.wait_s += wait_s
-        delivery.lease.queue.learn(took_s, 1)
+        lease.took_s += took_s
+        lease.took += 1
+
+    def learn(self, lease: Lease) -> None:
+        """Take what the messages of a lease took into the pace of their queue."""
+        if lease.took:
+            lease.queue.learn(lease.took_s, lease.took)
+            lease.took_s, lease.took = 0.0, 0
 
     def write(self) -> None:
         """Write to the board what was added up since the last time."""
-        if not self._handled:
+        if not self._tasks:
             return
-        for name, counts in self._tasks.items():
+        handled = failed = 0
+        for counts in self._tasks.values():
             self._board.add(
-                self._numbers[name],
+                counts.number,
                 counts.outcomes,
                 (counts.run, counts.run_s),
                 (counts.wait, counts.wait_s),
             )
+            handled += sum(counts.outcomes)
+            failed += counts.outcomes[1] + counts.outcomes[2]
         self._tasks.clear()
-        self._board.handled += self._handled
-        self._board.failed += self._failed
-        self._handled = self._failed = 0
+        self._board.handled += handled
+        self._board.failed += failed

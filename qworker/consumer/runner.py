@@ -90,8 +90,7 @@ class Runner:
         if task is None:
             return self._unknown_task(delivery, call.task)
         delivery.task = task
-        tried = envelope.nacks + envelope.timeouts
-        if tried and tried >= self._limit(delivery):
+        if not envelope.first_try and envelope.nacks + envelope.timeouts >= self._limit(delivery):
             return self._end(delivery, "b", _BURIED, reason="max_receives")
         try:
             delivery.args, delivery.kwargs = task.signature.decode(call.args, call.kwargs)
@@ -141,10 +140,10 @@ class Runner:
         """Run a sync handler; the delivery knows afterwards how it ended. Raises nothing."""
         task = delivery.task
         assert task is not None
-        token = running.set(delivery.context())
+        token = running.set(delivery)
         try:
             if self._middleware:
-                self._before()
+                self._before(delivery)
             task.function(*delivery.args, **delivery.kwargs)
         except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
             self.fail(delivery, error)
@@ -159,10 +158,10 @@ class Runner:
         """Run an async handler, as `call` does; passes on a cancellation that nobody here asked for."""
         task = delivery.task
         assert task is not None
-        token = running.set(delivery.context())
+        token = running.set(delivery)
         try:
             if self._middleware:
-                self._before()
+                self._before(delivery)
             await task.function(*delivery.args, **delivery.kwargs)
         except BaseException as error:  # noqa: BLE001
             if delivery.cancelled_for == "time_limit":
@@ -176,15 +175,13 @@ class Runner:
             self._after(delivery)
         running.reset(token)
 
-    def _before(self) -> None:
-        context = running.get()
-        assert context is not None
+    def _before(self, delivery: Delivery) -> None:
+        context = delivery.context()
         for each in self._middleware:
             each.before(context)
 
     def _after(self, delivery: Delivery) -> None:
-        context = running.get()
-        assert context is not None
+        context = delivery.context()
         for each in reversed(self._middleware):
             try:
                 each.after(context, OUTCOMES[delivery.outcome], None)
