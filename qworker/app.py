@@ -13,8 +13,9 @@ from qworker.aqueue import AsyncQueue
 from qworker.client import Client
 from qworker.connection import ConnectionFactory
 from qworker.consumer.middleware import Middleware
-from qworker.consumer.task import Task, TaskOptions
+from qworker.consumer.task import TASK_OPTIONS, Task, TaskOptions
 from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskError
+from qworker.fields import unknown_option
 from qworker.names import check_namespace, check_schedule
 from qworker.queue import Queue
 from qworker.schedule import Schedule
@@ -85,10 +86,7 @@ class QWorker:
 
     def task(
         self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
+        *function: Callable[..., Any],
         **options: Any,
     ) -> Any:
         """Register a function as a task; the result is still callable as the function.
@@ -101,6 +99,11 @@ class QWorker:
 
         Raises `InvalidNameError`, `InvalidOptionError`, and for parameters that cannot be typed, on decoration.
         """
+
+        name = options.pop("name", None)
+        for each in options:
+            if each not in TASK_OPTIONS:
+                raise unknown_option("task option", each, TASK_OPTIONS)
 
         def register(decorated: Callable[..., Any]) -> Task[..., Any]:
             chosen = name if name is not None else decorated.__name__
@@ -115,7 +118,7 @@ class QWorker:
             self.tasks[chosen] = task
             return task
 
-        return register if function is None else register(function)
+        return register(*function) if function else register
 
     def schedule(
         self, schedule: Schedule, *, name: str | None = None

@@ -139,7 +139,7 @@ class RunOptions(Options):
         SizeKind("a child is replaced above", minimum=32 * 2**20, maximum=2**50, zero="never"),
     ] = 0
     metrics_host: Annotated[str, _METRICS_HOST] = "127.0.0.1"
-    metrics_port: Annotated[int, _METRICS_PORT] = 9191
+    metrics_port: Annotated[int, _METRICS_PORT] = 9464
     reaper: Annotated[bool, FlagKind("carry a reaper")] = True
     visibility: Annotated[
         Duration | None,
@@ -194,7 +194,7 @@ class DaemonOptions(Options):
         Duration, DurationKind("longest wait between passes", minimum_ms=10, maximum_ms=HOUR_MS)
     ] = "1s"
     metrics_host: Annotated[str, _METRICS_HOST] = "127.0.0.1"
-    metrics_port: Annotated[int, _METRICS_PORT] = 9190
+    metrics_port: Annotated[int, _METRICS_PORT] = 9465
     durability: Annotated[
         str,
         ChoiceKind("what a server that can lose messages means", choices=("strict", "warn", "off")),

@@ -50,7 +50,8 @@ def configure_logs(format: str = "auto", level: str = "info", *, fd: int | None 
     """Set up structlog and `logging` for this process.
 
     `format` auto: JSON, or coloured text where the log goes to a terminal (NO_COLOR is honoured); text and console are
-    the same. `fd` is the file descriptor to write to; None is stderr. Raises `InvalidOptionError` for another format or level.
+    the same. `fd` is the file descriptor to write to; None is stderr. Raises `InvalidOptionError` for another format
+    or level.
     """
     if format not in FORMATS:
         raise InvalidOptionError(

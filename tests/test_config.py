@@ -98,7 +98,7 @@ class TestDefaults:
         assert (options.grace_ms, options.watchdog_ms) == (25_000, 60_000)
         assert (options.metrics_host, options.metrics_port, options.reaper) == (
             "127.0.0.1",
-            9191,
+            9464,
             True,
         )
         assert (options.max_messages, options.max_rss, options.burst, options.reload) == (
@@ -114,7 +114,7 @@ class TestDefaults:
         assert (options.tick_ms, options.metrics_host, options.metrics_port) == (
             1000,
             "127.0.0.1",
-            9190,
+            9465,
         )
         assert options.durability == "warn"
 
@@ -327,7 +327,7 @@ class TestShowing:
             "max_messages": "0",
             "max_rss": "500MiB",
             "metrics_host": "127.0.0.1",
-            "metrics_port": "9191",
+            "metrics_port": "9464",
             "reaper": "false",
             "visibility": "",
             "batch": "",

@@ -191,6 +191,9 @@ def _workers(workers: list[Worker]) -> Iterator[Finding]:
 
 def _queues(session: Session, workers: list[Worker]) -> Iterator[Finding]:
     inspected = session.inspect(session.queues())
+    if not inspected:
+        yield Finding("queues", Status.OK, session.empty_hint())
+        return
     found = {name: each for name, each in inspected.items() if isinstance(each, Inspection)}
     for name, each in inspected.items():
         if not isinstance(each, Inspection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
@@ -12,6 +13,7 @@ from qworker.cli.verbs import Verbs, json_option
 if TYPE_CHECKING:
     from qworker.cli.session import Session
     from qworker.config import Setting
+    from qworker.fields import Options
     from qworker.kinds import Kind
 
 __all__ = ["command"]
@@ -44,7 +46,7 @@ def show(session: Session, as_json: bool) -> None:
             kinds_of(options)[name],
         )
         for options in (ClientOptions, LogOptions, RunOptions, DaemonOptions)
-        for name, setting in session.load(options).settings.items()
+        for name, setting in _settings(session, options).items()
     ]
     if as_json:
         settings = [
@@ -56,6 +58,13 @@ def show(session: Session, as_json: bool) -> None:
     print_table(_COLUMNS, [row.cells() for row in rows])
     print_line()
     print_line(f"file: {session.file.name or 'none (qworker.toml is looked for here)'}")
+
+
+def _settings(session: Session, options: type[Options]) -> Mapping[str, Setting]:
+    from qworker.config import ClientOptions
+
+    loaded = session.connection_settings if options is ClientOptions else session.load(options)
+    return loaded.settings
 
 
 class _Row(NamedTuple):

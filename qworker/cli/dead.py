@@ -21,6 +21,7 @@ from qworker.cli.screen import (
 from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
 
 if TYPE_CHECKING:
+    from qworker.cli.letter_changes import Choice
     from qworker.cli.letters import Filter, Tally
     from qworker.cli.session import Session
     from qworker.message import DeadLetter
@@ -39,7 +40,6 @@ _REASONS: Final = {
     "crashed": "the process that handled it died",
     "time_limit": "its handler ran past the time limit",
 }
-_PAGE: Final = 100
 _FILTERS: Final = (
     click.option("--reason", default="", metavar="WORD", help="Only those that died of this."),
     click.option("--error-class", default="", metavar="NAME", help="Only those of this exception."),
@@ -55,6 +55,20 @@ def _filters(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_FILTERS):
         function = option(function)
     return function
+
+
+def _changes(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        json_option,
+        yes_option,
+        dry_run_option,
+        click.option(
+            "--limit", "-n", type=click.IntRange(1), help="At most so many, the oldest first."
+        ),
+        click.option("--all", "everything", is_flag=True, help="All dead letters of the queue."),
+    ):
+        function = option(function)
+    return _filters(function)
 
 
 @click.group(cls=Verbs)
@@ -78,7 +92,7 @@ def list_letters(
 
     Without QUEUE: of all queues.
     """
-    from qworker.cli.letters import Tally, letter_document
+    from qworker.cli.letters import Tally, letter_document, place_of
 
     wanted, now_ms = _filter(flags), session.now_ms()
     listed: list[DeadLetter] = []
@@ -86,7 +100,7 @@ def list_letters(
     places = [session.queue(queue)] if queue is not None else _queues_with_dead(session)
     for place in places:
         _collect(place, wanted, now_ms, tally, listed, limit, newest=newest)
-    listed = sorted(listed, key=lambda each: each.died_ms, reverse=newest)[:limit]
+    listed = sorted(listed, key=lambda each: place_of(each.entry_id), reverse=newest)[:limit]
     if as_json:
         groups = tally.document()
         print_json({**groups, "dead_letters": [letter_document(each) for each in listed]})
@@ -147,130 +161,56 @@ def show_letter(session: Session, queue: str, letter_id: str, as_json: bool) -> 
 
 @command.command("redrive")
 @click.argument("queue", type=QUEUE)
-@_filters
-@click.option("--all", "everything", is_flag=True, help="All dead letters of the queue.")
-@click.option("--limit", "-n", type=click.IntRange(1), help="At most so many, the oldest first.")
-@dry_run_option
-@yes_option
-@json_option
+@_changes
 @click.pass_obj
 def redrive(session: Session, /, queue: str, **flags: Any) -> None:
     """Put dead letters back to ready with fresh counts; those that die meanwhile are left alone.
 
     Say which: by filters (all that are given must fit), or --all.
     """
+    from qworker.cli.letter_changes import Change, change_letters
     from qworker.commands.upkeep import redrive as redrive_some
 
-    def put_back(place: Queue, entry_ids: list[str]) -> dict[str, int]:
+    place = session.queue(queue)
+
+    def put_back(entry_ids: list[str]) -> dict[str, int]:
         results = session.client.execute(redrive_some(place.keys, entry_ids))
         done, foreign = results.count(1), results.count(-1)
         return {"redriven": done, "foreign": foreign, "gone": len(results) - done - foreign}
 
-    _change(session, queue, "redrive", put_back, flags)
+    change = Change("redrive", "redriven", ", so that they are handled again", put_back)
+    change_letters(session, place, change, _choice(flags))
 
 
 @command.command("drop")
 @click.argument("queue", type=QUEUE)
-@_filters
-@click.option("--all", "everything", is_flag=True, help="All dead letters of the queue.")
-@click.option("--limit", "-n", type=click.IntRange(1), help="At most so many, the oldest first.")
-@dry_run_option
-@yes_option
-@json_option
+@_changes
 @click.pass_obj
 def drop(session: Session, /, queue: str, **flags: Any) -> None:
     """Delete dead letters for ever. Say which: by filters (all that are given must fit), or --all."""
+    from qworker.cli.letter_changes import Change, change_letters
 
-    def delete(place: Queue, entry_ids: list[str]) -> dict[str, int]:
+    place = session.queue(queue)
+
+    def delete(entry_ids: list[str]) -> dict[str, int]:
         dropped = place.drop_dead(*entry_ids)
         return {"dropped": dropped, "gone": len(entry_ids) - dropped}
 
-    _change(session, queue, "drop", delete, flags)
-
-
-def _change(
-    session: Session,
-    queue: str,
-    verb: str,
-    act: Callable[[Queue, list[str]], dict[str, int]],
-    flags: dict[str, Any],
-) -> None:
-    """Count what is meant, ask, and act on it page by page."""
-    from qworker.cli.confirm import confirm
-    from qworker.cli.formats import count
-    from qworker.cli.letters import Tally, matching
-    from qworker.cli.progress import progress
-
-    everything, limit = flags.pop("everything"), flags.pop("limit")
-    dry_run, yes, as_json = flags.pop("dry_run"), flags.pop("yes"), flags.pop("as_json")
-    wanted, place, now_ms = _filter(flags), session.queue(queue), session.now_ms()
-    if wanted.is_empty and not everything:
-        raise click.UsageError(f"say which dead letters to {verb}: by a filter, or --all")
-    newest = place.dead(1, newest=True)
-    until = newest[0].entry_id if newest else "0-0"
-    all_of_them, meant = Tally(), Tally()
-    for page in matching(place, wanted, now_ms, until=until, tally=all_of_them):
-        for letter in page[: None if limit is None else limit - meant.total]:
-            meant.add(letter)
-    if all_of_them.total:
-        wanted.check(all_of_them)
-    letters = count(meant.total, "dead letter")
-    if not as_json and (dry_run or not yes):
-        for name, line in meant.lines().items():
-            note(f"{name}: {line}")
-    if dry_run or not meant.total:
-        text = f"would {verb} {letters} of {queue}; nothing was changed"
-        if not meant.total:
-            text = f"no dead letter of {queue} fits; nothing was changed"
-        _report(queue, meant, {}, as_json, text)
-        return
-    confirm(f"{verb.capitalize()} {letters} of {queue}{_CONSEQUENCES[verb]}?", yes=yes)
-    results: dict[str, int] = {}
-    left = meant.total
-    with progress(f"{verb} {queue}", meant.total) as advance:
-        for page in matching(place, wanted, now_ms, until=until):
-            entries = [letter.entry_id for letter in page[:left]]
-            left -= len(entries)
-            for first in range(0, len(entries), _PAGE):
-                chunk = entries[first : first + _PAGE]
-                for name, number in act(place, chunk).items():
-                    results[name] = results.get(name, 0) + number
-                advance(len(chunk))
-            if not left:
-                break
-    _report(queue, meant, results, as_json, _told(queue, verb, results))
-
-
-_CONSEQUENCES: Final = {"redrive": ", so that they are handled again", "drop": " for ever"}
-_DONE: Final = {"redrive": "redriven", "drop": "dropped"}
-
-
-def _told(queue: str, verb: str, results: dict[str, int]) -> str:
-    from qworker.cli.formats import count
-
-    done = _DONE[verb]
-    text = f"{done} {count(results.get(done, 0), 'dead letter')} of {queue}"
-    if results.get("gone"):
-        text += f"; {count(results['gone'])} had gone meanwhile"
-    if results.get("foreign"):
-        text += (
-            f"; {count(results['foreign'])} stay, as no consumer can take them "
-            f"(qworker dead drop {queue} --reason foreign)"
-        )
-    return text
-
-
-def _report(queue: str, meant: Tally, results: dict[str, int], as_json: bool, text: str) -> None:
-    if as_json:
-        print_json({"queue": queue, "matched": meant.total, **results, "dry_run": not results})
-    else:
-        print_line(text)
+    change = Change("drop", "dropped", " for ever", delete)
+    change_letters(session, place, change, _choice(flags))
 
 
 def _filter(flags: dict[str, Any]) -> Filter:
     from qworker.cli.letters import Filter
 
     return Filter.of(**flags)
+
+
+def _choice(flags: dict[str, Any]) -> Choice:
+    from qworker.cli.letter_changes import Choice
+
+    how = {name: flags.pop(name) for name in ("everything", "limit", "dry_run", "yes", "as_json")}
+    return Choice(wanted=_filter(flags), **how)
 
 
 def _queues_with_dead(session: Session) -> list[Queue]:

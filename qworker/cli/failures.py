@@ -94,7 +94,11 @@ def _with_advice(error: QworkerError) -> str:
         case GhostSendError() | BodyTooLargeError():
             return str(error)
         case InDoubtError():
-            return f"{error}; look before you repeat it: qworker queue ls"
+            why = f" ({error.__cause__})" if error.__cause__ else ""
+            return (
+                f"the server did not answer in time{why}: what was asked for may or may not have been "
+                "done; qworker doctor looks at the server"
+            )
         case UnavailableError() | AccessDeniedError():
             return f"{error}; qworker doctor looks closer"
     return str(error)

@@ -40,12 +40,12 @@ def size(number: float) -> str:
 
 def span(seconds: float) -> str:
     """Write a length of time with its two largest units: '0s', '120ms', '4.2s', '3m12s', '2h05m', '3d04h'."""
-    if seconds < 1:
-        milliseconds = round(seconds * 1000)
+    milliseconds = round(seconds * 1000)
+    if milliseconds < 1000:
         return f"{milliseconds}ms" if milliseconds > 0 else "0s"
-    if seconds < 10:
+    if seconds < 9.95:
         return f"{seconds:.1f}s"
-    whole = int(seconds)
+    whole = int(round(seconds, 1))
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:

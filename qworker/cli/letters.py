@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qworker.message import DeadLetter
     from qworker.queue import Queue
 
-__all__ = ["Filter", "Tally", "letter_document", "matching"]
+__all__ = ["Filter", "Tally", "letter_document", "matching", "place_of"]
 
 #: Letters in a page: bodies are up to 256 KiB by default, and one reply should not block the server for long.
 _PAGE: Final = 100
@@ -125,7 +125,7 @@ def matching(
     while True:
         letters = queue.dead(_PAGE, after=after)
         if until is not None:
-            letters = [each for each in letters if _place(each.entry_id) <= _place(until)]
+            letters = [each for each in letters if place_of(each.entry_id) <= place_of(until)]
         if tally is not None:
             for letter in letters:
                 tally.add(letter)
@@ -147,7 +147,8 @@ def letter_document(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def _place(entry_id: str) -> tuple[int, int]:
+def place_of(entry_id: str) -> tuple[int, int]:
+    """Return what entry ids are ordered by: ms of the death, number within it."""
     first, _, second = entry_id.partition("-")
     return int(first), int(second)
 

@@ -15,6 +15,8 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from qworker.cli.failures import describe
+from qworker.cli.formats import moment
 from qworker.cli.pictures import (
     HANDLER_COLUMNS,
     QUEUE_COLUMNS,
@@ -68,7 +70,8 @@ def compose(picture: Picture, screen: Console) -> RenderableType:
     for_handlers = min(len(handlers), max(rows // 4, rows - len(queues) - for_workers))
     parts: list[RenderableType] = [_facts(picture)]
     if picture.problem:
-        text = f"the server does not answer, trying again: {picture.problem}"
+        since = f"since {moment(picture.now_ms)}" if picture.now_ms else "yet"
+        text = f"no answer from the server {since}, trying again: {picture.problem}"
         parts.append(styled(Cell(text, "bad")))
     parts += _section("QUEUES", QUEUE_COLUMNS, queues, rows - for_workers - for_handlers)
     parts += _section("WORKERS", TOP_WORKER_COLUMNS, workers, for_workers)
@@ -107,7 +110,7 @@ def _look(
             last = album.take()
             put(last)
         except QworkerError as error:
-            put(dataclasses.replace(last, problem=str(error)))
+            put(dataclasses.replace(last, problem=describe(error)[0]))
         ended.wait(every_s)
 
 

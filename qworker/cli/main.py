@@ -17,7 +17,7 @@ __all__ = ["cli", "main"]
 #: Module of `qworker.cli` → its line in the help. Listing them imports none.
 SECTIONS: Final = {
     "Start": {
-        "demo": "See it work: a store, a producer, consumers that crash, and the account.",
+        "demo": "See it work on real input, with a worker killed on the way.",
         "run": "Run the consumers of an app (and a reaper).",
         "daemon": "Run the reaper: due and timed-out messages, schedules, metrics.",
     },
@@ -46,23 +46,26 @@ class Root(LateVerbs):
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the verb of the arguments and exit the process with its code."""
-        extra.setdefault("prog_name", "qworker")
+        code = self._run(*args, **{"prog_name": "qworker", **extra})
         try:
-            code = self._run(*args, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Whoever read the output has what it wanted (`| head`); what the verb did is done.
             leave_quietly()
-            code = 0
         sys.exit(code)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; whoever stops reading its output has what it wanted (`| head`), and what it did is done."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            leave_quietly()
+            return 0
 
     def _run(self, *args: Any, **extra: Any) -> int:
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except (click.Abort, KeyboardInterrupt):
             return INTERRUPTED
-        except BrokenPipeError:
-            raise
         except Exception as error:  # noqa: BLE001  the last place: told in one line, never a traceback
             return report(error)
         return code if isinstance(code, int) else 0
@@ -80,6 +83,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 
 
 @click.group(
+    "qworker",
     cls=Root,
     sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -97,7 +101,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Reliable queues on the Redis or Valkey that you already run."""
-    context.ensure_object(Session)
+    context.call_on_close(context.ensure_object(Session).close)
 
 
 def main() -> None:

@@ -62,12 +62,11 @@ def _names(session: Session) -> list[str]:
     """Read the names over a connection of its own, that is impatient and starts no embedded store."""
     from qworker.client import call
     from qworker.commands.command import Command
-    from qworker.config import ClientOptions
     from qworker.connection import ConnectionFactory
     from qworker.keys import queues_key
     from qworker.store import Store, default_directory
 
-    options = session.load(ClientOptions).options
+    options = session.connection_settings.options
     url = options.url
     if url is None or url.scheme == "embedded":
         directory = url.path if url is not None else None

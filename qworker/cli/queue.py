@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -47,10 +47,7 @@ def list_queues(session: Session, as_json: bool) -> None:
     if as_json:
         print_json({"queues": [queue_document(name, each) for name, each in found.items()]})
     elif not found:
-        note(
-            f"no queue in namespace {session.namespace!r} yet: a queue comes to be by its first "
-            "message (qworker send QUEUE BODY)"
-        )
+        note(session.empty_hint())
     else:
         print_table(_COLUMNS, [queue_row(name, each) for name, each in found.items()])
         for name, each in found.items():
@@ -170,7 +167,9 @@ def pause(
 
     Messages in hand are settled, timed out and promoted as ever.
     """
-    _change_pause(session, queues, _directions(incoming, outgoing), set(), as_json)
+    from qworker.cli.pauses import change_pauses, directions
+
+    change_pauses(session, queues, close=directions(incoming, outgoing), as_json=as_json)
 
 
 @command.command("resume")
@@ -183,7 +182,9 @@ def resume(
     session: Session, queues: tuple[str, ...], incoming: bool, outgoing: bool, as_json: bool
 ) -> None:
     """End the pause of queues, both ways unless one is named."""
-    _change_pause(session, queues, set(), _directions(incoming, outgoing), as_json)
+    from qworker.cli.pauses import change_pauses, directions
+
+    change_pauses(session, queues, open_=directions(incoming, outgoing), as_json=as_json)
 
 
 @command.command("purge")
@@ -253,9 +254,7 @@ def remove(session: Session, queue: str, dry_run: bool, yes: bool, as_json: bool
     else:
         listening = [each.name for each in read_workers(session) if each.listens_to(queue)]
         if listening:
-            note(
-                f"{count(len(listening), 'worker')} still take from it: {', '.join(listening[:5])}"
-            )
+            note(f"workers that still take from it: {', '.join(listening[:5])}")
         confirm(f"Remove {queue} with {words}, its attributes and counters, for ever?", yes=yes)
         found.remove()
         text = f"removed {queue} with {words}"
@@ -263,40 +262,6 @@ def remove(session: Session, queue: str, dry_run: bool, yes: bool, as_json: bool
         print_json({"queue": queue, "removed": not dry_run, "messages": states})
     else:
         print_line(text)
-
-
-def _change_pause(
-    session: Session, names: tuple[str, ...], close: set[str], open_: set[str], as_json: bool
-) -> None:
-    # All names are checked before the first queue is changed.
-    queues = [session.queue(name) for name in dict.fromkeys(names)]
-    result: list[dict[str, Any]] = []
-    for queue in queues:
-        before = queue.inspect().paused
-        held = {"in", "out"} if before == "all" else {before} - {""}
-        after = (held | close) - open_
-        if after != held:
-            queue.pause("all" if len(after) == 2 else after.pop()) if after else queue.resume()
-        result.append({"queue": queue.name, "paused": queue.inspect().paused})
-    if as_json:
-        print_json({"queues": result})
-        return
-    for each in result:
-        print_line(f"{each['queue']}: {_PAUSES[each['paused']]}")
-
-
-_PAUSES: Final = {
-    "": "not paused",
-    "in": "paused in: refuses what is sent",
-    "out": "paused out: hands out nothing",
-    "all": "paused: refuses what is sent, hands out nothing",
-}
-
-
-def _directions(incoming: bool, outgoing: bool) -> set[str]:
-    if not incoming and not outgoing:
-        return {"in", "out"}
-    return {name for name, wanted in (("in", incoming), ("out", outgoing)) if wanted}
 
 
 def _report_purge(queue: str, numbers: dict[str, int], as_json: bool, text: str) -> None:

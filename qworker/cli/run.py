@@ -27,10 +27,12 @@ def command(session: Session, app: str, given: dict[str, Any]) -> None:
     A supervisor keeps child processes at work, and carries a reaper and /metrics. SIGTERM or Ctrl-C ends it: what
     runs may end within --grace, what had not started goes back uncounted. Exit code 70: the watchdog ended it.
     """
-    from qworker.cli.consume import consume
     from qworker.config import LogOptions
 
     loaded = session.load(RunOptions, given)
+    # Half of the package: bad input is told before it is imported.
+    from qworker.cli.consume import consume
+
     client_options = session.service_options()
     for line in loaded.options.notes:
         note(f"note: {line}")

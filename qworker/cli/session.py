@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 #: Seconds after which an operator is told that the server does not answer.
-_PATIENCE_S: Final = 5.0
+_PATIENCE_S: Final = 3.0
 _LISTED: Final = 8
+_REDIS_URL: Final = "REDIS_URL"
+#: SCANs of 1,000 keys that a look for other namespaces takes at most.
+_SCANS: Final = 100
 
 
 class Session:
@@ -66,11 +70,25 @@ class Session:
         )
 
     @cached_property
+    def connection_settings(self) -> Loaded[ClientOptions]:
+        """The client options; the URL is that of REDIS_URL where nothing else names one.
+
+        An app goes by REDIS_URL as well: looking elsewhere than it does would show empty queues.
+        """
+        from qworker.config import ClientOptions, Loaded, Setting
+        from qworker.url import ServerURL
+
+        loaded = self.load(ClientOptions)
+        if loaded.options.url is not None or not os.environ.get(_REDIS_URL):
+            return loaded
+        url = ServerURL.parse(os.environ[_REDIS_URL], _REDIS_URL)
+        settings = {**loaded.settings, "url": Setting(str(url), _REDIS_URL)}
+        return Loaded(dataclasses.replace(loaded.options, url=url), settings)
+
+    @cached_property
     def namespace(self) -> str:
         """The namespace, checked."""
-        from qworker.config import ClientOptions
-
-        return self.load(ClientOptions).options.namespace
+        return self.connection_settings.options.namespace
 
     @cached_property
     def url(self) -> ServerURL:
@@ -78,18 +96,16 @@ class Session:
 
         One line on stderr tells where an embedded store is. Raises `InvalidOptionError` where no server is named.
         """
-        from qworker.config import ClientOptions
         from qworker.store import choose_url
         from qworker.url import ServerURL
 
-        url = self.load(ClientOptions).options.url
+        url = self.connection_settings.options.url
+        source = self.connection_settings.settings["url"].source
         embedded = bool(self._given.get("embedded"))
-        if url is None and not embedded and os.environ.get("REDIS_URL"):
-            # What an app goes by too: looking elsewhere than it does would show empty queues.
-            note("QWORKER_URL is not set: using REDIS_URL")
-            url = ServerURL.parse(os.environ["REDIS_URL"], "REDIS_URL")
         if url is not None and not embedded and url.scheme != "embedded":
-            if "url" in self._given and url.password:
+            if source == _REDIS_URL:
+                note(f"QWORKER_URL is not set: using {_REDIS_URL}")
+            elif source == "--url" and url.password:
                 note(
                     "warning: every user of this host can read the password in --url; use QWORKER_URL"
                 )
@@ -137,12 +153,8 @@ class Session:
 
     def service_options(self) -> ClientOptions:
         """The client options for a service, with the URL to connect to; sets up the logs of a service."""
-        import dataclasses
-
-        from qworker.config import ClientOptions
-
         self.set_up_logs(service=True)
-        return dataclasses.replace(self.load(ClientOptions).options, url=self.server)
+        return dataclasses.replace(self.connection_settings.options, url=self.server)
 
     def close(self) -> None:
         """Close the client, if there is one."""
@@ -159,6 +171,21 @@ class Session:
         """Read the server's clock."""
         seconds, microseconds = self.ask("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def other_namespaces(self) -> list[str]:
+        """Name other namespaces that have queues on the server, as far as a bounded look through its keys shows."""
+        from qworker.errors import ServerError
+
+        found, cursor = set(), b"0"
+        try:
+            for _ in range(_SCANS):
+                cursor, keys = self.ask("SCAN", cursor.decode(), "MATCH", "*:queues", "COUNT", 1000)
+                found |= {key.decode("utf-8", "replace").removesuffix(":queues") for key in keys}
+                if cursor == b"0":
+                    break
+        except ServerError:
+            return []  # SCAN is forbidden: nothing to tell.
+        return sorted(name for name in found if name.isprintable() and name != self.namespace)
 
     # -- queues --------------------------------------------------------------------------------
 
@@ -209,6 +236,18 @@ class Session:
         """Name the queue that is written most alike; None if none is."""
         return next(iter(get_close_matches(name, self.queues(), 1)), None)
 
+    def empty_hint(self) -> str:
+        """Say that the namespace has no queue, and which other ones have."""
+        others = self.other_namespaces()
+        text = f"namespace {self.namespace!r} has no queue"
+        if not others:
+            return f"{text}; a queue comes to be by its first message: qworker send QUEUE BODY"
+        more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+        return (
+            f"{text}, other namespaces of this server do: {', '.join(others[:_LISTED])}{more} "
+            f"(--namespace {others[0]}, or QWORKER_NAMESPACE)"
+        )
+
     def inspect(self, names: Iterable[str]) -> dict[str, Inspection | BrokenQueueError]:
         """Inspect queues one by one; a broken one gives its error."""
         from qworker.commands.upkeep import inspect
@@ -233,5 +272,5 @@ class Session:
             more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
             limit = f"there are {', '.join(known[:_LISTED])}{more} (qworker queue ls)"
         else:
-            limit = f"namespace {self.namespace!r} has no queue yet; check --namespace and --url"
+            limit = self.empty_hint()
         return InvalidOptionError("queue", f"no queue is named {name!r}", limit)

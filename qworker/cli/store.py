@@ -73,10 +73,9 @@ def stop(session: Session, as_json: bool) -> None:
 
 
 def _store(session: Session) -> Store:
-    from qworker.config import ClientOptions
     from qworker.store import Store, default_directory
 
-    url = session.load(ClientOptions).options.url
+    url = session.connection_settings.options.url
     if url is not None and url.scheme == "embedded" and url.path is not None:
         return Store(url.path)
     return Store(default_directory(session.namespace))

@@ -73,6 +73,10 @@ class Verbs(click.Group):
         super().__init__(*args, **kwargs)
         self.params.extend(_global_options(hidden=not isinstance(self, LateVerbs)))
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the verbs in the order in which the file defines them: looking before changing."""
+        return list(self.commands)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -7,12 +7,13 @@ writer (named below) and is one aligned word or byte, so no lock is needed:
     header    beat, state, counts                     child;  stop, peers: supervisor
     lease     id, queue, count, deadline, marks       child;  recall, and the deadline once it is held: supervisor
     running   lease, place, start, limit              child, one slot per handler that may run at a time
-    task      outcomes and histograms                 child
+    counters  outcomes and histograms per task        child; see counters.py
 
 Two rules make a recall (the supervisor takes back what has not started) safe without a lock: the child marks a message
 RUNNING and *then* looks at `recall`; the supervisor sets `recall`, waits, and *then* reads the marks. One of the two
 always sees the other.
 
+The memory is a file, and the file goes on behind the board: there a crashing child leaves its last words, see crash.py.
 Times are seconds of `boot_time()`, a clock that also counts while the machine is suspended.
 """
 
@@ -22,71 +23,45 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 from typing import Final
 
+from qworker.consumer.counters import COUNTERS_BYTES, TaskCounters
+
 __all__ = [
-    "BUCKETS_S",
     "MAX_LEASE",
-    "MAX_TASKS",
     "Board",
     "ChildState",
     "LeaseState",
     "LeaseView",
     "Mark",
-    "OUTCOMES",
+    "RunningView",
     "boot_time",
 ]
 
 #: Messages of one lease at most.
 MAX_LEASE: Final = 1000
-#: Tasks whose metrics are kept; further ones share the last block.
-MAX_TASKS: Final = 4096
-#: Outcomes counted per task, in this order.
-OUTCOMES: Final = ("acked", "nacked", "buried", "released", "discarded", "expired")
-#: Upper bounds of the histogram buckets in seconds; the last bucket is open.
-BUCKETS_S: Final = (
-    0.0001,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
-    900.0,
-)
 
 _HEADER_BYTES: Final = 256
-_LEASE_HEAD_BYTES: Final = 128
-_LEASE_BYTES: Final = _LEASE_HEAD_BYTES + 1024
+# A lease: state, recall, id (78 bytes, ended by a zero); from byte 80 on words; then a mark per message.
+_WORDS_AT: Final = 80
+_MARKS_AT: Final = 128
+_LEASE_BYTES: Final = _MARKS_AT + 1024
+_QUEUE, _COUNT, _VISIBILITY, _DEADLINE, _BEGUN = range(5)
+_NO_MARKS: Final = bytes(1024)
 _RUNNING_WORDS: Final = 4
-_RUNNING_BYTES: Final = 8 * _RUNNING_WORDS
-_TASK_WORDS: Final = 64
-_BUCKETS: Final = len(BUCKETS_S) + 1
-# Offsets in a task block, in words.
-_RUN_AT: Final = 8
-_WAIT_AT: Final = _RUN_AT + _BUCKETS + 1
+_RECALLED: Final = 1
+_LOST: Final = 3
 
-#: Seconds of a clock that never jumps and counts suspended time (on macOS: where the system offers it).
-boot_time: Final[Callable[[], float]] = (
-    partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-    if hasattr(time, "CLOCK_BOOTTIME")
-    else time.monotonic
-)
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def boot_time() -> float:
+        """Seconds of a clock that never jumps and counts suspended time."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:  # macOS: its monotonic clock counts suspended time where the system offers it
+    boot_time = time.monotonic
 
 
 class Mark(IntEnum):
@@ -96,7 +71,8 @@ class Mark(IntEnum):
     RUNNING = 1
     DONE = 2
     FAILED = 3
-    GONE = 4  # given up: dropped, released or settled by the supervisor
+    GONE = 4  # given up by the child, which will release it
+    RECALLED = 5  # released by the supervisor
 
 
 class LeaseState(IntEnum):
@@ -117,15 +93,17 @@ class ChildState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A copy of one lease slot, as the supervisor reads it."""
+    """A copy of one lease slot, as the supervisor reads it. `begun`: when it was entered."""
 
     slot: int
     state: LeaseState
+    recalled: bool
     lease_id: str
     queue: int
     count: int
     visibility_s: float
     deadline: float
+    begun: float
     marks: bytes
 
 
@@ -133,6 +111,7 @@ class LeaseView:
 class RunningView:
     """A copy of one running slot: a message in a handler since `started`, until `limit` (0: no limit)."""
 
+    slot: int
     lease: int
     place: int
     task: int
@@ -140,8 +119,26 @@ class RunningView:
     limit: float
 
 
+class _Word:
+    """A whole number of the header."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def __get__(self, board: Board, owner: type[Board]) -> int:
+        return board.words[self._at]
+
+    def __set__(self, board: Board, number: int) -> None:
+        board.words[self._at] = number
+
+
 class Board:
     """One child's board. `slots` handlers may run at a time; there are some more lease slots than that."""
+
+    #: Messages whose handler has ended, those of them that failed, and outcomes that came too late.
+    handled = _Word(2)
+    failed = _Word(3)
+    stale = _Word(4)
 
     def __init__(self, descriptor: int, slots: int) -> None:
         self.descriptor = descriptor
@@ -150,15 +147,16 @@ class Board:
         self._lease_at = _HEADER_BYTES
         self._running_at = self._lease_at + self.leases * _LEASE_BYTES
         self._running_word = self._running_at // 8
-        self._task_at = self._running_at + slots * _RUNNING_BYTES
-        size = self._task_at + MAX_TASKS * _TASK_WORDS * 8
+        counters_at = self._running_at + slots * _RUNNING_WORDS * 8
+        self.size = counters_at + COUNTERS_BYTES
         # A sparse file: pages that nobody touches cost nothing.
-        if os.fstat(descriptor).st_size < size:
-            os.ftruncate(descriptor, size)
-        self._map = mmap.mmap(descriptor, size)
+        if os.fstat(descriptor).st_size < self.size:
+            os.ftruncate(descriptor, self.size)
+        self._map = mmap.mmap(descriptor, self.size)
         self.bytes = memoryview(self._map)
         self.words = self.bytes.cast("Q")
         self.floats = self.bytes.cast("d")
+        self.counters = TaskCounters(self.words, self.floats, counters_at // 8)
 
     @classmethod
     def create(cls, slots: int) -> Board:
@@ -196,33 +194,6 @@ class Board:
         self.words[1] = state
 
     @property
-    def handled(self) -> int:
-        """Messages whose handler has ended."""
-        return self.words[2]
-
-    @handled.setter
-    def handled(self, number: int) -> None:
-        self.words[2] = number
-
-    @property
-    def failed(self) -> int:
-        """Messages whose handler has failed."""
-        return self.words[3]
-
-    @failed.setter
-    def failed(self, number: int) -> None:
-        self.words[3] = number
-
-    @property
-    def stale(self) -> int:
-        """Outcomes that came too late."""
-        return self.words[4]
-
-    @stale.setter
-    def stale(self, number: int) -> None:
-        self.words[4] = number
-
-    @property
     def stop(self) -> bool:
         """Whether the supervisor wants the child to end."""
         return self.words[5] != 0
@@ -240,74 +211,76 @@ class Board:
     def peers(self, number: int) -> None:
         self.words[6] = number
 
-    # -- leases --------------------------------------------------------------------------------
+    # -- leases, as the child writes them ------------------------------------------------------
 
     def lease_base(self, slot: int) -> int:
         """Where a lease slot begins, in bytes."""
         return self._lease_at + slot * _LEASE_BYTES
 
-    def enter_lease(self, slot: int, lease_id: str, queue: int, visibility_s: float) -> None:
-        """Note a lease before the call that may create it."""
+    def marks_at(self, slot: int) -> int:
+        """Where the marks of a lease begin in `bytes`."""
+        return self.lease_base(slot) + _MARKS_AT
+
+    def deadline_at(self, slot: int) -> int:
+        """Where the deadline of a lease stands in `floats`."""
+        return (self.lease_base(slot) + _WORDS_AT) // 8 + _DEADLINE
+
+    def enter_lease(self, slot: int, lease_id: str, queue: int, visibility_s: float) -> float:
+        """Note a lease before the call that may create it; returns the time, from which its visibility counts."""
         base = self.lease_base(slot)
         name = lease_id.encode()
+        now = boot_time()
         self.bytes[base + 1] = 0
         self.bytes[base + 2 : base + 2 + len(name) + 1] = name + b"\0"
-        word = (base + 80) // 8
-        self.words[word] = queue
-        self.words[word + 1] = 0
-        self.floats[word + 2] = visibility_s
-        self.floats[word + 3] = boot_time() + visibility_s
-        self.bytes[base + _LEASE_HEAD_BYTES : base + _LEASE_BYTES] = bytes(1024)
+        word = (base + _WORDS_AT) // 8
+        self.words[word + _QUEUE] = queue
+        self.words[word + _COUNT] = 0
+        self.floats[word + _VISIBILITY] = visibility_s
+        self.floats[word + _DEADLINE] = now + visibility_s
+        self.floats[word + _BEGUN] = now
+        self.bytes[base + _MARKS_AT : base + _LEASE_BYTES] = _NO_MARKS
         # Last: from here on the supervisor minds the slot.
         self.bytes[base] = LeaseState.PENDING
+        return now
 
-    def hold_lease(self, slot: int, count: int, deadline: float) -> None:
-        """Note that the lease exists and holds `count` messages."""
+    def hold_lease(self, slot: int, count: int, deadline: float, visibility_s: float) -> None:
+        """Note that the lease exists and holds `count` messages; `visibility_s` is how far an extension reaches."""
         base = self.lease_base(slot)
-        word = (base + 80) // 8
-        self.words[word + 1] = count
-        self.floats[word + 3] = deadline
+        word = (base + _WORDS_AT) // 8
+        self.words[word + _COUNT] = count
+        self.floats[word + _VISIBILITY] = visibility_s
+        self.floats[word + _DEADLINE] = deadline
         self.bytes[base] = LeaseState.HELD
 
     def free_lease(self, slot: int) -> None:
         """Note that nothing of the lease is left."""
         self.bytes[self.lease_base(slot)] = LeaseState.FREE
 
-    def marks_at(self, slot: int) -> int:
-        """Where the marks of a lease begin in `bytes`."""
-        return self.lease_base(slot) + _LEASE_HEAD_BYTES
+    def mark(self, slot: int, place: int, mark: Mark) -> None:
+        """Set the mark of one message."""
+        self.bytes[self.marks_at(slot) + place] = mark
 
     def recalled(self, slot: int) -> bool:
         """Whether the supervisor has taken back what has not started."""
         return self.bytes[self.lease_base(slot) + 1] != 0
 
+    def lost(self, slot: int) -> bool:
+        """Whether the lease has run out."""
+        return self.bytes[self.lease_base(slot) + 1] == _LOST
+
+    # -- leases, as the supervisor minds them --------------------------------------------------
+
     def recall(self, slot: int) -> None:
         """Take back what has not started; read the marks 10 ms later."""
-        self.bytes[self.lease_base(slot) + 1] |= 1
+        self.bytes[self.lease_base(slot) + 1] |= _RECALLED
 
     def lose(self, slot: int) -> None:
         """Say that the lease has run out: what has not started is not to, and async handlers are cancelled."""
-        self.bytes[self.lease_base(slot) + 1] = 3
-
-    def lost(self, slot: int) -> bool:
-        """Whether the lease has run out."""
-        return self.bytes[self.lease_base(slot) + 1] == 3
-
-    def set_visibility(self, slot: int, visibility_s: float) -> None:
-        """Note how long an extension of the lease reaches."""
-        self.floats[(self.lease_base(slot) + 80) // 8 + 2] = visibility_s
+        self.bytes[self.lease_base(slot) + 1] = _LOST
 
     def set_deadline(self, slot: int, deadline: float) -> None:
         """Note an extension."""
         self.floats[self.deadline_at(slot)] = deadline
-
-    def mark(self, slot: int, place: int, mark: Mark) -> None:
-        """Set the mark of one message."""
-        self.bytes[self.marks_at(slot) + place] = mark
-
-    def deadline_at(self, slot: int) -> int:
-        """Where the deadline of a lease stands in `floats`."""
-        return (self.lease_base(slot) + 80) // 8 + 3
 
     def lease(self, slot: int) -> LeaseView | None:
         """Copy a lease slot; None where it is free."""
@@ -315,18 +288,20 @@ class Board:
         state = self.bytes[base]
         if state == LeaseState.FREE:
             return None
-        word = (base + 80) // 8
-        name = bytes(self.bytes[base + 2 : base + 80]).partition(b"\0")[0]
-        count = self.words[word + 1]
-        marks_at = base + _LEASE_HEAD_BYTES
+        word = (base + _WORDS_AT) // 8
+        name = bytes(self.bytes[base + 2 : base + _WORDS_AT]).partition(b"\0")[0]
+        count = self.words[word + _COUNT]
+        marks_at = base + _MARKS_AT
         return LeaseView(
             slot,
             LeaseState(state),
+            self.bytes[base + 1] != 0,
             name.decode("ascii", "replace"),
-            self.words[word],
+            self.words[word + _QUEUE],
             count,
-            self.floats[word + 2],
-            self.floats[word + 3],
+            self.floats[word + _VISIBILITY],
+            self.floats[word + _DEADLINE],
+            self.floats[word + _BEGUN],
             bytes(self.bytes[marks_at : marks_at + count]),
         )
 
@@ -337,18 +312,14 @@ class Board:
 
     # -- running handlers ----------------------------------------------------------------------
 
-    def running_at(self, slot: int) -> int:
-        """Where a running slot begins, in words: lease and place + 1 (0: nothing runs), task, start, limit."""
-        return self._running_word + slot * _RUNNING_WORDS
-
     def begin(self, slot: int, lease: int, place: int, task: int, now: float, limit: float) -> None:
         """Note that a handler begins; `limit` is when it must have ended, 0 for never."""
         at = self._running_word + slot * _RUNNING_WORDS
-        words, floats = self.words, self.floats
-        words[at + 1] = task
-        floats[at + 2] = now
-        floats[at + 3] = limit
-        words[at] = (lease << 16) + place + 1
+        self.words[at + 1] = task
+        self.floats[at + 2] = now
+        self.floats[at + 3] = limit
+        # Last, and never 0: from here on the supervisor minds the slot.
+        self.words[at] = (lease << 16) + place + 1
 
     def end(self, slot: int) -> None:
         """Note that the handler of a slot has ended."""
@@ -358,11 +329,12 @@ class Board:
         """Copy the slots in which a handler runs."""
         found = []
         for slot in range(self.slots):
-            at = self.running_at(slot)
+            at = self._running_word + slot * _RUNNING_WORDS
             packed = self.words[at]
             if packed:
                 found.append(
                     RunningView(
+                        slot,
                         packed >> 16,
                         (packed & 0xFFFF) - 1,
                         self.words[at + 1],
@@ -371,40 +343,3 @@ class Board:
                     )
                 )
         return found
-
-    # -- metrics of tasks ----------------------------------------------------------------------
-
-    def task_at(self, task: int) -> int:
-        """Where the counters of a task begin, in words."""
-        return self._task_at // 8 + min(task, MAX_TASKS - 1) * _TASK_WORDS
-
-    def add(
-        self,
-        task: int,
-        outcomes: list[int],
-        run: tuple[list[int], float],
-        wait: tuple[list[int], float],
-    ) -> None:
-        """Add a batch's counts to a task: outcomes, and (buckets, sum in seconds) of run and wait times."""
-        at = self.task_at(task)
-        words, floats = self.words, self.floats
-        for number, amount in enumerate(outcomes):
-            if amount:
-                words[at + number] += amount
-        for start, (buckets, total_s) in ((at + _RUN_AT, run), (at + _WAIT_AT, wait)):
-            for number, amount in enumerate(buckets):
-                if amount:
-                    words[start + number] += amount
-            floats[start + _BUCKETS] += total_s
-
-    def counts(
-        self, task: int
-    ) -> tuple[list[int], tuple[list[int], float], tuple[list[int], float]]:
-        """Read what `add` has added up: outcomes, run and wait histograms."""
-        at = self.task_at(task)
-        run, wait = at + _RUN_AT, at + _WAIT_AT
-        return (
-            list(self.words[at : at + len(OUTCOMES)]),
-            (list(self.words[run : run + _BUCKETS]), self.floats[run + _BUCKETS]),
-            (list(self.words[wait : wait + _BUCKETS]), self.floats[wait + _BUCKETS]),
-        )

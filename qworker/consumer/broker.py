@@ -534,9 +534,11 @@ class Broker:
                 if not told:
                     break
                 try:
-                    self._link.begin(settle_outcomes(queue.keys, outcomes))
-                    settled: Settled = self._link.finish()
-                    self._settled(told, settled.per_lease)
+                    # A receive of nothing: it settles without an answer per message.
+                    nothing = self._ids.lease_id()
+                    self._link.begin(settle_receive(queue.keys, nothing, 0, outcomes=outcomes))
+                    batch: Batch = self._link.finish()
+                    self._settled(told, batch.settled)
                 except RefusedError as error:
                     _log.error("settle_refused", queue=queue.name, error=str(error))
                     self._settled(told, [number for _, number in told])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qworker.commands.receiving import Outcomes
 from qworker.consumer.context import Context
@@ -14,13 +14,39 @@ if TYPE_CHECKING:
     from qworker.consumer.pace import QueuePace
     from qworker.consumer.task import Task
 
-__all__ = ["Delivery", "Lease"]
+__all__ = [
+    "ACKED",
+    "BURIED",
+    "DISCARDED",
+    "DROPPED",
+    "EXPIRED",
+    "LEFT",
+    "NACKED",
+    "NOT_STARTED",
+    "RELEASED",
+    "Delivery",
+    "Lease",
+]
+
+# How a delivery ended, `Delivery.kind`. These are the letters of `lua/lib/settle.lua`:
+ACKED: Final = "a"
+NACKED: Final = "n"
+BURIED: Final = "b"
+DISCARDED: Final = "d"
+RELEASED: Final = "r"
+# And these need no settling, or another one: never started and given back; never started and not ours any more;
+# started and left to its deadline.
+DROPPED: Final = "-"
+LEFT: Final = "l"
+EXPIRED: Final = "x"
+NOT_STARTED: Final = (DROPPED, LEFT)
 
 
 class Lease:
     """One received batch. `open` messages of it are not settled yet; `outcomes` are what is to be told next."""
 
     __slots__ = (
+        "_bytes",
         "alone",
         "deadline_at",
         "id",
@@ -35,11 +61,12 @@ class Lease:
         "slot",
         "took",
         "took_s",
+        "untold",
     )
 
     def __init__(
         self, board: Board, slot: int, queue: QueuePace, batch: Batch, visibility_s: float
-    ):
+    ) -> None:
         self.slot = slot
         self.id = batch.lease_id
         self.queue = queue
@@ -47,6 +74,8 @@ class Lease:
         self.alone = batch.alone
         self.open = len(batch.items)
         self.outcomes = Outcomes(batch.lease_id)
+        #: What could not be told: outcomes, and the number of messages that they end.
+        self.untold: list[tuple[Outcomes, int]] = []
         #: Something of the lease was settled or given up already: '*' would not be all of it.
         self.partly = False
         #: Handlers of the lease that have ended since the pace was last told, and their seconds.
@@ -57,9 +86,17 @@ class Lease:
         self.deadline_at = board.deadline_at(slot)
         # Nothing starts in the last fifth of a lease.
         self.margin_s = visibility_s / 5
+        self._bytes = board.bytes
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has run out: others have its messages now, or soon."""
+        return self._bytes[self.recall_at] == 3  # as Board.lose writes it
 
     def take_outcomes(self) -> tuple[Outcomes, int]:
         """Take what is to be told, and the number of messages that it ends."""
+        if self.untold:
+            return self.untold.pop()
         outcomes = self.outcomes
         number = len(outcomes)
         if not self.partly and number == self.open and len(outcomes.acks) == number:
@@ -72,7 +109,7 @@ class Lease:
 
 
 class Delivery:
-    """One message in hand. `kind` says how it ended, in the letters of `lua/lib/settle.lua` ('a' ack)."""
+    """One message in hand."""
 
     # No slots: what most deliveries never change stands in the class, and making one sets five fields.
     _envelope: Envelope | None = None
@@ -112,10 +149,10 @@ class Delivery:
             self._envelope = envelope
         return envelope
 
-    def has_unique(self) -> bool:
-        """Whether the message holds a unique key."""
+    def unique_key(self) -> str | None:
+        """The unique key that the message holds, if any."""
         envelope = self.envelope()
-        return envelope is not None and envelope.has_flags and "u" in envelope.flags
+        return envelope.flags.get("u") if envelope is not None and envelope.has_flags else None
 
     def context(self) -> Context:
         """What the handler can know of its message; made when it is first asked for."""
@@ -133,5 +170,6 @@ class Delivery:
                 timeouts=envelope.timeouts,
                 flags=envelope.flags if envelope.has_flags else {},
                 body=envelope.body,
+                lease=self.lease,
             )
         return context

@@ -5,47 +5,39 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.consumer.board import BUCKETS_S, OUTCOMES, Board
+from qworker.consumer.counters import BUCKETS_S, TaskCounts
+from qworker.consumer.delivery import NOT_STARTED
 
 if TYPE_CHECKING:
+    from qworker.consumer.board import Board
     from qworker.consumer.delivery import Delivery, Lease
     from qworker.consumer.task import Task
 
 __all__ = ["Measures"]
 
-_BUCKETS: Final = len(BUCKETS_S) + 1
-#: Kinds of end of what was given back or left to others.
-_NOT_STARTED: Final = ("-", "l")
-
-
-class _TaskCounts:
-    __slots__ = ("number", "outcomes", "run", "run_s", "wait", "wait_s")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.outcomes = [0] * len(OUTCOMES)
-        self.run = [0] * _BUCKETS
-        self.wait = [0] * _BUCKETS
-        self.run_s = 0.0
-        self.wait_s = 0.0
+_NACKED: Final = 1
+_BURIED: Final = 2
 
 
 class Measures:
-    """Adds up what a batch came to; nothing here costs a message more than a few additions."""
+    """Adds up what a batch came to; nothing here costs a message more than a few additions.
+
+    `numbers`: task name → its number on the board.
+    """
 
     def __init__(self, board: Board, numbers: dict[str, int]) -> None:
         self._board = board
         self._numbers = numbers
-        self._tasks: dict[Task[..., Any], _TaskCounts] = {}
+        self._tasks: dict[Task[..., Any], TaskCounts] = {}
 
     def note(self, delivery: Delivery) -> None:
-        """Count one delivery that has ended."""
+        """Count one delivery that has ended; what was given back unstarted counts for nothing."""
         task = delivery.task
-        if task is None or delivery.kind in _NOT_STARTED:
+        if task is None or delivery.kind in NOT_STARTED:
             return
         counts = self._tasks.get(task)
         if counts is None:
-            counts = self._tasks[task] = _TaskCounts(self._numbers[task.name])
+            counts = self._tasks[task] = TaskCounts.none()
         counts.outcomes[delivery.outcome] += 1
         took_s = delivery.took_s
         if not took_s:
@@ -54,8 +46,8 @@ class Measures:
         counts.run_s += took_s
         lease = delivery.lease
         envelope = delivery.envelope()
-        if envelope is not None:
-            wait_s = (lease.now_ms - envelope.sent_ms) / 1000
+        if envelope is not None and not envelope.receives:
+            wait_s = max(0, lease.now_ms - envelope.sent_ms) / 1000
             counts.wait[bisect_left(BUCKETS_S, wait_s)] += 1
             counts.wait_s += wait_s
         lease.took_s += took_s
@@ -72,15 +64,10 @@ class Measures:
         if not self._tasks:
             return
         handled = failed = 0
-        for counts in self._tasks.values():
-            self._board.add(
-                counts.number,
-                counts.outcomes,
-                (counts.run, counts.run_s),
-                (counts.wait, counts.wait_s),
-            )
+        for task, counts in self._tasks.items():
+            self._board.counters.add(self._numbers[task.name], counts)
             handled += sum(counts.outcomes)
-            failed += counts.outcomes[1] + counts.outcomes[2]
+            failed += counts.outcomes[_NACKED] + counts.outcomes[_BURIED]
         self._tasks.clear()
         self._board.handled += handled
         self._board.failed += failed

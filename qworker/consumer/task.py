@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qworker.commands.sending import NewMessage
     from qworker.operations import Operations
 
-__all__ = ["Call", "Sender", "Task", "TaskOptions"]
+__all__ = ["TASK_OPTIONS", "Call", "Sender", "Task", "TaskOptions"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,6 +93,10 @@ class TaskOptions:
             max_wait_ms=max_wait_ms,
             at_most_once=bool(at_most_once),
         )
+
+
+#: Names of the options that `TaskOptions.of` takes.
+TASK_OPTIONS: Final = tuple(inspect.signature(TaskOptions.of).parameters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class ReaperLoop:
         """Run passes until `stop`. Raises nothing but what ends a process."""
         while not self._stopping.is_set():
             tick = self._pass()
+            if tick is None and self._stopping.is_set():
+                break  # by the preparation, or too late to matter
             self.passed_at = self._clock()
             if self._after is not None:
                 self._after(tick)
@@ -109,6 +111,8 @@ class ReaperLoop:
             if self._before is not None:
                 self._before()
                 self._before = None
+                if self._stopping.is_set():
+                    return None
             tick = self._reaper.tick()
         except Exception as error:  # noqa: BLE001  a loop that ends with a pass would leave messages where they are
             self._failed_pass(error)

@@ -90,7 +90,7 @@ class EmbeddedReaper:
         self._thread.start()
 
     def stop(self, within_s: float = _STOP_S) -> bool:
-        """Stop after the running script. Returns False if that did not end in time: the thread ends with the process."""
+        """Stop after the running script. Returns False if that took too long: the thread ends with the process."""
         self._stopped = True
         self._loop.stop()
         if self._thread.is_alive():
@@ -264,7 +264,9 @@ class Daemon:
             self._notifier.ready()
         self._notifier.ping()
         self._notifier.status(
-            "the server does not answer" if tick is None else f"{tick.queues} queues"
+            "the server does not answer"
+            if tick is None
+            else f"queues={tick.queues} reapers={tick.reapers}"
         )
 
 

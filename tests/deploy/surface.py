@@ -1,12 +1,39 @@
-"""What deploy/ may name: the metrics that are exported, the commands and the flags that exist."""
+"""What deploy/ may name, read from the code: exported metrics, commands with their flags, events of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
 
-__all__ = ["COMMANDS", "FLAGS", "METRICS", "Metric"]
+import click
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+import qworker
+from qworker.cli.main import cli
+from qworker.client import Client
+from qworker.commands.upkeep import Inspection
+from qworker.config import LogOptions, RunOptions
+from qworker.connection import ConnectionFactory
+from qworker.consumer.manifest import Manifest, TaskEntry
+from qworker.consumer.supervisor import Supervisor
+from qworker.consumer.telemetry import ChildrenCollector
+from qworker.daemon.gauges import QueueCollector, ReaperMetrics
+from qworker.daemon.tick import Tally
+from qworker.keys import QueueKeys
+
+__all__ = ["COMMANDS", "EVENTS", "FLAGS", "METRICS", "Metric"]
+
+CODE = Path(qworker.__file__).parent
+QUEUES = ("emails", "events")
+TASKS = ("send", "load")
 
 
 @dataclass(frozen=True)
@@ -21,88 +48,131 @@ class Metric:
     truth: bool = False
 
 
-_QUEUE = {"queue": ("emails", "events")}
-_TASK = {**_QUEUE, "task": ("send", "load")}
-_OUTCOMES = ("acked", "nacked", "buried", "released", "expired", "discarded")
-_DEAD = (
-    "max_receives",
-    "rejected",
-    "unknown_task",
-    "bad_arguments",
-    "foreign",
-    "unsupported",
-    "corrupt",
-    "crashed",
-    "time_limit",
-)
-_EXITS = ("recycled", "crashed", "time_limit", "rss", "watchdog", "stopped")
+# -- metrics -----------------------------------------------------------------------------------
 
 
-def _truth(kind: Literal["counter", "gauge"], **labels: tuple[str, ...]) -> Metric:
-    return Metric(kind, {**_QUEUE, **labels}, truth=True)
+def reasons() -> Iterator[str]:
+    """Find the reasons of dead letters that the code writes by itself, in Lua and in Python."""
+    for path in CODE.rglob("*.lua"):
+        yield from re.findall(r"\bbury\(\w+, '(\w+)'", path.read_text())
+    for path in CODE.rglob("*.py"):
+        yield from re.findall(r'"b", _BURIED, reason="(\w+)"', path.read_text())
+
+
+def queue_families() -> Iterator[Family]:
+    """What a reaper exports of two queues; their figures are made up, as this asks no server."""
+    stats = {f"dead:{reason}": 1 for reason in reasons()}
+    figures = partial(
+        Inspection,
+        now_ms=1,
+        ready_by_priority=(1,) * 10,
+        suspect=0,
+        delayed=1,
+        leases=1,
+        dead=1,
+        oldest_sent_ms=0,
+        next_due_ms=None,
+        next_deadline_ms=None,
+        stats=stats,
+        meta={},
+    )
+    # Only asked for inspections, in the order of the queues.
+    server: Any = SimpleNamespace(execute=lambda _command, **_: figures(queue=""))
+    return QueueCollector(server, lambda: [QueueKeys("shop", queue) for queue in QUEUES]).collect()
+
+
+def reaper_families() -> Iterator[Family]:
+    """What a reaper exports of itself after a pass."""
+    registry = CollectorRegistry()
+    metrics, tally = ReaperMetrics(registry), Tally(queues=len(QUEUES))
+    metrics.server("valkey", "9.1.2", durable=True)
+    for queue in QUEUES:
+        for task in TASKS:
+            tally.fire(queue, task)
+    metrics.passed(tally.tick(reapers=1, elapsed_s=0.0))
+    return iter(registry.collect())
+
+
+def worker_families() -> Iterator[Family]:
+    """What a worker exports whose app has been imported, and which has done nothing yet."""
+    factory = ConnectionFactory("redis://127.0.0.1:1")
+    supervisor = Supervisor("shop", factory, RunOptions(procs=1), LogOptions())
+    tasks = [
+        TaskEntry(f"{queue}.{task}", queue, is_async=False, time_limit_s=None, batch=0)
+        for queue in QUEUES
+        for task in TASKS
+    ]
+    supervisor.manifest = Manifest(namespace="shop", tasks=tasks)
+    collector: Collector = ChildrenCollector(supervisor)
+    return iter(list(collector.collect()))
+
+
+def exported(families: Iterator[Family], *, truth: bool) -> Iterator[tuple[str, Metric]]:
+    """Read name and metric from what a collector yields; `le` is no label of ours."""
+    for family in families:
+        labels: dict[str, dict[str, None]] = {}
+        for sample in family.samples:
+            for label in sample.labels.keys() - {"le"}:
+                labels.setdefault(label, {})[sample.labels[label]] = None
+        name = family.name + ("_total" if family.type == "counter" else "")
+        examples = {label: tuple(values) for label, values in labels.items()}
+        yield name, Metric(family.type, examples, truth)  # type: ignore[arg-type]
 
 
 METRICS: Mapping[str, Metric] = {
-    # Queues: from Redis, by whoever reaps.
-    "qworker_messages_ready": _truth("gauge"),
-    "qworker_messages_delayed": _truth("gauge"),
-    "qworker_messages_unacked": _truth("gauge"),
-    "qworker_messages_dead": _truth("gauge"),
-    "qworker_oldest_ready_age_seconds": _truth("gauge"),
-    "qworker_reap_lateness_seconds": _truth("gauge"),
-    "qworker_queue_paused": _truth("gauge", state=("in", "out")),
-    "qworker_sent_total": _truth("counter"),
-    "qworker_received_total": _truth("counter"),
-    "qworker_acked_total": _truth("counter"),
-    "qworker_nacked_total": _truth("counter"),
-    "qworker_released_total": _truth("counter"),
-    "qworker_expired_total": _truth("counter"),
-    "qworker_timeouts_total": _truth("counter"),
-    "qworker_dead_total": _truth("counter", reason=_DEAD),
-    "qworker_redriven_total": _truth("counter"),
-    "qworker_stale_receipts_total": _truth("counter"),
-    # Workers: by each supervisor for its children.
-    "qworker_handled_total": Metric("counter", {**_TASK, "outcome": _OUTCOMES}),
-    "qworker_handler_seconds": Metric("histogram", _TASK),
-    "qworker_wait_seconds": Metric("histogram", _TASK),
-    "qworker_children": Metric("gauge", {"state": ("running", "starting", "stopped")}),
-    "qworker_child_exits_total": Metric("counter", {"reason": _EXITS}),
-    "qworker_running_handlers": Metric("gauge"),
-    "qworker_lease_extensions_total": Metric("counter"),
-    "qworker_leases_lost_total": Metric("counter"),
-    # Reapers: by each for itself.
-    "qworker_reaper_ticks_total": Metric("counter"),
-    "qworker_reaper_tick_errors_total": Metric("counter"),
-    "qworker_reaper_last_tick_timestamp_seconds": Metric("gauge"),
-    "qworker_reaper_tick_seconds": Metric("histogram"),
-    "qworker_promoted_total": Metric("counter", _QUEUE),
-    "qworker_schedules_fired_total": Metric("counter", _TASK),
-    "qworker_server_durable": Metric("gauge"),
-    "qworker_server_info": Metric("gauge", {"engine": ("valkey",), "version": ("9.1.2",)}),
-    "qworker_build_info": Metric("gauge", {"version": ("0.1.0",)}),
+    **dict(exported(queue_families(), truth=True)),
+    **dict(exported(worker_families(), truth=False)),
+    **dict(exported(reaper_families(), truth=False)),
 }
 
-COMMANDS = frozenset(
-    {
-        *("demo", "run", "daemon", "send", "worker ls", "schedule ls", "top", "doctor"),
-        *(
-            f"queue {verb}"
-            for verb in ("ls", "show", "set", "peek", "pause", "resume", "purge", "rm")
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+def flags_by_command(
+    command: click.Command, words: tuple[str, ...] = ()
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """Walk the tree of commands: each leaf as its words ("queue ls"), with all of its flags."""
+    context = click.Context(command)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from flags_by_command(below, (*words, name))
+        return
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    yield (
+        " ".join(words),
+        frozenset(
+            name
+            for each in options
+            for name in (*each.opts, *each.secondary_opts)
+            if name.startswith("--")
         ),
-        *(f"message {verb}" for verb in ("show", "cancel")),
-        *(f"dead {verb}" for verb in ("ls", "show", "redrive", "drop")),
-        *(f"store {verb}" for verb in ("path", "status", "start", "stop")),
-        "config show",
-    }
-)
+    )
 
-FLAGS: Mapping[str, frozenset[str]] = {
-    "run": frozenset(
-        {
-            *("--procs", "--concurrency", "--queues", "--weights", "--batch", "--visibility"),
-            *("--burst", "--reload", "--grace", "--max-messages", "--max-rss", "--watchdog"),
-            *("--metrics-host", "--metrics-port", "--no-reaper"),
-        }
-    ),
-    "daemon": frozenset({"--tick", "--metrics-host", "--metrics-port", "--durability"}),
-}
+
+FLAGS: Mapping[str, frozenset[str]] = dict(flags_by_command(cli))
+COMMANDS = frozenset(FLAGS)
+
+
+# -- events ------------------------------------------------------------------------------------
+
+
+def events() -> Iterator[str]:
+    """Find the names of logged events: the first argument of a call that is named like a level, if it is text."""
+    levels = {"debug", "info", "warning", "error", "exception"}
+    for path in CODE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(attr=level), args=[ast.Constant(value=str(event)), *_]
+                ) if level in levels:
+                    yield event
+                case ast.Call(
+                    func=ast.Name(id="log" | "tell"), args=[ast.Constant(value=str(event)), *_]
+                ):
+                    yield event
+
+
+EVENTS = frozenset(events())

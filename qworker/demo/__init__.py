@@ -1,0 +1,7 @@
+"""`qworker demo`: a real job on real input, with a worker killed on the way, and an honest account at the end."""
+
+from __future__ import annotations
+
+from qworker.demo.command import run_demo
+
+__all__ = ["run_demo"]

@@ -1,0 +1,115 @@
+"""`run_demo`: what `qworker demo` does, from the input to the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+from qworker.demo.app import NAMESPACE, check_file
+from qworker.demo.run import Demo
+from qworker.demo.sources import find_sources
+from qworker.demo.view import choose_view
+from qworker.logs import configure_logs
+from qworker.store import PrivateStore
+
+if TYPE_CHECKING:
+    from qworker.demo.outcome import Outcome
+    from qworker.demo.view import View
+
+__all__ = ["INTERRUPTED", "run_demo"]
+
+INTERRUPTED: Final = 130
+
+
+def run_demo(
+    path: str | os.PathLike[str] | None,
+    *,
+    json: bool = False,
+    procs: int | None = None,
+    keep: bool = False,
+) -> int:
+    """Index the Python source code below `path`, or the standard library's, and print the account.
+
+    `json`: the last line of stdout is one JSON object, and what people read goes to stderr. `procs`: worker processes,
+    None one per core (2 to 8). `keep`: let the store run until Ctrl-C, to look into it. Returns the exit code: 0, 1
+    where a message is lost or the run stalled, 130 after Ctrl-C. Raises `InvalidOptionError` for a wrong path, and
+    `StoreError` where no server is found.
+    """
+    sources = find_sources(path)
+    view = choose_view(stderr=json)
+    configure_logs("auto", "error")
+    try:
+        with (
+            PrivateStore() as store,
+            Demo(store, sources, view, procs=procs or _default_procs()) as demo,
+        ):
+            demo.send()
+            demo.work()
+            outcome = demo.outcome()
+            view.end(outcome)
+            _conclude(view, outcome, store, keep=keep)
+            if json:
+                _print_json(outcome)
+            if keep and not demo.interrupted:
+                _wait()
+            return INTERRUPTED if demo.interrupted else outcome.exit_code
+    except KeyboardInterrupt:
+        view.say(
+            "interrupted: the workers and the store are stopped, nothing is left running", "bad"
+        )
+        return INTERRUPTED
+
+
+def _print_json(outcome: Outcome) -> None:
+    """Print the outcome as one line of JSON."""
+    print(json.dumps(outcome.document()), flush=True)  # noqa: T201
+
+
+def _conclude(view: View, outcome: Outcome, store: PrivateStore, *, keep: bool) -> None:
+    index = outcome.index
+    if outcome.stopped:
+        view.say(f"{outcome.stopped}; the workers are stopped, nothing is left running", "bad")
+        return
+    if outcome.account.lost:
+        some = ", ".join(sorted(outcome.account.lost)[:5])
+        view.say(f"LOST: {some} … This must not happen: please report it.", "bad")
+    imports = ", ".join(f"{name} {number:,}" for name, number in index.imports)
+    view.say(
+        f"The index: {index.files:,} files, {index.lines:,} lines, {index.classes:,} classes, "
+        f"{index.functions:,} functions."
+    )
+    if imports:
+        view.say(f"Most imported: {imports}.")
+    view.say("")
+    if keep:
+        view.say("The store runs until you press Ctrl-C. In another terminal:", "title")
+        at = f"qworker --url {store.url} --namespace {NAMESPACE}"
+        view.say(f"  {at} queue ls")
+        view.say(f"  {at} dead ls {check_file.queue}")
+        view.say(f"  {at} dead redrive {check_file.queue} --all --dry-run")
+        return
+    view.say("Next:", "title")
+    view.say(
+        "  qworker demo --keep          leave the store running, to look at the dead letters and redrive them"
+    )
+    view.say("  qworker demo PATH            the same for your own code")
+    view.say("  docs/getting-started.md      your own tasks, in five minutes")
+
+
+def _wait() -> None:
+    """Wait for Ctrl-C."""
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        return
+
+
+def _default_procs() -> int:
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:
+        cores = os.cpu_count() or 1
+    # Two at least, so that one can be killed while another goes on.
+    return min(8, max(2, cores))

@@ -1,0 +1,244 @@
+"""`qworker dead`."""
+
+from __future__ import annotations
+
+import pytest
+
+from qworker.cli.letters import Filter
+from tests.cli.conftest import table
+
+
+def test_ls_tells_what_they_died_of_and_lists_them(run, shop):
+    """Groups first, then the letters, oldest first, then what to do."""
+    shop.bury("Traceback …\nValueError: bad address", "timeout")
+    shop.bury("no such page", task="render_pdf")
+
+    ran = run("dead", "ls", "emails")
+
+    assert ran.lines[0] == "by reason  3 rejected"
+    assert ran.lines[1] == "by task    2 send_email, 1 render_pdf"
+    rows = table(ran.lines[3:6])
+    assert [row["ERROR"] for row in rows] == ["ValueError: bad address", "timeout"]
+    assert rows[0]["REASON"] == "rejected"
+    entry = shop.queue("emails").dead(1)[0].entry_id
+    assert f"one in full     qworker dead show emails {entry}" in ran.out
+    assert "after the fix   qworker dead redrive emails --all" in ran.out
+    assert "or give up      qworker dead drop emails --all" in ran.out
+
+
+def test_ls_of_all_queues_names_the_queue_of_each(run, shop):
+    """Without a queue, those of all; broken queues are named and left out."""
+    shop.bury("one", name="emails")
+    shop.bury("two", name="pdf")
+    shop.break_queue("odd")
+
+    ran = run("dead", "ls")
+
+    assert [row["QUEUE"] for row in table(ran.lines[3:6])] == ["emails", "pdf"]
+    assert "warning: queue odd was left out" in ran.err
+
+
+def test_ls_can_begin_with_the_newest_and_be_limited(run, shop):
+    """--newest turns the order; what is left out is counted."""
+    shop.bury("first")
+    shop.bury("second")
+    shop.bury("third")
+
+    ran = run("dead", "ls", "emails", "--newest", "--limit", "2")
+
+    assert [row["ERROR"] for row in table(ran.lines[3:6])] == ["third", "second"]
+    assert "2 of 3 are listed (--limit)" in ran.out
+
+
+def test_ls_as_json(run, shop):
+    """The groups, and each letter with its message."""
+    shop.bury("boom")
+
+    document = run("dead", "ls", "emails", "--json").json
+
+    (letter,) = document.pop("dead_letters")
+    assert document == {
+        "total": 1,
+        "by_reason": {"rejected": 1},
+        "by_error_class": {"": 1},
+        "by_task": {"send_email": 1},
+    }
+    assert letter["reason"] == "rejected"
+    assert letter["error"] == "boom"
+    assert letter["message"]["task"] == "send_email"
+
+
+def test_ls_of_nothing_says_so(run, shop):
+    """No dead letter is good news, told as such."""
+    shop.send("emails")
+
+    assert run("dead", "ls", "emails").err == "no dead letter in emails\n"
+    assert run("dead", "ls", "emails", "--json").json["dead_letters"] == []
+
+
+def test_filters_fit_together(run, shop):
+    """Every filter that is given must fit."""
+    shop.bury("boom")
+    shop.bury("bang", task="render_pdf")
+    wanted = shop.queue("emails").dead(2)[1]
+
+    by_task = run("dead", "ls", "emails", "--task", "render_pdf", "--json").json
+    by_message = run("dead", "ls", "emails", "--id", wanted.message.id, "--json").json
+    by_entry = run("dead", "ls", "emails", "--id", wanted.entry_id, "--json").json
+    old = run("dead", "ls", "emails", "--older-than", "1h", "--json").json
+    none = run("dead", "ls", "emails", "--task", "render_pdf", "--older-than", "1h", "--json").json
+
+    for document in (by_task, by_message, by_entry):
+        assert [each["error"] for each in document["dead_letters"]] == ["bang"]
+    assert old["total"] == 0
+    assert none["total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "hint"),
+    [
+        ("--reason", "rejcted", "did you mean 'rejected'?"),
+        ("--task", "send_emial", "did you mean 'send_email'?"),
+        ("--error-class", "ValueError", "none of them names one"),
+        ("--reason", "zzz", "there are rejected"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["ls", "redrive", "drop"])
+def test_a_filter_that_fits_nothing_is_probably_mistyped(run, shop, verb, flag, value, hint):
+    """The nearest value that occurs is named; nothing is changed."""
+    shop.bury("boom")
+    before = shop.dump()
+    yes = [] if verb == "ls" else ["--yes"]
+
+    ran = run("dead", verb, "emails", flag, value, *yes)
+
+    assert ran.code == 2
+    assert ran.err.startswith(f"error: {flag}: no dead letter has '{value}'; ")
+    assert hint in ran.err
+    assert shop.dump() == before
+
+
+def test_show_tells_the_whole_story(run, shop):
+    """Why, the error in lines, the message, and what to do; by entry or by message id."""
+    shop.bury("Traceback:\n  here\nValueError: \x1b[31mbad")
+    letter = shop.queue("emails").dead(1)[0]
+
+    by_entry = run("dead", "show", "emails", letter.entry_id)
+    by_message = run("dead", "show", "emails", letter.message.id)
+
+    assert by_entry.lines[0] == by_message.lines[0] == f"entry   {letter.entry_id}"
+    text = by_entry.out
+    assert "reason  rejected: its handler, or whoever received it, buried it" in text
+    assert "\n  here\n" in text
+    assert r"ValueError: \x1b[31mbad" in text
+    assert "receives  1 ended, of which 0 nacked and 0 timed out" in text
+    assert f"after the fix   qworker dead redrive emails --id {letter.entry_id}" in text
+
+
+def test_show_of_nothing_fails(run, shop):
+    """An id that is not there is told, with the list to choose from."""
+    shop.send("emails")
+
+    ran = run("dead", "show", "emails", "17-3")
+
+    assert ran.code == 1
+    assert ran.err == "error: queue 'emails' has no dead letter '17-3' (qworker dead ls emails)\n"
+
+
+def test_redrive_puts_back_what_fits_and_nothing_else(run, shop):
+    """Fresh counts, and the others stay dead."""
+    shop.bury("boom")
+    shop.bury("bang", task="render_pdf")
+
+    dry = run("dead", "redrive", "emails", "--task", "render_pdf", "--dry-run")
+    wet = run("dead", "redrive", "emails", "--task", "render_pdf", "--yes")
+
+    assert dry.out == "would redrive 1 dead letter of emails; nothing was changed\n"
+    assert dry.err == "by reason: 1 rejected\nby task: 1 render_pdf\n"
+    assert wet.out == "redriven 1 dead letter of emails\n"
+    inspection = shop.queue("emails").inspect()
+    assert (inspection.ready, inspection.dead) == (1, 1)
+    assert [each.receives for each in shop.queue("emails").peek()] == [0]
+
+
+def test_redrive_of_many_goes_page_by_page(run, shop):
+    """All 250, over three pages, the limit kept."""
+    shop.bury(*(str(number) for number in range(250)))
+
+    some = run("dead", "redrive", "emails", "--all", "--limit", "120", "--yes", "--json")
+    rest = run("dead", "redrive", "emails", "--all", "--yes", "--json")
+
+    assert some.json == {
+        "queue": "emails", "matched": 120, "redriven": 120, "foreign": 0, "gone": 0,
+        "dry_run": False,
+    }  # fmt: skip
+    assert rest.json["redriven"] == 130
+    assert shop.queue("emails").inspect().ready == 250
+
+
+def test_redrive_leaves_what_no_consumer_can_take(run, shop):
+    """Foreign items stay dead, and the answer says what to do with them."""
+    shop.send("emails")
+    shop.ask("RPUSH", shop.keys().ready[0], "hello")
+    shop.queue("emails").receive(10)
+
+    ran = run("dead", "redrive", "emails", "--all", "--yes")
+
+    assert ran.out == (
+        "redriven 0 dead letters of emails; 1 stay, as no consumer can take them "
+        "(qworker dead drop emails --reason foreign)\n"
+    )
+
+
+def test_drop_deletes_for_ever(run, shop):
+    """What fits is gone, and nothing else."""
+    shop.bury("boom")
+    shop.bury("bang", task="render_pdf")
+
+    ran = run("dead", "drop", "emails", "--task", "send_email", "--yes", "--json")
+
+    assert ran.json == {
+        "queue": "emails", "matched": 1, "dropped": 1, "gone": 0, "dry_run": False,
+    }  # fmt: skip
+    assert [letter.error for letter in shop.queue("emails").dead()] == ["bang"]
+
+
+def test_drop_of_nothing_changes_nothing(run, shop):
+    """No fitting letter is no error."""
+    shop.bury("boom")
+
+    ran = run("dead", "drop", "emails", "--older-than", "1d", "--yes")
+
+    assert (ran.code, ran.out) == (0, "no dead letter of emails fits; nothing was changed\n")
+
+
+@pytest.mark.parametrize("verb", ["redrive", "drop"])
+def test_which_letters_must_be_said(run, shop, verb):
+    """Neither filter nor --all: nothing is done."""
+    shop.bury("boom")
+
+    ran = run("dead", verb, "emails", "--yes")
+
+    assert ran.code == 2
+    assert ran.err == (
+        f"error: say which dead letters to {verb}: by a filter, or --all "
+        f"(see qworker dead {verb} --help)\n"
+    )
+
+
+def test_an_error_class_fits_with_or_without_its_module():
+    """`ConnectionError` is what people read in logs, `redis.exceptions.ConnectionError` what is stored."""
+    from qworker.message import DeadLetter, Stored
+
+    letter = DeadLetter(
+        "1-0",
+        "max_receives",
+        "redis.exceptions.ConnectionError",
+        "",
+        0,
+        Stored.of("q", "dead", b""),
+    )
+
+    assert Filter(error_class="ConnectionError").fits(letter, 0)
+    assert Filter(error_class="redis.exceptions.ConnectionError").fits(letter, 0)
+    assert not Filter(error_class="Error").fits(letter, 0)

@@ -1,0 +1,142 @@
+"""`qworker message`."""
+
+from __future__ import annotations
+
+
+def test_show_finds_a_message_in_any_queue(run, shop):
+    """The id is enough: all queues are looked through."""
+    shop.send("aaa")
+    (found,) = shop.send("emails", priority=3, max_receives=7, ttl="1h", unique="key 1")
+
+    ran = run("message", "show", found)
+
+    assert ran.code == 0
+    lines = [line.split(None, 1) for line in ran.lines if line]
+    assert ["id", found] in lines
+    assert ["state", "ready"] in lines
+    assert ["task", "send_email"] in lines
+    assert ["priority", "3"] in lines
+    assert "max receives  7" in ran.out
+    assert "unique key    key 1" in ran.out
+    assert "expires       " in ran.out
+    assert '  "task": "send_email",' in ran.out
+
+
+def test_show_as_json(run, shop):
+    """All that is known of a message, as values."""
+    (found,) = shop.send("emails", priority=3, max_receives=7)
+
+    document = run("message", "show", found, "--queue", "emails", "--json").json
+
+    sent_ms = document.pop("sent_ms")
+    assert abs(sent_ms - shop.now_ms()) < 60_000
+    assert document == {
+        "id": found,
+        "queue": "emails",
+        "state": "ready",
+        "kind": "own",
+        "task": "send_email",
+        "due_ms": None,
+        "deadline_ms": None,
+        "receives": 0,
+        "nacks": 0,
+        "timeouts": 0,
+        "priority": 3,
+        "expires_ms": None,
+        "max_receives": 7,
+        "unique": None,
+        "redrives": 0,
+        "receipt": None,
+        "size_bytes": 32,
+        "body": '{"task":"send_email","args":[0]}',
+        "body_encoding": "utf-8",
+    }
+
+
+def test_show_takes_the_receipt_of_a_message_in_hand(run, shop):
+    """What `top` shows of a running handler leads to its message."""
+    shop.send("emails", 2)
+    message = shop.queue("emails").receive(2)[1]
+
+    document = run("message", "show", str(message.receipt), "--json").json
+
+    assert document["id"] == message.id
+    assert document["state"] == "unacked"
+    assert document["receipt"] == str(message.receipt)
+    assert document["deadline_ms"] == message.deadline_ms
+
+
+def test_show_of_a_dead_letter_leads_to_its_reason(run, shop):
+    """A dead message says where to read why."""
+    shop.bury("boom")
+    dead_id = shop.queue("emails").dead(1)[0].message.id
+
+    ran = run("message", "show", dead_id)
+
+    assert ran.lines[-1] == f"why it is dead: qworker dead show emails {dead_id}"
+
+
+def test_show_of_nothing_fails_with_a_reason(run, shop):
+    """An id that is nowhere is told as such, and a broken queue is named, not stumbled over."""
+    shop.send("emails")
+    shop.break_queue("odd")
+
+    ran = run("message", "show", "nope")
+
+    assert ran.code == 1
+    assert "warning: queue odd was left out" in ran.err
+    assert "error: message 'nope' was not seen in the queues of namespace" in ran.err
+
+
+def test_cancel_drops_a_message_when_it_is_next_met(run, shop):
+    """It is not delivered any more; --dry-run leaves no tombstone."""
+    first, second = shop.send("emails", 2)
+
+    dry = run("message", "cancel", first, "--dry-run")
+    assert shop.ask("EXISTS", shop.keys().cancelled) == 0
+    wet = run("message", "cancel", first, "--yes")
+
+    assert dry.out == f"would cancel {first} of emails (ready); nothing was changed\n"
+    assert wet.out == f"cancelled {first} of emails: it is dropped when it is next met\n"
+    assert [message.id for message in shop.queue("emails").receive(10)] == [second]
+
+
+def test_cancel_of_a_running_message_says_that_it_is_not_stopped(run, shop):
+    """The operator must not believe that the handler ends."""
+    shop.send("emails")
+    (message,) = shop.queue("emails").receive(1)
+
+    ran = run("message", "cancel", message.id, "--yes")
+
+    assert "a handler has it now and is not stopped" in ran.out
+
+
+def test_cancel_of_a_dead_letter_names_the_verb_for_it(run, shop):
+    """Nobody receives dead letters: a tombstone would do nothing."""
+    shop.bury("boom")
+    dead_id = shop.queue("emails").dead(1)[0].message.id
+
+    ran = run("message", "cancel", dead_id, "--yes")
+
+    assert ran.code == 1
+    assert f"qworker dead drop emails --id {dead_id}" in ran.err
+
+
+def test_cancel_as_json(run, shop):
+    """What was cancelled, and where it was."""
+    (found,) = shop.send("emails")
+
+    document = run("message", "cancel", found, "--yes", "--json").json
+
+    assert document == {"id": found, "queue": "emails", "state": "ready", "cancelled": True}
+
+
+def test_show_tells_what_is_not_ours(run, shop):
+    """Items that others pushed are shown for what they are."""
+    shop.send("emails")
+    shop.ask("RPUSH", shop.keys().ready[0], '{"task":"t"}', "hello")
+
+    documents = run("queue", "peek", "emails", "--json").json["messages"]
+
+    assert [document["kind"] for document in documents] == ["own", "plain", "foreign"]
+    assert [document["task"] for document in documents] == ["send_email", "t", None]

@@ -1,0 +1,109 @@
+"""`qworker run` and `qworker daemon` as processes, and what the other verbs see of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import QWORKER, clean_environment
+
+pytestmark = pytest.mark.slow
+
+APP = """
+import time
+from qworker import QWorker
+
+app = QWorker({namespace!r})
+
+@app.task(queue="emails")
+def send_email(number: int) -> None:
+    if number == 99:
+        time.sleep(60)
+"""
+
+
+@pytest.fixture
+def service(shop, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start services in a directory that holds `shop_app`; what still runs is killed with the test."""
+    (tmp_path / "shop_app.py").write_text(APP.format(namespace=shop.namespace))
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*args: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [str(QWORKER), *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=clean_environment(QWORKER_URL=shop.url, QWORKER_NAMESPACE=shop.namespace),
+            cwd=tmp_path,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def eventually(check: Callable[[], object], within_s: float = 30.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not check():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_the_daemon_is_seen_and_ends_with_a_signal(run, shop, service):
+    """Alive for doctor and top, its log in JSON on stderr, exit code 0."""
+    process = service("daemon", "--metrics-port", "0", "--tick", "200ms")
+
+    eventually(lambda: shop.ask("ZCARD", f"{shop.namespace}:reapers"))
+    reapers = next(
+        each for each in run("doctor", "--json").json["findings"] if each["check"] == "reapers"
+    )
+    process.terminate()
+    out, err = process.communicate(timeout=20)
+
+    assert reapers["status"] == "ok"
+    assert process.returncode == 0
+    assert out == b""
+    events = [json.loads(line)["event"] for line in err.decode().splitlines()]
+    assert events[0] == "daemon_started"
+    assert events[-1] == "daemon_stopped"
+
+
+def test_a_worker_handles_is_listed_and_ends_with_a_signal(run, shop, service):
+    """What it runs is seen by `worker ls` and `top`; SIGTERM gives what runs back after the grace."""
+    shop.queue("emails").send(b'{"task": "send_email", "args": [1]}')
+    shop.queue("emails").send(b'{"task": "send_email", "args": [99]}')
+    process = service(
+        "run", "shop_app", "--procs", "1", "--metrics-port", "0", "--grace", "100ms"
+    )
+
+    eventually(lambda: shop.queue("emails").inspect().stats.get("acked"))
+    eventually(lambda: "send_email" in run("top", "--json", "--every", "200ms").out)
+    (worker,) = run("worker", "ls", "--json").json["workers"]
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+
+    assert worker["app"].startswith("shop_app")
+    assert worker["queues"] == ["emails"]
+    assert worker["is_gone"] is False
+    assert process.returncode == 0, err.decode()
+    assert run("worker", "ls", "--json").json["workers"] == []
+    assert shop.queue("emails").inspect().ready == 1
+
+
+def test_a_burst_ends_by_itself(run, shop, service):
+    """Exit code 0 when the queues are empty."""
+    shop.send("emails", 20)
+
+    process = service("run", "shop_app:app", "--burst", "--procs", "1", "--metrics-port", "0")
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0, err.decode()
+    assert shop.queue("emails").inspect().stats["acked"] == 20

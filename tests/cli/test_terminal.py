@@ -1,0 +1,214 @@
+"""What people see on a terminal: tables with colour, questions, the live screen."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def plain(text: str) -> str:
+    return ESCAPE.sub("", text)
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def test_tables_have_colour_on_a_terminal(shop, terminal):
+    """Dead letters are yellow, what works is green."""
+    shop.bury("boom")
+
+    screen = terminal("queue", "ls")
+
+    assert screen.wait() == 0
+    assert re.search(r"\x1b\[33m *1\x1b", screen.seen)
+    assert "\x1b[32mok" in screen.seen
+
+
+@pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colour_can_be_switched_off(shop, terminal, setting):
+    """As NO_COLOR says (https://no-color.org), and where the terminal knows none."""
+    shop.bury("boom")
+
+    screen = terminal("queue", "ls", **setting)
+
+    assert screen.wait() == 0
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", screen.seen)
+    assert "emails" in screen.seen
+
+
+def test_stored_text_cannot_steer_a_terminal(shop, terminal):
+    """Escape codes and markup in bodies, errors and names of workers are shown, not obeyed."""
+    shop.bury("[bold]\x1b[2Jgone[/bold]")
+    shop.queue("emails").send(b"\x1b]0;title\x07")
+    shop.add_worker("w\x1b[2J")
+
+    seen = ""
+    for args in (["dead", "ls"], ["queue", "peek", "emails"], ["worker", "ls"]):
+        screen = terminal(*args)
+        assert screen.wait() == 0
+        seen += screen.seen
+
+    assert "\x1b[2J" not in seen
+    assert "\x1b]0" not in seen
+    assert r"[bold]\x1b[2Jgone[/bold]" in plain(seen)
+
+
+# -- questions ---------------------------------------------------------------------------------
+
+
+def test_a_question_names_what_is_lost_and_takes_no_for_an_answer(shop, terminal):
+    """No is the default; nothing is changed then."""
+    shop.send("emails", 3)
+
+    screen = terminal("queue", "purge", "emails")
+    screen.read_until("Delete 3 ready of emails for ever? [y/N]:")
+    screen.write("\n")
+
+    assert screen.wait() == 1
+    assert "nothing was changed" in screen.seen
+    assert shop.queue("emails").inspect().ready == 3
+
+
+def test_yes_does_it(shop, terminal):
+    """And says what was done."""
+    shop.bury("one")
+    shop.bury("two")
+
+    screen = terminal("dead", "redrive", "emails", "--all")
+    screen.read_until("Redrive 2 dead letters of emails, so that they are handled again? [y/N]:")
+    screen.write("y\n")
+
+    assert screen.wait() == 0
+    assert "by reason: 2 rejected" in screen.seen
+    assert "redriven 2 dead letters of emails" in plain(screen.seen)
+    assert shop.queue("emails").inspect().ready == 2
+
+
+def test_an_interrupt_at_a_question_changes_nothing(shop, terminal):
+    """Ctrl-C is neither yes nor a traceback."""
+    shop.send("emails")
+
+    screen = terminal("queue", "rm", "emails")
+    screen.read_until("for ever? [y/N]:")
+    screen.write("\x03")
+
+    assert screen.wait() == 130
+    assert "Traceback" not in screen.seen
+    assert shop.queue("emails").inspect().ready == 1
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["queue", "purge", "emails"],
+        ["queue", "rm", "emails"],
+        ["dead", "redrive", "emails", "--all"],
+        ["dead", "drop", "emails", "--all"],
+    ],
+    ids=" ".join,
+)
+def test_without_a_terminal_nobody_is_asked(run, shop, args):
+    """Exit code 2 naming --yes, and nothing is changed, whatever comes through the pipe."""
+    shop.bury("boom")
+    shop.send("emails")
+    before = shop.dump()
+
+    ran = run(*args, stdin="y\n")
+
+    assert ran.code == 2
+    assert (
+        "error: nobody can be asked without a terminal; give --yes to do it, or --dry-run"
+        in ran.err
+    )
+    assert shop.dump() == before
+
+
+def test_progress_is_shown_and_leaves_nothing_behind(shop, terminal):
+    """A bar on stderr while it lasts."""
+    screen = terminal("send", "emails", "{}", "--count", "30000")
+
+    assert screen.wait() == 0
+    assert "sending to emails" in screen.seen
+    assert "sent 30,000 messages to emails" in plain(screen.seen)
+
+
+# -- top ---------------------------------------------------------------------------------------
+
+
+def test_top_is_live_until_q(shop, terminal):
+    """New messages appear by themselves; the terminal is left as it was."""
+    shop.add_worker()
+    screen = terminal("top", "--every", "200ms")
+    screen.read_until("none: qworker daemon")
+    shop.send("freshqueue", 3)
+
+    screen.read_until("freshqueue")
+    screen.read_until("RUNNING HANDLERS (1)")
+    screen.write("q")
+
+    assert screen.wait() == 0
+    assert screen.seen.rstrip().endswith("\x1b[?1049l\x1b[?25h") or "\x1b[?1049l" in screen.seen
+
+
+def test_top_ends_with_an_interrupt(terminal):
+    """Quietly, and on the old screen."""
+    screen = terminal("top", "--every", "200ms")
+    screen.read_until("q quits")
+    screen.write("\x03")
+
+    assert screen.wait() == 130
+    assert "\x1b[?1049l" in screen.seen
+    assert "Traceback" not in screen.seen
+
+
+def test_top_keeps_its_picture_while_the_server_is_away(namespace, terminal):
+    """And says so; it goes on when the server is back."""
+    from tests import servers
+
+    with servers.start("valkey") as server:
+        client = server.redis()
+        client.hset(f"{namespace}:queues", "emails", 1)
+        client.rpush(f"{namespace}:{{emails}}:ready", '{"task": "t"}')
+        screen = terminal("top", "--every", "200ms", QWORKER_URL=server.url)
+        screen.read_until("emails")
+        client.execute_command("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
+        client.execute_command("CLIENT", "PAUSE", "6000", "ALL")
+
+        screen.read_until("no answer from the server since")
+        screen.seen = ""
+        screen.read_until("emails")
+        screen.write("q")
+        assert screen.wait() == 0
+
+
+def test_a_verb_on_a_terminal_without_url_uses_the_embedded_store(shop, terminal, tmp_path):
+    """One line says where it is, and it outlives the command until it is stopped."""
+    where = {"XDG_STATE_HOME": str(tmp_path / "state"), "QWORKER_URL": "embedded:"}
+    directory = tmp_path / "state" / "qworker" / shop.namespace
+
+    try:
+        screen = terminal("queue", "ls", **where)
+        assert screen.wait() == 0
+        assert f"using the embedded store in {directory}" in screen.seen.replace("\r\n", "")
+        running = terminal("store", "status", **where)
+        assert running.wait() == 0
+        assert "running" in running.seen
+    finally:
+        stopped = terminal("store", "stop", **where)
+        assert stopped.wait() == 0
+        assert "stopped; the data stay in" in stopped.seen
+
+
+def test_a_signal_to_end_ends_a_verb(shop, terminal):
+    """SIGTERM as the system does it: nothing catches it."""
+    shop.send("emails")
+    screen = terminal("queue", "show", "emails", "--over", "30s")
+    while b"qworker-cli" not in shop.ask("CLIENT", "LIST"):
+        pass
+    screen.process.terminate()
+
+    assert screen.wait() == -signal.SIGTERM

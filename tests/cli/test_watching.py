@@ -1,0 +1,251 @@
+"""`qworker worker`, `schedule`, `top` and `doctor`."""
+
+from __future__ import annotations
+
+import pytest
+
+from qworker.daemon.schedules import NewSchedule, register
+from qworker.schedule import cron
+from tests import servers
+from tests.cli.conftest import table
+
+# -- worker ------------------------------------------------------------------------------------
+
+
+def test_workers_are_listed_with_what_they_do(run, shop):
+    """One row each; a silent one is gone, and says since when."""
+    shop.add_worker("web-1-a")
+    shop.add_worker("web-2-b", age_ms=40_000)
+
+    ran = run("worker", "ls")
+
+    first, second = table(ran.lines)
+    assert first.pop("SEEN").endswith("ms ago")
+    assert first == {
+        "WORKER": "web-1-a", "APP": "shop.tasks", "QUEUES": "emails", "CHILDREN": "1",
+        "RUNNING": "1", "HANDLED": "1,234", "FAILED": "5", "PER-S": "12.5", "MEMORY": "50 MiB",
+        "UP": "1h00m",
+    }  # fmt: skip
+    assert second["SEEN"].startswith("gone, 40s ago")
+
+
+def test_workers_as_json_are_their_own_words(run, shop):
+    """The entry as written, its age, and whether it is gone."""
+    shop.add_worker("web-1-a", age_ms=20_000)
+
+    (worker,) = run("worker", "ls", "--json").json["workers"]
+
+    assert worker["is_gone"] is True
+    assert worker["seen_age_seconds"] >= 20
+    assert worker["children"][0]["rss_bytes"] == 52_428_800
+
+
+@pytest.mark.parametrize(
+    "entry", ["", "x", "[]", "1", '{"children": 7}', '{"children": [7, {"running": 1}]}']
+)
+def test_an_entry_that_is_no_workers_is_shown_and_breaks_nothing(run, shop, entry):
+    """Whatever stands in the hash."""
+    shop.ask("HSET", f"{shop.namespace}:workers", "odd\x1b[2J", entry)
+
+    ran = run("worker", "ls")
+
+    assert ran.code == 0
+    assert r"odd\x1b[2J" in ran.out
+    assert "gone" in ran.out
+    assert run("top", "--json", "--every", "200ms").code == 0
+
+
+def test_no_worker_says_how_to_start_one(run, shop):
+    """An empty list is an answer with a next step."""
+    ran = run("worker", "ls")
+
+    assert (ran.code, ran.out) == (0, "")
+    assert "start one with qworker run MODULE" in ran.err
+
+
+# -- schedule ----------------------------------------------------------------------------------
+
+
+def test_schedules_are_listed_with_next_and_last(run, shop):
+    """What each sends where, when next, when last."""
+    schedule = NewSchedule(
+        name="nightly",
+        schedule=cron("0 4 * * *", tz="UTC"),
+        task="sweep",
+        queue="cleaning",
+        body=b"{}",
+    )
+    register(shop.client, shop.namespace, "shop.tasks", [schedule])
+
+    ran = run("schedule", "ls")
+
+    (row,) = table(ran.lines)
+    assert (row["SCHEDULE"], row["QUEUE"], row["TASK"]) == ("nightly", "cleaning", "sweep")
+    assert row["NEXT"].startswith("in ")
+    assert row["LAST"] == "never"
+    (document,) = run("schedule", "ls", "--json").json["schedules"]
+    assert document["name"] == "nightly"
+    assert document["next_ms"] > shop.now_ms()
+
+
+def test_no_schedule_says_what_makes_one(run, shop):
+    """An empty list is an answer with a next step."""
+    assert "@app.schedule makes one" in run("schedule", "ls").err
+
+
+# -- top ---------------------------------------------------------------------------------------
+
+
+def test_top_once_shows_queues_workers_and_handlers(run, shop):
+    """One picture: trouble first among the queues, then the longest wait; rates over the interval."""
+    shop.send("emails", 3)
+    shop.break_queue("odd")
+    shop.add_worker("web-1-a")
+    shop.add_reaper()
+
+    ran = run("top", "--once", "--every", "200ms")
+
+    assert ran.code == 0
+    assert "workers 1 · reapers 1 · memory" in ran.lines[0]
+    at = ran.lines.index("QUEUES (2)")
+    rows = table(ran.lines[at + 1 : at + 4])
+    assert [(row["QUEUE"], row["STATE"]) for row in rows] == [("odd", "broken"), ("emails", "ok")]
+    assert (rows[1]["SENT/S"], rows[1]["DONE/S"], rows[1]["FAILED/S"]) == ("0", "0", "0")
+    assert "WORKERS (1)" in ran.lines
+    assert "1 in 1 child" in ran.out
+    handlers = ran.lines.index("RUNNING HANDLERS (1)")
+    assert table(ran.lines[handlers + 1 : handlers + 3]) == [
+        {
+            "RUNNING": "3.2s",
+            "TASK": "send_email",
+            "ID": "lease-1:0",
+            "PID": "77",
+            "WORKER": "web-1-a",
+        }
+    ]
+
+
+def test_top_says_who_is_missing(run, shop):
+    """No reaper and no worker is the first thing to know."""
+    ran = run("top", "--once", "--every", "200ms")
+
+    assert "workers none: qworker run MODULE · reapers none: qworker daemon" in ran.lines[0]
+
+
+def test_top_as_json(run, shop):
+    """Everything in one document."""
+    shop.send("emails", 3)
+    shop.add_reaper("here", age_ms=20_000)
+
+    document = run("top", "--json", "--every", "200ms").json
+
+    assert document["queues"][0]["rates_per_second"]["sent"] == 0.0
+    assert document["reapers"][0]["name"] == "here"
+    assert document["reapers"][0]["is_gone"] is True
+    assert document["workers"] == []
+    assert document["memory_bytes"] > 0
+
+
+# -- doctor ------------------------------------------------------------------------------------
+
+
+def found(ran) -> dict[str, dict[str, str]]:
+    return {each["check"]: each for each in ran.json["findings"]}
+
+
+def test_doctor_is_content_with_a_healthy_namespace(run, shop):
+    """Reaper and worker are there, the queue is served: exit code 0."""
+    shop.send("emails")
+    shop.add_worker()
+    shop.add_reaper()
+
+    ran, document = run("doctor"), run("doctor", "--json")
+
+    assert ran.code == 0
+    assert ran.lines[0].startswith("ok       server: valkey ")
+    assert ran.lines[-1] in ("nothing to do", "0 problems, 1 warning")
+    assert document.json["healthy"] is True
+    assert found(document)["queues"]["text"] == "1 with 1 ready message in all"
+    assert found(document)["reapers"]["status"] == "ok"
+
+
+def test_doctor_finds_what_is_wrong_and_says_what_to_do(run, shop):
+    """Exit code 3, and every finding has its next step."""
+    shop.send("emails", 2)
+    shop.queue("emails").receive(1)
+    (lease,) = shop.ask("ZRANGE", shop.keys().unacked, 0, -1)
+    shop.ask("ZADD", shop.keys().unacked, shop.now_ms() - 60_000, lease)
+    shop.break_queue("odd")
+    shop.configure("full", maxlen=1)
+    shop.send("full")
+    shop.bury("boom", name="pdf")
+    shop.queue("pdf").pause("out")
+    shop.add_worker("web-2-b", age_ms=60_000)
+
+    ran = run("doctor", "--json")
+
+    assert ran.code == 3
+    assert ran.json["healthy"] is False
+    checks = found(ran)
+    status = {name: each["status"] for name, each in checks.items()}
+    assert (
+        status["reapers"] == status["overdue"] == status["queue.odd"] == status["full"] == "problem"
+    )
+    assert status["workers"] == status["workers.gone"] == status["paused"] == "warning"
+    assert checks["overdue"]["text"].endswith("emails by 1m00s")
+    assert checks["reapers"]["fix"].startswith("start one: qworker daemon")
+    assert checks["paused"]["fix"] == "qworker queue resume pdf"
+    assert checks["full"]["fix"] == "add workers, or qworker queue set full maxlen=N"
+    assert checks["dead"]["fix"].startswith("qworker dead ls pdf")
+    assert checks["unserved"]["text"].endswith("emails 1, full 1")
+    assert "RENAME or DEL" in checks["queue.odd"]["fix"]
+    for each in checks.values():
+        assert bool(each["fix"]) == (each["status"] != "ok"), each
+
+
+def test_doctor_takes_a_warning_for_a_problem_only_when_strict(run, shop):
+    """Dead letters are for the day."""
+    shop.bury("boom")
+    shop.add_worker()
+    shop.add_reaper()
+
+    assert run("doctor").code == 0
+    assert run("doctor", "--strict").code == 3
+
+
+def test_doctor_of_a_server_that_is_away_is_one_finding(bare, impatient):
+    """Exit code 3, no password, and where the URL comes from."""
+    ran = bare("doctor", "--namespace", "x", env={"QWORKER_URL": "redis://:hunter2@localhost:1"})
+
+    assert ran.code == 3
+    assert ran.lines[0].startswith("PROBLEM  server: ")
+    assert ran.lines[1] == "         -> the URL is redis://:***@localhost:1/0 (qworker config show)"
+    assert "hunter2" not in ran.out + ran.err
+
+
+def test_doctor_reports_a_server_that_forgets(bare):
+    """What a crash would lose is a problem, with the line to set."""
+    with servers.start("valkey", "--appendonly", "no", "--maxmemory", "100mb") as server:
+        ran = bare("doctor", "--namespace", "x", "--json", env={"QWORKER_URL": server.url})
+
+    assert ran.code == 3
+    finding = found(ran)["durability.appendonly"]
+    assert finding["status"] == "problem"
+    assert finding["fix"] == "set in the server's configuration: appendonly yes"
+    assert "of 100 MiB used" in found(ran)["memory"]["text"]
+
+
+def test_doctor_speaks_of_a_clock_that_is_off(run, shop, monkeypatch):
+    """By how much and in which direction."""
+    import time
+
+    now = time.time
+    monkeypatch.setattr("qworker.cli.checks.time.time", lambda: now() + 90)
+
+    clock = found(run("doctor", "--json"))["clock"]
+
+    assert clock["status"] == "warning"
+    assert clock["text"] in (
+        "the clock of this host is 1m30s ahead of the server's",
+        "the clock of this host is 1m29s ahead of the server's",
+    )

@@ -1,0 +1,169 @@
+"""What is found about real servers: settings that lose messages, and those that only might."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Final
+
+import pytest
+
+from qworker.client import Client
+from qworker.connection import ConnectionFactory
+from qworker.daemon.durability import Durability, Finding, Grade, inspect_server
+from tests import servers
+
+LOSS, RISK, UNKNOWN = Grade.LOSS, Grade.RISK, Grade.UNKNOWN
+#: A server that nothing is said about.
+SOUND: Final = (
+    *("--appendonly", "yes", "--appendfsync", "everysec"),
+    *("--maxmemory", "100mb", "--maxmemory-policy", "noeviction"),
+)
+AT_ONCE: Final = ("--repl-diskless-sync-delay", "0")
+
+
+def seen(url: str) -> Durability:
+    """Inspect the server at a URL."""
+    with Client(ConnectionFactory(url), give_up_s=5) as client:
+        return inspect_server(client)
+
+
+def grades(found: Durability) -> dict[str, Grade]:
+    """The findings by name."""
+    return {finding.name: finding.grade for finding in found.findings}
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("engine", ["valkey", "redis"])
+@pytest.mark.parametrize(
+    ("settings", "findings", "durable"),
+    [
+        ((), {}, True),
+        (("--appendfsync", "always"), {}, True),
+        (("--appendonly", "no"), {"appendonly": LOSS}, False),
+        (("--appendfsync", "no"), {"appendfsync": LOSS}, False),
+        (("--maxmemory-policy", "allkeys-lru"), {"maxmemory-policy": LOSS}, False),
+        (("--maxmemory-policy", "volatile-ttl"), {"maxmemory-policy": LOSS}, False),
+        (("--maxmemory", "0"), {"maxmemory": RISK}, True),
+        (
+            ("--appendonly", "no", "--maxmemory", "0", "--maxmemory-policy", "allkeys-lfu"),
+            {"appendonly": LOSS, "maxmemory-policy": LOSS, "maxmemory": RISK},
+            False,
+        ),
+    ],
+)
+def test_settings_of_a_server(
+    engine: str, settings: tuple[str, ...], findings: dict[str, Grade], durable: bool
+) -> None:
+    """Each setting that loses messages is found, and nothing else."""
+    with servers.start(engine, *SOUND, *settings) as server:
+        found = seen(server.url)
+        assert (found.engine, found.version) == (server.engine, server.version)
+    assert grades(found) == findings
+    assert found.durable is durable
+
+
+def test_says_what_is_lost_and_what_to_set() -> None:
+    """A finding reads as a sentence and ends in the line of the configuration."""
+    with servers.start("valkey", *SOUND, "--appendonly", "no") as server:
+        (finding,) = seen(server.url).findings
+    assert str(finding) == (
+        "appendonly is off: when the server stops, every message since its last snapshot is lost, "
+        "or all of them where it makes no snapshots; set: appendonly yes"
+    )
+    assert str(Finding("x", LOSS, "the disk is full", "")) == "the disk is full"
+
+
+def test_where_config_is_forbidden_info_tells_the_rest() -> None:
+    """On a managed server what CONFIG alone would tell is unknown, and so is the whole."""
+    with servers.start("valkey", *SOUND) as server:
+        server.redis().execute_command(
+            "ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-config"
+        )
+        found = seen(server.url.replace("unix://", "unix://app:pw@"))
+        assert grades(found) == {"appendfsync": UNKNOWN}
+        assert found.durable is None
+        server.redis().config_set("appendonly", "no")
+        found = seen(server.url.replace("unix://", "unix://app:pw@"))
+        assert grades(found) == {"appendonly": LOSS}
+        assert found.durable is False
+
+
+def test_where_nothing_may_be_read_all_is_unknown() -> None:
+    """Without CONFIG and INFO the findings say what to allow."""
+    with servers.start("redis", *SOUND) as server:
+        server.redis().execute_command(
+            "ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-config", "-info"
+        )
+        found = seen(server.url.replace("unix://", "unix://app:pw@"))
+    assert grades(found) == {"appendonly": UNKNOWN, "maxmemory-policy": UNKNOWN}
+    assert (found.version, found.durable) == ("unknown", None)
+    assert "allow the commands INFO and CONFIG GET" in str(found.findings[0])
+
+
+def test_passwords_are_not_asked_for() -> None:
+    """No command that would return a password is sent."""
+    with servers.start("valkey", *SOUND) as server:
+        redis = server.redis()
+        redis.config_set("slowlog-log-slower-than", 0)
+        redis.config_set("requirepass", "secret")
+        seen(server.url.replace("unix://", "unix://:secret@"))
+        asked = b" ".join(entry["command"] for entry in redis.slowlog_get(128))
+    assert b"CONFIG GET appendonly" in asked
+    for word in (b"requirepass", b"masterauth", b"*"):
+        assert b"CONFIG GET " + word not in asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "url", "findings"),
+    [
+        ((), "redis://127.0.0.1:{port}", {}),
+        ((), "redis://localhost:{port}", {}),
+        (
+            ("--bind", "0.0.0.0", "--protected-mode", "no"),
+            "redis://127.0.0.1:{port}",
+            {"requirepass": RISK},
+        ),
+        (
+            ("--bind", "0.0.0.0", "--protected-mode", "no"),
+            "redis://0.0.0.0:{port}",
+            {"requirepass": RISK},
+        ),
+        (
+            ("--bind", "0.0.0.0", "--protected-mode", "no", "--requirepass", "pw"),
+            "redis://:pw@0.0.0.0:{port}",
+            {},
+        ),
+    ],
+)
+def test_server_without_a_password_that_others_reach(
+    settings: tuple[str, ...], url: str, findings: dict[str, Grade]
+) -> None:
+    """A port that listens to the network without a password is a risk."""
+    port = free_port()
+    with servers.start("valkey", *SOUND, "--port", str(port), *settings):
+        assert grades(seen(url.format(port=port))) == findings
+
+
+def test_master_that_takes_writes_alone() -> None:
+    """With replicas at hand, writes that none of them has are a risk."""
+    port = free_port()
+    with (
+        servers.start("valkey", *SOUND, "--port", str(port), *AT_ONCE) as master,
+        servers.start("valkey", *SOUND, "--replicaof", "127.0.0.1", str(port)) as replica,
+    ):
+        redis = master.redis()
+        deadline = time.monotonic() + 20
+        while not redis.wait(1, 100):
+            redis.set("a", 1)
+            assert time.monotonic() < deadline
+        assert grades(seen(master.url)) == {"min-replicas-to-write": RISK}
+        assert grades(seen(replica.url)) == {}
+        redis.config_set("min-replicas-to-write", 1)
+        assert grades(seen(master.url)) == {}

@@ -1,0 +1,261 @@
+"""What Prometheus is told, read from a real scrape."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from qworker.client import Client
+from qworker.commands.receiving import Outcomes
+from qworker.commands.upkeep import redrive
+from qworker.connection import ConnectionFactory
+from qworker.daemon.gauges import OTHER, QueueCollector, ReaperMetrics
+from qworker.daemon.http import MetricsListener
+from qworker.daemon.reaper import Reaper
+from qworker.daemon.tick import Tally
+from qworker.keys import QueueKeys
+from tests import servers
+from tests.daemon.conftest import Clock, events
+from tests.deploy.surface import METRICS
+from tests.lua.drive import NOW, Drive
+
+OpenQueue = Callable[..., Drive]
+Scrape = Callable[[], dict[str, float]]
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    """A registry of the test's own."""
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def scrape(registry: CollectorRegistry) -> Iterator[Scrape]:
+    """Scrape the registry over HTTP: sample as written, with its labels → value."""
+    listener = MetricsListener(registry, healthy=lambda: None, ready=lambda: None)
+    listener.start()
+
+    def samples() -> dict[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics") as page:
+            text = page.read().decode()
+        found = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = ",".join(f'{name}="{sample.labels[name]}"' for name in sample.labels)
+                found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+        return found
+
+    yield samples
+    listener.stop()
+
+
+def queues_of(*drives: Drive) -> Callable[[], list[QueueKeys]]:
+    """What a collector asks for its queues."""
+    return lambda: [drive.keys for drive in drives]
+
+
+def test_tells_the_truth_about_a_queue(
+    client: Client, registry: CollectorRegistry, scrape: Scrape, open_queue: OpenQueue
+) -> None:
+    """Sizes, ages and counters are those that Redis holds."""
+    queue = open_queue("a")
+    queue.send("m", "n", "o", "p")
+    queue.send("q", delay_ms=10)
+    queue.send("r", ttl_ms=1)
+    outcomes = Outcomes("L")
+    outcomes.acks = [1]
+    outcomes.nack(2, 0)
+    outcomes.release(3)
+    outcomes.bury(4, "rejected")
+    queue.receive("L", 4)
+    queue.receive("M", 1, outcomes)
+    stale = Outcomes("L")
+    stale.acks = [1]
+    queue.settle(stale)
+    Reaper(client, queue.base.split(":")[0]).tick(NOW + 20)
+    queue.redis.hset(queue.keys.meta, "paused", "out")
+    # The collector asks without a time, so that the server's counts: the age is one of decades.
+    queue.redis.hdel(queue.keys.meta, "test")
+    registry.register(QueueCollector(client, queues_of(queue)))
+    found = scrape()
+    assert found.pop('qworker_oldest_ready_age_seconds{queue="a"}') > 1e9
+    assert found.pop('qworker_reap_lateness_seconds{queue="a"}') > 1e9
+    assert found == {
+        'qworker_messages_ready{queue="a"}': 2,
+        'qworker_messages_delayed{queue="a"}': 0,
+        'qworker_messages_unacked{queue="a"}': 1,
+        'qworker_messages_dead{queue="a"}': 1,
+        'qworker_queue_paused{queue="a",state="in"}': 0,
+        'qworker_queue_paused{queue="a",state="out"}': 1,
+        'qworker_sent_total{queue="a"}': 6,
+        'qworker_received_total{queue="a"}': 5,
+        'qworker_acked_total{queue="a"}': 1,
+        'qworker_nacked_total{queue="a"}': 1,
+        'qworker_released_total{queue="a"}': 1,
+        'qworker_expired_total{queue="a"}': 1,
+        'qworker_timeouts_total{queue="a"}': 0,
+        'qworker_redriven_total{queue="a"}': 0,
+        'qworker_stale_receipts_total{queue="a"}': 1,
+        'qworker_promoted_total{queue="a"}': 1,
+        'qworker_dead_total{queue="a",reason="rejected"}': 1,
+    }
+
+
+def test_counts_redriven_and_timed_out(
+    client: Client, registry: CollectorRegistry, scrape: Scrape, open_queue: OpenQueue
+) -> None:
+    """Timeouts, dead letters by reason and redrives are counted."""
+    queue = open_queue("a")
+    queue.redis.hset(queue.keys.meta, "max_receives", 1)
+    queue.send("m")
+    queue.receive("L", 1, visibility_ms=1000)
+    Reaper(client, queue.base.split(":")[0]).tick(NOW + 1000)
+    (entry,) = queue.redis.xrange(queue.keys.dead)
+    queue.run(redrive(queue.keys, [entry[0].decode()], now_ms=NOW))
+    queue.redis.hdel(queue.keys.meta, "test")
+    registry.register(QueueCollector(client, queues_of(queue)))
+    found = scrape()
+    assert found['qworker_timeouts_total{queue="a"}'] == 1
+    assert found['qworker_redriven_total{queue="a"}'] == 1
+    assert found['qworker_dead_total{queue="a",reason="max_receives"}'] == 1
+
+
+def test_figures_are_kept_for_a_few_seconds(
+    client: Client,
+    registry: CollectorRegistry,
+    scrape: Scrape,
+    open_queue: OpenQueue,
+    clock: Clock,
+) -> None:
+    """Scrapes in quick succession ask the server once."""
+    queue = open_queue("a")
+    registry.register(QueueCollector(client, queues_of(queue), clock=clock))
+    name = 'qworker_messages_ready{queue="a"}'
+    assert scrape()[name] == 0
+    queue.send("m")
+    assert scrape()[name] == 0
+    clock.now_s += 3
+    assert scrape()[name] == 1
+
+
+def test_labels_are_bounded(
+    client: Client, registry: CollectorRegistry, scrape: Scrape, open_queue: OpenQueue
+) -> None:
+    """The first queues by name have labels of their own, the rest is one: sums for sizes, the worst for ages."""
+    queues = [open_queue(name) for name in "abcd"]
+    for number, queue in enumerate(queues, 1):
+        queue.send(*(f"m{each}" for each in range(number)), at=NOW - number)
+        queue.redis.hdel(queue.keys.meta, "test")
+    queues[3].redis.hset(queues[3].keys.meta, "paused", "in")
+    registry.register(QueueCollector(client, queues_of(*queues), max_queues=2))
+    found = scrape()
+    ready = {name: value for name, value in found.items() if "messages_ready" in name}
+    assert ready == {
+        'qworker_messages_ready{queue="a"}': 1,
+        'qworker_messages_ready{queue="b"}': 2,
+        f'qworker_messages_ready{{queue="{OTHER}"}}': 7,
+    }
+    assert found[f'qworker_sent_total{{queue="{OTHER}"}}'] == 7
+    assert found[f'qworker_queue_paused{{queue="{OTHER}",state="in"}}'] == 1
+    ages = [
+        found[f'qworker_oldest_ready_age_seconds{{queue="{name}"}}'] for name in ("a", "b", OTHER)
+    ]
+    assert ages == sorted(ages)
+
+
+def test_reasons_of_dead_letters_are_bounded(
+    client: Client, registry: CollectorRegistry, scrape: Scrape, open_queue: OpenQueue
+) -> None:
+    """Handlers choose reasons; from the twenty-first on they are one."""
+    queue = open_queue("a")
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    queue.redis.hset(queue.keys.stats, mapping={f"dead:{letter}": 1 for letter in letters})
+    queue.redis.hdel(queue.keys.meta, "test")
+    registry.register(QueueCollector(client, queues_of(queue)))
+    dead = {name: value for name, value in scrape().items() if name.startswith("qworker_dead")}
+    assert len(dead) == 21
+    assert dead['qworker_dead_total{queue="a",reason="other"}'] == 6
+
+
+def test_broken_queue_is_left_out(
+    client: Client,
+    registry: CollectorRegistry,
+    scrape: Scrape,
+    open_queue: OpenQueue,
+    logs: list[dict[str, object]],
+) -> None:
+    """A queue whose figures cannot be read is told; the others have theirs."""
+    broken, whole = open_queue("a"), open_queue("b")
+    broken.redis.set(broken.keys.dead, "x")
+    whole.redis.hset(whole.keys.stats, mapping={"sent": "x", "stored": "-4", "acked": "7"})
+    for queue in (broken, whole):
+        queue.redis.hdel(queue.keys.meta, "test")
+    registry.register(QueueCollector(client, queues_of(broken, whole)))
+    found = scrape()
+    assert 'qworker_messages_ready{queue="a"}' not in found
+    assert found['qworker_acked_total{queue="b"}'] == 7
+    assert [line["queue"] for line in events(logs, "queue_figures_unread")] == ["a"]
+
+
+def test_without_a_server_there_are_no_queue_figures(
+    registry: CollectorRegistry, scrape: Scrape, logs: list[dict[str, object]]
+) -> None:
+    """Old figures would look like a queue at rest, so there are none; the reaper's own are there."""
+    with servers.start("valkey") as server:
+        url = server.url
+    with Client(ConnectionFactory(url)) as client:
+        registry.register(QueueCollector(client, lambda: [QueueKeys("n", "a")]))
+        ReaperMetrics(registry).passed(None)
+        found = scrape()
+    assert found["qworker_reaper_tick_errors_total"] == 1
+    assert not [name for name in found if "{queue" in name]
+    assert events(logs, "queue_figures_unread")
+
+
+def test_tells_how_the_reaper_does(registry: CollectorRegistry, scrape: Scrape) -> None:
+    """Passes, failures, their time, fired slots and the server are counted and named."""
+    metrics = ReaperMetrics(registry)
+    tally = Tally(queues=1, now_ms=NOW)
+    tally.fire("a", "sweep")
+    tally.fire("a", "sweep")
+    metrics.passed(tally.tick(reapers=1, elapsed_s=0.004))
+    metrics.passed(None)
+    assert "qworker_server_durable" not in scrape()
+    metrics.server("valkey", "9.1.2", None)
+    assert "qworker_server_durable" not in scrape()
+    metrics.server("redis", "8.0", durable=False)
+    found = scrape()
+    assert found["qworker_reaper_ticks_total"] == 1
+    assert found["qworker_reaper_tick_errors_total"] == 1
+    assert found["qworker_reaper_last_tick_timestamp_seconds"] > 1e9
+    assert found['qworker_reaper_tick_seconds_bucket{le="0.005"}'] == 1
+    assert found['qworker_schedules_fired_total{queue="a",task="sweep"}'] == 2
+    assert found["qworker_server_durable"] == 0
+    infos = [name for name in found if name.startswith("qworker_server_info")]
+    assert infos == ['qworker_server_info{engine="redis",version="8.0"}']
+    assert any(name.startswith('qworker_build_info{version="') for name in found)
+
+
+def test_every_metric_is_one_that_alerts_and_dashboards_know(
+    client: Client, registry: CollectorRegistry, open_queue: OpenQueue
+) -> None:
+    """Names, kinds and labels are those of the published list."""
+    queue = open_queue("a")
+    queue.redis.hset(queue.keys.stats, "dead:rejected", 1)
+    queue.redis.hdel(queue.keys.meta, "test")
+    registry.register(QueueCollector(client, queues_of(queue)))
+    metrics = ReaperMetrics(registry)
+    metrics.server("valkey", "9", durable=True)
+    tally = Tally(queues=1)
+    tally.fire("a", "t")
+    metrics.passed(tally.tick(1, 0.0))
+    for family in registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        known = METRICS[name]
+        assert family.type == known.kind, name
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(known.labels), name

@@ -1,0 +1,335 @@
+"""The reaper's pass: what it moves, what it tells of it, and that no queue stops another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from qworker.client import Client
+from qworker.commands.receiving import Outcomes
+from qworker.daemon.reaper import MAX_TICK_MS, PROMOTED_AT_ONCE, Reaper
+from qworker.errors import InvalidOptionError, ServerError
+from tests import servers
+from tests.daemon.conftest import Clock, events
+from tests.lua.drive import NOW, Drive, own
+
+OpenQueue = Callable[..., Drive]
+
+
+def counted(tick: object) -> dict[str, Any]:
+    """The fields of a tick that are not nothing, without durations and presence."""
+    fields = {name: getattr(tick, name) for name in tick.__slots__}  # type: ignore[attr-defined]
+    return {
+        name: value
+        for name, value in fields.items()
+        if value and name not in ("looking_s", "elapsed_s", "reapers")
+    }
+
+
+@pytest.fixture
+def reaper(client: Client, namespace: str) -> Reaper:
+    """A reaper with the defaults."""
+    return Reaper(client, namespace)
+
+
+def test_quiet_queue_costs_a_look(reaper: Reaper, open_queue: OpenQueue) -> None:
+    """Where nothing is due a pass tells the time and changes nothing of the queue."""
+    queue = open_queue("a")
+    queue.send("m")
+    before = queue.state()
+    assert counted(reaper.tick(NOW)) == {"now_ms": NOW, "queues": 1}
+    assert queue.state() == before
+
+
+def test_moves_what_is_due(reaper: Reaper, open_queue: OpenQueue) -> None:
+    """A delayed message becomes ready at its due time, and the pass tells how late that was."""
+    queue = open_queue("a")
+    queue.send("m", delay_ms=70)
+    queue.send("n", delay_ms=90)
+    assert counted(reaper.tick(NOW + 69)) == {
+        "now_ms": NOW + 69,
+        "queues": 1,
+        "next_wake_ms": NOW + 70,
+    }
+    assert counted(reaper.tick(NOW + 75)) == {
+        "now_ms": NOW + 75,
+        "queues": 1,
+        "promoted": 1,
+        "lateness_ms": 5,
+        "next_wake_ms": NOW + 90,
+    }
+    assert queue.state("ready", "delayed") == {
+        "ready": [own("m")],
+        "delayed": {own("n"): NOW + 90},
+    }
+
+
+def test_takes_back_leases_that_ran_out(reaper: Reaper, open_queue: OpenQueue) -> None:
+    """Messages of an overdue lease are ready again, shared blame counted; one alone becomes a suspect."""
+    queue = open_queue("a")
+    queue.send("m", "n", "o")
+    queue.receive("L", 2, visibility_ms=1000)
+    queue.receive("M", 1, visibility_ms=1500)
+    assert counted(reaper.tick(NOW + 999)) == {
+        "now_ms": NOW + 999,
+        "queues": 1,
+        "next_wake_ms": NOW + 1000,
+    }
+    assert counted(reaper.tick(NOW + 1600)) == {
+        "now_ms": NOW + 1600,
+        "queues": 1,
+        "leases": 2,
+        "messages": 3,
+        "suspects": 1,
+        "lateness_ms": 600,
+    }
+    assert queue.state("ready", "suspect", "unacked") == {
+        "ready": [own("m", receives=1, shared=1), own("n", receives=1, shared=1)],
+        "suspect": [own("o", receives=1, timeouts=1)],
+    }
+
+
+def test_buries_at_max_receives(reaper: Reaper, open_queue: OpenQueue) -> None:
+    """The last timeout of a message is told as a dead letter."""
+    queue = open_queue("a")
+    queue.redis.hset(queue.keys.meta, "max_receives", 1)
+    queue.send("m")
+    queue.receive("L", 1, visibility_ms=1000)
+    tick = reaper.tick(NOW + 1000)
+    assert (tick.messages, tick.dead, tick.suspects) == (1, 1, 0)
+
+
+def test_trims_expired_heads(reaper: Reaper, open_queue: OpenQueue) -> None:
+    """Expired messages at the head of ready are removed, and an expired delayed one ends unmoved."""
+    queue = open_queue("a")
+    queue.send("m", "n", ttl_ms=10)
+    queue.send("o", ttl_ms=10, delay_ms=5)
+    tick = reaper.tick(NOW + 10)
+    assert (tick.trimmed, tick.ended, tick.promoted, tick.moved) == (2, 1, 0, 3)
+    assert queue.state("ready", "delayed") == {}
+
+
+def test_goes_on_in_a_paused_queue_without_ringing(reaper: Reaper, open_queue: OpenQueue) -> None:
+    """A pause stops send or receive, not the reaper; nobody is woken while receives pause."""
+    queue = open_queue("a")
+    queue.send("m", delay_ms=10)
+    queue.send("n")
+    queue.receive("L", 1, visibility_ms=1000)
+    queue.redis.delete(queue.keys.wake)
+    queue.redis.hset(queue.keys.meta, "paused", "all")
+    tick = reaper.tick(NOW + 1000)
+    assert (tick.promoted, tick.messages) == (1, 1)
+    assert "wake" not in queue.state()
+
+
+def test_grace_after_a_gap_neither_reaps_nor_spins(reaper: Reaper, open_queue: OpenQueue) -> None:
+    """After a gap overdue leases wait for their consumers, and the loop is not woken for them at once."""
+    queue = open_queue("a")
+    queue.send("m")
+    queue.receive("L", 1, visibility_ms=1000)
+    gap = reaper.tick(NOW + 10_000)
+    assert (gap.leases, gap.next_wake_ms, gap.more) == (0, None, False)
+    for at in (NOW + 12_000, NOW + 14_000, NOW + 15_999):
+        assert reaper.tick(at).leases == 0
+    assert reaper.tick(NOW + 16_001).leases == 1
+
+
+def test_large_backlog_is_moved_in_slices_within_the_budget(
+    client: Client, namespace: str, open_queue: OpenQueue
+) -> None:
+    """With a budget of one call a pass moves one slice and says that there is more."""
+    queue = open_queue("a")
+    for number in range(3):
+        queue.send(*(f"m{number}.{each:03}" for each in range(400)), delay_ms=1 + number)
+    reaper = Reaper(client, namespace, budget_ms=0)
+    ticks = [reaper.tick(NOW + 5) for _ in range(4)]
+    assert [tick.promoted for tick in ticks] == [PROMOTED_AT_ONCE, PROMOTED_AT_ONCE, 200, 0]
+    assert [tick.more for tick in ticks] == [True, True, False, False]
+    assert [item.split()[1] for item in queue.state("ready")["ready"]] == [
+        f"m{number}.{each:03}" for number in range(3) for each in range(400)
+    ]
+
+
+def test_queues_take_turns(
+    client: Client, namespace: str, open_queue: OpenQueue, clock: Clock
+) -> None:
+    """A queue with a long backlog gets a slice per round: the others are served within the first rounds."""
+    big, first, last = open_queue("m"), open_queue("a"), open_queue("z")
+    for each in range(3):
+        big.send(*(f"m{each}.{number}" for number in range(1000)), delay_ms=1)
+    for queue in (first, last):
+        queue.send("m", delay_ms=1)
+    reaper = Reaper(client, namespace, budget_ms=0, clock=clock)
+    for _ in range(4):
+        tick = reaper.tick(NOW + 5)
+        assert tick.more
+    assert first.state("delayed") == last.state("delayed") == {}
+    assert len(big.state("delayed")["delayed"]) == 3000 - 2 * PROMOTED_AT_ONCE
+
+
+def test_more_overdue_leases_than_a_sweep_names(reaper: Reaper, open_queue: OpenQueue) -> None:
+    """All overdue leases of a queue are taken back in one pass, however many, in order of their deadlines."""
+    queue = open_queue("a")
+    queue.send(*(f"m{number:03}" for number in range(350)))
+    for number in range(175):
+        queue.receive(f"L{number}", 2, visibility_ms=1000, at=NOW + number)
+    tick = reaper.tick(NOW + 1500)
+    assert (tick.leases, tick.messages, tick.lateness_ms, tick.more) == (175, 350, 500, False)
+    assert len(queue.state("ready")["ready"]) == 350
+    assert queue.stats("unacked", "stored") == {"unacked": 0, "stored": 350}
+
+
+def test_reaps_few_large_leases_at_once(
+    client: Client, namespace: str, open_queue: OpenQueue
+) -> None:
+    """Leases of 1,000 are taken back one per call: a call stays short whatever the leases hold."""
+    queue = open_queue("a")
+    for lease in ("L", "M", "N"):
+        queue.send(*(f"{lease}{number}" for number in range(1000)))
+        queue.receive(lease, 1000, visibility_ms=1000)
+    reaper = Reaper(client, namespace, budget_ms=0)
+    assert [reaper.tick(NOW + 1000 + each).messages for each in range(4)] == [1000, 1000, 1000, 0]
+
+
+def test_large_bodies_end_a_call_and_the_pass_goes_on(
+    reaper: Reaper, open_queue: OpenQueue
+) -> None:
+    """Leases of large messages, more than one call takes, are all taken back."""
+    queue = open_queue("a")
+    queue.send(*(f"s{number}" for number in range(10)))
+    for number in range(5):
+        queue.receive(f"S{number}", 2, visibility_ms=900)
+    for number in range(8):
+        queue.send(f"m{number}", body=lambda _: b"x" * 600_000)
+        queue.receive(f"L{number}", 1, visibility_ms=1000)
+    tick = reaper.tick(NOW + 1000)
+    assert (tick.leases, tick.messages, tick.more) == (13, 18, False)
+    assert queue.state("unacked") == {}
+
+
+@pytest.mark.parametrize("part", ["unacked", "delayed", "ready", "stats", "wake", "dead"])
+def test_broken_queue_does_not_stop_the_others(
+    client: Client,
+    namespace: str,
+    open_queue: OpenQueue,
+    clock: Clock,
+    logs: list[dict[str, object]],
+    part: str,
+) -> None:
+    """A key of another type marks its queue broken and leaves it as it is; it is told once a minute."""
+    broken, whole = open_queue("a"), open_queue("b")
+    for queue in (broken, whole):
+        queue.send("m", delay_ms=5)
+    broken.redis.delete(broken.base + part)
+    broken.redis.set(broken.base + part, "x")
+    if part == "delayed":
+        broken.redis.zadd(broken.keys.unacked, {"L": NOW})
+    before = broken.state()
+    reaper = Reaper(client, namespace, clock=clock)
+    tick = reaper.tick(NOW + 5)
+    assert (tick.broken, tick.promoted, tick.more) == (("a",), 1, False)
+    assert broken.state() == before
+    reaper.tick(NOW + 6)
+    clock.now_s += 60
+    reaper.tick(NOW + 7)
+    lines = events(logs, "queue_broken")
+    assert [(line["queue"], line["held_back"] != 0) for line in lines] == [
+        ("a", False),
+        ("a", True),
+    ]
+    assert f"{broken.base}{part}" in str(lines[0]["problem"])
+
+
+def test_lease_that_the_script_fails_on_is_set_aside(
+    reaper: Reaper, open_queue: OpenQueue, logs: list[dict[str, object]]
+) -> None:
+    """Where a reap of several leases fails they are tried one by one, and only the failing one is put off."""
+    queue = open_queue("a")
+    queue.send("m", "n", "o")
+    # A stream that takes no entry any more: burying raises in the middle of the script.
+    queue.redis.xadd(queue.keys.dead, {"a": "b"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    queue.receive("K", 1, visibility_ms=1000)
+    queue.redis.rpush(queue.keys.ready[0], "foreign")
+    queue.receive("L", 1, visibility_ms=1000)
+    queue.receive("M", 1, visibility_ms=1000)
+    queue.redis.hset(queue.keys.lease("L"), "0", "foreign")
+    tick = reaper.tick(NOW + 1000)
+    assert (tick.leases, tick.messages, tick.set_aside, tick.errors) == (2, 2, 1, 1)
+    assert queue.state("unacked") == {"unacked": {"L": NOW + 61_000}}
+    assert [line["lease_id"] for line in events(logs, "queue_failed")] == ["L"]
+    assert reaper.tick(NOW + 1001).set_aside == 0
+
+
+def test_forgets_idle_lanes_and_tombstones_a_few_queues_at_a_time(
+    client: Client, namespace: str, open_queue: OpenQueue, clock: Clock
+) -> None:
+    """Each queue has its turn at slow upkeep within five minutes, and large hashes are walked in slices."""
+    queues = [open_queue(name) for name in "abc"]
+    for queue in queues:
+        lanes = {f"lane{number}": f"1 {NOW}" for number in range(1000)}
+        queue.redis.hset(queue.keys.producers, mapping=lanes)
+        queue.redis.zadd(queue.keys.cancelled, {"id": NOW})
+        queue.send("m", ttl_ms=5, priority=3)
+    reaper = Reaper(client, namespace, clock=clock)
+    later = NOW + 900_000
+    pruned = reaper.tick(later).pruned
+    assert 0 < pruned < 1001
+    for _ in range(40):
+        clock.now_s += 10
+        pruned += reaper.tick(later).pruned
+    assert pruned == 3 * 1001
+    for queue in queues:
+        assert queue.state("producers", "cancelled", "ready:3") == {}
+
+
+def test_full_server_is_drained(client: Client) -> None:
+    """Over maxmemory promote and reap go on; the list of reapers is not written, and that is no failure."""
+    with servers.start("valkey") as server:
+        queue = Drive(server.url, "n", "q")
+        queue.redis.hset("n:queues", "q", 1)
+        queue.send("m", delay_ms=5)
+        queue.redis.config_set("maxmemory", 1)
+        reaper = Reaper(queue.client, "n")
+        assert reaper.tick(NOW + 5).promoted == 1
+        assert not queue.redis.exists("n:reapers")
+        queue.close()
+
+
+def test_server_that_is_gone_fails_the_pass(namespace: str) -> None:
+    """A server that does not serve is an error of the whole pass: the loop decides about it."""
+    with servers.start("valkey") as server:
+        drive = Drive(server.url, namespace, "q")
+        reaper = Reaper(drive.client, namespace)
+        reaper.tick()
+        drive.redis.close()
+    with pytest.raises(ServerError):
+        reaper.tick()
+    reaper.close()
+
+
+def test_settled_lease_named_by_the_sweep_is_no_error(
+    reaper: Reaper, open_queue: OpenQueue
+) -> None:
+    """A lease that its consumer settles just before the reap is left alone."""
+    queue = open_queue("a")
+    queue.send("m")
+    queue.receive("L", 1, visibility_ms=1000)
+    queue.settle(Outcomes("L", ack_all=True), at=NOW + 1000)
+    assert counted(reaper.tick(NOW + 1000)) == {"now_ms": NOW + 1000, "queues": 1}
+
+
+def test_no_queue_at_all(reaper: Reaper) -> None:
+    """Without a queue a pass still tells the server's time."""
+    tick = reaper.tick()
+    assert tick.queues == 0
+    assert tick.now_ms > 1_500_000_000_000
+
+
+@pytest.mark.parametrize("tick_ms", [0, -1, MAX_TICK_MS + 1])
+def test_tick_out_of_range_is_refused(client: Client, namespace: str, tick_ms: int) -> None:
+    """A tick that the scripts would refuse is refused at once."""
+    with pytest.raises(InvalidOptionError) as caught:
+        Reaper(client, namespace, tick_ms=tick_ms)
+    assert str(caught.value) == f"tick: is {tick_ms} ms; it must be from 1 ms to 60 s"

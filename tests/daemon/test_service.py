@@ -1,0 +1,335 @@
+"""The daemon as a process and the reaper as a thread: start, health, signals, servers that come and go."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from qworker.client import Client
+from qworker.connection import ConnectionFactory
+from qworker.daemon import service
+from qworker.daemon.service import EXIT_NOT_DURABLE, EmbeddedReaper
+from qworker.daemon.tick import Tick
+from qworker.keys import queues_key, reapers_key
+from tests import servers
+from tests.daemon.processes import Systemd, daemon
+from tests.lua.drive import Drive
+
+OpenQueue = Callable[..., Drive]
+
+
+@pytest.fixture
+def systemd() -> Iterator[Systemd]:
+    """A listening systemd, under a short path."""
+    with tempfile.TemporaryDirectory(prefix="qworker-") as directory:
+        listening = Systemd(f"{directory}/notify")
+        yield listening
+        listening.close()
+
+
+@contextmanager
+def server_at(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server at a socket of the test's choice, so that it may come back there."""
+    process = subprocess.Popen(
+        [
+            *(servers.binary_of("valkey"), "--port", "0", "--unixsocket", str(path)),
+            *("--dir", str(path.parent), "--save", "", "--appendonly", "yes"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_until(holds: Callable[[], bool], within_s: float = 10.0) -> None:
+    """Wait until something holds, and fail where it does not in time."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def logged(path: Path, event: str) -> list[dict[str, Any]]:
+    """The lines of an event in a log file."""
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    return [line for line in lines if line["event"] == event]
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    """Status and body of a page."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as page:
+            return page.status, page.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+class TestDaemon:
+    @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    def test_ends_with_a_signal(
+        self, store_url: str, namespace: str, systemd: Systemd, signum: signal.Signals
+    ) -> None:
+        """A signal ends it at once, with exit code 0, and it leaves the list of reapers."""
+        with daemon(store_url, namespace, systemd, tick="60s") as process:
+            systemd.wait_for("READY=1")
+            assert systemd.next() == "STATUS=queues=0 reapers=1"
+            with ConnectionFactory(store_url).redis() as server:
+                wait_until(lambda: bool(server.zcard(reapers_key(namespace))))
+                began = time.monotonic()
+                process.send_signal(signum)
+                assert process.wait(10) == 0
+                assert time.monotonic() - began < 2
+                assert systemd.next() == "STOPPING=1"
+                assert not server.exists(reapers_key(namespace))
+
+    def test_nohup_keeps_it_from_sighup(
+        self, store_url: str, namespace: str, systemd: Systemd
+    ) -> None:
+        """Where SIGHUP is ignored at the start it stays so."""
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with daemon(store_url, namespace, systemd) as process:
+                systemd.wait_for("READY=1")
+                process.send_signal(signal.SIGHUP)
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(10) == 0
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def test_ends_in_time_while_the_server_stands_still(
+        self, namespace: str, systemd: Systemd
+    ) -> None:
+        """A server that does not answer holds up no end: the script runs there as a whole or not at all."""
+        with servers.start("valkey") as server:
+            with daemon(server.url, namespace, systemd, tick="10ms") as process:
+                systemd.wait_for("READY=1")
+                os.kill(server.pid, signal.SIGSTOP)
+                time.sleep(0.2)
+                began = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(10) == 0
+                assert time.monotonic() - began < 3
+            os.kill(server.pid, signal.SIGCONT)
+
+    def test_outlives_its_server(self, namespace: str, systemd: Systemd, tmp_path: Path) -> None:
+        """Started before its server it is ready all the same, and goes on after each of its restarts."""
+        with tempfile.TemporaryDirectory(prefix="qworker-") as directory:
+            socket, log = Path(directory, "s"), tmp_path / "log"
+
+            def moved(number: int) -> bool:
+                drive = Drive(f"unix://{socket}", namespace, "q")
+                count = drive.redis.llen(drive.keys.ready[0])
+                drive.close()
+                return bool(count == number)
+
+            with (
+                log.open("wb") as stderr,
+                daemon(
+                    f"unix://{socket}", namespace, systemd, stderr=stderr, tick="100ms"
+                ) as process,
+            ):
+                systemd.wait_for("READY=1")
+                assert systemd.next() == "STATUS=the server does not answer"
+                for number in (1, 2):
+                    with server_at(socket):
+                        wait_until(lambda: _answers(socket))
+                        drive = Drive(f"unix://{socket}", namespace, "q")
+                        drive.redis.hset(queues_key(namespace), "q", 1)
+                        drive.send(f"m{number}", delay_ms=50, at=drive.redis.time()[0] * 1000)
+                        drive.redis.hdel(drive.keys.meta, "test")
+                        drive.close()
+                        wait_until(lambda number=number: moved(number))
+                    systemd.wait_for("STATUS=the server does not answer")
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(10) == 0
+            assert logged(log, "tick_failed")[0]["level"] == "error"
+            assert len(logged(log, "tick_recovered")) == 2
+
+    def test_serves_metrics_and_health(
+        self, store_url: str, namespace: str, systemd: Systemd, tmp_path: Path
+    ) -> None:
+        """The three pages are there, and tell of this namespace's queues."""
+        log = tmp_path / "log"
+        drive = Drive(store_url, namespace, "emails")
+        drive.redis.hdel(drive.keys.meta, "test")
+        drive.redis.rpush(drive.keys.ready[0], '{"secret": 1}')
+        with (
+            log.open("wb") as stderr,
+            daemon(store_url, namespace, systemd, stderr=stderr, durability="warn") as process,
+        ):
+            systemd.wait_for("READY=1")
+            port = logged(log, "metrics_served")[0]["port"]
+            status, page = get(port, "/metrics")
+            assert status == 200
+            assert 'qworker_messages_ready{queue="emails"} 1.0\n' in page
+            assert "qworker_server_durable 1.0\n" in page
+            assert "process_resident_memory_bytes" in page
+            assert "secret" not in page
+            assert get(port, "/healthz") == get(port, "/readyz") == (200, "ok\n")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
+        (started,) = logged(log, "daemon_started")
+        assert (started["namespace"], started["url"]) == (namespace, store_url)
+        assert logged(log, "daemon_stopped")[0]["signal"] == "SIGTERM"
+        assert "secret" not in log.read_text()
+        drive.close()
+
+    def test_strict_refuses_a_server_that_loses_messages(
+        self, namespace: str, tmp_path: Path
+    ) -> None:
+        """With --durability strict such a server ends the daemon before its first pass, saying why."""
+        log = tmp_path / "log"
+        with servers.start("valkey", "--appendonly", "no") as server:
+            drive = Drive(server.url, namespace, "found")
+            drive.redis.rpush(drive.keys.ready[0], "{}")
+            with (
+                log.open("wb") as stderr,
+                daemon(server.url, namespace, durability="strict", stderr=stderr) as process,
+            ):
+                assert process.wait(20) == EXIT_NOT_DURABLE
+            assert not drive.redis.exists(queues_key(namespace))
+            drive.close()
+        (refused,) = logged(log, "server_refused")
+        assert any("appendonly yes" in finding for finding in refused["findings"])
+
+    def test_port_that_is_taken_does_not_stop_it(
+        self, store_url: str, namespace: str, systemd: Systemd, tmp_path: Path
+    ) -> None:
+        """Two daemons with one metrics port: the second reaps without metrics."""
+        first, second = tmp_path / "1", tmp_path / "2"
+        with first.open("wb") as stderr, daemon(store_url, namespace, systemd, stderr=stderr):
+            systemd.wait_for("READY=1")
+            port = logged(first, "metrics_served")[0]["port"]
+            with (
+                second.open("wb") as other,
+                daemon(store_url, namespace, systemd, stderr=other, port=port),
+            ):
+                systemd.wait_for("READY=1")
+                assert logged(second, "metrics_not_served")[0]["level"] == "warning"
+
+    def test_watchdog_hears_of_passes_only(self, namespace: str, systemd: Systemd) -> None:
+        """Pings come while passes are made, and stop while a pass hangs."""
+        environ = {"WATCHDOG_USEC": "400000"}
+        with (
+            servers.start("valkey") as server,
+            daemon(server.url, namespace, systemd, tick="50ms", environ=environ),
+        ):
+            systemd.wait_for("READY=1")
+            for _ in range(3):
+                systemd.wait_for("WATCHDOG=1")
+            os.kill(server.pid, signal.SIGSTOP)
+            time.sleep(0.3)
+            while systemd.told():
+                pass  # before the server stood still
+            with pytest.raises(TimeoutError):
+                systemd.next(1.0)
+            os.kill(server.pid, signal.SIGCONT)
+            systemd.wait_for("WATCHDOG=1")
+
+    def test_log_that_cannot_be_written_does_not_stop_it(
+        self, store_url: str, namespace: str, systemd: Systemd
+    ) -> None:
+        """A reader of the log that went away costs the log alone."""
+        reading, writing = os.pipe()
+        with (
+            os.fdopen(writing, "wb") as stderr,
+            daemon(store_url, namespace, systemd, stderr=stderr) as process,
+        ):
+            os.close(reading)
+            systemd.wait_for("READY=1")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
+
+
+def _answers(socket: Path) -> bool:
+    client = redis.Redis(unix_socket_path=str(socket))
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+    finally:
+        client.close()
+
+
+class TestEmbeddedReaper:
+    def test_reaps_until_it_is_stopped(
+        self, client: Client, namespace: str, open_queue: OpenQueue
+    ) -> None:
+        """A thread reaps beside other work; after the stop it neither reaps nor counts as healthy."""
+        queue = open_queue("a")
+        queue.redis.hdel(queue.keys.meta, "test")
+        passes: list[Tick | None] = []
+        reaper = EmbeddedReaper(
+            client, namespace, tick_ms=20, durability="off", on_pass=passes.append
+        )
+        reaper.start()
+        wait_until(lambda: len(passes) > 2)
+        assert reaper.healthy() is None
+        assert reaper.ready() is None
+        assert passes[0] is not None
+        assert passes[0].queues == 1
+        assert reaper.stop()
+        assert not reaper.alive
+        assert reaper.healthy() == "the reaper has stopped"
+        assert not queue.redis.exists(reapers_key(namespace))
+
+    def test_tells_when_no_pass_is_made(
+        self, client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A loop that hangs is unhealthy once its last pass is old."""
+        monkeypatch.setattr(service, "_DEAD_AFTER_S", 0.05)
+        passed: list[Tick | None] = []
+        reaper = EmbeddedReaper(
+            client, namespace, tick_ms=1, durability="off", on_pass=passed.append
+        )
+        reaper.start()
+        wait_until(lambda: bool(passed))
+        monkeypatch.setattr(reaper.reaper, "tick", lambda: time.sleep(1) or passed[0])
+        wait_until(lambda: reaper.healthy() is not None)
+        assert "made its last pass" in str(reaper.healthy())
+        assert not reaper.stop(within_s=0.01)
+        wait_until(lambda: not reaper.alive)
+
+    def test_is_not_ready_without_scripts(self, namespace: str) -> None:
+        """Ready means that the server runs scripts: PING may succeed where it does not."""
+        with servers.start("valkey") as server:
+            user = server.url.replace("unix://", "unix://app:pw@")
+            server.redis().execute_command(
+                "ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-evalsha"
+            )
+            with Client(ConnectionFactory(user)) as client:
+                reaper = EmbeddedReaper(client, namespace)
+                assert str(reaper.ready()).startswith("the server does not run scripts: ")
+
+    def test_notices_that_the_server_was_changed(
+        self, namespace: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The server's settings are looked at again now and then; strict refuses at the start only."""
+        monkeypatch.setattr(service, "_INSPECT_EVERY_S", 0.0)
+        with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
+            reaper = EmbeddedReaper(client, namespace, tick_ms=20, durability="strict")
+            reaper.start()
+            wait_until(lambda: reaper.durability is not None)
+            server.redis().config_set("appendonly", "no")
+            wait_until(lambda: reaper.durability is not None and reaper.durability.durable is False)
+            assert reaper.refused is None
+            assert reaper.alive
+            assert reaper.stop()

@@ -1,0 +1,552 @@
+"""Random histories of a queue against a model: every script, several consumers, lost replies, jumping clocks.
+
+After each step the whole queue in Redis is compared with the model, and apart from the model the invariants are
+checked: each message is in one place, nothing is lost or invented, what was acked never comes back, counters say
+what is there. QWORKER_MODEL_EXAMPLES sets the number of histories (default 30).
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from qworker.commands import Command
+from qworker.commands.receiving import Outcomes, Suspects, extend, settle_receive, split
+from qworker.commands.scheduling import fire
+from qworker.commands.sending import NewMessage, send
+from qworker.commands.upkeep import (
+    cancel,
+    configure,
+    inspect,
+    promote,
+    prune,
+    purge,
+    reap,
+    redrive,
+    sweep,
+    trim,
+)
+from qworker.envelope import tail
+from qworker.errors import RefusedError
+from tests import servers
+from tests.lua.drive import NOW, Drive
+from tests.model.queue_model import Ending, Item, LeaseEnd, Model
+
+TICK_MS = 1000
+SPEC = b"spec"
+CONSUMERS = ("ann", "bob", "cyd")
+LANES = ("one", "two")
+KEYS = (None, None, None, "k", "a b%")
+#: Reasons for which a message may be dead here.
+CAUSES = {"foreign", "max_receives", "rejected"}
+
+short_delays = st.sampled_from([0, 0, 0, 1, 40, 3000])
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """One history of one queue."""
+
+    url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drive = Drive(self.url, "m", uuid.uuid4().hex[:12])
+        self.keys = self.drive.keys
+        self.drive.redis.hset(self.keys.schedules, "s", SPEC)
+        self.model = Model()
+        self.now = NOW
+        self.number = 0
+        self.sequences = dict.fromkeys(LANES, 0)
+        self.sends: dict[str, list[tuple[Any, ...]]] = {lane: [] for lane in LANES}
+        self.held: dict[str, list[str]] = {name: [] for name in CONSUMERS}
+        self.last_receive: dict[str, tuple[Any, ...] | None] = dict.fromkeys(CONSUMERS)
+        self.ghosts: list[tuple[Any, ...]] = []
+        self.acked: set[str] = set()
+
+    def teardown(self) -> None:
+        """Delete the queue's keys."""
+        for key in self.drive.redis.scan_iter(match=self.drive.base + "*"):
+            self.drive.redis.unlink(key)
+        self.drive.close()
+
+    # -- small parts ---------------------------------------------------------------------------
+
+    def run_command(self, command: Command[Any]) -> Any:
+        """The result, or the name of the refusal."""
+        try:
+            return self.drive.run(command)
+        except RefusedError as error:
+            return type(error).__name__
+
+    def new_name(self, letter: str) -> str:
+        self.number += 1
+        return f"{letter}{self.number:03d}"
+
+    # -- sending -------------------------------------------------------------------------------
+
+    @rule(
+        lane=st.sampled_from(["", *LANES]),
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=4),
+        delay_ms=short_delays,
+        ttl_ms=st.sampled_from([0, 0, 0, 2500]),
+        priority=st.sampled_from([0, 0, 5, 9]),
+        max_receives=st.sampled_from([None, None, 1, 2]),
+    )
+    def send_new(
+        self,
+        lane: str,
+        keys: list[str | None],
+        delay_ms: int,
+        ttl_ms: int,
+        priority: int,
+        max_receives: int | None,
+    ) -> None:
+        """Send some messages as a new call of a lane, or of none."""
+        messages = []
+        for key in keys:
+            flags = {"m": str(max_receives)} if max_receives else {}
+            flags |= {"p": str(priority)} if priority else {}
+            flags |= {"u": key} if key else {}
+            name = self.new_name("m")
+            messages.append((Item("own", name, flags=tuple(flags.items()), body=name), key))
+        if lane:
+            self.sequences[lane] += 1
+        call = (messages, lane, self.sequences.get(lane, 0), delay_ms, ttl_ms, priority)
+        self.send_call(*call)
+        if lane:
+            self.sends[lane].append(call)
+
+    def send_call(
+        self,
+        messages: list[tuple[Item, str | None]],
+        lane: str,
+        sequence: int,
+        delay_ms: int,
+        ttl_ms: int,
+        priority: int,
+    ) -> None:
+        new = [
+            NewMessage(item.id, tail(item.body.encode(), dict(item.flags)), key or "", 4000)
+            for item, key in messages
+        ]
+        got = self.run_command(
+            send(
+                self.keys,
+                new,
+                lane=lane,
+                sequence=sequence,
+                delay_ms=delay_ms,
+                ttl_ms=ttl_ms,
+                priority=priority,
+                now_ms=self.now,
+            )
+        )
+        expected = self.model.send(
+            self.now,
+            messages,
+            lane,
+            sequence,
+            delay_ms=delay_ms,
+            ttl_ms=ttl_ms,
+            priority=priority,
+            hold_ms=4000,
+        )
+        if not isinstance(got, str):
+            got = (list(got.ids), list(got.duplicates), got.repeated)
+        assert got == expected
+
+    @precondition(lambda self: any(self.sends.values()))
+    @rule(data=st.data())
+    def send_again(self, data: st.DataObject) -> None:
+        """A reply was lost: the last call of a lane comes once more; or a ghost of an older one comes late."""
+        lane = data.draw(st.sampled_from([lane for lane in LANES if self.sends[lane]]))
+        calls = self.sends[lane]
+        self.send_call(*(calls[-1] if data.draw(st.booleans()) else data.draw(st.sampled_from(calls))))
+
+    @rule(kind=st.sampled_from(["plain", "plain", "newer", "foreign"]))
+    def push_by_others(self, kind: str) -> None:
+        """Somebody pushes what is not ours; plain bodies are all alike."""
+        item = Item(kind, body={"plain": '{"a": " x=1 u=k "}', "newer": "q2 x x=1\n", "foreign": "hello"}[kind])
+        self.drive.redis.rpush(self.keys.ready[0], item.text)
+        self.model.push(item)
+
+    @rule()
+    def push_unreadable(self) -> None:
+        """Somebody stores an item that begins as ours do and goes on otherwise; it counts as sent."""
+        item = Item("unread", body=f"q1 {self.new_name('u')} 1 1234567 0 0 0\nx")
+        self.drive.redis.rpush(self.keys.ready[0], item.text)
+        self.drive.redis.hincrby(self.keys.stats, "stored", 1)
+        self.model.push(item)
+        self.model.stats["stored"] += 1
+
+    @rule(slot=st.integers(0, 3))
+    def fire_slot(self, slot: int) -> None:
+        """A daemon fires a slot that others may have fired."""
+        name = self.new_name("s")
+        command = fire(
+            self.keys, "s", slot, SPEC, message_id=name, tail=tail(name.encode()), ttl_ms=0, now_ms=self.now
+        )
+        assert self.run_command(command) == self.model.fire(
+            self.now, slot, Item("own", name, body=name)
+        )
+
+    # -- receiving and settling ----------------------------------------------------------------
+
+    def draw_ends(self, data: st.DataObject, consumer: str) -> list[LeaseEnd]:
+        """Outcomes for some of a consumer's leases, some of them stale or named twice."""
+        ends = []
+        for lease in data.draw(st.lists(st.sampled_from(self.held[consumer] or ["x"]), max_size=2, unique=True)):
+            held = self.model.leases.get(lease, {})
+            end = LeaseEnd(lease)
+            indices = st.sampled_from([*held, "0", "1"])
+            for index in data.draw(st.lists(indices, max_size=3)):
+                item = held.get(index)
+                key = item.flag("u") if item else None
+                if key and item:
+                    end.uniques.append((index, key, item.id))
+                else:
+                    end.acks.append(index)
+            for kind in data.draw(st.lists(st.sampled_from("nnnrrsbde"), max_size=3)):
+                other = Ending(kind, data.draw(indices))
+                if kind in "nr":
+                    other.delay_ms = data.draw(short_delays)
+                if kind == "n":
+                    other.max_receives = data.draw(st.sampled_from([None, None, 2, 3]))
+                if kind == "b":
+                    other.reason = "rejected"
+                end.others.append(other)
+            if data.draw(st.integers(0, 4)) == 0:
+                end.others.append(Ending("r", "*"))
+            if data.draw(st.integers(0, 5)) == 0:
+                end.acks, end.ack_all = [], True
+            ends.append(end)
+        return ends
+
+    def outcomes(self, ends: list[LeaseEnd]) -> list[Outcomes]:
+        """The same outcomes as the commands take them."""
+        written = []
+        for end in ends:
+            words = [word for unique in end.uniques for word in unique]
+            outcomes = Outcomes(end.lease, end.ack_all, list(end.acks), words)
+            for other in end.others:
+                match other.kind:
+                    case "n":
+                        outcomes.nack(other.index, other.delay_ms, max_receives=other.max_receives)
+                    case "r":
+                        outcomes.release(other.index, other.delay_ms)
+                    case "s":
+                        outcomes.share(other.index)
+                    case "b":
+                        outcomes.bury(other.index, other.reason)
+                    case "d":
+                        outcomes.discard(other.index)
+                    case "e":
+                        outcomes.expire(other.index)
+            written.append(outcomes)
+        return written
+
+    def note_acked(self, ends: list[LeaseEnd]) -> None:
+        """Remember what these outcomes are about to ack."""
+        for end in ends:
+            held = self.model.leases.get(end.lease, {})
+            named = [*end.acks, *(index for index, _, _ in end.uniques)]
+            moved = {index for other in end.others for index in (held if other.index == "*" else [other.index])}
+            named += [index for index in held if end.ack_all and index not in moved]
+            self.acked |= {held[index].id for index in named if index in held}
+
+    @rule(data=st.data(), consumer=st.sampled_from(CONSUMERS))
+    def settle_some(self, data: st.DataObject, consumer: str) -> None:
+        """A consumer settles without receiving."""
+        ends = self.draw_ends(data, consumer)
+        self.note_acked(ends)
+        got = self.drive.settle(*self.outcomes(ends), at=self.now)
+        per_lease, counted = self.model.settle(self.now, ends)
+        self.model.ring_settled()
+        assert (list(got.per_lease), list(got.counted)) == (per_lease, counted)
+
+    @rule(
+        data=st.data(),
+        consumer=st.sampled_from(CONSUMERS),
+        count=st.sampled_from([0, 1, 1, 2, 5, 50]),
+        visibility_ms=st.sampled_from([500, 4000, 30_000]),
+        suspects=st.sampled_from([0, 1, 1, 2]),
+    )
+    def receive_more(
+        self, data: st.DataObject, consumer: str, count: int, visibility_ms: int, suspects: int
+    ) -> None:
+        """A consumer settles and receives; its reply may be lost, see `repeat_receive`."""
+        call = (consumer, self.draw_ends(data, consumer), self.new_name("L"), count, visibility_ms, suspects)
+        self.receive_call(*call)
+        self.last_receive[consumer] = call
+
+    def receive_call(
+        self,
+        consumer: str,
+        ends: list[LeaseEnd],
+        lease: str,
+        count: int,
+        visibility_ms: int,
+        suspects: int,
+        *,
+        resume: bool = False,
+    ) -> None:
+        command = settle_receive(
+            self.keys,
+            lease,
+            count,
+            outcomes=self.outcomes(ends),
+            visibility_ms=visibility_ms,
+            suspects=Suspects(suspects),
+            now_ms=self.now,
+        )
+        got = self.run_command(command.repeated() if resume else command)
+        if not resume and count and lease in self.model.leases:
+            assert got == "LeaseUsedError"
+            return
+        self.note_acked(ends)
+        per_lease, _ = self.model.settle(self.now, ends)
+        batch: list[tuple[str, Item]] = []
+        hint, alone = -2, False
+        if resume and count:
+            batch, alone = self.model.resume(lease)
+            self.model.ring_settled()
+        elif count:
+            batch, hint, alone = self.model.receive(self.now, lease, count, visibility_ms, suspects)
+        else:
+            self.model.ring_settled()
+        seen = [(index, item.decode()) for index, item in zip(got.indices, got.items, strict=True)]
+        assert seen == [(index, item.text) for index, item in batch]
+        assert (list(got.settled), got.hint_ms, got.alone) == (per_lease, hint, alone)
+        assert not got.degraded
+        assert not self.acked & {item.id for _, item in batch if item.id}
+        if batch and lease not in self.held[consumer]:
+            self.held[consumer].append(lease)
+
+    @rule(consumer=st.sampled_from(CONSUMERS))
+    def repeat_receive(self, consumer: str) -> None:
+        """The reply of a consumer's last call was lost: it is repeated to resume."""
+        if call := self.last_receive[consumer]:
+            self.receive_call(*call, resume=True)
+
+    @rule(data=st.data(), consumer=st.sampled_from(CONSUMERS))
+    def resume_before_the_call(self, data: st.DataObject, consumer: str) -> None:
+        """A call hangs in the network and its repetition overtakes it: nothing is there, the id is burned."""
+        call = (consumer, self.draw_ends(data, consumer), self.new_name("G"), 3, 4000, 1)
+        self.receive_call(*call, resume=True)
+        self.ghosts.append(call)
+
+    @precondition(lambda self: self.ghosts)
+    @rule()
+    def ghost_arrives(self) -> None:
+        """The overtaken call comes at last: at worst a lease that nobody holds."""
+        self.receive_call(*self.ghosts.pop())
+
+    @precondition(lambda self: any(self.last_receive.values()))
+    @rule(consumer=st.sampled_from(CONSUMERS))
+    def use_a_lease_twice(self, consumer: str) -> None:
+        """A call with the id of an existing lease is refused before it settles."""
+        if (call := self.last_receive[consumer]) and call[2] in self.model.leases:
+            self.receive_call(*call)
+
+    @precondition(lambda self: self.model.leases)
+    @rule(data=st.data(), visibility_ms=st.sampled_from([0, 700, 9000]), consumer=st.sampled_from(CONSUMERS))
+    def split_one(self, data: st.DataObject, visibility_ms: int, consumer: str) -> None:
+        """A message gets a lease of its own; the call may be repeated."""
+        lease = data.draw(st.sampled_from(sorted(self.model.leases)))
+        index = data.draw(st.sampled_from(["0", "1", "2"]))
+        new = self.new_name("P")
+        got = self.run_command(split(self.keys, lease, index, new, visibility_ms, now_ms=self.now))
+        assert got == self.model.split(self.now, lease, index, new, visibility_ms)
+        if got:
+            self.held[consumer].append(new)
+            command = split(self.keys, lease, index, new, visibility_ms, now_ms=self.now + 1)
+            assert self.run_command(command) == got
+
+    @rule(data=st.data(), visibility_ms=st.sampled_from([1, 1000, 60_000]))
+    def extend_some(self, data: st.DataObject, visibility_ms: int) -> None:
+        """A supervisor extends leases, some of them gone."""
+        leases = data.draw(st.lists(st.sampled_from([*self.model.leases, "gone"]), max_size=4, unique=True))
+        got = self.run_command(extend(self.keys, leases, visibility_ms, now_ms=self.now))
+        assert got == self.model.extend(self.now, leases, visibility_ms)
+
+    # -- time and upkeep -----------------------------------------------------------------------
+
+    @rule(step_ms=st.sampled_from([1, 400, 900, 1000]))
+    def time_passes(self, step_ms: int) -> None:
+        """The clock goes on, and a reaper comes by on its tick."""
+        self.now += step_ms
+        self.tick()
+
+    @rule(jump_ms=st.sampled_from([5000, 40_000, -3000]))
+    def clock_jumps(self, jump_ms: int) -> None:
+        """The server stood still, or its clock was set."""
+        self.now += jump_ms
+
+    @rule(times=st.integers(1, 9))
+    def quiet_time(self, times: int) -> None:
+        """Some seconds in which only the reaper works."""
+        for _ in range(times):
+            self.now += 900
+            self.tick()
+
+    @rule(limit=st.sampled_from([1, 100]), most=st.sampled_from([1, 10]))
+    def tick(self, limit: int = 100, most: int = 10) -> None:
+        """One pass of a reaper."""
+        now_ms, looks = self.drive.run(sweep([self.keys], TICK_MS, leases=most, now_ms=self.now))
+        overdue = self.model.sweep(self.now, TICK_MS, most)
+        assert (now_ms, list(looks[0].overdue)) == (self.now, overdue)
+        if overdue:
+            reaped = self.drive.run(reap(self.keys, overdue, TICK_MS, now_ms=self.now))
+            assert (reaped.leases, reaped.messages) == self.model.reap(self.now, overdue, TICK_MS)
+        promoted = self.drive.run(promote(self.keys, limit, now_ms=self.now))
+        assert (promoted.moved, promoted.ended) == self.model.promote(self.now, limit)
+
+    @rule(data=st.data())
+    def late_reaper(self, data: st.DataObject) -> None:
+        """A second reaper tries leases that it saw a while ago, overdue or not."""
+        leases = data.draw(st.lists(st.sampled_from([*self.model.leases, "gone"]), max_size=3, unique=True))
+        reaped = self.drive.run(reap(self.keys, leases, TICK_MS, now_ms=self.now))
+        assert (reaped.leases, reaped.messages) == self.model.reap(self.now, leases, TICK_MS)
+
+    @rule(limit=st.sampled_from([1, 50]), idle_ms=st.sampled_from([1000, 900_000]))
+    def trim_and_prune(self, limit: int, idle_ms: int) -> None:
+        """The slower duties of a reaper."""
+        got = self.drive.run(trim(self.keys, limit, now_ms=self.now))
+        assert got.expired == self.model.trim(self.now, limit)
+        _, forgotten = self.drive.run(prune(self.keys, idle_ms, now_ms=self.now))
+        assert forgotten == self.model.prune(self.now, idle_ms)
+        # Lanes are forgotten long after their senders have given up.
+        for lane in LANES:
+            if lane not in self.model.lanes:
+                self.sends[lane].clear()
+
+    # -- operators -----------------------------------------------------------------------------
+
+    @rule(paused=st.sampled_from(["", "", "in", "out", "all"]))
+    def pause(self, paused: str) -> None:
+        """An operator pauses or resumes."""
+        self.drive.run(configure(self.keys, {"paused": paused}, now_ms=self.now))
+        self.model.pause(paused)
+
+    @rule(maxlen=st.sampled_from([0, 0, 6]), max_receives=st.sampled_from([1, 2, 5]))
+    def configure_limits(self, maxlen: int, max_receives: int) -> None:
+        """An operator changes limits under way."""
+        attributes = {"maxlen": str(maxlen) if maxlen else "", "max_receives": str(max_receives)}
+        self.drive.run(configure(self.keys, attributes, now_ms=self.now))
+        self.model.maxlen, self.model.max_receives = maxlen, max_receives
+
+    @precondition(lambda self: self.number)
+    @rule(data=st.data())
+    def cancel_one(self, data: st.DataObject) -> None:
+        """Somebody cancels a message, wherever it is or was."""
+        name = f"m{data.draw(st.integers(1, self.number)):03d}"
+        self.drive.run(cancel(self.keys, name, 3000, now_ms=self.now))
+        self.model.cancelled[name] = self.now + 3000
+
+    @rule(state=st.sampled_from(["ready", "delayed", "dead"]), limit=st.sampled_from([1, 3]))
+    def purge_some(self, state: str, limit: int) -> None:
+        """An operator deletes some messages."""
+        assert self.drive.run(purge(self.keys, state, limit, now_ms=self.now)) == self.model.purge(state, limit)
+
+    @precondition(lambda self: self.model.dead)
+    @rule(data=st.data())
+    def redrive_some(self, data: st.DataObject) -> None:
+        """An operator puts dead letters back."""
+        positions = data.draw(
+            st.lists(st.integers(0, len(self.model.dead) - 1), min_size=1, max_size=3, unique=True)
+        )
+        entries = [entry.decode() for entry, _ in self.drive.redis.xrange(self.keys.dead)]
+        got = self.drive.run(redrive(self.keys, [entries[n] for n in positions], now_ms=self.now))
+        assert list(got) == self.model.redrive(positions)
+
+    @rule()
+    def doorbell_is_heard(self) -> None:
+        """A waiting consumer takes a token."""
+        self.drive.redis.lpop(self.keys.wake)
+        self.model.tokens = max(0, self.model.tokens - 1)
+
+    # -- what always holds ---------------------------------------------------------------------
+
+    @invariant()
+    def redis_holds_what_the_model_says(self) -> None:
+        """Every key, every header and every counter."""
+        state = self.drive.state()
+        self.holds_of_any_queue(state)
+        schedules = state.pop("schedules")
+        assert schedules.get("s:fired") == (
+            None if self.model.fired_ms is None else str(self.model.fired_ms)
+        )
+        levels = state.pop("meta", {}).get("levels", "")
+        state["levels"] = sorted({0, *map(int, levels)}, reverse=True)
+        if "dead" in state:
+            state["dead"] = [(each["envelope"], each["reason"]) for each in state["dead"]]
+        if "stats" in state:
+            state["stats"] = {k: int(v) for k, v in state["stats"].items() if v != "0"}
+        assert {part: value for part, value in state.items() if value} == self.model.table()
+
+    def holds_of_any_queue(self, state: dict[str, Any]) -> None:
+        """What holds of any queue, whatever the model thinks."""
+        leases = {part.removeprefix("lease:") for part in state if part.startswith("lease:")}
+        assert leases == set(state.get("unacked", {}))
+        delivered = [item for lease in leases for item in state[f"lease:{lease}"].values()]
+        waiting = [*state.get("suspect", []), *state.get("delayed", {})]
+        for part in state:
+            if part.startswith("ready"):
+                waiting += state[part]
+        dead = [each["envelope"] for each in state.get("dead", [])]
+        ids = [item.split(" ")[1] for item in (*delivered, *waiting, *dead) if item.startswith("q1 ")]
+        assert len(ids) == len(set(ids)), "a message is in two places"
+        assert not self.acked & set(ids), "an acked message is back"
+        stats = state.get("stats", {})
+        stored = len(delivered) + sum(item.startswith("q1 ") for item in waiting)
+        assert int(stats.get("stored", 0)) == stored
+        assert int(stats.get("unacked", 0)) == len(delivered)
+        assert {each["reason"] for each in state.get("dead", [])} <= CAUSES
+        assert len(state.get("wake", [])) <= 8
+
+    @rule()
+    def look(self) -> None:
+        """Looking changes nothing and sees what is there."""
+        seen = self.drive.run(inspect(self.keys, now_ms=self.now))
+        assert seen.ready == sum(map(len, self.model.ready.values())) + len(self.model.suspects)
+        assert (seen.delayed, seen.dead) == (len(self.model.delayed), len(self.model.dead))
+        assert seen.unacked == sum(map(len, self.model.leases.values()))
+        assert seen.leases == len(self.model.deadlines)
+
+
+@pytest.fixture(scope="module")
+def model_url() -> Iterator[str]:
+    """A server of its own: the invariants look at every key."""
+    with servers.start("valkey") as server:
+        yield server.url
+
+
+@pytest.mark.timeout(3600)
+def test_queue_does_what_the_model_says(model_url: str) -> None:
+    """Whatever happens in whatever order, the queue holds what the rules say and loses nothing."""
+    machine = type("QueueMachine", (QueueMachine,), {"url": model_url})
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=int(os.environ.get("QWORKER_MODEL_EXAMPLES", "30")),
+            stateful_step_count=50,
+            deadline=None,
+            print_blob=True,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
