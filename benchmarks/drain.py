@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from benchmarks.apps import aio, app
 from benchmarks.rounds import Contender, environment, run_rounds, table
 from qworker import QWorker
+from qworker.commands import Command
 from qworker.connection import ConnectionFactory
+from qworker.keys import workers_key
+from qworker.queue import Queue
 from qworker.store import PrivateStore
 
 __all__ = ["drain"]
@@ -56,13 +59,15 @@ def _qworker(url: str, chosen: QWorker, spec: str, messages: int, procs: int) ->
     task = chosen.tasks["noop"]
     queue.pause("out")
     task.send_many(task.call(number, _PAD) for number in range(messages))
-    with _worker(url, chosen.namespace, spec, procs):
-        while len(_ready(queue)) < 1:
+    with _worker(url, chosen.namespace, spec, procs) as worker:
+        while not _ready(queue):
+            _check_alive(worker)
             time.sleep(0.05)
         time.sleep(0.5)
         queue.resume()
         begun = time.perf_counter()
         while (seen := queue.inspect()).stored:
+            _check_alive(worker)
             time.sleep(0.005)
         seconds = time.perf_counter() - begun
         if seen.stats["acked"] != messages:
@@ -70,21 +75,22 @@ def _qworker(url: str, chosen: QWorker, spec: str, messages: int, procs: int) ->
     return messages / seconds
 
 
-def _ready(queue: object) -> list[bytes]:
+def _ready(queue: Queue) -> list[bytes]:
     """The workers that have said that they are there."""
-    from qworker.keys import workers_key
-
-    factory = queue._client.factory  # type: ignore[attr-defined]
-    redis = factory.redis()
-    try:
-        documents = redis.hvals(workers_key(queue.operations.namespace))  # type: ignore[attr-defined]
-    finally:
-        redis.close()
+    key = workers_key(queue.operations.namespace)
+    documents = queue.client.execute(Command(None, (), ("HVALS", key), list))
     return [each for each in documents if b'"state":"running"' in each]
 
 
+def _check_alive(worker: subprocess.Popen[bytes]) -> None:
+    if worker.poll() is not None:
+        raise RuntimeError(f"the worker ended with code {worker.returncode}")
+
+
 @contextmanager
-def _worker(url: str, namespace: str, spec: str, procs: int) -> Iterator[None]:
+def _worker(
+    url: str, namespace: str, spec: str, procs: int
+) -> Iterator[subprocess.Popen[bytes]]:
     environ = dict(os.environ, QWORKER_URL=url, QWORKER_NAMESPACE=namespace)
     process = subprocess.Popen(
         [
@@ -95,7 +101,7 @@ def _worker(url: str, namespace: str, spec: str, procs: int) -> Iterator[None]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        yield
+        yield process
     finally:
         process.terminate()
         process.wait()

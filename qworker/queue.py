@@ -27,7 +27,7 @@ class Queue:
     """
 
     def __init__(self, client: Client, namespace: str, name: str) -> None:
-        self._client = client
+        self.client = client
         self.operations = Operations(namespace, name, client.ids, maxsize=QueueAttributes().maxsize)
         self.name = name
         self.keys = self.operations.keys
@@ -55,7 +55,7 @@ class Queue:
 
     def store(self, messages: Sequence[NewMessage], options: SendOptions) -> list[str]:
         """Store messages that `Operations.new_message` has made. Returns their ids."""
-        return self._client.run(self.operations.send(messages, options))
+        return self.client.run(self.operations.send(messages, options))
 
     # -- consuming -----------------------------------------------------------------------------
 
@@ -66,86 +66,86 @@ class Queue:
 
         `visibility` (1s-12h) counts from the receive; None takes the queue's. Unsettled messages come back after it.
         """
-        return self._client.run(self.operations.receive(count, wait=wait, visibility=visibility))
+        return self.client.run(self.operations.receive(count, wait=wait, visibility=visibility))
 
     def pop(self, count: int = 1, *, wait: Duration = 0) -> list[Message]:
         """Receive and ack at once: at most once, a crash after this loses the messages."""
-        return self._client.run(self.operations.receive(count, wait=wait, pop=True))
+        return self.client.run(self.operations.receive(count, wait=wait, pop=True))
 
     def ack(self, *messages: Message) -> list[Message]:
         """Finish messages; returns those whose ack counted. A stale one changes nothing."""
-        return self._client.run(self.operations.ack(messages))
+        return self.client.run(self.operations.ack(messages))
 
     def nack(self, message: Message, *, delay: Duration = 0, error: str = "") -> None:
         """Count a failure; the message comes back after `delay`, or is dead at max receives.
 
         Raises `StaleReceiptError`.
         """
-        self._client.run(self.operations.nack(message, delay, error))
+        self.client.run(self.operations.nack(message, delay, error))
 
     def release(self, message: Message, *, delay: Duration = 0) -> None:
         """Give a message back uncounted, to the head of ready or after `delay`. Raises `StaleReceiptError`."""
-        self._client.run(self.operations.release(message, delay))
+        self.client.run(self.operations.release(message, delay))
 
     def bury(self, message: Message, *, error: str = "") -> None:
         """Move a message to the dead letters, with reason `rejected`. Raises `StaleReceiptError`."""
-        self._client.run(self.operations.bury(message, error))
+        self.client.run(self.operations.bury(message, error))
 
     def extend(self, message: Message, visibility: Duration) -> Message:
         """Give a message a new visibility timeout from now; 0 makes it visible now.
 
         Returns the message with its new receipt (the old one is stale). Raises `StaleReceiptError`.
         """
-        return self._client.run(self.operations.extend(message, visibility))
+        return self.client.run(self.operations.extend(message, visibility))
 
     # -- looking -------------------------------------------------------------------------------
 
     def inspect(self) -> Inspection:
         """Read sizes, ages, counters and attributes at one instant."""
-        return self._client.execute(upkeep.inspect(self.keys))
+        return self.client.execute(upkeep.inspect(self.keys))
 
     def peek(self, count: int = 10, *, state: str = "ready", newest: bool = False) -> list[Stored]:
         """Look at up to `count` messages of a state (ready, delayed, unacked, dead) without receiving them."""
-        return self._client.run(self.operations.peek(count, state=state, newest=newest))
+        return self.client.run(self.operations.peek(count, state=state, newest=newest))
 
     def show(self, message_id: str) -> Stored | None:
         """Find a message by its id; None if it is not seen. O(n) of the queue."""
-        return self._client.run(self.operations.show(message_id))
+        return self.client.run(self.operations.show(message_id))
 
     def dead(self, count: int = 10, *, after: str = "-", newest: bool = False) -> list[DeadLetter]:
         """List dead letters, oldest first; `after`: the entry id to go on behind."""
-        return self._client.run(self.operations.dead(count, after=after, newest=newest))
+        return self.client.run(self.operations.dead(count, after=after, newest=newest))
 
     # -- operating -----------------------------------------------------------------------------
 
     def redrive(self, *entry_ids: str) -> list[str]:
         """Put dead letters back to ready with fresh counts; returns the entry ids that were."""
-        return self._client.run(self.operations.redrive(entry_ids))
+        return self.client.run(self.operations.redrive(entry_ids))
 
     def drop_dead(self, *entry_ids: str) -> int:
         """Delete dead letters; returns how many there were."""
-        return self._client.run(self.operations.drop_dead(entry_ids))
+        return self.client.run(self.operations.drop_dead(entry_ids))
 
     def configure(self, attributes: QueueAttributes) -> None:
         """Set attributes; creates the queue where it is new."""
-        self._client.run(self.operations.configure(attributes))
+        self.client.run(self.operations.configure(attributes))
 
     def pause(self, direction: str = "all") -> None:
         """Pause sending ('in'), receiving ('out') or both ('all')."""
-        self._client.run(self.operations.pause(direction))
+        self.client.run(self.operations.pause(direction))
 
     def resume(self) -> None:
         """End a pause."""
-        self._client.run(self.operations.pause(""))
+        self.client.run(self.operations.pause(""))
 
     def purge(self, state: str = "ready") -> int:
         """Delete all messages of a state (ready, delayed, dead); returns how many. Not atomic."""
-        return self._client.run(self.operations.purge(state))
+        return self.client.run(self.operations.purge(state))
 
     def cancel(self, message_id: str) -> None:
         """Drop a message wherever it waits, when it is next met; one that runs already is not stopped."""
-        self._client.run(self.operations.cancel(message_id))
+        self.client.run(self.operations.cancel(message_id))
 
     def remove(self) -> None:
         """Delete the queue with all its messages, attributes and counters. Leases in hand become stale."""
-        self._client.run(self.operations.remove())
+        self.client.run(self.operations.remove())

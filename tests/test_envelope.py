@@ -14,7 +14,11 @@ flags = st.dictionaries(st.sampled_from("xmvpfudwe"), st.text(min_size=0, max_si
 
 
 def written(
-    message_id: str, sent_ms: int, counts: tuple[int, int, int, int], flags: dict[str, str], body: bytes
+    message_id: str,
+    sent_ms: int,
+    counts: tuple[int, int, int, int],
+    flags: dict[str, str],
+    body: bytes,
 ) -> bytes:
     """An envelope as the sending script puts it together."""
     middle = " ".join(map(str, (sent_ms, *counts)))
@@ -23,7 +27,11 @@ def written(
 
 @given(ids, st.integers(0, 10**16 - 1), st.tuples(*[counters] * 4), flags, st.binary(max_size=200))
 def test_reads_what_was_written(
-    message_id: str, sent_ms: int, counts: tuple[int, int, int, int], flags: dict[str, str], body: bytes
+    message_id: str,
+    sent_ms: int,
+    counts: tuple[int, int, int, int],
+    flags: dict[str, str],
+    body: bytes,
 ) -> None:
     """Every id, time, count, flag and body comes back as it was."""
     item = written(message_id, sent_ms, counts, flags, body)
@@ -91,7 +99,12 @@ def test_no_cut_header_is_ours() -> None:
 @settings(max_examples=300)
 def test_no_bytes_raise(junk: bytes) -> None:
     """Whatever stands in a list, reading it never raises."""
-    for item in (junk, b"q1 " + junk, b"q1 a 1 0 0 0 0" + junk, b"q1 a 1 0 0 0 0 w=" + junk + b"\n"):
+    for item in (
+        junk,
+        b"q1 " + junk,
+        b"q1 a 1 0 0 0 0" + junk,
+        b"q1 a 1 0 0 0 0 w=" + junk + b"\n",
+    ):
         kind_of(item)
         envelope = Envelope.parse(item)
         if envelope is not None:

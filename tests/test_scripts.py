@@ -75,7 +75,7 @@ def test_unknown_script_is_refused() -> None:
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
 def test_header_is_a_contract_in_order(name: str) -> None:
-    """Flags, then one sentence, KEYS, ARGV, Returns, complexity, in this order and with each of its letters explained."""
+    """Flags, one sentence, KEYS, ARGV, Returns, complexity, in this order, and each letter of it is explained."""
     lines = text_of(name).splitlines()
     assert lines[0].startswith("#!lua")
     assert re.fullmatch(rf"-- {name}\.lua: [a-z].*\.", lines[1])
@@ -84,11 +84,7 @@ def test_header_is_a_contract_in_order(name: str) -> None:
         if not line.startswith("-- "):
             break
         header.append(line.removeprefix("-- "))
-    marks = [
-        word
-        for line in header
-        for word in re.findall(r"^(KEYS|ARGV|Returns|O\()", line)
-    ]
+    marks = [word for line in header for word in re.findall(r"^(KEYS|ARGV|Returns|O\()", line)]
     order = [mark for at, mark in enumerate(marks) if at == 0 or marks[at - 1] != mark]
     assert order == ["KEYS", "ARGV", "Returns", "O("]
     complexity = header[-1]
@@ -118,11 +114,15 @@ def test_no_script_makes_the_name_of_a_key(name: str) -> None:
     assert calls
     for command, key in calls:
         if command not in KEYLESS:
-            assert re.fullmatch(r"[a-z_]+(\.key|\(\w+)?|KEYS\[[^\]]+\]|expected\[i\]", key.strip()), (
+            assert re.fullmatch(
+                r"[a-z_]+(\.key|\(\w+)?|KEYS\[[^\]]+\]|expected\[i\]", key.strip()
+            ), (
                 command,
                 key,
             )
-    assert len(calls) == len(re.findall(r"redis\.p?call\(", code)), "a command that is not a literal"
+    assert len(calls) == len(re.findall(r"redis\.p?call\(", code)), (
+        "a command that is not a literal"
+    )
 
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
@@ -140,7 +140,8 @@ def test_every_shared_name_is_defined_before_it_is_used(name: str) -> None:
         if used is None:
             continue
         defined = re.search(
-            rf"^\s*(?:local function {each}\b|local [\w, ]*\b{each}\b|.*function \w*\([^)]*\b{each}\b|for [\w, ]*\b{each}\b)",
+            rf"^\s*(?:local function {each}\b|local [\w, ]*\b{each}\b|for [\w, ]*\b{each}\b"
+            rf"|.*function \w*\([^)]*\b{each}\b)",
             code,
             re.MULTILINE,
         )

@@ -85,7 +85,7 @@ def _server(session: Session) -> Iterator[Finding]:
         answers_ms.append((time.perf_counter() - started) * 1000)
     found, answer_ms = inspect_server(session.client), median(answers_ms)
     text = (
-        f"{found.engine} {found.version} at {session.server.address} answers in {answer_ms:.1f} ms"
+        f"{found.engine} {found.version} at {session.server.address} answers in {answer_ms:.2f} ms"
     )
     if answer_ms > _SLOW_MS:
         yield Finding(

@@ -92,27 +92,25 @@ def list_letters(
 
     Without QUEUE: of all queues.
     """
-    from qworker.cli.letters import Tally, letter_document, place_of
+    from qworker.cli.letters import Listing, letter_document
 
-    wanted, now_ms = _filter(flags), session.now_ms()
-    listed: list[DeadLetter] = []
-    tally = Tally()
-    places = [session.queue(queue)] if queue is not None else _queues_with_dead(session)
-    for place in places:
-        _collect(place, wanted, now_ms, tally, listed, limit, newest=newest)
-    listed = sorted(listed, key=lambda each: place_of(each.entry_id), reverse=newest)[:limit]
+    listing = Listing(_filter(flags), session.now_ms(), limit, newest)
+    for place in [session.queue(queue)] if queue is not None else _queues_with_dead(session):
+        listing.add(place)
+    listing.finish()
+    meant = listing.meant
     if as_json:
-        groups = tally.document()
-        print_json({**groups, "dead_letters": [letter_document(each) for each in listed]})
+        letters = [letter_document(each) for each in listing.letters]
+        print_json({**meant.document(), "dead_letters": letters})
         return
-    if not tally.total:
-        fitting = "" if wanted.is_empty else " that fits"
+    if not meant.total:
+        fitting = "" if listing.wanted.is_empty else " that fits"
         note(f"no dead letter{fitting} in {queue or f'namespace {session.namespace!r}'}")
         return
-    print_fields(tally.lines())
+    print_fields(meant.lines())
     print_line()
-    _print_letters(listed, now_ms, with_queue=queue is None)
-    _print_next(tally, listed, queue, limit)
+    _print_letters(listing.letters, listing.now_ms, with_queue=queue is None)
+    _print_next(meant, listing.letters, queue)
 
 
 @command.command("show")
@@ -225,30 +223,6 @@ def _queues_with_dead(session: Session) -> list[Queue]:
     return places
 
 
-def _collect(
-    place: Queue,
-    wanted: Filter,
-    now_ms: int,
-    tally: Tally,
-    listed: list[DeadLetter],
-    limit: int,
-    *,
-    newest: bool,
-) -> None:
-    """Count the letters of one queue that fit, and keep the first or last `limit` of them."""
-    from qworker.cli.letters import Tally, matching
-
-    all_of_them = Tally()
-    kept: list[DeadLetter] = []
-    for page in matching(place, wanted, now_ms, tally=all_of_them):
-        for letter in page:
-            tally.add(letter)
-        kept = (kept + page)[-limit:] if newest else (kept + page)[:limit]
-    if all_of_them.total:
-        wanted.check(all_of_them)
-    listed += kept
-
-
 def _print_letters(letters: list[DeadLetter], now_ms: int, *, with_queue: bool) -> None:
     from qworker.cli.formats import ago, shortened
     from qworker.cli.messages import task_of
@@ -265,13 +239,13 @@ def _print_letters(letters: list[DeadLetter], now_ms: int, *, with_queue: bool) 
     print_table(columns, rows)
 
 
-def _print_next(tally: Tally, listed: list[DeadLetter], queue: str | None, limit: int) -> None:
+def _print_next(meant: Tally, listed: list[DeadLetter], queue: str | None) -> None:
     from qworker.cli.formats import count
 
     name = queue or listed[0].message.queue
     print_line()
-    if tally.total > len(listed):
-        print_line(f"{count(len(listed))} of {count(tally.total)} are listed (--limit)")
+    if meant.total > len(listed):
+        print_line(f"{count(len(listed))} of {count(meant.total)} are listed (--limit)")
     print_line(f"one in full     qworker dead show {name} {listed[0].entry_id}")
     print_line(
         f"after the fix   qworker dead redrive {name} --all   (or filters; --dry-run looks first)"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from qworker.cli.failures import FOUND
-from qworker.cli.screen import print_json, print_line
+from qworker.cli.screen import print_hanging, print_json, print_line
 from qworker.cli.verbs import Verb, json_option
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def command(session: Session, strict: bool, as_json: bool) -> None:
 
 def _print(finding: Finding) -> None:
     word, tone = _WORDS[finding.status.value]
-    print_line(f"{word:<8} {finding.check}: {finding.text}", tone)
+    print_hanging(f"{word:<8} ", f"{finding.check}: {finding.text}", tone)
     if finding.fix:
-        print_line(f"         -> {finding.fix}")
+        print_hanging("         -> ", finding.fix)
 
 
 def _summary(problems: int, warnings: int) -> str:

@@ -29,13 +29,14 @@ def rate(per_second: float) -> str:
 
 
 def size(number: float) -> str:
-    """Write bytes in the unit that fits: '512 B', '1.5 KiB', '256 KiB'."""
+    """Write bytes in the unit that fits: '512 B', '1.5 KiB', '143 MiB'."""
     unit = _SIZE_UNITS[0]
     for unit in _SIZE_UNITS:
         if abs(number) < 1024 or unit == _SIZE_UNITS[-1]:
             break
         number /= 1024
-    return f"{number:.0f} {unit}" if number == int(number) else f"{number:.1f} {unit}"
+    whole = number == int(number) or number >= 100
+    return f"{number:.0f} {unit}" if whole else f"{number:.1f} {unit}"
 
 
 def span(seconds: float) -> str:
@@ -44,7 +45,7 @@ def span(seconds: float) -> str:
     if milliseconds < 1000:
         return f"{milliseconds}ms" if milliseconds > 0 else "0s"
     if seconds < 9.95:
-        return f"{seconds:.1f}s"
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
     whole = int(round(seconds, 1))
     if whole < 60:
         return f"{whole}s"

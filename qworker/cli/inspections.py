@@ -8,7 +8,7 @@ from typing import Any, Final
 from qworker.cli.attributes import read_attributes
 from qworker.cli.formats import ago, count, moment, moment_after, rate, span
 from qworker.cli.rates import COUNTERS
-from qworker.cli.screen import Cell, Column, print_fields, print_heading, print_line, print_table
+from qworker.cli.screen import Cell, Column, print_fields, print_hanging, print_heading, print_table
 from qworker.commands.upkeep import Inspection
 from qworker.errors import BrokenQueueError
 
@@ -111,9 +111,9 @@ def queue_document(
     return document
 
 
-def print_queue(found: Inspection, rates: Mapping[str, float]) -> None:
-    """Print one queue in full, and what to do about it at the end."""
-    print_fields(_sizes(found))
+def print_queue(found: Inspection, rates: Mapping[str, float], *, workers: int) -> None:
+    """Print one queue in full, and what to do about it at the end; `workers` take from it."""
+    print_fields({**_sizes(found), "workers": count(workers), **_times(found)})
     print_heading("ATTRIBUTES")
     rows: list[list[Cell | str]] = [
         [each.name, each.text, Cell(*_origin(each.problem, is_set=each.is_set))]
@@ -137,11 +137,11 @@ def print_queue(found: Inspection, rates: Mapping[str, float]) -> None:
             for name in shown
         ],
     )
-    steps = _next_steps(found)
+    steps = _next_steps(found, workers)
     if steps:
         print_heading("WHAT TO DO")
         for step in steps:
-            print_line(step)
+            print_hanging("- ", step)
 
 
 def _sizes(found: Inspection) -> dict[str, Cell | str]:
@@ -160,7 +160,7 @@ def _sizes(found: Inspection) -> dict[str, Cell | str]:
     unacked = count(found.unacked)
     if found.next_deadline_ms is not None:
         unacked += f", in {count(found.leases, 'lease')}, the next deadline {ago(found.next_deadline_ms, now_ms)}"
-    fields: dict[str, Cell | str] = {
+    return {
         "queue": found.queue,
         "state": state_of(found),
         "ready": ready,
@@ -168,10 +168,12 @@ def _sizes(found: Inspection) -> dict[str, Cell | str]:
         "unacked": unacked,
         "dead": Cell(count(found.dead), "warn" if found.dead else ""),
     }
-    if (changed := found.meta.get("modified_ms", "")).isdecimal():
-        fields["last set"] = moment_after(int(changed), now_ms)
-    fields["read at"] = moment(now_ms)
-    return fields
+
+
+def _times(found: Inspection) -> dict[str, Cell | str]:
+    changed, now_ms = found.meta.get("modified_ms", ""), found.now_ms
+    last_set = {"last set": moment_after(int(changed), now_ms)} if changed.isdecimal() else {}
+    return {**last_set, "read at": moment(now_ms)}
 
 
 def _origin(problem: str, *, is_set: bool) -> tuple[str, str]:
@@ -188,12 +190,14 @@ def _reasons(counter: str, stats: Mapping[str, int]) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
-def _next_steps(found: Inspection) -> list[str]:
+def _next_steps(found: Inspection, workers: int) -> list[str]:
     name, steps = found.queue, []
     if overdue_s(found) > OVERDUE_S:
         steps.append("messages are overdue: no reaper works on this queue: qworker doctor")
     if found.paused:
         steps.append(f"it is paused: qworker queue resume {name}")
+    if found.ready and not workers:
+        steps.append(f"no worker takes from it: qworker run MODULE --queues {name}")
     if is_full(found):
         steps.append(
             f"it is full and refuses what is sent: add workers, or qworker queue set {name} maxlen=N"

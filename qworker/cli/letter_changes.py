@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,7 @@ from qworker.cli.screen import note, print_json, print_line
 
 if TYPE_CHECKING:
     from qworker.cli.session import Session
+    from qworker.message import DeadLetter
     from qworker.queue import Queue
 
 __all__ = ["Change", "Choice", "change_letters"]
@@ -55,7 +57,8 @@ def change_letters(session: Session, place: Queue, change: Change, choice: Choic
         raise click.UsageError(f"say which dead letters to {change.verb}: by a filter, or --all")
     now_ms, newest = session.now_ms(), place.dead(1, newest=True)
     until = newest[0].entry_id if newest else "0-0"
-    meant = _count(place, choice, now_ms, until)
+    pages = partial(matching, place, choice.wanted, now_ms, until=until)
+    meant = _count(pages, choice)
     if not choice.as_json and (choice.dry_run or not choice.yes):
         for name, line in meant.lines().items():
             note(f"{name}: {line}")
@@ -67,7 +70,7 @@ def change_letters(session: Session, place: Queue, change: Change, choice: Choic
         text = f"would {change.verb} {letters}; nothing was changed"
     else:
         confirm(f"{change.verb.capitalize()} {letters}{change.consequence}?", yes=choice.yes)
-        results = _act(place, change, choice, now_ms, until, meant.total)
+        results = _act(pages, change, meant.total, place.name)
         text = _told(place.name, change.done, results)
     if choice.as_json:
         document = {"queue": place.name, "matched": meant.total, change.done: 0}
@@ -76,9 +79,9 @@ def change_letters(session: Session, place: Queue, change: Change, choice: Choic
         print_line(text)
 
 
-def _count(place: Queue, choice: Choice, now_ms: int, until: str) -> Tally:
+def _count(pages: Callable[..., Iterator[list[DeadLetter]]], choice: Choice) -> Tally:
     all_of_them, meant = Tally(), Tally()
-    for page in matching(place, choice.wanted, now_ms, until=until, tally=all_of_them):
+    for page in pages(tally=all_of_them):
         for letter in page[: None if choice.limit is None else choice.limit - meant.total]:
             meant.add(letter)
     if all_of_them.total:
@@ -87,12 +90,11 @@ def _count(place: Queue, choice: Choice, now_ms: int, until: str) -> Tally:
 
 
 def _act(
-    place: Queue, change: Change, choice: Choice, now_ms: int, until: str, total: int
+    pages: Callable[..., Iterator[list[DeadLetter]]], change: Change, total: int, queue: str
 ) -> dict[str, int]:
-    results = {change.done: 0}
-    left = total
-    with progress(f"{change.verb} {place.name}", total) as advance:
-        for page in matching(place, choice.wanted, now_ms, until=until):
+    results, left = {change.done: 0}, total
+    with progress(f"{change.verb} {queue}", total) as advance:
+        for page in pages():
             entries = [letter.entry_id for letter in page[:left]]
             left -= len(entries)
             for name, number in (change.act(entries) if entries else {}).items():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qworker.message import DeadLetter
     from qworker.queue import Queue
 
-__all__ = ["Filter", "Tally", "letter_document", "matching", "place_of"]
+__all__ = ["Filter", "Listing", "Tally", "letter_document", "matching"]
 
 #: Letters in a page: bodies are up to 256 KiB by default, and one reply should not block the server for long.
 _PAGE: Final = 100
@@ -108,6 +108,35 @@ class Tally:
         }
 
 
+@dataclass(slots=True)
+class Listing:
+    """The letters of some queues that fit: all of them counted, `limit` of them kept, of the newest if so wanted."""
+
+    wanted: Filter
+    now_ms: int
+    limit: int
+    newest: bool
+    meant: Tally = field(default_factory=Tally)
+    letters: list[DeadLetter] = field(default_factory=list)
+    _all_of_them: Tally = field(default_factory=Tally)
+
+    def add(self, place: Queue) -> None:
+        """Read the letters of one queue."""
+        kept: list[DeadLetter] = []
+        for page in matching(place, self.wanted, self.now_ms, tally=self._all_of_them):
+            for letter in page:
+                self.meant.add(letter)
+            kept = (kept + page)[-self.limit :] if self.newest else (kept + page)[: self.limit]
+        self.letters += kept
+
+    def finish(self) -> None:
+        """Order the letters that were kept; raises `InvalidOptionError` for a filter that fits no letter at all."""
+        if self._all_of_them.total:
+            self.wanted.check(self._all_of_them)
+        self.letters.sort(key=lambda each: _place(each.entry_id), reverse=self.newest)
+        del self.letters[self.limit :]
+
+
 def matching(
     queue: Queue,
     wanted: Filter,
@@ -125,7 +154,7 @@ def matching(
     while True:
         letters = queue.dead(_PAGE, after=after)
         if until is not None:
-            letters = [each for each in letters if place_of(each.entry_id) <= place_of(until)]
+            letters = [each for each in letters if _place(each.entry_id) <= _place(until)]
         if tally is not None:
             for letter in letters:
                 tally.add(letter)
@@ -147,8 +176,7 @@ def letter_document(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def place_of(entry_id: str) -> tuple[int, int]:
-    """Return what entry ids are ordered by: ms of the death, number within it."""
+def _place(entry_id: str) -> tuple[int, int]:
     first, _, second = entry_id.partition("-")
     return int(first), int(second)
 
@@ -162,7 +190,7 @@ def _check_known(flag: str, wanted: str, group: Counter[str]) -> None:
     known = sorted(set(group) - {""})
     if not wanted or any(_same_class(each, wanted) for each in known):
         return
-    near = get_close_matches(wanted, known, 1)
+    near = get_close_matches(wanted, [*known, *(each.rpartition(".")[2] for each in known)], 1)
     if near:
         limit = f"did you mean {near[0]!r}?"
     else:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import os
 import queue
 import select
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -37,24 +40,25 @@ if TYPE_CHECKING:
 __all__ = ["compose", "watch"]
 
 _KEY_S: Final = 0.1
-#: Lines beside the rows of tables: the facts, a title, a header and an empty line for each table, the foot.
-_FRAME: Final = 12
+_QUIT: Final = frozenset("qQ\x03")
+#: Lines beside rows and problem: the facts, an empty line, a title and a header for each table, the foot and one more.
+_FRAME: Final = 13
 
 
 def watch(album: Album, every_s: float) -> None:
     """Show pictures until `q` or Ctrl-C. While the server does not answer, the last picture stays, and says so."""
-    pictures: queue.SimpleQueue[Picture] = queue.SimpleQueue()
+    pictures: queue.SimpleQueue[Picture | Exception] = queue.SimpleQueue()
     ended = threading.Event()
     looking = threading.Thread(
         target=_look, args=(album, every_s, pictures.put, ended), daemon=True
     )
     screen = console()
     with (
-        _single_keys() as key,
+        _keys() as pressed,
         Live(Text("looking …"), console=screen, screen=True, auto_refresh=False) as live,
     ):
         looking.start()
-        while key() not in ("q", "Q", "\x03"):
+        while not _QUIT & set(pressed()):
             picture = _latest(pictures)
             if picture is not None:
                 live.update(compose(picture, screen), refresh=True)
@@ -63,16 +67,14 @@ def watch(album: Album, every_s: float) -> None:
 
 def compose(picture: Picture, screen: Console) -> RenderableType:
     """Lay a picture out for the size of the screen: queues get half of the rows, workers and handlers the rest."""
-    rows = max(6, screen.height - _FRAME - 2 * bool(picture.problem))
+    problem = _problem(picture)
+    rows = max(3, screen.height - _FRAME - len(problem.wrap(screen, screen.width)))
     queues, workers = queue_rows(picture), worker_rows(picture)
     handlers = handler_rows(picture)
-    for_workers = min(len(workers), max(rows // 4, rows - len(queues) - len(handlers)))
-    for_handlers = min(len(handlers), max(rows // 4, rows - len(queues) - for_workers))
-    parts: list[RenderableType] = [_facts(picture)]
-    if picture.problem:
-        since = f"since {moment(picture.now_ms)}" if picture.now_ms else "yet"
-        text = f"no answer from the server {since}, trying again: {picture.problem}"
-        parts.append(styled(Cell(text, "bad")))
+    least = max(1, rows // 4)
+    for_workers = min(len(workers), max(least, rows - len(queues) - len(handlers)))
+    for_handlers = min(len(handlers), max(least, rows - len(queues) - for_workers))
+    parts: list[RenderableType] = [_facts(picture), *([problem] if problem else [])]
     parts += _section("QUEUES", QUEUE_COLUMNS, queues, rows - for_workers - for_handlers)
     parts += _section("WORKERS", TOP_WORKER_COLUMNS, workers, for_workers)
     parts += _section("RUNNING HANDLERS", HANDLER_COLUMNS, handlers, for_handlers)
@@ -90,6 +92,14 @@ def _facts(picture: Picture) -> Text:
     return text
 
 
+def _problem(picture: Picture) -> Text:
+    if not picture.problem:
+        return Text()
+    since = f"since {moment(picture.now_ms)}" if picture.now_ms else "yet"
+    text = f"no answer from the server {since}, trying again: {picture.problem}"
+    return styled(Cell(text, "bad"))
+
+
 def _section(
     title: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], room: int
 ) -> Iterator[RenderableType]:
@@ -102,7 +112,10 @@ def _section(
 
 
 def _look(
-    album: Album, every_s: float, put: Callable[[Picture], None], ended: threading.Event
+    album: Album,
+    every_s: float,
+    put: Callable[[Picture | Exception], None],
+    ended: threading.Event,
 ) -> None:
     last = Picture(album.server)
     while not ended.is_set():
@@ -111,37 +124,44 @@ def _look(
             put(last)
         except QworkerError as error:
             put(dataclasses.replace(last, problem=describe(error)[0]))
+        except Exception as error:  # noqa: BLE001  raised again where somebody sees it
+            put(error)
         ended.wait(every_s)
 
 
-def _latest(pictures: queue.SimpleQueue[Picture]) -> Picture | None:
-    picture = None
+def _latest(pictures: queue.SimpleQueue[Picture | Exception]) -> Picture | None:
+    latest = None
     while not pictures.empty():
         picture = pictures.get()
-    return picture
+        if isinstance(picture, Exception):
+            raise picture
+        latest = picture
+    return latest
 
 
 @contextmanager
-def _single_keys() -> Iterator[Callable[[], str]]:
-    """Give a function that waits a moment for a key and returns it, or ''; the terminal is as before afterwards."""
-    try:
-        import termios
-        import tty
-    except ImportError:  # Windows: only Ctrl-C.
-        yield lambda: (threading.Event().wait(_KEY_S) and "") or ""
+def _keys() -> Iterator[Callable[[], str]]:
+    """Give a function that waits a moment and returns the keys pressed; the terminal is as before afterwards."""
+    if not sys.stdin.isatty() or importlib.util.find_spec("termios") is None:  # Only Ctrl-C.
+        yield _no_keys
         return
-    if not sys.stdin.isatty():
-        yield lambda: (threading.Event().wait(_KEY_S) and "") or ""
-        return
+    import termios
+    import tty
+
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 
-    def key() -> str:
+    def pressed() -> str:
         readable, _, _ = select.select([descriptor], [], [], _KEY_S)
-        return sys.stdin.read(1) if readable else ""
+        return os.read(descriptor, 64).decode("ascii", "ignore") if readable else ""
 
     try:
         tty.setcbreak(descriptor)
-        yield key
+        yield pressed
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _no_keys() -> str:
+    time.sleep(_KEY_S)
+    return ""

@@ -29,7 +29,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A `qworker run`, as it described itself `age_ms` ago. `queues` empty: every queue of its app."""
+    """A `qworker run`, as it described itself `age_ms` ago."""
 
     name: str
     age_ms: int

@@ -70,6 +70,7 @@ def show_queue(session: Session, queue: str, over: str, as_json: bool) -> None:
     import time
 
     from qworker.cli.inspections import print_queue, queue_document
+    from qworker.cli.presence import read_workers
     from qworker.cli.rates import rates_between
     from qworker.kinds import DurationKind
 
@@ -83,7 +84,8 @@ def show_queue(session: Session, queue: str, over: str, as_json: bool) -> None:
     if as_json:
         print_json(queue_document(queue, inspection, rates=rates, full=True))
     else:
-        print_queue(inspection, rates)
+        serving = [each for each in read_workers(session) if each.listens_to(queue)]
+        print_queue(inspection, rates, workers=len(serving))
 
 
 @command.command("set")

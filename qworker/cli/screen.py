@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,6 +28,7 @@ __all__ = [
     "make_table",
     "note",
     "print_fields",
+    "print_hanging",
     "print_heading",
     "print_json",
     "print_line",
@@ -34,6 +36,8 @@ __all__ = [
     "styled",
 ]
 
+#: Columns that a folded cell keeps on a narrow terminal.
+_LEAST: Final = 8
 _STYLES: Final = {"bad": "bold red", "warn": "yellow", "good": "green", "dim": "dim"}
 
 
@@ -63,6 +67,18 @@ def print_line(text: str = "", tone: str = "") -> None:
         console().print(styled(Cell(text, tone)), soft_wrap=True)
     else:
         click.echo(safe(text))
+
+
+def print_hanging(label: str, text: str, tone: str = "") -> None:
+    """Print a label and text; on a terminal the text is wrapped and stays to the right of its label."""
+    if not _is_terminal():
+        click.echo(safe(f"{label}{text}"))
+        return
+    screen = console()
+    room = max(20, screen.width - len(label) - 1)
+    lines = textwrap.wrap(safe(text), room, break_on_hyphens=False) or [""]
+    for at, line in enumerate(lines):
+        screen.print(styled(Cell((" " * len(label) if at else label) + line, tone)))
 
 
 def print_heading(text: str) -> None:
@@ -120,6 +136,8 @@ def make_table(
             justify="right" if column.number else "left",
             no_wrap=not (fold and column.wide),
             overflow="fold" if fold and column.wide else "ellipsis",
+            # Others give way first: a name cut to nothing says nothing.
+            min_width=_LEAST if fold and column.wide else None,
         )
     for row in rows:
         table.add_row(*map(styled, row))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -74,14 +72,7 @@ class _Account:
 @json_option
 @click.pass_obj
 def command(
-    session: Session,
-    /,
-    queue: str,
-    body: str | None,
-    given: dict[str, str],
-    times: int,
-    as_json: bool,
-    **source: Any,
+    session: Session, /, queue: str, given: dict[str, str], as_json: bool, **source: Any
 ) -> None:
     """Send messages to QUEUE, which comes to be by its first one. Prints the id.
 
@@ -96,23 +87,13 @@ def command(
     """
     import time
 
-    from qworker.cli.sources import open_bodies
+    from qworker.cli.sources import Source, open_bodies
 
-    options = _options(given)
-    single = _single_body(body, times, options, **source)
+    options, wanted = _options(given), Source(**source)
+    wanted.check(unique=options.unique is not None)
     operations = _operations(session, queue)
     account, started = _Account(), time.monotonic()
-    with open_bodies(
-        single,
-        source["file"],
-        lines=source["lines"],
-        times=times,
-        maxsize=operations.maxsize,
-    ) as bodies:
-        if body is None and source["file"] is None and single is None and not bodies.first:
-            raise click.UsageError(
-                "BODY: nothing came through the pipe; give BODY, --file or --task"
-            )
+    with open_bodies(wanted, operations.maxsize) as bodies:
         _note_first(session, queue, bodies)
         _send(session, operations, bodies, options, account)
     _report(queue, account, time.monotonic() - started, as_json)
@@ -128,46 +109,6 @@ def _options(given: dict[str, str]) -> SendOptions:
             for name, text in given.items()
         }
     )
-
-
-def _single_body(
-    body: str | None,
-    times: int,
-    options: SendOptions,
-    *,
-    file: str | None,
-    lines: bool,
-    task: str | None,
-    args: tuple[str, ...],
-    kwargs: tuple[str, ...],
-) -> bytes | None:
-    """Return the body that the command line itself gives; None: it is in a file or pipe."""
-    from qworker.cli.sources import call_body
-
-    ways = [
-        name
-        for name, way in (("BODY", body), ("--file", file), ("--task", task))
-        if way is not None
-    ]
-    if len(ways) > 1:
-        raise click.UsageError(f"{ways[0]} and {ways[1]} both say what to send; give one of them")
-    if (args or kwargs) and task is None:
-        raise click.UsageError("--arg and --kwarg are arguments of a task: give --task NAME too")
-    if lines and (times > 1 or task is not None):
-        raise click.UsageError("--lines goes with neither --count nor --task")
-    if options.unique is not None and (lines or times > 1):
-        raise click.UsageError(
-            "--unique lets one message in; it goes with neither --lines nor --count"
-        )
-    if task is not None:
-        return call_body(task, args, kwargs)
-    if body is None and file is None and sys.stdin.isatty():
-        raise click.UsageError(
-            "BODY: what is to be sent? Give BODY, --file, --task, or - to type it"
-        )
-    if body is None or body == "-":
-        return None
-    return os.fsencode(body)
 
 
 def _operations(session: Session, queue: str) -> Operations:

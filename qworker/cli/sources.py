@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from qworker.codec import check_size, encode_call
 from qworker.errors import InvalidBodyError, InvalidError, InvalidOptionError
 from qworker.names import check_task
 
-__all__ = ["Bodies", "call_body", "open_bodies"]
+__all__ = ["Bodies", "Source", "call_body", "open_bodies"]
 
 #: A pipe is kept in memory up to this size, then in a temporary file, in bytes.
 _SPOOL_BYTES: Final = 64 * 1024 * 1024
@@ -46,6 +47,56 @@ class Bodies:
         return next(iter(self), b"")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What the command line says about the bodies: BODY, --file, --task with arguments, --lines, --count."""
+
+    body: str | None
+    file: str | None
+    lines: bool
+    task: str | None
+    args: tuple[str, ...]
+    kwargs: tuple[str, ...]
+    times: int
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing says where the body is: then it is in the pipe."""
+        return self.body is None and self.file is None and self.task is None
+
+    def check(self, *, unique: bool) -> None:
+        """Raise `UsageError` for flags that exclude each other."""
+        given = {"BODY": self.body, "--file": self.file, "--task": self.task}
+        ways = [name for name, way in given.items() if way is not None]
+        if len(ways) > 1:
+            raise click.UsageError(
+                f"{ways[0]} and {ways[1]} both say what to send; give one of them"
+            )
+        if (self.args or self.kwargs) and self.task is None:
+            raise click.UsageError(
+                "--arg and --kwarg are arguments of a task: give --task NAME too"
+            )
+        if self.lines and (self.times > 1 or self.task is not None):
+            raise click.UsageError("--lines goes with neither --count nor --task")
+        if unique and (self.lines or self.times > 1):
+            raise click.UsageError(
+                "--unique lets one message in; it goes with neither --lines nor --count"
+            )
+        if self.is_silent and sys.stdin.isatty():
+            raise click.UsageError(
+                "BODY: what is to be sent? Give BODY, --file, --task, or - to type it"
+            )
+
+    def own_body(self) -> bytes | None:
+        """Return the body that the command line itself gives; None: it is in a file or pipe.
+
+        Raises `InvalidError` naming the flag.
+        """
+        if self.task is not None:
+            return call_body(self.task, self.args, self.kwargs)
+        return None if self.body is None or self.body == "-" else os.fsencode(self.body)
+
+
 def call_body(task: str, args: Sequence[str], kwargs: Sequence[str]) -> bytes:
     """Write the call of a task, its arguments given as JSON. Raises `InvalidError` naming the flag."""
     named = {}
@@ -60,20 +111,24 @@ def call_body(task: str, args: Sequence[str], kwargs: Sequence[str]) -> bytes:
 
 
 @contextmanager
-def open_bodies(
-    body: bytes | None, file: str | None, *, lines: bool, times: int, maxsize: int
-) -> Iterator[Bodies]:
-    """Open the bodies: `body`, else `file`, else the standard input; `lines`: one in each line that is not empty.
+def open_bodies(source: Source, maxsize: int) -> Iterator[Bodies]:
+    """Open the bodies, none of which may be larger than `maxsize` bytes.
 
-    Raises `BodyTooLargeError` (naming the line) and `InvalidOptionError` before anything can be sent.
+    Raises `BodyTooLargeError` (for lines naming the line), `InvalidOptionError` and `UsageError` (nothing in the
+    pipe) before anything can be sent.
     """
-    with _opened(body, file) as source:
-        if lines:
-            yield _counted(source, maxsize)
+    with _opened(source.own_body(), source.file) as stream:
+        if source.lines:
+            bodies = _counted(stream, maxsize)
         else:
-            single = source.read()
+            single = stream.read()
             check_size(single, maxsize)
-            yield Bodies(times, single)
+            bodies = Bodies(source.times, single)
+        if source.is_silent and not bodies.first:
+            raise click.UsageError(
+                "BODY: nothing came through the pipe; give BODY, --file or --task"
+            )
+        yield bodies
 
 
 def _counted(source: IO[bytes], maxsize: int) -> Bodies:

@@ -25,7 +25,7 @@ _GLOBAL: Final = {
     "--embedded": ("", "Use the embedded store of the namespace; it is started if need be."),
     "--config": ("FILE", "Read this file, not qworker.toml or pyproject.toml."),
     "--log-level": ("LEVEL", "debug, info, warning or error."),
-    "--log-format": ("FORMAT", "console or json; auto chooses by the terminal."),
+    "--log-format": ("FORMAT", "auto, text or json."),
 }
 
 

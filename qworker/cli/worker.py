@@ -17,16 +17,14 @@ __all__ = ["command", "seen"]
 
 # A worker's name holds its host and pid.
 _COLUMNS: Final = (
-    Column("WORKER"),
+    Column("WORKER", wide=True),
     Column("APP", wide=True),
     Column("QUEUES", wide=True),
-    Column("CHILDREN", number=True),
+    Column("PROCS", number=True),
     Column("RUNNING", number=True),
-    Column("HANDLED", number=True),
-    Column("FAILED", number=True),
     Column("PER S", number=True),
+    Column("FAILED", number=True),
     Column("MEMORY", number=True),
-    Column("UP", number=True),
     Column("SEEN"),
 )
 
@@ -53,31 +51,28 @@ def list_workers(session: Session, as_json: bool) -> None:
     elif not workers:
         note(f"no worker in namespace {session.namespace!r}: start one with qworker run MODULE")
     else:
-        print_table(_COLUMNS, [_row(each, now_ms) for each in workers])
+        print_table(_COLUMNS, [_row(each) for each in workers])
 
 
 def seen(worker: Worker) -> Cell | str:
     """Say when a worker was seen last."""
     from qworker.cli.formats import span
 
-    text = f"{span(worker.age_ms / 1000)} ago"
+    text = f"{span(worker.age_ms // 1000)} ago"
     return Cell(f"gone, {text}", "bad") if worker.is_gone else text
 
 
-def _row(worker: Worker, now_ms: int) -> list[Cell | str]:
-    from qworker.cli.formats import count, rate, size, span
+def _row(worker: Worker) -> list[Cell | str]:
+    from qworker.cli.formats import count, rate, size
 
-    started = worker.entry.get("started_ms")
     return [
         worker.name,
         worker.text("app"),
         ",".join(worker.queues),
         str(len(worker.children)),
         str(len(worker.running)),
-        count(worker.total("handled")),
-        count(worker.total("failed")),
         rate(worker.handled_per_s),
+        count(worker.total("failed")),
         size(worker.rss_bytes),
-        span(max(0, now_ms - started) / 1000) if isinstance(started, int) else "",
         seen(worker),
     ]

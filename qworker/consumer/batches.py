@@ -24,46 +24,45 @@ class BatchResultError(QworkerError):
 
 
 def run_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
-    """Run a sync batch handler over a group; each delivery knows afterwards how it ended."""
-    task, ready = _enter(runner, slot, group)
+    """Run a sync batch handler over a group; each delivery knows afterwards how it ended. Raises nothing."""
+    ready = _enter(runner, slot, group)
     if not ready:
         return
+    task = _task_of(ready)
     try:
         results = task.function([delivery.args[0] for delivery in ready])
+        _conclude(runner, task, ready, results)
     except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
         _fail_all(runner, ready, error)
-    else:
-        _conclude(runner, task, ready, results)
     _leave(runner, slot, ready)
 
 
 async def arun_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
     """Run an async batch handler over a group, as `run_group` does."""
-    task, ready = _enter(runner, slot, group)
+    ready = _enter(runner, slot, group)
     if not ready:
         return
+    task = _task_of(ready)
     try:
         results = await task.function([delivery.args[0] for delivery in ready])
+        _conclude(runner, task, ready, results)
     except BaseException as error:  # noqa: BLE001
         _fail_all(runner, ready, error)
-    else:
-        _conclude(runner, task, ready, results)
     _leave(runner, slot, ready)
 
 
-def _enter(
-    runner: Runner, slot: int, group: list[Delivery]
-) -> tuple[Task[..., Any], list[Delivery]]:
-    """Mark and prepare the deliveries of a group; those that have ended already are left out."""
-    now = runner.clock()
-    ready = []
-    for delivery in group:
-        delivery.started = now
-        if runner.mark_running(delivery, now) and (delivery.task or runner.prepare(delivery)):
-            ready.append(delivery)
+def _task_of(group: Sequence[Delivery]) -> Task[..., Any]:
     task = group[0].task
     assert task is not None
+    return task
+
+
+def _enter(runner: Runner, slot: int, group: Sequence[Delivery]) -> list[Delivery]:
+    """Mark the deliveries of a group as running; those that have ended already are left out."""
+    now = runner.clock()
+    ready = [delivery for delivery in group if _begin(runner, delivery, now)]
     if ready:
+        task = _task_of(ready)
         limit_ms = task.task_options.time_limit_ms
         limit = now + limit_ms / 1000 if limit_ms else 0.0
         for delivery in ready:
@@ -73,7 +72,20 @@ def _enter(
         runner.board.begin(
             slot, first.lease.slot, first.place, runner.numbers[task.name], now, limit
         )
-    return task, ready
+    return ready
+
+
+def _begin(runner: Runner, delivery: Delivery, now: float) -> bool:
+    delivery.started = now
+    if not runner.mark_running(delivery, now):
+        return False
+    if runner.middleware:
+        try:
+            runner.before(delivery)
+        except BaseException as error:  # noqa: BLE001 - its failure is the message's
+            runner.fail(delivery, error)
+            return False
+    return True
 
 
 def _leave(runner: Runner, slot: int, ready: Sequence[Delivery]) -> None:
@@ -95,15 +107,10 @@ def _conclude(
         or len(results) != len(ready)
         or not all(each is None or isinstance(each, BaseException) for each in results)
     ):
-        _fail_all(
-            runner,
-            ready,
-            BatchResultError(
-                f"batch task {task.name!r} must return None, or a list of {len(ready)} entries, each None or "
-                f"an exception; it returned {type(results).__name__}"
-            ),
+        raise BatchResultError(
+            f"batch task {task.name!r} must return None, or a list of {len(ready)} entries, each None or "
+            f"an exception; it returned {type(results).__name__}"
         )
-        return
     for delivery, result in zip(ready, results, strict=True):
         if result is None:
             runner.succeed(delivery)
@@ -112,5 +119,6 @@ def _conclude(
 
 
 def _fail_all(runner: Runner, ready: Sequence[Delivery], error: BaseException) -> None:
+    """End all with one error, and with one line in the log."""
     for delivery in ready:
-        runner.fail(delivery, error)
+        runner.fail(delivery, error, quiet=delivery is not ready[0])

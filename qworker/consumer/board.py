@@ -93,7 +93,7 @@ class ChildState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A copy of one lease slot, as the supervisor reads it. `begun`: when it was entered."""
+    """A copy of one lease slot, as the supervisor reads it. `begun`: when it was entered, or held if it is."""
 
     slot: int
     state: LeaseState
@@ -167,10 +167,7 @@ class Board:
             return cls(os.dup(file.fileno()), slots)
 
     def close(self) -> None:
-        """Unmap the board and close its descriptor."""
-        for view in (self.floats, self.words, self.bytes):
-            view.release()
-        self._map.close()
+        """Close the descriptor. The memory stays for whoever looks at it just now, and goes with the board."""
         os.close(self.descriptor)
 
     # -- header --------------------------------------------------------------------------------
@@ -250,6 +247,7 @@ class Board:
         self.words[word + _COUNT] = count
         self.floats[word + _VISIBILITY] = visibility_s
         self.floats[word + _DEADLINE] = deadline
+        self.floats[word + _BEGUN] = boot_time()
         self.bytes[base] = LeaseState.HELD
 
     def free_lease(self, slot: int) -> None:

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 __all__ = ["Context", "Contextual", "current", "running"]
 
 
+class Losable(Protocol):
+    """What a delivery is part of: it may run out."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has run out."""
+
+
 class Context:
     """One delivery, as its handler sees it. Times are ms since 1970 by the server's clock.
 
@@ -19,7 +27,7 @@ class Context:
     """
 
     __slots__ = (
-        "_lost",
+        "_lease",
         "body",
         "flags",
         "message_id",
@@ -43,6 +51,7 @@ class Context:
         timeouts: int,
         flags: Mapping[str, str],
         body: bytes,
+        lease: Losable | None = None,
     ) -> None:
         self.queue = queue
         self.task = task
@@ -53,7 +62,7 @@ class Context:
         self.timeouts = timeouts
         self.flags = flags
         self.body = body
-        self._lost = False
+        self._lease = lease
 
     def __repr__(self) -> str:
         return f"Context({self.task!r}, {self.message_id!r}, receive_count={self.receive_count})"
@@ -66,7 +75,7 @@ class Context:
     @property
     def lost(self) -> bool:
         """Whether the lease has run out: another worker may run the message now."""
-        return self._lost
+        return self._lease is not None and self._lease.lost
 
     @property
     def trace(self) -> str | None:

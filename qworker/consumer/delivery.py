@@ -41,13 +41,16 @@ LEFT: Final = "l"
 EXPIRED: Final = "x"
 NOT_STARTED: Final = (DROPPED, LEFT)
 
+_NO_KWARGS: Final[dict[str, Any]] = {}
+
 
 class Lease:
     """One received batch. `open` messages of it are not settled yet; `outcomes` are what is to be told next."""
 
     __slots__ = (
-        "_bytes",
+        "_board",
         "alone",
+        "cancelled",
         "deadline_at",
         "id",
         "margin_s",
@@ -78,6 +81,8 @@ class Lease:
         self.untold: list[tuple[Outcomes, int]] = []
         #: Something of the lease was settled or given up already: '*' would not be all of it.
         self.partly = False
+        #: Its async handlers were cancelled, because it is lost.
+        self.cancelled = False
         #: Handlers of the lease that have ended since the pace was last told, and their seconds.
         self.took = 0
         self.took_s = 0.0
@@ -86,12 +91,12 @@ class Lease:
         self.deadline_at = board.deadline_at(slot)
         # Nothing starts in the last fifth of a lease.
         self.margin_s = visibility_s / 5
-        self._bytes = board.bytes
+        self._board = board
 
     @property
     def lost(self) -> bool:
         """Whether it has run out: others have its messages now, or soon."""
-        return self._bytes[self.recall_at] == 3  # as Board.lose writes it
+        return self._board.lost(self.slot)
 
     def take_outcomes(self) -> tuple[Outcomes, int]:
         """Take what is to be told, and the number of messages that it ends."""
@@ -116,7 +121,7 @@ class Delivery:
     _context: Context | None = None
     task: Task[..., Any] | None = None
     args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
+    kwargs = _NO_KWARGS
     kind = ""
     outcome = 0
     delay_ms = 0
@@ -130,6 +135,8 @@ class Delivery:
     asyncio_task: Any = None
     #: Acked before its start (at most once): its end is told to nobody.
     acked = False
+    #: Not the first message of a call of a batch handler.
+    member = False
 
     def __init__(self, lease: Lease, place: int, index: str, item: bytes) -> None:
         self.lease = lease

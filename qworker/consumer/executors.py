@@ -13,23 +13,30 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import structlog
+
 from qworker.consumer.batches import arun_group, run_group
+from qworker.consumer.crash import named
+from qworker.consumer.runner import LOST, TIME_LIMIT
 
 if TYPE_CHECKING:
     from qworker.consumer.delivery import Delivery
     from qworker.consumer.runner import Runner
 
-__all__ = ["Executor", "Inline", "Loop", "Threads", "Work"]
+__all__ = ["Executor", "Inline", "Loop", "Threads"]
 
-#: One delivery, or the deliveries of one call of a batch handler.
-Work = "Delivery | list[Delivery]"
+_log = structlog.get_logger(__name__)
 
 _WATCH_S: Final = 0.05
 
 
 class Executor(Protocol):
-    """Runs deliveries. `slots` may run at a time; `done` is filled as they end, and `notify` called then."""
+    """Runs work: deliveries, or lists of them for calls of batch handlers.
 
+    `slots` pieces may run at a time; `done` is filled as deliveries end, and `notify` called then.
+    """
+
+    is_async: bool
     slots: int
     done: deque[Delivery]
 
@@ -44,9 +51,13 @@ class Executor(Protocol):
 
 
 class Inline:
-    """Runs sync handlers one after the other in the broker's thread. `between` is called with the time after each."""
+    """Runs sync handlers one after the other in the broker's thread.
 
-    def __init__(self, runner: Runner, slot: int, between: Callable[[float], None]) -> None:
+    `between` is called after each, with the times when it began and when it ended.
+    """
+
+    def __init__(self, runner: Runner, slot: int, between: Callable[[float, float], None]) -> None:
+        self.is_async = False
         self.slots = 1
         self.done: deque[Delivery] = deque()
         self._runner = runner
@@ -58,8 +69,8 @@ class Inline:
         runner, slot, done, between = self._runner, self._slot, self.done, self._between
         now = runner.clock()
         for each in work:
-            now = _run_one(runner, slot, each, done, now)
-            between(now)
+            begun, now = now, _run_one(runner, slot, each, done, now)
+            between(begun, now)
 
     def lost(self, lease_slot: int) -> None:
         """Nothing can be done: the handler has the thread."""
@@ -74,16 +85,17 @@ class Threads:
     def __init__(
         self, runner: Runner, first_slot: int, slots: int, notify: Callable[[], None]
     ) -> None:
+        self.is_async = False
         self.slots = slots
         self.done: deque[Delivery] = deque()
         self._runner = runner
         self._notify = notify
         self._work: SimpleQueue[Any] = SimpleQueue()
-        for number in range(slots):
+        for slot in range(first_slot, first_slot + slots):
             threading.Thread(
-                target=self._run,
-                args=(first_slot + number,),
-                name=f"qworker-handler-{number}",
+                target=named(Threads._run, slot),
+                args=(self, slot),
+                name=f"qworker-handler-{slot}",
                 daemon=True,
             ).start()
 
@@ -113,6 +125,7 @@ class Loop:
     def __init__(
         self, runner: Runner, first_slot: int, slots: int, notify: Callable[[], None]
     ) -> None:
+        self.is_async = True
         self.slots = slots
         self.done: deque[Delivery] = deque()
         self._runner = runner
@@ -122,38 +135,38 @@ class Loop:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._workers: list[asyncio.Task[None]] = []
         self._running: dict[int, Any] = {}
-        self._ready = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = False
+        self._loop = _new_loop()
         threading.Thread(target=self._main, name="qworker-loop", daemon=True).start()
-        self._ready.wait()
 
     def submit(self, work: Sequence[Any]) -> None:
         """Hand the work to the loop."""
         self._work.extend(work)
-        assert self._loop is not None
         self._loop.call_soon_threadsafe(self._wake)
 
     def lost(self, lease_slot: int) -> None:
         """Cancel the handlers of a lost lease."""
-        assert self._loop is not None
         self._loop.call_soon_threadsafe(self._cancel_lease, lease_slot)
 
     def stop(self) -> None:
         """Stop the loop once nothing runs."""
-        assert self._loop is not None
+        self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     # -- on the loop's thread ------------------------------------------------------------------
 
     def _main(self) -> None:
-        loop = self._loop = _new_loop()
+        loop = self._loop
         asyncio.set_event_loop(loop)
-        loop.call_soon(self._ready.set)
         loop.call_later(_WATCH_S, self._watch)
-        loop.run_forever()
+        while not self._stopped:
+            # A handler may stop the loop, and SystemExit of a task that it left behind ends it as well.
+            try:
+                loop.run_forever()
+            except BaseException:  # noqa: BLE001
+                _log.exception("event_loop_left")
 
     def _wake(self) -> None:
-        assert self._loop is not None
         wanted = len(self._work)
         while wanted and self._idle:
             future = self._idle.popleft()
@@ -162,48 +175,53 @@ class Loop:
                 wanted -= 1
         while wanted > 0 and len(self._workers) < self.slots:
             slot = self._first_slot + len(self._workers)
-            self._workers.append(self._loop.create_task(self._worker(slot)))
+            worker = named(Loop._worker, slot)(self, slot)
+            self._workers.append(self._loop.create_task(worker))
             wanted -= 1
 
     async def _worker(self, slot: int) -> None:
-        work, done, idle = self._work, self.done, self._idle
-        assert self._loop is not None
+        work, done = self._work, self.done
         task = asyncio.current_task()
         assert task is not None
         while True:
             while not work:
                 if done:
                     self._notify()
-                future = self._loop.create_future()
-                idle.append(future)
-                await future
+                await self._woken(task)
             each = work.popleft()
             self._running[slot] = each
             for delivery in each if isinstance(each, list) else (each,):
                 delivery.asyncio_task = task
             await _arun_one(self._runner, slot, each, done)
             del self._running[slot]
-            # A cancellation of ours that came as the handler ended is over with it.
-            while task.cancelling():
-                task.uncancel()
+            if task.cancelling():
+                await _forget_cancellation(task)
             if len(done) == 1 or len(done) >= 64:
                 self._notify()
 
+    async def _woken(self, task: asyncio.Task[Any]) -> None:
+        future = self._loop.create_future()
+        self._idle.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            # A handler that cancels all tasks of the loop means its own.
+            await _forget_cancellation(task)
+
     def _watch(self) -> None:
         """Cancel handlers past their limit: one timer for all."""
-        assert self._loop is not None
         now = self._runner.clock()
         for each in list(self._running.values()):
             first = each[0] if isinstance(each, list) else each
             if first.limit and now > first.limit and not first.cancelled_for:
-                self._cancel(each, "time_limit")
+                self._cancel(each, TIME_LIMIT)
         self._loop.call_later(_WATCH_S, self._watch)
 
     def _cancel_lease(self, lease_slot: int) -> None:
         for each in list(self._running.values()):
             first = each[0] if isinstance(each, list) else each
             if first.lease.slot == lease_slot:
-                self._cancel(each, "lost")
+                self._cancel(each, LOST)
 
     def _cancel(self, work: Any, why: str) -> None:
         deliveries = work if isinstance(work, list) else [work]
@@ -240,6 +258,17 @@ def _run_one(runner: Runner, slot: int, work: Any, done: deque[Delivery], now: f
         runner.board.end(slot)
     done.append(work)
     return now
+
+
+async def _forget_cancellation(task: asyncio.Task[Any]) -> None:
+    """Keep a cancellation that came as the handler ended from what comes next."""
+    while task.cancelling():
+        task.uncancel()
+    try:
+        # Before 3.13 one that was not delivered yet comes at the next await.
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        return
 
 
 async def _arun_one(runner: Runner, slot: int, work: Any, done: deque[Delivery]) -> None:

@@ -38,19 +38,23 @@ class Groups:
             marks[delivery.mark_at] = Mark.UNSTARTED
         return delivery.task
 
-    def take(self, delivery: Delivery) -> bool:
-        """Take a delivery that belongs to a batch task."""
-        task = self.read(delivery)
-        if task is None or delivery.kind or not task.task_options.batch:
-            return False
-        group = self._waiting.setdefault(task.name, [])
+    def collect(self, delivery: Delivery) -> None:
+        """Take a delivery that `read` has found to belong to a batch task."""
+        assert delivery.task is not None
+        name = delivery.task.name
+        group = self._waiting.setdefault(name, [])
         if not group:
-            self._since[task.name] = self._runner.clock()
+            self._since[name] = self._runner.clock()
         group.append(delivery)
-        return True
 
     def ready(self, *, flush: bool = False) -> Iterator[list[Delivery]]:
         """Yield and forget the groups that are full or have waited long enough; with `flush` all."""
+        for group in self._ready(flush=flush):
+            for delivery in group[1:]:
+                delivery.member = True
+            yield group
+
+    def _ready(self, *, flush: bool) -> Iterator[list[Delivery]]:
         now = self._runner.clock()
         for name in list(self._waiting):
             group = self._waiting[name]
@@ -77,13 +81,3 @@ class Groups:
                 for name in self._waiting
             ),
         )
-
-    def due(self) -> bool:
-        """Whether a group has waited long enough."""
-        return self.due_in() == 0.0
-
-    def clear(self) -> list[Delivery]:
-        """Forget everything that waits, and return it."""
-        waiting = [delivery for group in self._waiting.values() for delivery in group]
-        self._waiting.clear()
-        return waiting

@@ -6,24 +6,27 @@ had in hand when it died goes back at once, because its board says what that was
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import structlog
 
+from qworker.commands.command import Command
 from qworker.commands.receiving import Outcomes, extend, settle
 from qworker.consumer.board import LeaseState, Mark, boot_time
-from qworker.errors import QworkerError
-from qworker.keys import QueueKeys
+from qworker.envelope import Envelope
+from qworker.errors import QworkerError, ServerError
+from qworker.logs import Seldom
 
 if TYPE_CHECKING:
     from qworker.client import Client
-    from qworker.consumer.board import Board, LeaseView, RunningView
+    from qworker.consumer.board import Board, LeaseView
+    from qworker.consumer.death import Death
+    from qworker.keys import QueueKeys
 
-__all__ = ["Death", "Keeper"]
+__all__ = ["Keeper"]
 
 _log = structlog.get_logger(__name__)
 
@@ -35,54 +38,36 @@ _LONGEST_S: Final = 12 * 3600.0
 _SEEN_S: Final = 0.01
 #: How long what was lost with its worker waits before the next try.
 _CRASH_DELAY_MS: Final = 1000
-_GIVE_UP_S: Final = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """How a child ended. `overdue`: the handlers for which it was killed. `idle_before`: the one before it in its
-    place died with nothing started as well.
-    """
-
-    code: int
-    overdue: tuple[RunningView, ...] = ()
-    stopping: bool = False
-    idle_before: bool = False
-
-    @property
-    def words(self) -> str:
-        """The end in words: 'was ended by signal 11 (SIGSEGV)'."""
-        if self.code >= 0:
-            return f"exited with code {self.code}"
-        try:
-            name = signal.Signals(-self.code).name
-        except ValueError:
-            name = "unknown"
-        return f"was ended by signal {-self.code} ({name})"
+#: What is due stays due, so an extension is soon given up; a settle is tried but once.
+_EXTEND_GIVE_UP_S: Final = 1.0
+_SETTLE_GIVE_UP_S: Final = 20.0
+#: Leases of one extend, and fields of one look into a lease.
+_AT_ONCE: Final = 1000
 
 
 class Keeper:
     """Extends, recalls and settles leases over one client. Not thread-safe.
 
-    `namespace` is set by the supervisor when it knows its app's.
+    `extended` and `lost` count leases. A board comes with the keys of its queues, by their numbers on it.
     """
 
-    def __init__(self, client: Client, namespace: str = "") -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self.namespace = namespace
         self._first_seen: dict[str, float] = {}
+        self._seldom = Seldom()
         self.extended = 0
         self.lost = 0
 
     # -- extending -----------------------------------------------------------------------------
 
-    def extend_due(self, boards: Iterable[tuple[Board, Sequence[str]]]) -> None:
+    def extend_due(self, boards: Iterable[tuple[Board, Sequence[QueueKeys]]]) -> None:
         """Extend every lease that has run for a third of its visibility timeout, or for 5 s.
 
-        Raises `ServerError` where the server cannot be reached; what is due stays due.
+        Raises `ServerError` where the server cannot be reached; what is due stays due. Of a queue that refuses, the
+        others take no harm.
         """
         now = boot_time()
-        due: dict[tuple[str, int], list[tuple[Board, LeaseView]]] = {}
+        due: dict[tuple[QueueKeys, int], list[tuple[Board, LeaseView]]] = {}
         seen: set[str] = set()
         for board, queues in boards:
             for lease in board.held_leases():
@@ -96,21 +81,25 @@ class Keeper:
                     due.setdefault(key, []).append((board, lease))
         for lease_id in self._first_seen.keys() - seen:
             del self._first_seen[lease_id]
-        for (queue, visibility_ms), leases in due.items():
-            self._extend(queue, visibility_ms, leases)
+        for (keys, visibility_ms), leases in due.items():
+            for some in _chunks(leases):
+                self._extend(keys, visibility_ms, some)
 
     def _extend(
-        self, queue: str, visibility_ms: int, leases: Sequence[tuple[Board, LeaseView]]
+        self, keys: QueueKeys, visibility_ms: int, leases: Sequence[tuple[Board, LeaseView]]
     ) -> None:
         begun = boot_time()
-        deadlines = self._client.execute(
-            extend(
-                QueueKeys(self.namespace, queue),
-                [lease.lease_id for _, lease in leases],
-                visibility_ms,
-            ),
-            give_up_s=visibility_ms / 1000,
-        )
+        ids = [lease.lease_id for _, lease in leases]
+        try:
+            deadlines = self._client.execute(
+                extend(keys, ids, visibility_ms), give_up_s=_EXTEND_GIVE_UP_S
+            )
+        except QworkerError as error:
+            if isinstance(error, ServerError) and type(error) is not ServerError:
+                raise
+            if self._seldom.more(keys.queue) is not None:
+                _log.error("extend_refused", queue=keys.queue, error=str(error))
+            return
         for board, lease in leases:
             now = board.lease(lease.slot)
             if now is None or now.lease_id != lease.lease_id:
@@ -120,7 +109,7 @@ class Keeper:
                 self.extended += 1
             elif now.state is LeaseState.HELD and lease.state is LeaseState.HELD:
                 # A lease that is only pending may not exist yet; one that is held and gone is lost.
-                self._lose(board, lease, queue)
+                self._lose(board, lease, keys.queue)
 
     def _lose(self, board: Board, lease: LeaseView, queue: str) -> None:
         if board.lost(lease.slot) or not set(lease.marks) & {Mark.UNSTARTED, Mark.RUNNING}:
@@ -131,102 +120,137 @@ class Keeper:
 
     # -- recalling -----------------------------------------------------------------------------
 
-    def recall(self, board: Board, queues: Sequence[str], slots: Iterable[int]) -> int:
+    def recall(
+        self, leases: Iterable[tuple[Board, Sequence[QueueKeys], Sequence[LeaseView]]]
+    ) -> int:
         """Give back what has not started of some leases, uncounted; returns how many messages that were."""
-        slots = list(slots)
-        for slot in slots:
-            board.recall(slot)
+        leases = list(leases)
+        for board, _, views in leases:
+            for view in views:
+                board.recall(view.slot)
         time.sleep(_SEEN_S)
         given_back = 0
-        for slot in slots:
-            lease = board.lease(slot)
-            if lease is None:
-                continue
-            outcomes = Outcomes(lease.lease_id)
-            if lease.state is LeaseState.PENDING:
-                # The child has not read the reply of the call that makes it.
-                outcomes.release("*")
-            for place, mark in enumerate(lease.marks):
-                if mark == Mark.UNSTARTED:
-                    outcomes.release(_index(lease, place))
-            if outcomes:
-                given_back += self._settle(queues[lease.queue], outcomes)
-                for place, mark in enumerate(lease.marks):
-                    if mark == Mark.UNSTARTED:
-                        board.mark(slot, place, Mark.GONE)
+        for board, queues, views in leases:
+            for view in views:
+                now = board.lease(view.slot)
+                if now is not None and now.lease_id == view.lease_id and now.queue < len(queues):
+                    given_back += self._recall_lease(board, queues[now.queue], now)
         return given_back
+
+    def _recall_lease(self, board: Board, keys: QueueKeys, lease: LeaseView) -> int:
+        outcomes = Outcomes(lease.lease_id)
+        if lease.state is LeaseState.PENDING:
+            # The child has not read the reply of the call that makes it.
+            outcomes.release("*")
+        for place, mark in enumerate(lease.marks):
+            if mark == Mark.UNSTARTED:
+                board.mark(lease.slot, place, Mark.RECALLED)
+                outcomes.release(_index(lease, place))
+        return self._settle(keys, outcomes)
 
     # -- settling for the dead -----------------------------------------------------------------
 
-    def settle_dead(self, board: Board, queues: Sequence[str], death: Death) -> int:
+    def settle_dead(self, board: Board, queues: Sequence[QueueKeys], death: Death) -> int:
         """Settle what a dead child had in hand; returns the number of messages that were running.
 
-        Handled ones are acked, unstarted ones released uncounted. A message that was the only one running, or that
-        was over its time limit, is nacked; several running ones share the blame.
+        Handled ones are acked, unstarted ones released uncounted. Of the running ones those to blame are nacked, and
+        the others go back; where nobody can say whose fault it was, all share the blame.
         """
-        leases = board.held_leases()
-        running = [
-            (lease, place)
-            for lease in leases
-            for place, mark in enumerate(lease.marks)
-            if mark == Mark.RUNNING
-        ]
-        overdue = {(view.lease, view.place) for view in death.overdue}
+        leases = [lease for lease in board.held_leases() if lease.queue < len(queues)]
+        running = sum(lease.marks.count(Mark.RUNNING) for lease in leases)
         for lease in leases:
-            outcomes = Outcomes(lease.lease_id)
-            if lease.state is LeaseState.PENDING:
-                outcomes.release("*")
-            for place, mark in enumerate(lease.marks):
-                index = _index(lease, place)
-                if mark == Mark.DONE:
-                    outcomes.acks.append(index)
-                elif mark == Mark.FAILED:
-                    outcomes.nack(index, _CRASH_DELAY_MS)
-                elif mark != Mark.RUNNING:
-                    if death.idle_before and not running and not death.stopping:
-                        outcomes.share(index)
-                    else:
-                        outcomes.release(index)
-                elif death.stopping:
-                    outcomes.release(index)
-                elif (lease.slot, place) in overdue:
-                    outcomes.nack(
-                        index,
-                        _CRASH_DELAY_MS,
-                        error=(
-                            "TimeLimitError",
-                            "the handler ran past its time limit; its process was ended",
-                        ),
-                    )
-                elif len(running) == 1 and not overdue:
-                    outcomes.nack(
-                        index,
-                        _CRASH_DELAY_MS,
-                        error=(
-                            "WorkerDiedError",
-                            f"the process {death.words} while only this message ran",
-                        ),
-                    )
-                else:
-                    outcomes.share(index)
-            if outcomes:
-                self._settle(queues[lease.queue], outcomes)
-        return len(running)
+            self._settle(queues[lease.queue], self._outcomes(lease, queues, death, running))
+        return running
 
-    def _settle(self, queue: str, outcomes: Outcomes) -> int:
+    def _outcomes(
+        self, lease: LeaseView, queues: Sequence[QueueKeys], death: Death, running: int
+    ) -> Outcomes:
+        outcomes = Outcomes(lease.lease_id)
+        if lease.state is LeaseState.PENDING:
+            outcomes.release("*")
+        done = []
+        for place, mark in enumerate(lease.marks):
+            index = _index(lease, place)
+            if mark == Mark.DONE:
+                done.append(index)
+            elif mark == Mark.FAILED:
+                outcomes.nack(index, _CRASH_DELAY_MS)
+            elif mark == Mark.RUNNING:
+                _blame(outcomes, index, lease, place, death, running)
+            elif mark == Mark.UNSTARTED and death.idle_before and not running:
+                outcomes.share(index)
+            elif mark != Mark.RECALLED:
+                outcomes.release(index)
+        self._ack(outcomes, queues[lease.queue], done)
+        return outcomes
+
+    def _ack(self, outcomes: Outcomes, keys: QueueKeys, indices: Sequence[str]) -> None:
+        """Ack handled messages, and free the unique keys that they hold."""
+        for index, item in self._read(keys, outcomes.lease_id, indices):
+            envelope = Envelope.parse(item)
+            unique = envelope.flags.get("u") if envelope is not None else None
+            if envelope is None or unique is None:
+                outcomes.acks.append(index)
+            else:
+                outcomes.uniques += (index, quote(unique, safe=""), envelope.id)
+
+    def _read(
+        self, keys: QueueKeys, lease_id: str, indices: Sequence[str]
+    ) -> Iterator[tuple[str, bytes]]:
+        for some in _chunks(indices):
+            words = ("HMGET", keys.lease(lease_id), *some)
+            command: Command[list[bytes | None]] = Command(None, (), words, _as_it_is)
+            try:
+                items = self._client.execute(command, give_up_s=_SETTLE_GIVE_UP_S)
+            except QworkerError as error:
+                _log.warning("lease_unread", queue=keys.queue, lease_id=lease_id, error=str(error))
+                return
+            for index, item in zip(some, items, strict=True):
+                if item is not None:
+                    yield index, item
+
+    def _settle(self, keys: QueueKeys, outcomes: Outcomes) -> int:
         """Settle, or leave it to the visibility deadline where the server cannot be reached."""
+        if not outcomes:
+            return 0
         try:
-            settled = self._client.execute(
-                settle(QueueKeys(self.namespace, queue), [outcomes]), give_up_s=_GIVE_UP_S
-            )
+            settled = self._client.execute(settle(keys, [outcomes]), give_up_s=_SETTLE_GIVE_UP_S)
         except QworkerError as error:
             _log.warning(
-                "lease_left_to_expire", queue=queue, lease_id=outcomes.lease_id, error=str(error)
+                "lease_left_to_expire",
+                queue=keys.queue,
+                lease_id=outcomes.lease_id,
+                error=str(error),
             )
             return 0
         return settled.per_lease[0]
 
 
+def _blame(
+    outcomes: Outcomes, index: str, lease: LeaseView, place: int, death: Death, running: int
+) -> None:
+    """Say how a message ends that ran when its child died."""
+    message = (lease.slot, place)
+    if death.stopping:
+        outcomes.release(index)
+    elif message in death.accused or running == 1:
+        limit = death.accused.get(message)
+        outcomes.nack(index, _CRASH_DELAY_MS, max_receives=limit, error=death.error)
+    elif death.accused:
+        outcomes.release(index)
+    else:
+        outcomes.share(index)
+
+
 def _index(lease: LeaseView, place: int) -> str:
     """The index in the lease: a message alone is 0, in company they count from 1."""
     return "0" if lease.count == 1 else str(place + 1)
+
+
+def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for first in range(0, len(items), _AT_ONCE):
+        yield items[first : first + _AT_ONCE]
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from qworker.commands.command import Command
     from qworker.scripts import Script
 
-    from redis.connection import AbstractConnection
-
 __all__ = ["Abandoned", "Link"]
 
 _log = structlog.get_logger(__name__)
@@ -40,7 +38,6 @@ class Link:
     """One connection with calls in flight, answered in the order of asking.
 
     `alive` is called at each reply. `give_up` is asked while the server cannot be reached: True raises `Abandoned`.
-    `on_reconnect` is called after the connection was made anew.
     """
 
     def __init__(
@@ -55,7 +52,8 @@ class Link:
         self._scripts = scripts
         self._alive = alive
         self._give_up = give_up
-        self._connection: AbstractConnection | None = None
+        # Any: most of redis-py's connection has no types.
+        self._connection: Any = None
         self._unanswered: deque[Command[Any]] = deque()
         self._troubled_since: float | None = None
 
@@ -87,10 +85,11 @@ class Link:
             try:
                 reply = self._read()
             except ServerError as error:
-                self.drop()
-                if error.retry is RetryRule.NEVER and not isinstance(error, InDoubtError):
+                if error.retry is RetryRule.NEVER:
+                    # An answer, if a bad one: what comes after it is answered too.
                     self._unanswered.popleft()
                     raise
+                self.drop()
                 self._trouble(error)
                 if self._give_up():
                     raise Abandoned from error
@@ -131,8 +130,8 @@ class Link:
                 raise InDoubtError("the server forgot its scripts") from error
             raise map_error(error, sent=True) from error
 
-    def _reconnect(self) -> AbstractConnection:
-        connection = self._factory.connect()
+    def _reconnect(self) -> Any:
+        connection: Any = self._factory.connect()
         try:
             for script in self._scripts:
                 connection.send_packed_command(
@@ -151,7 +150,7 @@ class Link:
         self._connection = connection
         return connection
 
-    def _write(self, connection: AbstractConnection, command: Command[Any]) -> None:
+    def _write(self, connection: Any, command: Command[Any]) -> None:
         connection.send_packed_command(connection.pack_command(*command.words()))
 
     def _trouble(self, error: ServerError) -> None:

@@ -17,7 +17,10 @@ from qworker.errors import AppLoadError
 from qworker.url import ServerURL
 
 if TYPE_CHECKING:
-    from qworker.app import QWorker
+    from collections.abc import Sequence
+
+    from qworker.app import QWorker, ScheduledTask
+    from qworker.consumer.task import Task
 
 __all__ = ["ChildConfig", "Manifest", "ScheduleEntry", "TaskEntry", "load_app", "manifest_of"]
 
@@ -29,7 +32,9 @@ class TaskEntry(msgspec.Struct, frozen=True):
     queue: str
     is_async: bool
     time_limit_s: float | None
+    max_receives: int | None
     batch: int
+    max_wait_s: float
 
 
 class ScheduleEntry(msgspec.Struct, frozen=True):
@@ -46,9 +51,13 @@ class ScheduleEntry(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What an app holds; `error` is set, and the rest empty, where it could not be imported."""
+    """What an app holds; `error` is set, and the rest empty, where it could not be imported.
+
+    `queues`: those that the child receives from; their numbers on the board are their places in the list.
+    """
 
     namespace: str = ""
+    queues: list[str] = []
     tasks: list[TaskEntry] = []
     schedules: list[ScheduleEntry] = []
     error: str = ""
@@ -127,33 +136,36 @@ def _hint(module: Any) -> str:
     return f"the module holds {', '.join(names)}" if names else "the module holds none"
 
 
-def manifest_of(app: QWorker) -> Manifest:
-    """Describe an app."""
-    tasks = [
-        TaskEntry(
-            name,
-            task.queue,
-            task.is_async,
-            None
-            if task.task_options.time_limit_ms is None
-            else task.task_options.time_limit_ms / 1000,
-            task.task_options.batch,
-        )
-        for name, task in sorted(app.tasks.items())
-    ]
-    schedules = []
-    for entry in app.schedules.values():
-        options = entry.task.task_options
-        schedules.append(
-            ScheduleEntry(
-                entry.name,
-                entry.schedule.spec,
-                entry.task.name,
-                entry.task.queue,
-                entry.task.signature.encode((), {}).decode(),
-                entry.task.default_options.ttl_ms,
-                options.priority,
-                options.max_receives,
-            )
-        )
-    return Manifest(app.namespace, tasks, schedules)
+def manifest_of(app: QWorker, queues: Sequence[str]) -> Manifest:
+    """Describe an app, and the queues of it that are received from."""
+    tasks = [_task_entry(task) for _, task in sorted(app.tasks.items())]
+    schedules = [_schedule_entry(entry) for entry in app.schedules.values()]
+    return Manifest(app.namespace, list(queues), tasks, schedules)
+
+
+def _task_entry(task: Task[..., Any]) -> TaskEntry:
+    options = task.task_options
+    limit_ms = options.time_limit_ms
+    return TaskEntry(
+        task.name,
+        task.queue,
+        task.is_async,
+        None if limit_ms is None else limit_ms / 1000,
+        options.max_receives,
+        options.batch,
+        options.max_wait_ms / 1000,
+    )
+
+
+def _schedule_entry(entry: ScheduledTask) -> ScheduleEntry:
+    options = entry.task.task_options
+    return ScheduleEntry(
+        entry.name,
+        entry.schedule.spec,
+        entry.task.name,
+        entry.task.queue,
+        entry.task.signature.encode((), {}).decode(),
+        entry.task.default_options.ttl_ms,
+        options.priority,
+        options.max_receives,
+    )

@@ -20,7 +20,10 @@ _MEMORY: Final = 0.7
 
 
 class QueuePace:
-    """One queue that a child receives from, and what it has learned of it."""
+    """One queue that a child receives from, and what it has learned of it.
+
+    `group`: messages that one call of its largest batch handler takes, 0 where it has none.
+    """
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class QueuePace:
         weight: float = 1.0,
         visibility_s: float = 30.0,
         max_batch: int = MAX_BATCH,
+        group: int = 0,
     ) -> None:
         self.keys = keys
         self.name = keys.queue
@@ -37,6 +41,7 @@ class QueuePace:
         self.weight = weight
         self.visibility_s = visibility_s
         self.max_batch = max_batch
+        self.group = group
         self.mean_s: float | None = None
         #: What the last reply said: ready messages left, suspects waiting, and what to wait for.
         self.ready_left: int | None = None
@@ -62,15 +67,21 @@ class QueuePace:
         wanted_s = min(_BATCH_S, self.visibility_s / 4)
         return min(self.max_batch, int(slots * wanted_s / max(self.mean_s, 1e-7)))
 
-    def want(self, in_hand: int, slots: int, peers: int) -> int:
+    def want(self, busy: int, slots: int, peers: int, collected: int = 0) -> int:
         """Messages to ask for now; 0 for none.
 
-        One batch may wait while another runs; slow messages are asked for only when a handler is free. Of a short
-        queue every consumer takes its share.
+        `busy`: handlers that run or have work waiting; `collected`: messages that wait for a batch handler. One batch
+        may wait while another runs; slow messages are asked for only when a handler is free. Of a short queue every
+        consumer takes its share.
         """
         batch = self.batch(slots)
-        free = slots - in_hand
-        if free <= 0 and (batch < 2 or in_hand > batch):
+        free = slots - busy
+        if self.group:
+            # Calls are filled up. While all handlers are busy the next call is collected only if they end soon.
+            if free <= 0 and (batch < self.group or collected >= self.group):
+                return 0
+            return min(max(self.group * max(free, 1) - collected, 1), self.max_batch)
+        if free <= 0 and (batch < 2 or busy > batch):
             return 0
         wanted = max(free, batch, 1)
         if self.ready_left is not None and self.ready_left > 0:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import psutil
 
 from qworker.commands.command import Command
 from qworker.consumer.board import boot_time
+from qworker.consumer.watch import rss_bytes
 from qworker.ids import new_lane_id
 from qworker.keys import workers_key
 
@@ -72,7 +72,6 @@ class Presence:
 
 def _describe(child: ChildProcess) -> dict[str, Any]:
     now = boot_time()
-    tasks = child.manifest.tasks if child.manifest else []
     running = sorted(child.board.running(), key=lambda view: view.started)[:_SHOWN_HANDLERS]
     leases = {lease.slot: lease for lease in child.board.held_leases()}
     return {
@@ -84,18 +83,10 @@ def _describe(child: ChildProcess) -> dict[str, Any]:
         "in_hand": sum(lease.count for lease in leases.values()),
         "running": [
             {
-                "task": tasks[view.task].name if view.task < len(tasks) else "?",
+                "task": child.task_name(view.task),
                 "id": f"{leases[view.lease].lease_id}:{view.place}" if view.lease in leases else "",
                 "seconds": round(now - view.started, 3),
             }
             for view in running
         ],
     }
-
-
-def rss_bytes(pid: int) -> int:
-    """The resident memory of a process in bytes; 0 if it is gone."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0

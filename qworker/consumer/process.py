@@ -15,9 +15,11 @@ import msgspec
 from qworker.consumer.board import Board, ChildState, boot_time
 from qworker.consumer.child import CONFIG_VARIABLE, STOP
 from qworker.consumer.manifest import ChildConfig, Manifest
+from qworker.keys import QueueKeys
 
 if TYPE_CHECKING:
     from qworker.consumer.board import RunningView
+    from qworker.consumer.manifest import TaskEntry
 
 __all__ = ["ChildProcess"]
 
@@ -26,7 +28,7 @@ _MERCY_S: Final = 0.5
 
 
 class ChildProcess:
-    """A started child. `stopping` says why it was asked to end, '' if it was not."""
+    """A started child; raises `OSError` where none can be. `stopping` says why it was asked to end, '' if it was not."""
 
     def __init__(self, config: ChildConfig, slots: int) -> None:
         self.number = config.number
@@ -39,19 +41,27 @@ class ChildProcess:
         )
         environment = dict(os.environ)
         environment[CONFIG_VARIABLE] = msgspec.json.encode(settings).decode()
+        # As multiprocessing does it: -O, -W and -X hold for children too.
+        flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         try:
             # close_fds keeps every other descriptor out of the child: a sibling that held our end of
             # a control socket would keep that socket open after our death.
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "qworker.consumer.child"],
+                [sys.executable, *flags, "-m", "qworker.consumer.child"],
                 pass_fds=(self.board.descriptor, theirs.fileno()),
                 env=environment,
                 stdin=subprocess.DEVNULL,
             )
+        except OSError:
+            self.close()
+            raise
         finally:
             theirs.close()
         self.started = time.monotonic()
         self.manifest: Manifest | None = None
+        self.keys: tuple[QueueKeys, ...] = ()
+        #: Per queue, how long a message may wait for its batch to fill up, in seconds.
+        self.max_waits_s: tuple[float, ...] = ()
         self.stopping = ""
         self.overdue: tuple[RunningView, ...] = ()
         self._received = b""
@@ -66,19 +76,40 @@ class ChildProcess:
         """Whether it has imported the app and receives."""
         return self.board.state == ChildState.READY
 
+    @property
+    def starting(self) -> bool:
+        """Whether it has not come as far as to receive anything."""
+        return self.board.state == ChildState.STARTING
+
+    @property
+    def tasks(self) -> list[TaskEntry]:
+        """Its tasks, by their numbers on the board; none before the manifest has come."""
+        return self.manifest.tasks if self.manifest is not None else []
+
+    def task_name(self, number: int) -> str:
+        """The name of a task by its number on the board."""
+        return self.tasks[number].name if number < len(self.tasks) else "?"
+
     def read_manifest(self) -> Manifest | None:
         """Return the manifest when it arrives, once; None before and after."""
-        if self.manifest is not None:
-            return None
         try:
             while chunk := self._control.recv(65536):
                 self._received += chunk
         except (BlockingIOError, ConnectionError):
             pass
-        if not self._received.endswith(b"\n"):
+        line, end, self._received = self._received.partition(b"\n")
+        if not end:
+            self._received = line
             return None
-        self.manifest = msgspec.json.decode(self._received, type=Manifest)
-        return self.manifest
+        manifest = msgspec.json.decode(line, type=Manifest)
+        self.manifest = manifest
+        self.keys = tuple(QueueKeys(manifest.namespace, queue) for queue in manifest.queues)
+        waits_s = dict.fromkeys(manifest.queues, 0.0)
+        for task in manifest.tasks:
+            if task.queue in waits_s:
+                waits_s[task.queue] = max(waits_s[task.queue], task.max_wait_s)
+        self.max_waits_s = tuple(waits_s.values())
+        return manifest
 
     def stop(self, why: str) -> None:
         """Ask the child to take nothing new and to end when what runs has ended."""

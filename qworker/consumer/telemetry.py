@@ -7,6 +7,7 @@ process id.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import (
@@ -16,9 +17,8 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
-from qworker.consumer.board import BUCKETS_S, OUTCOMES
+from qworker.consumer.counters import BUCKETS_S, OUTCOMES
 
 if TYPE_CHECKING:
     from qworker.consumer.supervisor import Supervisor
@@ -52,24 +52,21 @@ class ChildrenCollector(Collector):
         )
         wait = HistogramMetricFamily(
             "qworker_wait_seconds",
-            "Time from the send to the receive of a handled message.",
+            "Time from the send (a delay included) to the first receive, of messages handled at their first receive.",
             labels=("queue", "task"),
         )
-        manifest = self._supervisor.manifest
-        queues = {task.name: task.queue for task in manifest.tasks} if manifest else {}
-        for name, (outcomes, runs, waits) in sorted(self._supervisor.counts().items()):
-            labels = (queues.get(name, ""), name)
-            for outcome, number in zip(OUTCOMES, outcomes, strict=True):
+        for labels, counts in sorted(self._supervisor.totals.counts().items()):
+            for outcome, number in zip(OUTCOMES, counts.outcomes, strict=True):
                 handled.add_metric((*labels, outcome), number)
-            for family, row in ((run, runs), (wait, waits)):
-                family.add_metric(labels, _buckets(row[:-1]), sum_value=row[-1])
+            run.add_metric(labels, _buckets(counts.run), sum_value=counts.run_s)
+            wait.add_metric(labels, _buckets(counts.wait), sum_value=counts.wait_s)
         yield handled
         yield run
         yield wait
 
     def _children(self) -> Iterator[Metric]:
         supervisor = self._supervisor
-        children = list(supervisor.children)
+        children = supervisor.children
         states = {"running": 0, "starting": 0, "stopped": 0}
         for child in children:
             states["stopped" if child.stopping else "running" if child.ready else "starting"] += 1
@@ -96,12 +93,17 @@ class ChildrenCollector(Collector):
             "Leases that ran out although their child was at work.",
             supervisor.keeper.lost,
         )
+        yield CounterMetricFamily(
+            "qworker_stale_outcomes",
+            "Ends of messages that came too late: their leases had run out.",
+            supervisor.totals.stale,
+        )
 
 
-def _buckets(counts: Sequence[float]) -> list[tuple[str, float]]:
+def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
     """Cumulative buckets, as Prometheus wants them."""
-    total, buckets = 0.0, []
-    for bound, number in zip((*BUCKETS_S, float("inf")), counts, strict=True):
+    total, buckets = 0, []
+    for bound, number in zip((*BUCKETS_S, inf), counts, strict=True):
         total += number
-        buckets.append((floatToGoString(bound), total))
+        buckets.append(("+Inf" if bound == inf else str(bound), float(total)))
     return buckets

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+import structlog
 
 from qworker.client import Client
 from qworker.commands.command import Command
 from qworker.daemon.registry import Execute
 from qworker.envelope import tail
-from qworker.errors import InvalidOptionError
+from qworker.errors import AccessDeniedError, InvalidOptionError, ServerError
 from qworker.keys import QueueKeys, queues_key
 from qworker.names import check_queue, check_schedule
 from qworker.schedule import Schedule, parse_schedule
@@ -32,6 +33,8 @@ __all__ = [
     "register",
     "server_now_ms",
 ]
+
+_log = structlog.get_logger(__name__)
 
 _FIRED: Final = ":fired"
 _ASKED_AT_ONCE: Final = 500
@@ -155,7 +158,7 @@ def list_schedules(client: Client, namespace: str) -> list[ListedSchedule]:
     known = [QueueKeys(namespace, name) for name in sorted(names)]
     listed = []
     for keys in find_scheduled(client.execute, known):
-        for name, (value, fired_ms) in sorted(read_schedules(client.execute, keys).items()):
+        for name, (value, fired_ms) in sorted(_of_any(client, keys).items()):
             listed.append(_listed(keys.queue, name, value, fired_ms, now_ms))
     return listed
 
@@ -206,9 +209,20 @@ def _encoded(app_id: str, new: NewSchedule) -> bytes:
     )
 
 
+def _of_any(client: Client, keys: QueueKeys) -> dict[str, tuple[bytes, int | None]]:
+    """Read the schedules of a queue that may be anybody's: one that holds something else has none."""
+    try:
+        return read_schedules(client.execute, keys)
+    except ServerError as error:
+        if type(error) is not ServerError and not isinstance(error, AccessDeniedError):
+            raise
+        _log.error("schedules_broken", queue=keys.queue, problem=str(error))
+        return {}
+
+
 def _gone(client: Client, keys: QueueKeys, app_id: str, wanted: dict[str, bytes]) -> list[str]:
     gone = []
-    for name, (value, _) in read_schedules(client.execute, keys).items():
+    for name, (value, _) in _of_any(client, keys).items():
         stored = _decoded(value)
         if stored is not None and stored.app == app_id and name not in wanted:
             gone.append(name)

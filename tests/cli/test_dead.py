@@ -38,6 +38,16 @@ def test_ls_of_all_queues_names_the_queue_of_each(run, shop):
     assert "warning: queue odd was left out" in ran.err
 
 
+def test_ls_of_all_queues_takes_a_filter_that_fits_in_one_of_them(run, shop):
+    """A task that only one queue knows is no typing error."""
+    shop.bury("one", name="emails")
+    shop.bury("two", name="pdf", task="render_pdf")
+
+    document = run("dead", "ls", "--task", "render_pdf", "--json").json
+
+    assert [each["error"] for each in document["dead_letters"]] == ["two"]
+
+
 def test_ls_can_begin_with_the_newest_and_be_limited(run, shop):
     """--newest turns the order; what is left out is counted."""
     shop.bury("first")

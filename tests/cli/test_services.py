@@ -80,9 +80,7 @@ def test_a_worker_handles_is_listed_and_ends_with_a_signal(run, shop, service):
     """What it runs is seen by `worker ls` and `top`; SIGTERM gives what runs back after the grace."""
     shop.queue("emails").send(b'{"task": "send_email", "args": [1]}')
     shop.queue("emails").send(b'{"task": "send_email", "args": [99]}')
-    process = service(
-        "run", "shop_app", "--procs", "1", "--metrics-port", "0", "--grace", "100ms"
-    )
+    process = service("run", "shop_app", "--procs", "1", "--metrics-port", "0", "--grace", "100ms")
 
     eventually(lambda: shop.queue("emails").inspect().stats.get("acked"))
     eventually(lambda: "send_email" in run("top", "--json", "--every", "200ms").out)

@@ -152,6 +152,24 @@ def test_large_backlog_is_moved_in_slices_within_the_budget(
     ]
 
 
+def test_looking_does_not_use_up_the_time_for_moving(
+    client: Client, namespace: str, open_queue: OpenQueue, clock: Clock
+) -> None:
+    """However long it takes to look at all queues, a pass has its whole budget for what it found."""
+    queue = open_queue("a")
+    queue.send(*(f"m{number}" for number in range(1000)), delay_ms=1)
+    queue.send(*(f"n{number}" for number in range(1000)), delay_ms=1)
+
+    def slow_clock() -> float:
+        clock.now_s += 0.03
+        return clock.now_s
+
+    reaper = Reaper(client, namespace, budget_ms=100, clock=slow_clock)
+    tick = reaper.tick(NOW + 5)
+    assert tick.looking_s > 0.05
+    assert tick.promoted > PROMOTED_AT_ONCE
+
+
 def test_queues_take_turns(
     client: Client, namespace: str, open_queue: OpenQueue, clock: Clock
 ) -> None:

@@ -23,7 +23,7 @@ from qworker.daemon.schedules import (
 )
 from qworker.daemon.tick import Fired
 from qworker.envelope import Envelope
-from qworker.errors import InvalidNameError, InvalidOptionError
+from qworker.errors import InvalidNameError, InvalidOptionError, ServerError
 from qworker.keys import QueueKeys
 from qworker.schedule import Schedule, cron, every
 from tests import servers
@@ -164,6 +164,17 @@ class TestRegister:
         assert fields == {"a": {b"mine", b"mine:fired"}, "b": {b"t", b"t:fired"}}
         register(client, namespace, "app", [])
         assert not redis.exists(QueueKeys(namespace, "b").schedules)
+
+    def test_broken_queue_of_somebody_else_stops_nothing(
+        self, client: Client, namespace: str, open_queue: OpenQueue
+    ) -> None:
+        """A queue whose schedules are of another type has none; others are registered and listed."""
+        broken = open_queue("b")
+        broken.redis.set(broken.keys.schedules, "x")
+        assert register(client, namespace, "app", [new("s", every("1h"))]).added == ("s",)
+        assert [each.name for each in list_schedules(client, namespace)] == ["s"]
+        with pytest.raises(ServerError):
+            register(client, namespace, "app", [new("s", every("1h"), queue="b")])
 
     def test_refuses_bad_names_before_anything_is_written(
         self, client: Client, namespace: str, open_queue: OpenQueue

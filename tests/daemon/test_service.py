@@ -156,6 +156,7 @@ class TestDaemon:
                         drive.send(f"m{number}", delay_ms=50, at=drive.redis.time()[0] * 1000)
                         drive.redis.hdel(drive.keys.meta, "test")
                         drive.close()
+                        systemd.wait_for("STATUS=queues=1 reapers=1")
                         wait_until(lambda number=number: moved(number))
                     systemd.wait_for("STATUS=the server does not answer")
                 process.send_signal(signal.SIGTERM)

@@ -8,23 +8,35 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.servers import missing
 
-__all__ = ["DEPLOY", "ROOT", "run"]
+__all__ = ["DEPLOY", "ROOT", "program", "run"]
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
 
-def run(tool: str, *args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `tool` from this interpreter's environment or from PATH; its exit code is the caller's."""
+def program(tool: str) -> str:
+    """Find `tool` in this interpreter's environment or on PATH."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     path = shutil.which(tool, path=places)
     if path is None:
-        reason = f"{tool} is not installed (pip: the dependency group `deploy`; Debian: prometheus)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        return missing(
+            f"{tool} is not installed (pip: the dependency group `deploy`; Debian: prometheus)"
+        )
+    return path
+
+
+def run(
+    tool: str, *args: str | Path, cwd: Path | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run `tool` with `stdin` as its input; its exit code is the caller's."""
     return subprocess.run(
-        [path, *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [program(tool), *map(str, args)],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )

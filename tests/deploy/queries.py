@@ -12,7 +12,7 @@ import yaml
 from tests.deploy.checkers import run
 from tests.deploy.surface import METRICS, Metric
 
-__all__ = ["finds_data", "strangers", "summed_truths", "unknown_labels"]
+__all__ = ["finds_data", "strangers", "summed_truths", "unknown_labels", "vectors"]
 
 # What Prometheus adds by itself to every series it scrapes or evaluates.
 SCRAPED = {"job", "instance"}
@@ -65,6 +65,49 @@ def summed_truths(query: str) -> list[str]:
         if found and found.truth and not taken:
             wrong.append(match[0])
     return wrong
+
+
+def vectors(query: str) -> list[str]:
+    """List the operands of a condition: what stands between comparisons and set operators, numbers left out.
+
+    Of an alert's expression these must have data even while it does not fire.
+    """
+    query = query.strip()
+    if query.startswith("absent(") and closing(query, query.index("(")) == len(query) - 1:
+        return vectors(query[len("absent") :])
+    if query.startswith("(") and closing(query, 0) == len(query) - 1:
+        return vectors(query[1:-1])
+    parts = split(query)
+    if len(parts) > 1:
+        return [vector for part in parts for vector in vectors(part)]
+    return [] if re.fullmatch(r"[\d.]+", query) else [query]
+
+
+def closing(query: str, at: int) -> int:
+    """Find the parenthesis that closes the one at `at`."""
+    depth = 0
+    for place in range(at, len(query)):
+        depth += {"(": 1, ")": -1}.get(query[place], 0)
+        if not depth:
+            return place
+    raise ValueError(query)
+
+
+def split(query: str) -> list[str]:
+    """Split at the comparisons and set operators that stand outside of every parenthesis."""
+    operator = re.compile(
+        r"\s(?:(?:and|or|unless)(?:\s+(?:on|ignoring)\s*\([^)]*\))?|==|!=|<=?|>=?)\s"
+    )
+    parts, begin, at = [], 0, 0
+    while at < len(query):
+        if query[at] == "(":
+            at = closing(query, at)
+        elif found := operator.match(query, at):
+            parts.append(query[begin:at])
+            # The blank after an operator may be the one before the next.
+            begin, at = found.end(), found.end() - 2
+        at += 1
+    return [*parts, query[begin:]]
 
 
 def series() -> Iterator[dict[str, str]]:

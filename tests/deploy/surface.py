@@ -14,14 +14,13 @@ from typing import Any, Literal
 import click
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric as Family
-from prometheus_client.registry import Collector
 
 import qworker
 from qworker.cli.main import cli
-from qworker.client import Client
 from qworker.commands.upkeep import Inspection
 from qworker.config import LogOptions, RunOptions
 from qworker.connection import ConnectionFactory
+from qworker.consumer.board import Board
 from qworker.consumer.manifest import Manifest, TaskEntry
 from qworker.consumer.supervisor import Supervisor
 from qworker.consumer.telemetry import ChildrenCollector
@@ -103,8 +102,14 @@ def worker_families() -> Iterator[Family]:
         for task in TASKS
     ]
     supervisor.manifest = Manifest(namespace="shop", tasks=tasks)
-    collector: Collector = ChildrenCollector(supervisor)
-    return iter(list(collector.collect()))
+    # A child is what it has written on its board.
+    child: Any = SimpleNamespace(
+        board=Board.create(1), manifest=supervisor.manifest, stopping="", ready=True
+    )
+    supervisor.children.append(child)
+    families = list(ChildrenCollector(supervisor).collect())
+    child.board.close()
+    return iter(families)
 
 
 def exported(families: Iterator[Family], *, truth: bool) -> Iterator[tuple[str, Metric]]:
@@ -112,8 +117,9 @@ def exported(families: Iterator[Family], *, truth: bool) -> Iterator[tuple[str, 
     for family in families:
         labels: dict[str, dict[str, None]] = {}
         for sample in family.samples:
-            for label in sample.labels.keys() - {"le"}:
-                labels.setdefault(label, {})[sample.labels[label]] = None
+            for label, value in sample.labels.items():
+                if label != "le":
+                    labels.setdefault(label, {})[value] = None
         name = family.name + ("_total" if family.type == "counter" else "")
         examples = {label: tuple(values) for label, values in labels.items()}
         yield name, Metric(family.type, examples, truth)  # type: ignore[arg-type]

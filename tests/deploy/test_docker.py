@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -19,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from qworker.config import RunOptions
 from tests.deploy.checkers import DEPLOY, ROOT, run
 from tests.deploy.surface import FLAGS
 
@@ -67,6 +70,30 @@ def test_build_context_holds_what_the_dockerfile_copies() -> None:
     assert all((ROOT / source).exists() for source in sources)
 
 
+def test_package_builds_from_what_the_dockerfile_copies(tmp_path: Path) -> None:
+    """Nothing else of the checkout is needed, and scripts and types are in the wheel."""
+    ((*sources, _),) = [
+        words
+        for words in (shlex.split(rest) for name, rest in instructions() if name == "COPY")
+        if words[-1] == "/src/"
+    ]
+    for source in sources:
+        shutil.copy(ROOT / source, tmp_path)
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "qworker", tmp_path / "qworker", ignore=skipped)
+    done = run("hatchling", "build", "-t", "wheel", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    wanted = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "qworker").rglob("*")
+        if path.suffix in (".py", ".lua", ".typed")
+    }
+    assert wanted - packed == set()
+
+
 @contextmanager
 def answering(status: int) -> Iterator[int]:
     """Serve `status` to every GET on a port of our own."""
@@ -94,14 +121,21 @@ def test_healthcheck_follows_healthz(status: int | None, healthy: bool) -> None:
     _, _, command = last("HEALTHCHECK").partition("CMD ")
     program, *args = json.loads(command)
     assert program == "python"
+    with answering(status or 200) as free:
+        environment = {**os.environ, "QWORKER_METRICS_PORT": str(free if status else 1)}
+        done = subprocess.run(
+            [sys.executable, *args], env=environment, capture_output=True, timeout=30, check=False
+        )
+    assert (done.returncode == 0) is healthy, done.stderr
+
+
+def test_ports_are_one() -> None:
+    """What the image sets is what it exposes and what Prometheus scrapes: the default of `qworker run`."""
     port = re.search(r"QWORKER_METRICS_PORT=(\d+)", last("ENV"))
     assert port
-    assert f"127.0.0.1:{port[1]}/healthz" in args[-1]
-    with answering(status or 200) as free:
-        used = free if status else 1
-        args[-1] = args[-1].replace(f":{port[1]}/", f":{used}/")
-        done = subprocess.run([sys.executable, *args], capture_output=True, timeout=30, check=False)
-    assert (done.returncode == 0) is healthy
+    assert port[1] == last("EXPOSE") == str(RunOptions().metrics_port)
+    (job,) = yaml.safe_load((DOCKER / "prometheus.yml").read_text())["scrape_configs"]
+    assert str(job["dns_sd_configs"][0]["port"]) == port[1]
 
 
 def test_compose_file_is_valid() -> None:

@@ -86,12 +86,22 @@ def test_pod_runs_as_the_user_of_the_image(deployment: str) -> None:
 
 
 @each_role
+def test_services_set_no_option_of_the_pod(deployment: str) -> None:
+    """A Service qworker-metrics would set QWORKER_METRICS_PORT=tcp://…, and those variables are options."""
+    services = [d["metadata"]["name"] for d in documents() if d["kind"] == "Service"]
+    assert any(name.startswith("qworker-") for name in services)
+    assert pod(deployment)["enableServiceLinks"] is False
+
+
+@each_role
 def test_probes_ask_the_port_that_is_opened(deployment: str) -> None:
     """All three go to the metrics port, which listens on more than the loopback address."""
     have = container(deployment)
     assert flags(deployment)["--metrics-host"] != "127.0.0.1"
     (port,) = have["ports"]
     assert port == {"name": "metrics", "containerPort": int(flags(deployment)["--metrics-port"])}
+    # One port in every container, which the Service names as well.
+    assert the("Service", "qworker-metrics")["spec"]["ports"][0]["port"] == port["containerPort"]
     probes = {
         name: have[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")
     }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from qworker.config import DaemonOptions, RunOptions
 from tests.deploy import queries
 from tests.deploy.checkers import DEPLOY, run
 
@@ -56,6 +57,15 @@ def test_alert_names_what_is_exported(rule: dict[str, Any]) -> None:
     assert queries.summed_truths(rule["expr"]) == []
 
 
+def test_situations_are_made_of_what_is_exported() -> None:
+    """alerts_test.yaml feeds series that the code could export: names, labels and their values."""
+    groups = yaml.safe_load((PROMETHEUS / "alerts_test.yaml").read_text())["tests"]
+    fed = [series["series"] for group in groups for series in group["input_series"]]
+    assert len(fed) > 50
+    assert [name for series in fed for name in queries.strangers(series)] == []
+    assert [name for series in fed for name in queries.unknown_labels(series)] == []
+
+
 @each_alert
 def test_alert_tells_what_to_run(rule: dict[str, Any]) -> None:
     """It has a severity, a summary in one line and a command in its description."""
@@ -68,6 +78,13 @@ def test_scrape_example_is_valid() -> None:
     """promtool accepts prometheus.yml and finds the rules beside it."""
     done = run("promtool", "check", "config", PROMETHEUS / "prometheus.yml")
     assert done.returncode == 0, done.stderr
+
+
+def test_scrape_example_asks_the_default_ports() -> None:
+    """One target per role, at the port that it takes when nobody says otherwise."""
+    (job,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    ports = (RunOptions().metrics_port, DaemonOptions().metrics_port)
+    assert job["static_configs"] == [{"targets": [f"127.0.0.1:{port}" for port in ports]}]
 
 
 @pytest.mark.parametrize("path", ["prometheus/prometheus.yml", "docker/prometheus.yml"])

@@ -11,22 +11,10 @@ import pytest
 
 from tests.deploy.checkers import DEPLOY, run
 from tests.deploy.surface import FLAGS
+from tests.deploy.units import PROGRAM, UNITS, options, seconds
 
-UNITS = ("qworker-daemon.service", "qworker-worker@.service")
-PROGRAM = "/opt/qworker/bin/qworker"
 # In tenths: 20 is an exposure of 2.0, of 10 for a unit that restricts nothing.
 EXPOSURE_LIMIT = 20
-
-
-def options(unit: str) -> list[tuple[str, str]]:
-    """List the (name, value) pairs of a unit file in order; a name may occur more than once."""
-    lines = (DEPLOY / "systemd" / unit).read_text().splitlines()
-    pairs = [line.partition("=") for line in lines if re.match(r"[A-Z]\w*=", line)]
-    return [(name, value) for name, _, value in pairs]
-
-
-def seconds(value: str) -> int:
-    return int(value.removesuffix("s"))
 
 
 @pytest.fixture(params=UNITS)

@@ -116,6 +116,18 @@ def test_queue_gives_delay_and_ttl_where_the_send_does_not(drive: Drive) -> None
     }
 
 
+def test_due_time_is_counted_by_the_clock_of_the_server(drive: Drive) -> None:
+    """A moment instead of a delay is kept as it is; one that is past or now is ready at once."""
+    drive.redis.hset(drive.keys.meta, "delay_ms", 9)
+    drive.send("a", due_ms=NOW + 70)
+    drive.send("b", due_ms=NOW)
+    drive.send("c", due_ms=5)
+    assert drive.state("ready", "delayed") == {
+        "ready": [own("b"), own("c")],
+        "delayed": {own("a"): NOW + 70},
+    }
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-5", "1e99", "x", ""])
 def test_attribute_that_is_no_number_is_the_default(drive: Drive, value: str) -> None:
     """A delay, time to live, maxlen or maxsize in meta that makes no sense counts as none."""
@@ -307,6 +319,7 @@ def test_bad_arguments_are_refused(engine_drive: Drive) -> None:
             call(*words(A, A, number=1)),
             call(*words(A, now="x")),
             call(*words(A, delay=2**53 + 2)),
+            *(call(*words(A, delay=f"@{bad}")) for bad in BAD_NUMBERS),
             call(*words()),
         ]
         + [call(*words(A, uniques=[bad])) for bad in BAD_NUMBERS]

@@ -144,6 +144,47 @@ def test_message_has_one_outcome_in_a_call(drive: Drive) -> None:
     }
 
 
+def test_counts_of_several_leases_add_up(drive: Drive) -> None:
+    """Whatever the leases of a call came to, the counters hold the sums."""
+    leases = []
+    for lease in "LMN":
+        drive.send(*(f"{lease}{number}" for number in range(1, 10)))
+        drive.receive(lease, 9)
+        outcomes = Outcomes(lease, acks=[1])
+        outcomes.uniques = [2, "k", f"{lease}2"]
+        outcomes.nack(3, 0)
+        outcomes.nack(4, 0, max_receives=1)
+        outcomes.release(5)
+        outcomes.share(6)
+        outcomes.bury(7, "rejected")
+        outcomes.discard(8)
+        outcomes.expire(9)
+        outcomes.expire(9)
+        leases.append(outcomes)
+        drive.send(f"{lease}rest")
+        drive.receive(f"{lease}rest")
+        leases.append(Outcomes(f"{lease}rest", ack_all=True))
+    assert drive.settle(*leases).per_lease == (9, 1) * 3
+    assert drive.stats() == {
+        "sent": 30,
+        "received": 30,
+        "stored": 9,
+        "unacked": 0,
+        "acked": 9,
+        "nacked": 6,
+        "released": 3,
+        "timeouts": 3,
+        "dead": 6,
+        "dead:rejected": 3,
+        "dead:max_receives": 3,
+        "discarded": 3,
+        "expired": 3,
+        "stale": 3,
+        "reaped_ms": NOW,
+    }
+    assert drive.state("wake")["wake"] == ["1"] * 8
+
+
 def test_several_leases_are_settled_in_one_call(drive: Drive) -> None:
     """Up to 64 leases per call, each with its own outcomes."""
     drive.send(*(f"m{number:02d}" for number in range(64)))
@@ -548,6 +589,17 @@ def test_item_that_a_consumer_calls_foreign_keeps_its_bytes(drive: Drive) -> Non
     outcomes.bury(0, "foreign")
     drive.settle(outcomes)
     assert dead(drive) == [(own("a"), "foreign")]
+
+
+def test_six_digits_are_ours(drive: Drive) -> None:
+    """Six digits in every count are still a header that can be read."""
+    item = own("a", 5, 999_999, 999_998, 999_997, 999_996)
+    drive.redis.rpush(drive.keys.ready[0], item)
+    drive.receive("L")
+    outcomes = Outcomes("L")
+    outcomes.release(0)
+    drive.settle(outcomes)
+    assert drive.state("ready", "suspect", "dead") == {"suspect": [item]}
 
 
 def test_six_digits_are_kept(drive: Drive) -> None:

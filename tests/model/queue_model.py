@@ -44,7 +44,9 @@ class Item:
 
     def with_flag(self, key: str, value: str) -> Item:
         """The item with a flag that it has not got yet."""
-        return self if self.flag(key) is not None else replace(self, flags=(*self.flags, (key, value)))
+        return (
+            self if self.flag(key) is not None else replace(self, flags=(*self.flags, (key, value)))
+        )
 
     @property
     def suspect(self) -> bool:
@@ -132,7 +134,9 @@ class Model:
             return refusal
         stamped = [
             replace(
-                item, sent_ms=now, flags=((("x", str(now + ttl_ms)),) if ttl_ms else ()) + item.flags
+                item,
+                sent_ms=now,
+                flags=((("x", str(now + ttl_ms)),) if ttl_ms else ()) + item.flags,
             )
             for position, (item, _) in enumerate(messages)
             if position not in outside
@@ -471,7 +475,8 @@ class Model:
             if item.kind != "own":
                 continue
             redrives = int(item.flag("d") or 0) + 1
-            flags = tuple((k, v) for k, v in item.flags if k not in "dx") + (("d", str(redrives)),)
+            flags = [(key, value) for key, value in item.flags if key not in "dx"]
+            flags = (*flags, ("d", str(redrives)))
             item = replace(item, receives=0, nacks=0, timeouts=0, shared=0, flags=flags)
             level = int(item.flag("p") or 0)
             self.ready[level if level in self.levels else 0].append(item)

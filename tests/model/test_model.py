@@ -2,7 +2,8 @@
 
 After each step the whole queue in Redis is compared with the model, and apart from the model the invariants are
 checked: each message is in one place, nothing is lost or invented, what was acked never comes back, counters say
-what is there. QWORKER_MODEL_EXAMPLES sets the number of histories (default 30).
+what is there. QWORKER_MODEL_EXAMPLES sets the number of histories; with QWORKER_MODEL_NO_SHRINK a failure is told as it
+was found, which is faster.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -175,12 +175,17 @@ class QueueMachine(RuleBasedStateMachine):
         """A reply was lost: the last call of a lane comes once more; or a ghost of an older one comes late."""
         lane = data.draw(st.sampled_from([lane for lane in LANES if self.sends[lane]]))
         calls = self.sends[lane]
-        self.send_call(*(calls[-1] if data.draw(st.booleans()) else data.draw(st.sampled_from(calls))))
+        self.send_call(
+            *(calls[-1] if data.draw(st.booleans()) else data.draw(st.sampled_from(calls)))
+        )
 
     @rule(kind=st.sampled_from(["plain", "plain", "newer", "foreign"]))
     def push_by_others(self, kind: str) -> None:
         """Somebody pushes what is not ours; plain bodies are all alike."""
-        item = Item(kind, body={"plain": '{"a": " x=1 u=k "}', "newer": "q2 x x=1\n", "foreign": "hello"}[kind])
+        item = Item(
+            kind,
+            body={"plain": '{"a": " x=1 u=k "}', "newer": "q2 x x=1\n", "foreign": "hello"}[kind],
+        )
         self.drive.redis.rpush(self.keys.ready[0], item.text)
         self.model.push(item)
 
@@ -198,7 +203,14 @@ class QueueMachine(RuleBasedStateMachine):
         """A daemon fires a slot that others may have fired."""
         name = self.new_name("s")
         command = fire(
-            self.keys, "s", slot, SPEC, message_id=name, tail=tail(name.encode()), ttl_ms=0, now_ms=self.now
+            self.keys,
+            "s",
+            slot,
+            SPEC,
+            message_id=name,
+            tail=tail(name.encode()),
+            ttl_ms=0,
+            now_ms=self.now,
         )
         assert self.run_command(command) == self.model.fire(
             self.now, slot, Item("own", name, body=name)
@@ -209,7 +221,9 @@ class QueueMachine(RuleBasedStateMachine):
     def draw_ends(self, data: st.DataObject, consumer: str) -> list[LeaseEnd]:
         """Outcomes for some of a consumer's leases, some of them stale or named twice."""
         ends = []
-        for lease in data.draw(st.lists(st.sampled_from(self.held[consumer] or ["x"]), max_size=2, unique=True)):
+        for lease in data.draw(
+            st.lists(st.sampled_from(self.held[consumer] or ["x"]), max_size=2, unique=True)
+        ):
             held = self.model.leases.get(lease, {})
             end = LeaseEnd(lease)
             indices = st.sampled_from([*held, "0", "1"])
@@ -264,7 +278,11 @@ class QueueMachine(RuleBasedStateMachine):
         for end in ends:
             held = self.model.leases.get(end.lease, {})
             named = [*end.acks, *(index for index, _, _ in end.uniques)]
-            moved = {index for other in end.others for index in (held if other.index == "*" else [other.index])}
+            moved = {
+                index
+                for other in end.others
+                for index in (held if other.index == "*" else [other.index])
+            }
             named += [index for index in held if end.ack_all and index not in moved]
             self.acked |= {held[index].id for index in named if index in held}
 
@@ -289,7 +307,14 @@ class QueueMachine(RuleBasedStateMachine):
         self, data: st.DataObject, consumer: str, count: int, visibility_ms: int, suspects: int
     ) -> None:
         """A consumer settles and receives; its reply may be lost, see `repeat_receive`."""
-        call = (consumer, self.draw_ends(data, consumer), self.new_name("L"), count, visibility_ms, suspects)
+        call = (
+            consumer,
+            self.draw_ends(data, consumer),
+            self.new_name("L"),
+            count,
+            visibility_ms,
+            suspects,
+        )
         self.receive_call(*call)
         self.last_receive[consumer] = call
 
@@ -363,7 +388,11 @@ class QueueMachine(RuleBasedStateMachine):
             self.receive_call(*call)
 
     @precondition(lambda self: self.model.leases)
-    @rule(data=st.data(), visibility_ms=st.sampled_from([0, 700, 9000]), consumer=st.sampled_from(CONSUMERS))
+    @rule(
+        data=st.data(),
+        visibility_ms=st.sampled_from([0, 700, 9000]),
+        consumer=st.sampled_from(CONSUMERS),
+    )
     def split_one(self, data: st.DataObject, visibility_ms: int, consumer: str) -> None:
         """A message gets a lease of its own; the call may be repeated."""
         lease = data.draw(st.sampled_from(sorted(self.model.leases)))
@@ -379,7 +408,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data(), visibility_ms=st.sampled_from([1, 1000, 60_000]))
     def extend_some(self, data: st.DataObject, visibility_ms: int) -> None:
         """A supervisor extends leases, some of them gone."""
-        leases = data.draw(st.lists(st.sampled_from([*self.model.leases, "gone"]), max_size=4, unique=True))
+        leases = data.draw(
+            st.lists(st.sampled_from([*self.model.leases, "gone"]), max_size=4, unique=True)
+        )
         got = self.run_command(extend(self.keys, leases, visibility_ms, now_ms=self.now))
         assert got == self.model.extend(self.now, leases, visibility_ms)
 
@@ -418,7 +449,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def late_reaper(self, data: st.DataObject) -> None:
         """A second reaper tries leases that it saw a while ago, overdue or not."""
-        leases = data.draw(st.lists(st.sampled_from([*self.model.leases, "gone"]), max_size=3, unique=True))
+        leases = data.draw(
+            st.lists(st.sampled_from([*self.model.leases, "gone"]), max_size=3, unique=True)
+        )
         reaped = self.drive.run(reap(self.keys, leases, TICK_MS, now_ms=self.now))
         assert (reaped.leases, reaped.messages) == self.model.reap(self.now, leases, TICK_MS)
 
@@ -460,7 +493,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(state=st.sampled_from(["ready", "delayed", "dead"]), limit=st.sampled_from([1, 3]))
     def purge_some(self, state: str, limit: int) -> None:
         """An operator deletes some messages."""
-        assert self.drive.run(purge(self.keys, state, limit, now_ms=self.now)) == self.model.purge(state, limit)
+        assert self.drive.run(purge(self.keys, state, limit, now_ms=self.now)) == self.model.purge(
+            state, limit
+        )
 
     @precondition(lambda self: self.model.dead)
     @rule(data=st.data())
@@ -508,7 +543,9 @@ class QueueMachine(RuleBasedStateMachine):
             if part.startswith("ready"):
                 waiting += state[part]
         dead = [each["envelope"] for each in state.get("dead", [])]
-        ids = [item.split(" ")[1] for item in (*delivered, *waiting, *dead) if item.startswith("q1 ")]
+        ids = [
+            item.split(" ")[1] for item in (*delivered, *waiting, *dead) if item.startswith("q1 ")
+        ]
         assert len(ids) == len(set(ids)), "a message is in two places"
         assert not self.acked & set(ids), "an acked message is back"
         stats = state.get("stats", {})
@@ -542,7 +579,8 @@ def test_queue_does_what_the_model_says(model_url: str) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=int(os.environ.get("QWORKER_MODEL_EXAMPLES", "30")),
+            max_examples=int(os.environ.get("QWORKER_MODEL_EXAMPLES", "300")),
+            phases=[Phase.generate] if os.environ.get("QWORKER_MODEL_NO_SHRINK") else list(Phase),
             stateful_step_count=50,
             deadline=None,
             print_blob=True,

@@ -1,0 +1,238 @@
+"""The generated parts of the reference: what commands, metrics, options, scripts and errors say of themselves."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import click
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from qworker import errors
+from qworker.cli.main import SECTIONS, cli
+from qworker.consumer.manifest import Manifest, TaskEntry
+from qworker.consumer.supervisor import ChildExits
+from qworker.consumer.telemetry import ChildrenCollector
+from qworker.daemon.gauges import QueueCollector, ReaperMetrics
+from qworker.fields import Options, kinds_of
+from qworker.kinds import FlagKind, Kind
+from qworker.scripts import SCRIPT_NAMES
+
+__all__ = [
+    "commands",
+    "error_list",
+    "error_tree",
+    "options_table",
+    "outcomes",
+    "queue_metrics",
+    "reaper_metrics",
+    "retry_rules",
+    "script_parts",
+    "scripts",
+    "worker_metrics",
+]
+
+_LUA: Final = Path(__file__).parent.parent / "qworker" / "lua"
+_WIDTH: Final = 100
+#: Outcomes of a task as the board counts them, and the buckets of its two histograms with their sum.
+_OUTCOMES: Final = 6
+_BUCKETS: Final = 21
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a table of Markdown; empty cells get a dash."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|") or "–"
+
+
+# -- command line ------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """Write the help of every command, by section."""
+    root = click.Context(cli, info_name="qworker", **_context())
+    parts = [_fence(cli.get_help(root))]
+    for title, section in SECTIONS.items():
+        parts.append(f"## {title}")
+        for name in section:
+            command = cli.get_command(root, name)
+            assert command is not None
+            parts += _command(command, f"qworker {name}", root)
+    return "\n\n".join(parts)
+
+
+def _command(command: click.Command, path: str, parent: click.Context) -> Iterator[str]:
+    context = click.Context(command, info_name=path.rpartition(" ")[2], parent=parent, **_context())
+    yield f"### `{path}`"
+    yield _fence(command.get_help(context))
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _command(below, f"{path} {name}", context)
+
+
+def _context() -> dict[str, Any]:
+    return {"terminal_width": _WIDTH, "max_content_width": _WIDTH}
+
+
+def _fence(text: str) -> str:
+    # The last lines only repeat where the global options are explained.
+    text = re.sub(r"\n\s*Global options \(see qworker --help\):.*", "", text, flags=re.DOTALL)
+    return f"```text\n{text.rstrip()}\n```"
+
+
+# -- metrics -----------------------------------------------------------------------------------
+
+
+def queue_metrics() -> str:
+    """Write what every reaper exports of the queues."""
+    collector = QueueCollector(None, list)  # type: ignore[arg-type]  # asked for what it describes only
+    return _metrics(collector.describe())
+
+
+def reaper_metrics() -> str:
+    """Write what a reaper exports of itself."""
+    registry = CollectorRegistry()
+    ReaperMetrics(registry).server("valkey", "9.1.2", durable=True)
+    return _metrics(registry.collect())
+
+
+def worker_metrics() -> str:
+    """Write what a supervisor exports of its children."""
+    return _metrics(ChildrenCollector(_supervisor()).collect())
+
+
+def outcomes() -> str:
+    """Name the outcomes of a handled message."""
+    found = {
+        sample.labels["outcome"]: None
+        for metric in ChildrenCollector(_supervisor()).collect()
+        for sample in metric.samples
+        if "outcome" in sample.labels
+    }
+    return ", ".join(f"`{name}`" for name in found)
+
+
+def _supervisor() -> Any:
+    """What a collector reads of a supervisor that has one task and no children."""
+    row = [0.0] * _BUCKETS
+    return SimpleNamespace(
+        manifest=Manifest(tasks=[TaskEntry("send_email", "emails", False, None, 0)]),
+        counts=lambda: {"send_email": [[0.0] * _OUTCOMES, row, row]},
+        children=[],
+        exits=ChildExits(),
+        keeper=SimpleNamespace(extended=0, lost=0),
+    )
+
+
+def _metrics(metrics: Iterable[Metric]) -> str:
+    rows = []
+    for metric in sorted(metrics, key=lambda each: each.name):
+        name = metric.name + ("_total" if metric.type == "counter" else "")
+        rows.append((f"`{name}`", metric.type, ", ".join(_labels(metric)), metric.documentation))
+    return table(("Metric", "Type", "Labels", "What it says"), rows)
+
+
+def _labels(metric: Metric) -> list[str]:
+    declared = getattr(metric, "_labelnames", ())
+    found = [name for sample in metric.samples for name in sample.labels]
+    return list(dict.fromkeys(name for name in (*declared, *found) if name != "le"))
+
+
+# -- options -----------------------------------------------------------------------------------
+
+
+def options_table(options: type[Options], *, command: bool) -> str:
+    """Write the fields of an options class; `command`: with their flags and environment variables."""
+    default = options()
+    rows = []
+    for name, kind in kinds_of(options).items():
+        names = [name]
+        if command:
+            flag = f"--{name.replace('_', '-')}"
+            names.append(f"{flag}, --no-{flag[2:]}" if isinstance(kind, FlagKind) else flag)
+            names.append(f"QWORKER_{name.upper()}")
+        zero = f"; 0: {kind.zero}" if kind.zero else ""
+        rows.append(
+            (
+                "<br>".join(f"`{each}`" for each in names),
+                kind.help[:1].upper() + kind.help[1:] + zero,
+                _default(kind, getattr(default, name)),
+                re.sub(r"^it must be (a|an) ", "", kind.limit),
+            )
+        )
+    return table(("Option", "What it says", "Default", "Accepted"), rows)
+
+
+def _default(kind: Kind, value: object) -> str:
+    if value is None:
+        return kind.none
+    shown = kind.show(value)
+    return f"`{shown}`" if shown else ""
+
+
+# -- scripts -----------------------------------------------------------------------------------
+
+
+def scripts() -> str:
+    """Write the header of each script."""
+    return "\n\n".join(f"## {name}\n\n{_header(_LUA / f'{name}.lua')}" for name in SCRIPT_NAMES)
+
+
+def script_parts() -> str:
+    """Write the header of the parts whose header is a contract."""
+    names = ("keys", "envelope", "settle")
+    return "\n\n".join(
+        f"## lib/{name}\n\n{_header(_LUA / 'lib' / f'{name}.lua')}" for name in names
+    )
+
+
+def _header(path: Path) -> str:
+    header = []
+    for line in path.read_text("utf-8").splitlines():
+        if line.startswith("#!lua"):
+            continue
+        if line.startswith("--- include") or not line.startswith("--"):
+            break
+        header.append(line.removeprefix("--").removeprefix(" "))
+    return "```text\n" + "\n".join(header) + "\n```"
+
+
+# -- errors ------------------------------------------------------------------------------------
+
+
+def error_tree() -> str:
+    """Write the tree as it is drawn at the top of the errors."""
+    tree = (errors.__doc__ or "").partition("\n\n")[2].partition("\n\nControl flow")[0]
+    return f"```text\n{tree.strip()}\n```"
+
+
+def retry_rules() -> str:
+    """Write what the rules mean."""
+    source = inspect.getsource(errors.RetryRule)
+    found = re.findall(r'(\w+) = "\w+"\s+"""(.+?)"""', source, re.DOTALL)
+    return table(
+        ("`retry`", "What it means"), [(f"`RetryRule.{name}`", text) for name, text in found]
+    )
+
+
+def error_list() -> str:
+    """Write what each error says of itself."""
+    rows = []
+    for name in errors.__all__:
+        error = getattr(errors, name)
+        if issubclass(error, Exception):
+            text = inspect.cleandoc(error.__doc__ or "").partition("\n\n")[0]
+            rule = error.retry.value if issubclass(error, errors.ServerError) else ""
+            rows.append((f"`{name}`", text, rule))
+    return table(("Error", "What happened", "`retry`"), rows)

@@ -1,0 +1,186 @@
+"""Puts a child's broker together: queues, executors, connections. Nothing is connected by it but to read attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from qworker.client import Client
+from qworker.commands import upkeep
+from qworker.connection import ConnectionFactory
+from qworker.consumer.board import Board, boot_time
+from qworker.consumer.broker import Broker, BrokerOptions
+from qworker.consumer.executors import Executor, Inline, Loop, Threads
+from qworker.consumer.fetching import Fetcher, FetchOptions
+from qworker.consumer.hand import Hand
+from qworker.consumer.link import Link
+from qworker.consumer.measures import Measures
+from qworker.consumer.notifier import Notifier
+from qworker.consumer.pace import MAX_BATCH, QueuePace
+from qworker.consumer.runner import Runner
+from qworker.consumer.telling import Teller
+from qworker.errors import AppLoadError, QworkerError, ServerError
+from qworker.keys import QueueKeys
+from qworker.scripts import load_script
+
+if TYPE_CHECKING:
+    from qworker.app import QWorker
+    from qworker.consumer.manifest import ChildConfig
+
+__all__ = ["assemble", "queues_of", "slots_for"]
+
+_log = structlog.get_logger(__name__)
+
+_MAX_RECEIVES: Final = 5
+_VISIBILITY_MS: Final = 30_000
+_SYNC: Final = 1
+_ASYNC: Final = 100
+#: How long a server that does not answer is asked for the attributes of queues, all together.
+_ATTRIBUTES_S: Final = 2.0
+
+
+def queues_of(app: QWorker, config: ChildConfig) -> list[str]:
+    """Say which queues to receive from, best first. Raises `AppLoadError` where the app has no task on one."""
+    known = list(dict.fromkeys(task.queue for task in app.tasks.values()))
+    if not known:
+        raise AppLoadError(f"app {config.app!r} has no task; decorate a function with @app.task")
+    for name in config.queues:
+        if name not in known:
+            raise AppLoadError(
+                f"no task of {config.app!r} is on queue {name!r}; its queues are {', '.join(known)}"
+            )
+    return list(config.queues) or known
+
+
+def slots_for(concurrency: int) -> int:
+    """Running slots that the child of any app needs; `concurrency` 0 means 1 for sync and 100 for async handlers."""
+    return (concurrency or _SYNC) + (concurrency or _ASYNC)
+
+
+def assemble(app: QWorker, queues: Sequence[str], board: Board, config: ChildConfig) -> Broker:
+    """Wire a broker for an app."""
+    factory = ConnectionFactory(config.url, name=f"qworker-child-{config.number}")
+    attributes = _read_attributes(app, queues, factory)
+    tasks = {name: task for name, task in app.tasks.items() if task.queue in queues}
+    paces = [
+        QueuePace(
+            QueueKeys(app.namespace, name),
+            index,
+            weight=config.weights.get(name, 1.0),
+            visibility_s=(config.visibility_ms or attributes[name].visibility_ms) / 1000,
+            max_batch=config.max_batch or MAX_BATCH,
+            group=max(each.task_options.batch for each in tasks.values() if each.queue == name),
+        )
+        for index, name in enumerate(queues)
+    ]
+    runner = Runner(
+        tasks,
+        board,
+        app.middleware,
+        max_receives=lambda name: attributes[name].max_receives,
+        clock=boot_time,
+        numbers={name: number for number, name in enumerate(sorted(app.tasks))},
+    )
+    notifier = Notifier()
+    executors = _executors(
+        runner,
+        notifier,
+        config.concurrency,
+        lambda begun, now: broker.between(begun, now),  # noqa: PLW0108 - there is no broker yet
+    )
+    scripts = (load_script("settle_receive"), load_script("settle"))
+
+    def beat() -> None:
+        board.beat = boot_time()
+
+    def give_up() -> bool:
+        return broker.stopping or board.stop
+
+    link = Link(factory, scripts, alive=beat, give_up=give_up)
+    wait_link = Link(factory, scripts, alive=beat, give_up=give_up)
+    measures = Measures(board, runner.numbers)
+    hand = Hand(board)
+    ids = app.client.ids
+    teller = Teller(hand, link, measures, ids)
+    broker = Broker(
+        paces,
+        runner,
+        executors,
+        hand=hand,
+        fetcher=Fetcher(
+            paces,
+            hand,
+            teller,
+            link,
+            wait_link,
+            ids=ids,
+            slots=sum(executor.slots for executor in executors),
+            options=FetchOptions(
+                takes_suspects=config.takes_suspects,
+                weighted=bool(config.weights),
+                visibility_ms=config.visibility_ms,
+            ),
+        ),
+        teller=teller,
+        link=link,
+        notifier=notifier,
+        measures=measures,
+        options=BrokerOptions(burst=config.burst, max_messages=config.max_messages),
+    )
+    return broker
+
+
+def _executors(
+    runner: Runner,
+    notifier: Notifier,
+    concurrency: int,
+    between: Callable[[float, float], None],
+) -> list[Executor]:
+    """Choose where handlers run: inline if all are sync and run one at a time, else in threads and on a loop."""
+    has_async = any(task.is_async for task in runner.tasks.values())
+    has_sync = any(not task.is_async for task in runner.tasks.values())
+    sync_slots = (concurrency or _SYNC) if has_sync else 0
+    executors: list[Executor] = []
+    if sync_slots == 1 and not has_async:
+        executors.append(Inline(runner, 0, between))
+    elif has_sync:
+        executors.append(Threads(runner, 0, sync_slots, notifier))
+    if has_async:
+        executors.append(Loop(runner, sync_slots, concurrency or _ASYNC, notifier))
+    return executors
+
+
+@dataclass(frozen=True, slots=True)
+class _Attributes:
+    """The attributes of a queue that a child goes by."""
+
+    visibility_ms: int = _VISIBILITY_MS
+    max_receives: int = _MAX_RECEIVES
+
+
+def _read_attributes(
+    app: QWorker, queues: Sequence[str], factory: ConnectionFactory
+) -> dict[str, _Attributes]:
+    """Read the attributes of each queue; the defaults where the server cannot be asked now."""
+    found = dict.fromkeys(queues, _Attributes())
+    with Client(factory, give_up_s=_ATTRIBUTES_S) as client:
+        for name in queues:
+            try:
+                meta = client.execute(upkeep.inspect(QueueKeys(app.namespace, name))).meta
+            except QworkerError as error:
+                _log.warning("attributes_unknown", queue=name, error=str(error))
+                if isinstance(error, ServerError):
+                    break  # the others are no better off
+                continue
+            found[name] = _Attributes(
+                _whole(meta.get("visibility_ms"), _VISIBILITY_MS),
+                _whole(meta.get("max_receives"), _MAX_RECEIVES),
+            )
+    return found
+
+
+def _whole(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdecimal() else default

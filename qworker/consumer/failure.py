@@ -1,0 +1,37 @@
+"""What a handler raised, in words that fit a dead letter and a line of the log.
+
+The error is the user's: its `str` may raise, hang in a loop of causes, or be as long as the body that it quotes.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final
+
+__all__ = ["MAX_CHARACTERS", "failure_text", "name_of"]
+
+#: What a dead letter keeps of an error.
+MAX_CHARACTERS: Final = 2048
+_MESSAGE_CHARACTERS: Final = 1000
+_FRAMES: Final = 8
+
+
+def name_of(error: BaseException) -> str:
+    """The name of an error's class, in at most 200 characters."""
+    return type(error).__name__[:200]
+
+
+def failure_text(error: BaseException) -> str:
+    """The end of the traceback and the error's words, in at most `MAX_CHARACTERS`."""
+    try:
+        text = "".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip()
+        if len(text) <= MAX_CHARACTERS:
+            return text
+        # Of a long message the beginning says more, of the frames the last ones.
+        message = "".join(traceback.format_exception_only(error)).rstrip()
+        if len(message) > _MESSAGE_CHARACTERS:
+            message = message[: _MESSAGE_CHARACTERS - 3] + "..."
+        frames = "".join(traceback.format_tb(error.__traceback__, limit=-_FRAMES))
+        return frames[-(MAX_CHARACTERS - len(message)) :] + message
+    except Exception:  # noqa: BLE001 - whatever the user's class does
+        return f"{name_of(error)} (its text cannot be shown)"

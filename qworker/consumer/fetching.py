@@ -1,0 +1,340 @@
+"""Asks the server for messages: for the next batch while this one runs, and where queues are empty at their doorbells.
+
+One connection fetches and settles. A second one waits, so that a wait never delays a settle.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from qworker.commands.command import Command
+from qworker.commands.receiving import PAUSED, Outcomes, Suspects, settle, settle_receive
+from qworker.errors import QworkerError
+
+if TYPE_CHECKING:
+    from qworker.commands.receiving import Batch
+    from qworker.consumer.delivery import Delivery
+    from qworker.consumer.hand import Entry, Hand
+    from qworker.consumer.link import Link
+    from qworker.consumer.pace import QueuePace
+    from qworker.consumer.telling import Teller, Told
+    from qworker.ids import IdSource
+
+__all__ = ["FetchOptions", "Fetcher"]
+
+_log = structlog.get_logger(__name__)
+
+_BLOCK_S: Final = 2.0
+#: A queue that was empty is asked again so soon while others are busy.
+_LOOK_AGAIN_S: Final = 0.05
+_BROKEN_PAUSE_S: Final = 5.0
+#: After an error at the doorbells, waiting is left alone for so long.
+_DEAF_S: Final = 1.0
+#: Every so many receives a child that may take suspects takes one first.
+_SUSPECT_TURN: Final = 4
+#: A child stands still so long at most to become free for a suspect, and so seldom.
+_DRAIN_S: Final = 5.0
+_DRAIN_EVERY_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """`takes_suspects`: this child may take suspects before others. `weighted`: queues are tried in random order by
+    weight, else strictly in order. `visibility_ms` None: the queue's.
+    """
+
+    takes_suspects: bool = True
+    weighted: bool = False
+    visibility_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """A receive on its way, and what was told along with it."""
+
+    entry: Entry
+    told: Sequence[Told]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A wait at the doorbells; with an entry a receive follows in the same trip."""
+
+    entry: Entry | None
+    until: float
+
+
+class Fetcher:
+    """Receives into `arrived`. `slots` handlers may run at a time."""
+
+    def __init__(
+        self,
+        queues: Sequence[QueuePace],
+        hand: Hand,
+        teller: Teller,
+        link: Link,
+        wait_link: Link,
+        *,
+        ids: IdSource,
+        slots: int,
+        options: FetchOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.arrived: deque[Delivery] = deque()
+        self._queues = list(queues)
+        self._hand = hand
+        self._teller = teller
+        self._link = link
+        self._wait_link = wait_link
+        self._ids = ids
+        self._slots = slots
+        self._options = options
+        self._clock = clock
+        self._fetch: _Fetch | None = None
+        self._wait: _Wait | None = None
+        self._quiet_until: dict[str, float] = {}
+        self._broken_until: dict[str, float] = {}
+        self._deaf_until = 0.0
+        self._drain_until = 0.0
+        self._drain_next = 0.0
+
+    @property
+    def fetching(self) -> bool:
+        """Whether a receive is on its way over the first connection."""
+        return self._fetch is not None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits at the doorbells."""
+        return self._wait is not None
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def more(self, busy: int, collected: int = 0, most: int | None = None) -> bool:
+        """Ask for more where there is room. Returns False where no queue is known to have something.
+
+        `busy`: handlers that run or have work waiting. `collected`: messages that wait for their batch to fill up.
+        `most`: messages that may still be taken, None for any number.
+        """
+        if self._fetch is not None or self._wait is not None or self._hand.alone or self._hand.full:
+            return True
+        idle = not busy and not collected
+        queue = self._next_queue(idle=idle)
+        if queue is None:
+            return False
+        count = queue.want(busy, self._slots, self._hand.board.peers, collected)
+        if most is not None:
+            count = min(count, most)
+        if count > 0 and not self._drains(queue, idle=idle):
+            self._begin_fetch(queue, count, idle=idle)
+        return True
+
+    def _next_queue(self, *, idle: bool) -> QueuePace | None:
+        """The first queue, strictly or by weight, that is not known to be empty or broken."""
+        now = self._clock()
+        queues = self._queues
+        if self._options.weighted and len(queues) > 1:
+            queues = sorted(queues, key=lambda each: -(random.random() ** (1 / each.weight)))  # noqa: S311
+        for queue in queues:
+            if self._broken_until.get(queue.name, 0.0) > now:
+                continue
+            suspects = idle and queue.suspects and queue.hint_ms != PAUSED
+            if suspects or self._quiet_until.get(queue.name, 0.0) <= now:
+                return queue
+        return None
+
+    def _drains(self, queue: QueuePace, *, idle: bool) -> bool:
+        """Whether to take nothing now because a suspect waits, and it is time for one: what is in hand ends first.
+
+        Where handlers run for minutes that would be a long standstill, so it is tried for 5 s, every 30 s.
+        """
+        if not queue.suspects or not self._options.takes_suspects or idle:
+            return False
+        if queue.receives % _SUSPECT_TURN != _SUSPECT_TURN - 1:
+            return False
+        now = self._clock()
+        if now >= self._drain_next:
+            self._drain_until = now + _DRAIN_S
+            self._drain_next = self._drain_until + _DRAIN_EVERY_S
+        return now < self._drain_until
+
+    def _suspects(self, queue: QueuePace, *, idle: bool) -> Suspects:
+        """Suspects are taken only by a child that runs nothing else."""
+        if not idle:
+            return Suspects.NEVER
+        if self._options.takes_suspects and queue.receives % _SUSPECT_TURN == _SUSPECT_TURN - 1:
+            return Suspects.FIRST
+        return Suspects.IF_NOTHING_ELSE
+
+    def _begin_fetch(self, queue: QueuePace, count: int, *, idle: bool) -> None:
+        told = self._teller.take(queue)
+        entry = self._hand.enter(queue, self._ids.lease_id())
+        self._fetch = _Fetch(entry, told)
+        suspects = self._suspects(queue, idle=idle)
+        queue.receives += 1
+        self._link.begin(
+            settle_receive(
+                queue.keys,
+                entry.lease_id,
+                count,
+                outcomes=[each.outcomes for each in told],
+                visibility_ms=self._options.visibility_ms,
+                suspects=suspects,
+            )
+        )
+
+    def begin_wait(self, *, idle: bool, most: int | None = None) -> None:
+        """Wait at the doorbells; for one queue the receive goes along in the same trip. Nothing may be on its way."""
+        now = self._clock()
+        open_queues = [
+            queue for queue in self._queues if self._broken_until.get(queue.name, 0.0) <= now
+        ]
+        if not open_queues or self._hand.full or now < self._deaf_until:
+            return
+        # The receive may run at any moment of the wait, and its lease counts from the earliest: a wait is short
+        # beside the visibility timeout.
+        shortest_s = min(queue.visibility_s for queue in open_queues)
+        block_s = min(_BLOCK_S, max(0.05, shortest_s / 10))
+        words = ("BLPOP", *(queue.keys.wake for queue in open_queues), f"{block_s:g}")
+        queue = open_queues[0]
+        along = len(self._queues) == 1 and idle and queue.hint_ms != PAUSED
+        entry = self._hand.enter(queue, self._ids.lease_id()) if along else None
+        self._wait = _Wait(entry, now + block_s)
+        self._wait_link.begin(Command(None, (), words, _as_it_is))
+        if entry is None:
+            return
+        queue.receives += 1
+        queue.ready_left = None
+        wanted = queue.want(0, self._slots, 1)
+        first = Suspects.FIRST if self._options.takes_suspects else Suspects.IF_NOTHING_ELSE
+        self._wait_link.begin(
+            settle_receive(
+                queue.keys,
+                entry.lease_id,
+                wanted if most is None else min(wanted, most),
+                visibility_ms=self._options.visibility_ms,
+                suspects=first,
+            )
+        )
+
+    # -- taking what comes ---------------------------------------------------------------------
+
+    def descriptors(self) -> tuple[int, ...]:
+        """What to wait on for replies; -1 for a connection that has to be made anew, which `take` does."""
+        links = [self._link] * self.fetching + [self._wait_link] * self.waiting
+        return tuple(link.fileno() for link in links)
+
+    def take(self, ready: set[int], *, busy: int = 0, collected: int = 0) -> None:
+        """Take the replies that are there. Raises `Abandoned`."""
+        if self._fetch is not None and self._link.fileno() in ready | {-1}:
+            self.take_fetch()
+        if self._wait is not None:
+            # Nothing comes any more from a server that has stopped: the connection finds out.
+            overslept = self._clock() > self._wait.until + _BLOCK_S
+            if overslept or self._wait_link.fileno() in ready | {-1}:
+                self._take_wait(busy, collected)
+
+    def take_fetch(self) -> None:
+        """Take the reply of the receive on its way, however long it takes. Raises `Abandoned`."""
+        fetch, self._fetch = self._fetch, None
+        if fetch is None:
+            return
+        batch = self._finish(self._link, fetch.entry)
+        if batch is None:
+            self._teller.refused(fetch.entry.queue, fetch.told)
+        else:
+            self._teller.settled(fetch.told, batch.settled)
+            self._take_batch(fetch.entry, batch)
+
+    def _take_wait(self, busy: int, collected: int) -> None:
+        wait, self._wait = self._wait, None
+        assert wait is not None
+        try:
+            rung = self._wait_link.finish()
+        except QworkerError as error:
+            _log.error("doorbell_broken", error=str(error))
+            self._deaf_until = self._clock() + _DEAF_S
+            rung = None
+        if wait.entry is not None:
+            batch = self._finish(self._wait_link, wait.entry)
+            if batch is not None:
+                self._take_batch(wait.entry, batch)
+            return
+        if rung is None:
+            # Nobody rang: plain pushes ring nothing, so look everywhere.
+            self._quiet_until.clear()
+            return
+        # Who takes a queue's token receives from it first, or others would sleep on.
+        queue = next(each for each in self._queues if each.keys.wake.encode() == rung[0])
+        self._quiet_until.pop(queue.name, None)
+        queue.ready_left = None
+        if not self._hand.full:
+            count = queue.want(busy, self._slots, self._hand.board.peers, collected)
+            self._begin_fetch(queue, max(1, count), idle=not busy and not collected)
+
+    def _finish(self, link: Link, entry: Entry) -> Batch | None:
+        """Read the reply of a receive; None where it was refused, and the queue is left alone for a while."""
+        try:
+            batch: Batch = link.finish()
+        except QworkerError as error:
+            queue = entry.queue
+            if queue.name not in self._broken_until:
+                _log.error(
+                    "queue_broken", queue=queue.name, error=str(error), kind=type(error).__name__
+                )
+            self._broken_until[queue.name] = self._clock() + _BROKEN_PAUSE_S
+            self._hand.leave(entry)
+            return None
+        return batch
+
+    def _take_batch(self, entry: Entry, batch: Batch) -> None:
+        queue = entry.queue
+        self._broken_until.pop(queue.name, None)
+        queue.ready_left, queue.suspects = batch.ready_left, batch.suspects
+        queue.hint_ms = batch.hint_ms
+        if not batch.items:
+            self._hand.leave(entry)
+            # hint 0 without items: expired ones were cleared away and there is more; or suspects wait, which
+            # only a child that runs nothing may take.
+            if batch.hint_ms != 0 or batch.suspects:
+                self._quiet_until[queue.name] = self._clock() + _LOOK_AGAIN_S
+            return
+        deliveries = self._hand.hold(entry, batch)
+        if self._hand.board.recalled(entry.slot):
+            # The supervisor took the lease back while its reply was on the way, perhaps before it was made.
+            self._give_back(entry, deliveries)
+        else:
+            self.arrived += deliveries
+
+    def _give_back(self, entry: Entry, deliveries: Sequence[Delivery]) -> None:
+        outcomes = Outcomes(entry.lease_id)
+        outcomes.release("*")
+        try:
+            self._link.call(settle(entry.queue.keys, [outcomes]))
+        except QworkerError as error:
+            _log.error("release_refused", queue=entry.queue.name, error=str(error))
+        lease = deliveries[0].lease
+        lease.open = 0
+        self._hand.free_if_over(lease)
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Cut the wait off and take what is on its way. Raises `Abandoned`.
+
+        If the lease of the wait came to be after all, the supervisor finds it on the board.
+        """
+        self._wait_link.forget()
+        self._wait = None
+        self.take_fetch()
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply

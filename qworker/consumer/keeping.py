@@ -1,0 +1,131 @@
+"""The supervisor's second thread: it alone speaks to the server, and the first one never waits for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from qworker.consumer.board import boot_time
+from qworker.consumer.failure import failure_text, name_of
+from qworker.consumer.keeper import Keeper
+from qworker.errors import QworkerError
+from qworker.logs import Seldom
+
+if TYPE_CHECKING:
+    from qworker.client import Client
+    from qworker.consumer.board import LeaseView
+    from qworker.consumer.death import Death
+    from qworker.consumer.process import ChildProcess
+
+__all__ = ["Keeping"]
+
+_log = structlog.get_logger(__name__)
+
+_KEEP_S: Final = 0.1
+#: At least so often the server is asked something, to know whether it answers.
+_SPEAK_S: Final = 2.0
+
+
+class Keeping:
+    """Extends the leases of children all the time, and does what it is asked to, in order.
+
+    `children` names the living ones. `regularly` is called every two seconds, and speaks to the server; what it raises
+    is logged.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        children: Callable[[], Sequence[ChildProcess]],
+        regularly: Callable[[], None],
+    ) -> None:
+        self.keeper = Keeper(client)
+        #: Since when the server has answered without a break, None while it does not.
+        self.answering_since: float | None = None
+        self._children = children
+        self._regularly = regularly
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._ended = threading.Event()
+        self._seldom = Seldom(every_s=10.0)
+        self._speak_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="qworker-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def end(self, within_s: float) -> None:
+        """Do what was asked for, in `within_s` seconds; what is left then is left to visibility deadlines."""
+        deadline = time.monotonic() + within_s
+        done = threading.Event()
+        self._jobs.put(done.set)
+        done.wait(within_s)
+        self._ended.set()
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+
+    def recall(self, children: Sequence[ChildProcess]) -> None:
+        """Ask for what the children have not started to be given back."""
+        self._jobs.put(
+            lambda: self._recall([(each, each.board.held_leases()) for each in children])
+        )
+
+    def recall_leases(self, leases: Sequence[tuple[ChildProcess, Sequence[LeaseView]]]) -> None:
+        """Ask for what children have not started of some leases to be given back."""
+        self._jobs.put(lambda: self._recall(leases))
+
+    def settle_dead(self, child: ChildProcess, death: Death) -> None:
+        """Ask for what a dead child had in hand to be settled; its board is closed then."""
+        self._jobs.put(lambda: self._settle_dead(child, death))
+
+    def later(self, job: Callable[[], None]) -> None:
+        """Ask for anything else that speaks to the server."""
+        self._jobs.put(job)
+
+    # -- in the thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        keep_at = 0.0
+        while not self._ended.is_set():
+            job, now = self._keep, time.monotonic()
+            if now < keep_at:
+                try:
+                    job = self._jobs.get(timeout=keep_at - now)
+                except Empty:
+                    continue
+            else:
+                keep_at = now + _KEEP_S
+            # Whatever it is: without this thread every lease would run out.
+            try:
+                job()
+            except QworkerError as error:
+                self.answering_since = None
+                if (held := self._seldom.more("failed")) is not None:
+                    _log.warning("keeping_failed", error=str(error), held_back=held)
+            except Exception as error:  # noqa: BLE001
+                _log.error("keeping_failed", error=name_of(error), exception=failure_text(error))
+
+    def _keep(self) -> None:
+        self.keeper.extend_due([(child.board, child.keys) for child in self._children()])
+        now = time.monotonic()
+        if now >= self._speak_at:
+            self._speak_at = now + _SPEAK_S
+            self._regularly()
+            if self.answering_since is None:
+                self.answering_since = boot_time()
+
+    def _recall(self, leases: Sequence[tuple[ChildProcess, Sequence[LeaseView]]]) -> None:
+        given_back = self.keeper.recall((child.board, child.keys, views) for child, views in leases)
+        if given_back:
+            pids = [child.pid for child, _ in leases]
+            _log.info("messages_given_back", pids=pids, messages=given_back)
+
+    def _settle_dead(self, child: ChildProcess, death: Death) -> None:
+        try:
+            self.keeper.settle_dead(child.board, child.keys, death)
+        finally:
+            child.close()

@@ -1,0 +1,188 @@
+"""Tells the server how messages ended: outcomes ride on the next receive of their queue, or are flushed after 20 ms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import structlog
+
+from qworker.commands.receiving import Outcomes, settle_receive
+from qworker.consumer.board import boot_time
+from qworker.consumer.delivery import (
+    ACKED,
+    BURIED,
+    DISCARDED,
+    DROPPED,
+    NACKED,
+    RELEASED,
+)
+from qworker.errors import QworkerError
+
+if TYPE_CHECKING:
+    from qworker.commands.receiving import Batch
+    from qworker.consumer.delivery import Delivery, Lease
+    from qworker.consumer.hand import Hand
+    from qworker.consumer.link import Link
+    from qworker.consumer.measures import Measures
+    from qworker.consumer.pace import QueuePace
+    from qworker.ids import IdSource
+
+__all__ = ["FLUSH_S", "Teller", "Told", "tell"]
+
+_log = structlog.get_logger(__name__)
+
+#: Outcomes wait so long at most.
+FLUSH_S: Final = 0.02
+#: How long the outcomes of a queue that cannot be settled wait for the next try.
+_REFUSED_PAUSE_S: Final = 5.0
+#: Leases that one call settles.
+_MAX_LEASES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Outcomes of one lease that are on their way, and how many messages they end."""
+
+    lease: Lease
+    outcomes: Outcomes
+    number: int
+
+
+class Teller:
+    """Collects how deliveries ended. `started`: those of them that were not given back."""
+
+    def __init__(self, hand: Hand, link: Link, measures: Measures, ids: IdSource) -> None:
+        self._hand = hand
+        self._link = link
+        self._measures = measures
+        self._ids = ids
+        self._refused_until: dict[str, float] = {}
+        #: When the first outcome came that is not told yet, None where there is none.
+        self.untold_since: float | None = None
+        self.started = 0
+
+    def note(self, delivery: Delivery) -> None:
+        """Take note of a delivery that has ended."""
+        lease = delivery.lease
+        tell(delivery, lease.outcomes)
+        if delivery.kind != DROPPED:
+            self.started += 1
+        self._measures.note(delivery)
+        if not lease.open:
+            self._hand.free_if_over(lease)
+        elif self.untold_since is None:
+            self.untold_since = boot_time()
+
+    def take(self, queue: QueuePace) -> list[Told]:
+        """Take the outcomes of one queue's leases, up to what one call may carry; then call `settled` or `refused`."""
+        if self.untold_since is None:
+            return []
+        taken: list[Told] = []
+        left = False
+        for lease in self._hand.leases.values():
+            if not (lease.outcomes or lease.untold):
+                continue
+            if lease.queue is queue and len(taken) < _MAX_LEASES:
+                self._measures.learn(lease)
+                taken.append(Told(lease, *lease.take_outcomes()))
+                left = left or bool(lease.untold)
+            else:
+                left = True
+        if taken and not left:
+            self.untold_since = None
+        return taken
+
+    def settled(self, told: Sequence[Told], held: Sequence[int]) -> None:
+        """Note what the server says: how many messages of each lease it has settled."""
+        for each, number in zip(told, held, strict=True):
+            lease = each.lease
+            lease.open -= each.number
+            if number < each.number:
+                self._hand.board.stale += each.number - number
+            self._hand.free_if_over(lease)
+
+    def refused(self, queue: QueuePace, told: Sequence[Told]) -> None:
+        """Keep what could not be told; it is tried again in 5 s, and the supervisor keeps the leases as long."""
+        for each in told:
+            each.lease.untold.append((each.outcomes, each.number))
+        if told:
+            self._refused_until[queue.name] = boot_time() + _REFUSED_PAUSE_S
+            self.untold_since = self.untold_since or boot_time()
+
+    def due_in(self) -> float | None:
+        """Seconds until outcomes have to be told; None where there are none."""
+        if self.untold_since is None:
+            return None
+        now = boot_time()
+        waits = [
+            max(self.untold_since + FLUSH_S, self._refused_until.get(name, 0.0)) - now
+            for name in self._untold_queues()
+        ]
+        return max(0.0, min(waits)) if waits else None
+
+    def flush(self, queues: Iterable[QueuePace], *, last: bool = False) -> None:
+        """Tell everything now. Nothing may be in flight. `last`: also what was refused lately.
+
+        Raises `Abandoned`.
+        """
+        for queue in queues:
+            if not last and self._refused_until.get(queue.name, 0.0) > boot_time():
+                continue
+            while told := self.take(queue):
+                # A receive of nothing: it settles without an answer per message.
+                nothing = self._ids.lease_id()
+                outcomes = [each.outcomes for each in told]
+                self._link.begin(settle_receive(queue.keys, nothing, 0, outcomes=outcomes))
+                try:
+                    batch: Batch = self._link.finish()
+                except QworkerError as error:
+                    _log.error("settle_refused", queue=queue.name, error=str(error))
+                    self.refused(queue, told)
+                    break
+                self.settled(told, batch.settled)
+
+    def _untold_queues(self) -> set[str]:
+        return {
+            lease.queue.name
+            for lease in self._hand.leases.values()
+            if lease.outcomes or lease.untold
+        }
+
+
+def tell(delivery: Delivery, outcomes: Outcomes) -> None:
+    """Add the end of a delivery to what is to be told of its lease."""
+    lease, kind = delivery.lease, delivery.kind
+    if delivery.acked:
+        lease.open -= 1
+    elif kind == ACKED:
+        unique = delivery.unique_key()
+        if unique is None:
+            outcomes.acks.append(delivery.index)
+        else:
+            envelope = delivery.envelope()
+            assert envelope is not None
+            outcomes.uniques += (delivery.index, quote(unique, safe=""), envelope.id)
+    elif kind == NACKED:
+        task = delivery.task
+        envelope = delivery.envelope()
+        first = envelope.flags.get("f") if envelope and envelope.has_flags else None
+        outcomes.nack(
+            delivery.index,
+            delivery.delay_ms,
+            max_receives=task.task_options.max_receives if task else None,
+            first_received_ms=lease.now_ms if first is None else None,
+            error=delivery.error,
+        )
+    elif kind == BURIED:
+        outcomes.bury(delivery.index, delivery.reason, delivery.error)
+    elif kind == DISCARDED:
+        outcomes.discard(delivery.index)
+    elif kind in (RELEASED, DROPPED):
+        outcomes.release(delivery.index, delivery.delay_ms)
+    else:
+        # Left to its deadline, or settled by the supervisor: nothing to tell, but no longer in hand.
+        lease.open -= 1
+        lease.partly = True

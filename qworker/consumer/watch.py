@@ -1,0 +1,82 @@
+"""What a supervisor looks for on the boards of its children: slow handlers, memory, silence."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from qworker.consumer.board import LeaseState, Mark, boot_time
+
+if TYPE_CHECKING:
+    from qworker.config import RunOptions
+    from qworker.consumer.board import LeaseView
+    from qworker.consumer.process import ChildProcess
+
+__all__ = ["Watch", "rss_bytes"]
+
+#: What has waited for longer than this behind a slow handler is given back.
+_SLOW_S: Final = 1.0
+_RSS_EVERY_S: Final = 2.0
+
+
+class Watch:
+    """Looks at one child at a time; decides nothing."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._max_rss = options.max_rss
+        self._watchdog_s = options.watchdog_ms / 1000
+        self._rss_at: dict[int, float] = {}
+
+    def stuck_leases(self, child: ChildProcess) -> list[LeaseView]:
+        """Leases with messages that have not started for a second: a batch is meant to last 50 ms.
+
+        Messages of a batch handler may wait for their max wait besides. A lease whose reply the child has not read is
+        stuck only if handlers hold it up: it may be waiting for a message.
+        """
+        now = boot_time()
+        running = child.board.running()
+        busy = bool(running) and now - min(view.started for view in running) > _SLOW_S
+        found = []
+        for lease in child.board.held_leases():
+            if lease.recalled or lease.queue >= len(child.max_waits_s):
+                continue
+            if now - lease.begun < _SLOW_S + child.max_waits_s[lease.queue]:
+                continue
+            if busy if lease.state is LeaseState.PENDING else Mark.UNSTARTED in lease.marks:
+                found.append(lease)
+        return found
+
+    def is_too_large(self, child: ChildProcess) -> int:
+        """The child's resident memory in bytes where it is over the limit, else 0; looks every two seconds."""
+        now = time.monotonic()
+        if not self._max_rss or now < self._rss_at.get(child.pid, 0.0):
+            return 0
+        self._rss_at[child.pid] = now + _RSS_EVERY_S
+        size = rss_bytes(child.pid)
+        return size if size > self._max_rss else 0
+
+    def silent_s(self, child: ChildProcess, answering_since: float | None) -> float:
+        """Seconds for which a child has not spoken to a server that answers, where that is too long; else 0.
+
+        While a handler runs it may hold the child up: that is what time limits are for.
+        """
+        if not self._watchdog_s or not child.ready or answering_since is None:
+            return 0.0
+        if child.board.running():
+            return 0.0
+        silent_s = boot_time() - max(child.board.beat, answering_since)
+        return silent_s if silent_s > self._watchdog_s else 0.0
+
+    def forget(self, child: ChildProcess) -> None:
+        """Forget an ended child."""
+        self._rss_at.pop(child.pid, None)
+
+
+def rss_bytes(pid: int) -> int:
+    """The resident memory of a process in bytes; 0 if it is gone."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

@@ -1,0 +1,217 @@
+"""What the units start tells systemd how it does, works under the hardening, and stops in time.
+
+systemd itself is not there: `units.started` gives the processes its socket, its variables and its restrictions.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from qworker.client import Client
+from qworker.codec import encode_call
+from qworker.connection import ConnectionFactory
+from qworker.queue import Queue
+from tests import servers
+from tests.deploy.units import UNITS, Manager, options, seconds, started
+
+pytestmark = pytest.mark.slow
+
+DAEMON, WORKER = UNITS
+INSTANCE = "shop.tasks"
+WATCHDOG_S = 2.0
+#: The grace time of the worker unit, and the one of these tests.
+GRACE_S, SHORT_GRACE = 25, "1s"
+
+APP = """
+import time
+
+from qworker import QWorker
+
+app = QWorker("shop")
+
+
+@app.task(queue="jobs")
+def quick():
+    pass
+
+
+@app.task(queue="jobs", time_limit=None)
+def endless():
+    while True:
+        time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[servers.Server]:
+    """A Valkey of the test's own, which may be stopped."""
+    with servers.start("valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def environ(server: servers.Server) -> dict[str, str]:
+    """The environment file of a unit."""
+    return {
+        "QWORKER_URL": server.url,
+        "QWORKER_NAMESPACE": "shop",
+        "QWORKER_METRICS_PORT": "0",
+        "QWORKER_PROCS": "1",
+    }
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of apps, with one in it; a short path, as it holds a socket too."""
+    folder = tmp_path_factory.mktemp("u")
+    (folder / "shop").mkdir()
+    (folder / "shop" / "tasks.py").write_text(APP)
+    return folder
+
+
+@pytest.fixture
+def queue(server: servers.Server) -> Iterator[Queue]:
+    """The queue of the app."""
+    with Client(ConnectionFactory(server.url), give_up_s=5) as client:
+        yield Queue(client, "shop", "jobs")
+
+
+def start_timeout(unit: str) -> int:
+    return seconds(dict(options(unit))["TimeoutStartSec"])
+
+
+def stop_timeout(unit: str) -> float:
+    """TimeoutStopSec, less what these tests take from the grace time."""
+    whole = seconds(dict(options(unit))["TimeoutStopSec"])
+    return whole if unit == DAEMON else whole - GRACE_S + seconds(SHORT_GRACE)
+
+
+def run_unit(unit: str, folder: Path, environ: dict[str, str]) -> Iterator[Manager]:
+    grace = "" if unit == DAEMON else SHORT_GRACE
+    with started(
+        unit, folder, environ, instance=INSTANCE, watchdog_s=WATCHDOG_S, grace=grace
+    ) as manager:
+        manager.wait_for(lambda: "READY=1" in manager.states, start_timeout(unit))
+        yield manager
+
+
+@pytest.fixture(params=UNITS)
+def unit(request: pytest.FixtureRequest) -> str:
+    """Each of the units."""
+    return str(request.param)
+
+
+@pytest.fixture
+def manager(unit: str, folder: Path, environ: dict[str, str]) -> Iterator[Manager]:
+    """A unit that has said that it is ready."""
+    yield from run_unit(unit, folder, environ)
+
+
+@pytest.fixture
+def worker(folder: Path, environ: dict[str, str]) -> Iterator[Manager]:
+    """The worker unit, ready."""
+    yield from run_unit(WORKER, folder, environ)
+
+
+def test_unit_is_ready_pings_and_stops(unit: str, manager: Manager) -> None:
+    """READY, WATCHDOG and STOPPING come in this order and from the main process alone; the exit code is 0."""
+    manager.wait_for(lambda: len(manager.at("WATCHDOG=1")) >= 4, 4 * WATCHDOG_S)
+    pinged = manager.at("WATCHDOG=1")
+    assert max(after - at for at, after in pairwise(pinged)) < WATCHDOG_S / 2
+    code, took_s = manager.stop(stop_timeout(unit))
+    assert code == 0
+    assert took_s < 3
+    (ready,), (stopping,) = manager.at("READY=1"), manager.at("STOPPING=1")
+    assert ready < pinged[-1] < stopping
+    assert {pid for _, pid, _ in manager.told} == {manager.process.pid}
+    assert set(manager.states) == {"READY=1", "WATCHDOG=1", "STOPPING=1"}
+
+
+def test_hardening_leaves_what_is_needed(worker: Manager, queue: Queue) -> None:
+    """Children start and handle messages under the system calls, families and files of the unit."""
+    queue.send(encode_call("quick", [], {}))
+    worker.wait_for(lambda: queue.inspect().stats.get("acked"), 10)
+    assert worker.events("metrics_served")
+    for event in ("metrics_not_served", "child_start_failed", "child_ended"):
+        assert worker.events(event) == []
+
+
+def test_handler_that_does_not_end_is_cut_off_in_time(worker: Manager, queue: Queue) -> None:
+    """After the grace time its message goes back, and the process ends before systemd would kill it."""
+    queue.send(encode_call("endless", [], {}))
+    worker.wait_for(lambda: queue.inspect().unacked, 10)
+    code, took_s = worker.stop(stop_timeout(WORKER))
+    assert (code, seconds(SHORT_GRACE) <= took_s) == (0, True)
+    left = queue.inspect()
+    assert (left.ready, left.unacked, left.stats.get("released")) == (1, 0, 1)
+
+
+def test_server_that_hangs_stops_neither_pings_nor_the_stop(
+    unit: str, manager: Manager, server: servers.Server
+) -> None:
+    """Without a server a unit stays alive, within the unit's WatchdogSec, and stops in time."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        frozen = manager.at("WATCHDOG=1")[-1]
+        watchdog_s = seconds(dict(options(unit))["WatchdogSec"])
+        manager.wait_for(lambda: manager.at("WATCHDOG=1")[-1] > frozen + 6, watchdog_s)
+        pinged = [at for at in manager.at("WATCHDOG=1") if at >= frozen]
+        longest_s = max(after - at for at, after in pairwise(pinged))
+        assert longest_s < watchdog_s / 3
+        code, _ = manager.stop(stop_timeout(unit))
+        assert code == 0
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_unit_starts_before_its_server(unit: str, folder: Path, environ: dict[str, str]) -> None:
+    """Ready means that it tries: the order in which hosts come up does not matter."""
+    nobody = {**environ, "QWORKER_URL": f"unix://{folder}/nobody"}
+    for manager in run_unit(unit, folder, nobody):
+        code, _ = manager.stop(stop_timeout(unit))
+        assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("unit", "wrong"),
+    [
+        (DAEMON, {"QWORKER_TICK": "soon"}),
+        (DAEMON, {"QWORKER_URL": "http://redis"}),
+        (WORKER, {"QWORKER_MAX_RSS": "1"}),
+    ],
+)
+def test_bad_configuration_is_not_tried_again(
+    unit: str, wrong: dict[str, str], folder: Path, environ: dict[str, str]
+) -> None:
+    """It ends with the code of RestartPreventExitStatus before it is ready."""
+    with started(unit, folder, {**environ, **wrong}, instance=INSTANCE) as manager:
+        code = manager.process.wait(10)
+        assert str(code) == dict(options(unit))["RestartPreventExitStatus"]
+        assert "READY=1" not in manager.states
+
+
+def test_server_that_may_lose_messages_is_refused(
+    folder: Path, environ: dict[str, str], server: servers.Server
+) -> None:
+    """With QWORKER_DURABILITY=strict the daemon never gets ready, and its code is none of the others."""
+    server.redis().config_set("appendonly", "no")
+    strict = {**environ, "QWORKER_DURABILITY": "strict"}
+    with started(DAEMON, folder, strict) as manager:
+        assert manager.process.wait(10) == 3
+        assert "READY=1" not in manager.states
+
+
+def test_app_that_cannot_be_imported_never_gets_ready(
+    folder: Path, environ: dict[str, str]
+) -> None:
+    """The start fails with a code that systemd tries again."""
+    with started(WORKER, folder, environ, instance="shop.nothing") as manager:
+        assert manager.process.wait(10) == 1
+        assert "there is no module 'shop.nothing'" in manager.log.read_text()
+        assert "READY=1" not in manager.states
