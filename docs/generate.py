@@ -16,11 +16,13 @@ from typing import Final
 from docs import sections
 from qworker.config import ClientOptions, DaemonOptions, LogOptions, RunOptions
 from qworker.options import QueueAttributes, SendOptions
+from qworker.scripts import load_script
 
-__all__ = ["REFERENCE", "main", "pages", "render"]
+__all__ = ["generated", "main"]
 
-REFERENCE: Final = Path(__file__).parent / "reference"
-_TEMPLATES: Final = Path(__file__).parent / "templates"
+_DOCS: Final = Path(__file__).parent
+#: Scripts that a producer or consumer in another language needs.
+_PUBLISHED: Final = ("send", "settle_receive", "settle", "extend", "split")
 _NOTE: Final = "<!-- Written by `python -m docs.generate` from docs/templates and the code. -->\n\n"
 _TOKEN: Final = re.compile(r"\{\{ (.+?) \}\}")
 
@@ -48,28 +50,28 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the pages, or with --check name those that are stale. Returns the exit code."""
-    stale = [name for name in pages() if _read(REFERENCE / name) != render(name)]
+    """Write the files, or with --check name those that are stale. Returns the exit code."""
+    stale = [name for name, text in generated().items() if _read(_DOCS / name) != text]
     if "--check" in arguments:
         for name in stale:
-            sys.stderr.write(f"docs/reference/{name} is stale: run python -m docs.generate\n")
+            sys.stderr.write(f"docs/{name} is stale: run python -m docs.generate\n")
         return 3 if stale else 0
-    REFERENCE.mkdir(exist_ok=True)
     for name in stale:
-        (REFERENCE / name).write_text(render(name), encoding="utf-8")
-        sys.stderr.write(f"wrote docs/reference/{name}\n")
+        (_DOCS / name).parent.mkdir(exist_ok=True)
+        (_DOCS / name).write_text(generated()[name], encoding="utf-8")
+        sys.stderr.write(f"wrote docs/{name}\n")
     return 0
 
 
-def pages() -> list[str]:
-    """Name the pages."""
-    return sorted(path.name for path in _TEMPLATES.glob("*.md"))
-
-
-def render(name: str) -> str:
-    """Return the text of a page."""
-    template = (_TEMPLATES / name).read_text("utf-8")
-    return _NOTE + _TOKEN.sub(lambda match: SECTIONS[match[1]]().strip(), template)
+def generated() -> dict[str, str]:
+    """Return the generated files: path below docs → text."""
+    pages = {
+        f"reference/{path.name}": _NOTE
+        + _TOKEN.sub(lambda match: SECTIONS[match[1]]().strip(), path.read_text("utf-8"))
+        for path in sorted((_DOCS / "templates").glob("*.md"))
+    }
+    scripts = {f"scripts/{name}.lua": load_script(name).source.decode() for name in _PUBLISHED}
+    return pages | scripts
 
 
 def _read(path: Path) -> str:

@@ -78,6 +78,16 @@ class Outcomes:
             error,
         )
 
+    def crash(
+        self,
+        index: int | str,
+        *,
+        max_receives: int | None = None,
+        error: tuple[str, str] = ("", ""),
+    ) -> None:
+        """Count a failure that ended the worker; the message is delivered alone from now on, or is dead."""
+        self._add("c", index, b="" if max_receives is None else max_receives, error=error)
+
     def release(self, index: int | str, delay_ms: int = 0) -> None:
         """Give a message back uncounted, to the head of ready; index '*' gives back all that is left."""
         self._add("r", index, delay_ms)

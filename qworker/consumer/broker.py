@@ -91,7 +91,7 @@ class Broker:
     # -- the loop ------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until told to stop (or, in a burst, until nothing is ready) and everything in hand has ended."""
+        """Work until told to stop (or, in a burst, until nothing is ready) and everything in hand has ended; once."""
         try:
             while not (self.stopping and self._is_over()):
                 self._turn()
@@ -101,6 +101,9 @@ class Broker:
             # What still runs may end: its marks on the board tell the supervisor how.
             while self._board.running():
                 self._notifier.sleep(_LOOK_S)
+        finally:
+            self._fetcher.close()
+            self._notifier.close()
 
     def stop(self, why: str) -> None:
         """Take nothing new; `run` returns when what runs has ended. May be called from any thread."""

@@ -17,6 +17,7 @@ import structlog
 
 from qworker.consumer.batches import arun_group, run_group
 from qworker.consumer.crash import named
+from qworker.consumer.failure import failure_text, name_of
 from qworker.consumer.runner import LOST, TIME_LIMIT
 
 if TYPE_CHECKING:
@@ -163,8 +164,12 @@ class Loop:
             # A handler may stop the loop, and SystemExit of a task that it left behind ends it as well.
             try:
                 loop.run_forever()
-            except BaseException:  # noqa: BLE001
-                _log.exception("event_loop_left")
+            except BaseException as error:  # noqa: BLE001
+                _log.error("event_loop_left", error=name_of(error), exception=failure_text(error))
+        for worker in self._workers:
+            worker.cancel()
+        loop.run_until_complete(asyncio.gather(*self._workers, return_exceptions=True))
+        loop.close()
 
     def _wake(self) -> None:
         wanted = len(self._work)
@@ -188,6 +193,8 @@ class Loop:
                 if done:
                     self._notify()
                 await self._woken(task)
+                if self._stopped:
+                    return
             each = work.popleft()
             self._running[slot] = each
             for delivery in each if isinstance(each, list) else (each,):

@@ -335,6 +335,11 @@ class Fetcher:
         self._wait = None
         self.take_fetch()
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._link.forget()
+        self._wait_link.forget()
+
 
 def _as_it_is(reply: Any) -> Any:
     return reply

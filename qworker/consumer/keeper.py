@@ -235,7 +235,7 @@ def _blame(
         outcomes.release(index)
     elif message in death.accused or running == 1:
         limit = death.accused.get(message)
-        outcomes.nack(index, _CRASH_DELAY_MS, max_receives=limit, error=death.error)
+        outcomes.crash(index, max_receives=limit, error=death.error)
     elif death.accused:
         outcomes.release(index)
     else:

@@ -27,8 +27,8 @@ class Notifier:
         self._sleeping = False
         try:
             self._writer.send(b"!")
-        except BlockingIOError:
-            return  # it is being woken already
+        except OSError:
+            return  # it is being woken already, or has closed
 
     def going_to_sleep(self) -> None:
         """Say that a wake is needed from now on; look once more for work before `sleep`."""
@@ -45,6 +45,11 @@ class Notifier:
         if self._reader.fileno() in ready:
             self._forget()
         return ready
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        self._reader.close()
+        self._writer.close()
 
     def _forget(self) -> None:
         try:

@@ -28,7 +28,7 @@ _MERCY_S: Final = 0.5
 
 
 class ChildProcess:
-    """A started child; raises `OSError` where none can be. `stopping` says why it was asked to end, '' if it was not."""
+    """A started child; raises `OSError` where none can be. `stopping`: why it was asked to end, or ''."""
 
     def __init__(self, config: ChildConfig, slots: int) -> None:
         self.number = config.number

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from qworker.commands import upkeep
+from qworker.consumer.assembly import assemble, slots_for
 from qworker.consumer.board import Board
-from qworker.consumer.child import build_broker, slots_for
 from qworker.consumer.control import ControlFlow
+from qworker.consumer.executors import Loop
 from qworker.consumer.manifest import ChildConfig
+from qworker.consumer.middleware import Middleware
 from qworker.daemon.reaper import Reaper
 from qworker.durations import format_ms
 from qworker.errors import InvalidOptionError
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from qworker.app import QWorker
     from qworker.commands.upkeep import Inspection
     from qworker.consumer.broker import Broker
+    from qworker.consumer.context import Context
 
 __all__ = ["Drained", "drain"]
 
@@ -101,7 +104,7 @@ def drain(
 
 def _burst(app: QWorker, chosen: Sequence[QueueKeys], most: int, watch: _Watch) -> int:
     """Run what is ready, `most` deliveries at most, with the broker of a worker; returns how many handlers ran."""
-    slots = slots_for(True, True, 1)
+    slots = slots_for(1)
     board = Board.create(slots)
     config = ChildConfig(
         app="",
@@ -121,13 +124,30 @@ def _burst(app: QWorker, chosen: Sequence[QueueKeys], most: int, watch: _Watch) 
         log_format="auto",
         log_level="warning",
     )
-    watch.broker = broker = build_broker(app, config.queues, board, config)
+    watch.broker = broker = assemble(app, config.queues, board, config)
     try:
         broker.run()
         return board.handled
     finally:
         watch.broker = None
+        _dismantle(broker)
         board.close()
+
+
+def _dismantle(broker: Broker) -> None:
+    """Close what the end of its process closes for a worker: sockets, and the loop of async handlers."""
+    for executor in broker._executors:
+        if isinstance(executor, Loop):
+            loop = executor._loop
+            while loop.is_running():
+                time.sleep(0.001)
+            for worker in executor._workers:
+                worker.cancel()
+            loop.run_until_complete(asyncio.gather(*executor._workers, return_exceptions=True))
+            loop.close()
+    broker._link.drop()
+    broker._notifier._reader.close()
+    broker._notifier._writer.close()
 
 
 def _reap(app: QWorker) -> None:
@@ -143,84 +163,38 @@ def _reap(app: QWorker) -> None:
 # -- watching ----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Watch:
-    """What handlers raised, and the broker that is to stop at the first of it."""
+class _Watch(Middleware):
+    """Hears what handlers raise, and stops the broker at the first error if that is to be raised."""
 
-    raises: bool
-    errors: list[BaseException] = field(default_factory=list)
-    broker: Broker | None = None
+    def __init__(self, *, raises: bool) -> None:
+        self.raises = raises
+        self.errors: list[BaseException] = []
+        self.broker: Broker | None = None
 
-    def note(self, error: BaseException) -> None:
-        if isinstance(error, ControlFlow):
+    def after(self, context: Context, outcome: str, error: BaseException | None) -> None:
+        """Note an error; control flow is none."""
+        if error is None or isinstance(error, ControlFlow):
             return
+        if any(error is known for known in self.errors):
+            return  # what a batch handler raises is the end of each of its messages
         self.errors.append(error)
         if self.raises and self.broker is not None:
             self.broker.stop("error")
 
 
-#: Whether a handler runs here already: what it calls as a function fails as a part of it.
-_inside: ContextVar[bool] = ContextVar("qworker_testing_inside", default=False)
-
-
 @contextmanager
 def _watched(app: QWorker, watch: _Watch) -> Iterator[None]:
-    """Let every handler of the app tell what it raises, and no batch wait to fill up."""
-    before = {task: (task.function, task.task_options) for task in app.tasks.values()}
+    """Let the app's handlers be heard, and no batch wait to fill up."""
+    options = {task: task.task_options for task in app.tasks.values()}
+    app.middleware.insert(0, watch)
     try:
-        for task, (function, options) in before.items():
-            task.function = (_told_async if task.is_async else _told)(function, watch)
-            task.task_options = dataclasses.replace(options, max_wait_ms=0)
+        for task, given in options.items():
+            task.task_options = dataclasses.replace(given, max_wait_ms=0)
         yield
     finally:
-        for task, (function, options) in before.items():
-            task.function, task.task_options = function, options
-
-
-def _told(function: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if _inside.get():
-            return function(*args, **kwargs)
-        token = _inside.set(True)
-        try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            watch.note(error)
-            raise
-        finally:
-            _inside.reset(token)
-        _note_results(result, watch)
-        return result
-
-    return run
-
-
-def _told_async(function: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
-    @functools.wraps(function)
-    async def run(*args: Any, **kwargs: Any) -> Any:
-        if _inside.get():
-            return await function(*args, **kwargs)
-        token = _inside.set(True)
-        try:
-            result = await function(*args, **kwargs)
-        except BaseException as error:
-            watch.note(error)
-            raise
-        finally:
-            _inside.reset(token)
-        _note_results(result, watch)
-        return result
-
-    return run
-
-
-def _note_results(results: object, watch: _Watch) -> None:
-    """Note the errors that a batch handler returned for single messages."""
-    if isinstance(results, list):
-        for result in results:
-            if isinstance(result, BaseException):
-                watch.note(result)
+        app.middleware.remove(watch)
+        for task, given in options.items():
+            task.task_options = given
 
 
 # -- looking -----------------------------------------------------------------------------------

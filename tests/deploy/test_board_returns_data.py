@@ -30,6 +30,7 @@ from tests.deploy import queries
 from tests.deploy.checkers import program, run
 from tests.deploy.surface import METRICS
 from tests.deploy.test_grafana import CHARTS, expressions
+from tests.deploy.test_kubernetes import the
 from tests.deploy.test_prometheus import RULES
 
 pytestmark = pytest.mark.slow
@@ -243,6 +244,12 @@ def test_every_operand_of_an_alert_finds_data(site: Site) -> None:
     operands = [vector for rule in RULES for vector in queries.vectors(rule["expr"])]
     assert len(operands) > len(RULES)
     assert site.empty(operands) == []
+
+
+def test_scaling_finds_data(site: Site) -> None:
+    """The autoscaler gets a number from the one query that it asks."""
+    (trigger,) = the("ScaledObject", "qworker-consumers")["spec"]["triggers"]
+    assert site.empty([trigger["metadata"]["query"]]) == []
 
 
 def test_a_query_without_data_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

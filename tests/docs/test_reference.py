@@ -1,17 +1,35 @@
-"""The reference pages are what the code says now."""
+"""The generated pages and scripts are what the code says now."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from docs import generate
 
-
-@pytest.mark.parametrize("name", generate.pages())
-def test_a_reference_page_is_fresh(name):
-    written = (generate.REFERENCE / name).read_text("utf-8")
-    assert written == generate.render(name), "run python -m docs.generate"
+DOCS = Path(generate.__file__).parent
+GENERATED = generate.generated()
 
 
-def test_every_reference_page_has_a_writer():
-    assert {path.name for path in generate.REFERENCE.iterdir()} == set(generate.pages())
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_file_is_fresh(name):
+    assert (DOCS / name).read_text("utf-8") == GENERATED[name], "run python -m docs.generate"
+
+
+def test_nothing_lies_beside_what_is_generated():
+    found = {
+        str(path.relative_to(DOCS)) for name in ("reference", "scripts") for path in (DOCS / name).iterdir()
+    }
+    assert found == set(GENERATED)
+
+
+def test_a_stale_file_is_named_and_written_anew(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(generate, "_DOCS", tmp_path)
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "errors.md").write_text("# Errors\n\n{{ tree }}\n")
+    assert generate.main(["--check"]) == 3
+    assert "docs/reference/errors.md is stale: run python -m docs.generate" in capsys.readouterr().err
+    assert generate.main([]) == 0
+    assert "QworkerError" in (tmp_path / "reference" / "errors.md").read_text()
+    assert generate.main(["--check"]) == 0

@@ -391,6 +391,17 @@ def test_release_of_all_that_is_left(engine_drive: Drive) -> None:
     }
 
 
+def test_stale_outcomes_are_counted_beside_a_release_of_all(drive: Drive) -> None:
+    """How many unnamed messages a call settles as well does not hide the stale ones."""
+    outcomes = received(drive, "a", "b", "c")
+    outcomes.acks = [7]
+    outcomes.nack(8, 0)
+    outcomes.release("*")
+    settled = drive.settle(outcomes)
+    assert (settled.per_lease, settled.counted) == ((3,), (False, False))
+    assert drive.stats("stale", "released") == {"stale": 2, "released": 3}
+
+
 def test_release_of_a_lease_that_is_gone_is_nothing(drive: Drive) -> None:
     """Releasing all of nothing counts nothing."""
     outcomes = Outcomes("gone")
@@ -455,6 +466,20 @@ def test_death_in_company_is_shared(drive: Drive) -> None:
         "suspect": [own("b", receives=1, shared=2)],
     }
     assert drive.stats("timeouts") == {"timeouts": 3}
+
+
+def test_message_that_killed_its_worker_is_delivered_alone_next(drive: Drive) -> None:
+    """It is counted like a nack and waits among the suspects, or is dead at max receives."""
+    drive.redis.rpush(drive.keys.ready[0], own("a"), own("b", nacks=2), own("c"))
+    drive.redis.hset(drive.keys.meta, "max_receives", 3)
+    drive.receive("L", 3)
+    outcomes = Outcomes("L")
+    outcomes.crash(1)
+    outcomes.crash(2, error=("WorkerDiedError", "signal 11"))
+    drive.settle(outcomes)
+    assert drive.state("ready", "suspect", "delayed") == {"suspect": [own("a", receives=1, nacks=1)]}
+    assert dead(drive) == [(own("b", receives=1, nacks=3), "max_receives")]
+    assert drive.stats("nacked") == {"nacked": 2}
 
 
 # -- other ends -----------------------------------------------------------------------------------

@@ -282,10 +282,9 @@ class Model:
                 held.clear()
             self._forget_if_empty(end.lease)
             settled = before - len(held)
-            asked = len(end.uniques) + len(end.acks) + sum(o.index != "*" for o in end.others)
             self.stats["unacked"] -= settled
-            self.stats["stale"] += max(0, asked - settled)
             per_lease.append(settled)
+        self.stats["stale"] += counted.count(False)
         self._settle_rung = rung
         return per_lease, counted
 

@@ -5,13 +5,15 @@
 --   others   n, then n × (kind, index, a, b, c, class, error)
 --     n nack      a delay ms, b max receives of the task or '', c first received ms or ''
 --                                                                 counted; dead at max receives
+--     c crashed    b and c as of a nack                        its worker died of it: counted, then
+--                                                                 delivered alone; dead at max receives
 --     r release   a delay ms; index '*' means all that is left    not counted, to the head
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
 --     d discard   -                                               done, by the handler's wish
 --     e expired   -                                               done, its time to live is over
 
-local KINDS = 'nrsbde'
+local KINDS = 'ncrsbde'
 local MAX_OUTCOMES = 10000
 
 local function read_outcomes(at)
@@ -128,6 +130,8 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       bury(back, 'max_receives', other.class, other.words, now, amounts)
       free_unique_of(back)
       add('stored', -1)
+    elseif other.kind == 'c' then
+      table.insert(to.suspects, back)
     elseif other.delay_ms > 0 then
       redis.call('ZADD', delayed, text(math.min(now + other.delay_ms, MAX_MS)), back)
     else
@@ -141,8 +145,8 @@ end
 local function settle(leases, attributes, results, now, amounts)
   local settled, rung = {}, 0
   for l, lease in ipairs(leases) do
-    local asked = #lease.acks + #lease.uniques
     local held = settle_ack(lease, results, amounts)
+    local stale = #lease.acks + #lease.uniques - held
     local to, gone, moved = places(attributes.levels), {}, {}
     -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them.
     local function move(other, index, item)
@@ -156,9 +160,8 @@ local function settle(leases, attributes, results, now, amounts)
           if not moved[entry[3]] then move(other, entry[3], entry[2]) end
         end
       else
-        asked = asked + 1
         local item = not moved[other.index] and redis.call('HGET', lease.key, other.index)
-        if item then move(other, other.index, item) end
+        if item then move(other, other.index, item) else stale = stale + 1 end
         if results then results[#results + 1] = item and 1 or 0 end
       end
     end
@@ -167,7 +170,7 @@ local function settle(leases, attributes, results, now, amounts)
     if lease.all then held = held + ack_rest(lease, amounts) end
     if redis.call('EXISTS', lease.key) == 0 then redis.call('ZREM', unacked, lease.id) end
     amounts.unacked = (amounts.unacked or 0) - held
-    if asked > held then amounts.stale = (amounts.stale or 0) + asked - held end
+    amounts.stale = (amounts.stale or 0) + stale
     settled[l] = held
   end
   return settled, rung

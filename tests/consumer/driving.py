@@ -1,0 +1,130 @@
+"""Driving a child's broker inside the test's own process: no supervisor, no exec, the same code.
+
+    drain(app)                      # receive and handle until nothing is ready
+    with running(app) as child:     # a broker in a thread until the block ends
+        child.board, child.broker
+
+What needs processes (crashes, signals, time limits of sync handlers) is in `workers.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from qworker import QWorker
+from qworker.commands import upkeep
+from qworker.consumer.assembly import assemble, queues_of, slots_for
+from qworker.consumer.board import Board
+from qworker.consumer.broker import Broker
+from qworker.consumer.manifest import ChildConfig
+from qworker.queue import Queue
+from qworker.url import ServerURL
+
+__all__ = ["Child", "config_of", "drain", "history_of", "make_due", "running", "until"]
+
+#: No condition of a test takes longer than this, on any machine.
+DEADLINE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Child:
+    """A broker at work in a thread, and its board."""
+
+    broker: Broker
+    board: Board
+
+
+def config_of(app: QWorker, **given: Any) -> ChildConfig:
+    """Configure a child of `app`: one handler at a time if sync, a hundred if async."""
+    plain = ChildConfig(
+        app="test",
+        url=ServerURL.parse(app.url),
+        number=0,
+        board=-1,
+        control=-1,
+        slots=slots_for(given.get("concurrency", 0)),
+        concurrency=0,
+        queues=[],
+        weights={},
+        burst=False,
+        max_messages=0,
+        max_batch=0,
+        visibility_ms=None,
+        takes_suspects=True,
+        log_format="json",
+        log_level="info",
+    )
+    return msgspec.structs.replace(plain, **given)
+
+
+def _make(app: QWorker, given: dict[str, Any]) -> Child:
+    config = config_of(app, **given)
+    board = Board.create(config.slots)
+    return Child(assemble(app, queues_of(app, config), board, config), board)
+
+
+def drain(app: QWorker, **config: Any) -> Board:
+    """Handle what is ready and return the board."""
+    child = _make(app, {"burst": True, **config})
+    try:
+        child.broker.run()
+    finally:
+        child.board.close()
+    return child.board
+
+
+@contextmanager
+def running(app: QWorker, **config: Any) -> Iterator[Child]:
+    """Run a broker until the block ends; what it raises, the block raises."""
+    child = _make(app, config)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            child.broker.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield child
+    finally:
+        child.broker.stop("test")
+        thread.join(DEADLINE_S)
+        child.board.close()
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+    """Wait until a condition holds; fail at the deadline."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.005)
+
+
+def make_due(queue: Queue) -> None:
+    """Move all delayed messages to ready, whenever they are due."""
+    redis = queue._client.factory.redis()
+    try:
+        for item, _ in redis.zrange(queue.keys.delayed, 0, -1, withscores=True):
+            redis.zadd(queue.keys.delayed, {item: 1})
+    finally:
+        redis.close()
+    queue._client.execute(upkeep.promote(queue.keys))
+
+
+def history_of(queue: Queue) -> dict[str, int]:
+    """The counters of a queue that are not 0, without the reaper's times."""
+    stats = queue.inspect().stats
+    return {name: number for name, number in sorted(stats.items()) if number and "_ms" not in name}

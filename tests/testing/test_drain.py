@@ -1,0 +1,322 @@
+"""`drain`: messages run in this process as a worker would run them, until nothing is left."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from qworker import (
+    Bury,
+    Discard,
+    InvalidOptionError,
+    LetExpire,
+    Middleware,
+    QueueAttributes,
+    Release,
+    Retry,
+    current,
+)
+from qworker.durations import duration_ms
+from qworker.testing import advance, drain
+
+
+def test_what_was_sent_is_handled_here_and_in_order(app):
+    seen = []
+
+    @app.task
+    def greet(name: str) -> None:
+        seen.append((name, threading.current_thread()))
+
+    for name in "abc":
+        greet.send(name)
+    assert drain(app).handled == 3
+    assert seen == [(name, threading.current_thread()) for name in "abc"]
+    assert drain(app).handled == 0
+
+
+def test_messages_that_handlers_send_are_handled_too(app):
+    done = []
+
+    @app.task(queue="second")
+    def second(number: int) -> None:
+        done.append(number)
+
+    @app.task(queue="first")
+    def first(number: int) -> None:
+        second.send(number + 1)
+
+    first.send(1)
+    assert drain(app).handled == 2
+    assert done == [2]
+
+
+def test_an_error_of_a_handler_is_raised_as_it_was(app):
+    @app.task
+    def fail() -> None:
+        raise KeyError("here")
+
+    fail.send()
+    with pytest.raises(KeyError, match="here") as raised:
+        drain(app)
+    assert raised.traceback[-1].name == "fail"
+    assert app.queue("default").inspect().stats["nacked"] == 1
+
+
+def test_nothing_runs_after_an_error_that_is_raised(app):
+    ran = []
+
+    @app.task
+    def fail(number: int) -> None:
+        ran.append(number)
+        raise ValueError(number)
+
+    fail.send_many(fail.call(number) for number in range(3))
+    with pytest.raises(ValueError, match="0"):
+        drain(app)
+    assert ran == [0]
+    assert app.queue("default").inspect().ready == 2
+
+
+def test_collected_errors_come_with_every_retry_until_the_message_is_dead(app):
+    @app.task(max_receives=3, retry=Retry.intervals("10s", "1m"))
+    def fail() -> None:
+        raise ValueError("always")
+
+    fail.send()
+    drained = drain(app, errors="collect")
+    assert (drained.handled, drained.failed, len(drained.dead), drained.left) == (0, 3, 1, 0)
+    assert [str(error) for error in drained.errors] == ["always"] * 3
+    assert drained.dead[0].reason == "max_receives"
+    assert drained.dead[0].error_class == "ValueError"
+    assert 69_000 < _ms(drained.waited) <= 70_000
+
+
+def test_a_handler_that_succeeds_at_the_second_try_is_failed_once_and_handled_once(app):
+    attempts = []
+
+    @app.task
+    def flaky() -> None:
+        attempts.append(current().attempt)
+        if len(attempts) == 1:
+            raise OSError
+
+    flaky.send()
+    drained = drain(app, errors="collect")
+    assert (drained.handled, drained.failed, attempts) == (1, 1, [1, 2])
+
+
+def test_control_flow_is_no_error(app):
+    turns = []
+
+    @app.task(retry=Retry.fixed("1s"))
+    def turn(number: int) -> None:
+        turns.append(number)
+        if turns.count(number) == 1:
+            raise (Retry("5s"), Discard("enough"), Bury("bad"), Release("1m"))[number]
+
+    turn.send_many(turn.call(number) for number in range(4))
+    drained = drain(app)
+    assert turns == [0, 1, 2, 3, 0, 3]
+    assert (drained.handled, drained.failed, drained.discarded, drained.released) == (2, 1, 1, 1)
+    assert [letter.reason for letter in drained.dead] == ["rejected"]
+    assert drained.errors == []
+
+
+def test_delayed_messages_stay_when_they_are_not_wanted(app):
+    @app.task
+    def later() -> None: ...
+
+    later.send_later("10m")
+    later.send()
+    drained = drain(app, include_delayed=False)
+    assert (drained.handled, drained.left, drained.waited) == (1, 1, "0s")
+
+
+def test_delayed_messages_run_in_the_order_of_their_due_times_over_all_queues(app):
+    order = []
+
+    @app.task(queue="a")
+    def one(name: str) -> None:
+        order.append(name)
+
+    @app.task(queue="b")
+    def two(name: str) -> None:
+        order.append(name)
+
+    one.send_later("30m", "a30")
+    two.send_later("10m", "b10")
+    one.send_later("20m", "a20")
+    drained = drain(app)
+    assert order == ["b10", "a20", "a30"]
+    assert 29 * 60_000 < _ms(drained.waited) <= 30 * 60_000
+
+
+def test_only_the_named_queues_are_drained(app):
+    @app.task(queue="a")
+    def one() -> None: ...
+
+    @app.task(queue="b")
+    def two() -> None: ...
+
+    one.send()
+    two.send()
+    assert drain(app, queues=["b"]).handled == 1
+    assert app.queue("a").inspect().ready == 1
+
+
+def test_a_handler_that_sends_itself_ends_at_max_messages(app):
+    @app.task
+    def again() -> None:
+        again.send()
+
+    again.send()
+    drained = drain(app, max_messages=7)
+    assert (drained.handled, drained.left) == (7, 1)
+
+
+def test_a_batch_handler_gets_what_there_is_without_waiting(app):
+    batches = []
+
+    @app.task(batch=4, max_wait="1m")
+    def add(numbers: list[int]) -> list[Exception | None]:
+        batches.append(numbers)
+        return [ValueError(n) if n == 5 and len(batches) < 3 else None for n in numbers]
+
+    add.send_many(add.call(n) for n in range(6))
+    drained = drain(app, errors="collect")
+    assert sorted(map(len, batches)) == [1, 2, 4]
+    assert (drained.handled, drained.failed) == (6, 1)
+    assert [str(error) for error in drained.errors] == ["5"]
+
+
+def test_an_error_of_a_whole_batch_is_noted_once(app):
+    @app.task(batch=3, max_receives=1)
+    def fail(numbers: list[int]) -> None:
+        raise ValueError("all of them")
+
+    fail.send_many(fail.call(n) for n in range(3))
+    drained = drain(app, errors="collect")
+    assert len(drained.dead) == 3
+    assert len(drained.errors) == 1
+
+
+def test_async_handlers_run_on_a_loop(app):
+    threads = set()
+
+    @app.task
+    async def greet(name: str) -> None:
+        threads.add(threading.current_thread())
+
+    @app.task
+    async def fail() -> None:
+        raise KeyError
+
+    greet.send("a")
+    greet.send("b")
+    assert drain(app).handled == 2
+    assert threads != {threading.current_thread()}
+    fail.send()
+    with pytest.raises(KeyError):
+        drain(app)
+
+
+def test_sync_and_async_handlers_of_one_app_both_run(app):
+    @app.task
+    def one() -> None: ...
+
+    @app.task
+    async def two() -> None: ...
+
+    one.send()
+    two.send()
+    assert drain(app).handled == 2
+
+
+def test_bad_arguments_and_foreign_items_are_dead_with_their_reason(app):
+    @app.task(queue="q")
+    def greet(name: str) -> None: ...
+
+    app.queue("q").send({"task": "greet", "args": [42]})
+    with app.client.factory.redis() as redis:
+        redis.rpush(app.queue("q").keys.ready[0], "hello")
+    assert sorted(letter.reason for letter in drain(app).dead) == ["bad_arguments", "foreign"]
+
+
+def test_the_dead_of_before_are_not_told_again(app):
+    @app.task
+    def bad() -> None:
+        raise Bury("no")
+
+    bad.send()
+    assert len(drain(app).dead) == 1
+    bad.send()
+    assert len(drain(app).dead) == 1
+    assert app.queue("default").inspect().dead == 2
+
+
+def test_middleware_of_the_app_runs_and_that_of_the_drain_is_gone_afterwards(app):
+    told = []
+
+    class Told(Middleware):
+        def after(self, context, outcome, error):
+            told.append((context.task, outcome))
+
+    app.use(Told())
+
+    @app.task(batch=2, max_wait="5s")
+    def many(numbers: list[int]) -> None: ...
+
+    many.send(1)
+    options = many.task_options
+    drain(app)
+    assert told == [("many", "acked")]
+    assert len(app.middleware) == 1
+    assert many.task_options == options
+
+
+def test_attributes_of_the_queue_count(app):
+    app.queue("default").configure(QueueAttributes(max_receives=2))
+
+    @app.task
+    def fail() -> None:
+        raise ValueError
+
+    fail.send()
+    assert drain(app, errors="collect").failed == 2
+
+
+def test_a_message_that_is_let_expire_comes_back_when_its_time_has_passed(app):
+    counts = []
+
+    @app.task
+    def wait() -> None:
+        counts.append((current().receive_count, current().timeouts))
+        if len(counts) == 1:
+            raise LetExpire
+
+    wait.send()
+    assert drain(app).handled == 0
+    advance(app, "29s")
+    assert drain(app).handled == 0
+    advance(app, "2s")
+    assert drain(app).handled == 1
+    assert counts == [(1, 0), (2, 1)]
+
+
+def test_wrong_words_are_refused(app):
+    @app.task
+    def greet() -> None: ...
+
+    with pytest.raises(InvalidOptionError, match="no task is on queue 'other'"):
+        drain(app, queues=["other"])
+    with pytest.raises(InvalidOptionError, match="write 'raise' or 'collect'"):
+        drain(app, errors="ignore")
+
+
+def test_an_app_without_tasks_has_nothing_to_drain(app):
+    assert drain(app).handled == 0
+
+
+def _ms(text: str) -> int:
+    return duration_ms(text, "waited")
