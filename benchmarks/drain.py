@@ -21,7 +21,8 @@ from qworker.store import PrivateStore
 __all__ = ["drain"]
 
 _PAD = "x" * 56
-_FLOOR = "redis-py LPOP 100, no acks"
+_FLOOR = "redis-py LPOP 100, json.loads"
+_TYPED_FLOOR = "redis-py LPOP 100, msgspec"
 
 
 def drain(
@@ -36,7 +37,10 @@ def drain(
                 "at least once",
                 lambda: _qworker(store.url, chosen, f"benchmarks.apps:{name}", messages, procs),
             ),
-            Contender(_FLOOR, "none", lambda: _floor(store.url, messages)),
+            Contender(_FLOOR, "none: no acks", lambda: _floor(store.url, messages, "json")),
+            Contender(
+                _TYPED_FLOOR, "none: no acks", lambda: _floor(store.url, messages, "msgspec")
+            ),
         ]
         run_rounds(contenders, rounds, say)
         return {
@@ -49,6 +53,7 @@ def drain(
             "environment": environment(),
             "rows": table(contenders, _FLOOR),
             "ratio": round(contenders[0].median / contenders[1].median, 3),
+            "ratio_to_msgspec": round(contenders[0].median / contenders[2].median, 3),
         }
 
 
@@ -107,7 +112,7 @@ def _worker(
         process.wait()
 
 
-def _floor(url: str, messages: int) -> float:
+def _floor(url: str, messages: int, decoder: str) -> float:
     task = app.tasks["noop"]
     redis = ConnectionFactory(url).redis()
     body = task.signature.encode((1, _PAD), {})
@@ -115,7 +120,7 @@ def _floor(url: str, messages: int) -> float:
         redis.rpush("floor", *[body] * min(1000, messages - first))
     redis.close()
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.floor", url, "floor", str(messages)],
+        [sys.executable, "-m", "benchmarks.floor", url, "floor", str(messages), decoder],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 import click
@@ -15,8 +14,10 @@ from prometheus_client.core import Metric
 
 from qworker import errors
 from qworker.cli.main import SECTIONS, cli
-from qworker.consumer.manifest import Manifest, TaskEntry
-from qworker.consumer.supervisor import ChildExits
+from qworker.config import LogOptions, RunOptions
+from qworker.connection import ConnectionFactory
+from qworker.consumer.counters import OUTCOMES
+from qworker.consumer.supervisor import Supervisor
 from qworker.consumer.telemetry import ChildrenCollector
 from qworker.daemon.gauges import QueueCollector, ReaperMetrics
 from qworker.fields import Options, kinds_of
@@ -39,9 +40,6 @@ __all__ = [
 
 _LUA: Final = Path(__file__).parent.parent / "qworker" / "lua"
 _WIDTH: Final = 100
-#: Outcomes of a task as the board counts them, and the buckets of its two histograms with their sum.
-_OUTCOMES: Final = 6
-_BUCKETS: Final = 21
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -104,42 +102,32 @@ def reaper_metrics() -> str:
     """Write what a reaper exports of itself."""
     registry = CollectorRegistry()
     ReaperMetrics(registry).server("valkey", "9.1.2", durable=True)
-    return _metrics(registry.collect())
+    # A metric without samples yet does not show its labels; what collects it knows them.
+    declared = {
+        name: list(getattr(collector, "_labelnames", ()))
+        for name, collector in registry._names_to_collectors.items()
+    }
+    return _metrics(registry.collect(), declared)
 
 
 def worker_metrics() -> str:
     """Write what a supervisor exports of its children."""
-    return _metrics(ChildrenCollector(_supervisor()).collect())
+    # One that is never started, and so knows no task: its metrics have their names and labels all the same.
+    supervisor = Supervisor("", ConnectionFactory("redis://"), RunOptions(), LogOptions())
+    return _metrics(ChildrenCollector(supervisor).collect())
 
 
 def outcomes() -> str:
     """Name the outcomes of a handled message."""
-    found = {
-        sample.labels["outcome"]: None
-        for metric in ChildrenCollector(_supervisor()).collect()
-        for sample in metric.samples
-        if "outcome" in sample.labels
-    }
-    return ", ".join(f"`{name}`" for name in found)
+    return ", ".join(f"`{name}`" for name in OUTCOMES)
 
 
-def _supervisor() -> Any:
-    """What a collector reads of a supervisor that has one task and no children."""
-    row = [0.0] * _BUCKETS
-    return SimpleNamespace(
-        manifest=Manifest(tasks=[TaskEntry("send_email", "emails", False, None, 0)]),
-        counts=lambda: {"send_email": [[0.0] * _OUTCOMES, row, row]},
-        children=[],
-        exits=ChildExits(),
-        keeper=SimpleNamespace(extended=0, lost=0),
-    )
-
-
-def _metrics(metrics: Iterable[Metric]) -> str:
+def _metrics(metrics: Iterable[Metric], declared: Mapping[str, list[str]] | None = None) -> str:
     rows = []
     for metric in sorted(metrics, key=lambda each: each.name):
         name = metric.name + ("_total" if metric.type == "counter" else "")
-        rows.append((f"`{name}`", metric.type, ", ".join(_labels(metric)), metric.documentation))
+        labels = (declared or {}).get(metric.name) or _labels(metric)
+        rows.append((f"`{name}`", metric.type, ", ".join(labels), metric.documentation))
     return table(("Metric", "Type", "Labels", "What it says"), rows)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from qworker.client import Client
+from qworker.commands import Command
 from qworker.commands.receiving import Outcomes, extend, settle, settle_receive, split
 from qworker.commands.scheduling import fire
 from qworker.commands.sending import NewMessage, send
@@ -303,6 +304,4 @@ def test_every_script_runs_by_the_clock_of_the_server(
 
 
 def _time() -> Any:
-    from qworker.commands import Command
-
     return Command(None, (), ("TIME",), lambda reply: (int(reply[0]), int(reply[1])))

@@ -13,6 +13,7 @@ from qworker.client import Client
 from qworker.connection import ConnectionFactory
 from qworker.consumer.supervisor import Supervisor
 from qworker.consumer.telemetry import ChildrenCollector
+from qworker.daemon.gauges import export_version
 from qworker.daemon.http import MetricsListener
 from qworker.daemon.notify import Notifier
 from qworker.daemon.schedules import NewSchedule, register
@@ -83,6 +84,8 @@ class _Worker:
                 self._reaper_client, manifest.namespace, registry=self._registry
             )
             self._reaper.start()
+        else:
+            export_version(self._registry)
         # In a thread of its own: with a server that is away, this takes as long as that is.
         threading.Thread(
             target=self._register, args=(manifest, client), name="qworker-schedules", daemon=True

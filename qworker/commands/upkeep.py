@@ -279,7 +279,11 @@ def inspect(keys: QueueKeys, *, now_ms: int | None = None) -> Command[Inspection
             _maybe(oldest),
             _maybe(due),
             _maybe(deadline),
-            {name: int(value) for name, value in _pairs(stats) if value.removeprefix("-").isdecimal()},
+            {
+                name: int(value)
+                for name, value in _pairs(stats)
+                if value.removeprefix("-").isdecimal()
+            },
             dict(_pairs(meta)),
         )
 

@@ -85,6 +85,8 @@ class Broker:
         #: Messages in the executors, and the calls that they make: a batch handler's messages are one call.
         self._running = 0
         self._calls = 0
+        #: Nothing has ended since all queues were looked at.
+        self._looked_last = False
         self.stopping = False
         self.why_stopped = ""
 
@@ -151,8 +153,14 @@ class Broker:
                 return
         if self._fetcher.more(busy, collected, most) or busy >= self._slots:
             return
-        if idle and self._options.burst:
-            self.stop("burst")
+        if self._options.burst:
+            if idle and self._looked_last:
+                self.stop("burst")
+            elif idle:
+                # What has ended since the last look may be ready again: a retry without delay.
+                self._looked_last = True
+                self._fetcher.look_again()
+                self._fetcher.more(busy, collected, most)
         else:
             self._fetcher.begin_wait(idle=idle, most=most)
 
@@ -285,8 +293,10 @@ class Broker:
                 ended += 1
                 if delivery.member:
                     members += 1
-        self._running -= ended
-        self._calls -= ended - members
+        if ended:
+            self._running -= ended
+            self._calls -= ended - members
+            self._looked_last = False
         return ended
 
     def _tell(self, *, at_once: bool, though_fetching: bool = False) -> None:

@@ -42,6 +42,8 @@ EXPIRED: Final = "x"
 NOT_STARTED: Final = (DROPPED, LEFT)
 
 _NO_KWARGS: Final[dict[str, Any]] = {}
+#: The counters of a first delivery.
+_FRESH: Final = [b"0", b"0", b"0", b"0"]
 
 
 class Lease:
@@ -137,6 +139,8 @@ class Delivery:
     acked = False
     #: Not the first message of a call of a batch handler.
     member = False
+    #: When it was sent, where `read_fresh` has seen that it is a first delivery without flags; else None.
+    fresh_ms: int | None = None
 
     def __init__(self, lease: Lease, place: int, index: str, item: bytes) -> None:
         self.lease = lease
@@ -144,6 +148,20 @@ class Delivery:
         self.index = index
         self.item = item
         self.mark_at = lease.marks_at + place
+
+    def read_fresh(self) -> bytes | None:
+        """Return the body of a first delivery without flags, as nearly all are; None for any other item.
+
+        A look at such a header costs a third of parsing it, and nobody asks for its parts.
+        """
+        head, _, body = self.item.partition(b"\n")
+        words = head.split(b" ")
+        if words[3:] == _FRESH and words[0] == b"q1" and words[1].isalnum() and len(words[1]) <= 64:
+            sent = words[2]
+            if sent.isdigit() and len(sent) <= 16:
+                self.fresh_ms = int(sent)
+                return body
+        return None
 
     def envelope(self) -> Envelope | None:
         """Read the header, once; None for a foreign item."""
@@ -158,6 +176,8 @@ class Delivery:
 
     def unique_key(self) -> str | None:
         """The unique key that the message holds, if any."""
+        if self.fresh_ms is not None:
+            return None
         envelope = self.envelope()
         return envelope.flags.get("u") if envelope is not None and envelope.has_flags else None
 

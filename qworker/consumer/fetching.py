@@ -150,6 +150,10 @@ class Fetcher:
                 return queue
         return None
 
+    def look_again(self) -> None:
+        """Forget which queues were empty."""
+        self._quiet_until.clear()
+
     def _drains(self, queue: QueuePace, *, idle: bool) -> bool:
         """Whether to take nothing now because a suspect waits, and it is time for one: what is in hand ends first.
 
@@ -269,7 +273,7 @@ class Fetcher:
             return
         if rung is None:
             # Nobody rang: plain pushes ring nothing, so look everywhere.
-            self._quiet_until.clear()
+            self.look_again()
             return
         # Who takes a queue's token receives from it first, or others would sleep on.
         queue = next(each for each in self._queues if each.keys.wake.encode() == rung[0])

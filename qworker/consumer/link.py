@@ -54,7 +54,8 @@ class Link:
         self._give_up = give_up
         # Any: most of redis-py's connection has no types.
         self._connection: Any = None
-        self._unanswered: deque[Command[Any]] = deque()
+        #: Commands in flight, and whether each may have been sent: such a one is sent again as a repetition.
+        self._unanswered: deque[tuple[Command[Any], bool]] = deque()
         self._troubled_since: float | None = None
 
     def __len__(self) -> int:
@@ -67,7 +68,7 @@ class Link:
 
     def begin(self, command: Command[Any]) -> None:
         """Send a command now; its reply is read by a later `finish`."""
-        self._unanswered.append(command)
+        self._unanswered.append((command, self._connection is not None))
         if self._connection is None:
             return
         try:
@@ -96,7 +97,7 @@ class Link:
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 continue
-            command = self._unanswered.popleft()
+            command, _ = self._unanswered.popleft()
             self._alive()
             if self._troubled_since is not None:
                 seconds = round(time.monotonic() - self._troubled_since, 1)
@@ -138,8 +139,9 @@ class Link:
                     connection.pack_command("SCRIPT", "LOAD", script.source)
                 )
                 connection.read_response()
-            self._unanswered = deque(command.repeated() for command in self._unanswered)
-            for command in self._unanswered:
+            again = [each.repeated() if sent else each for each, sent in self._unanswered]
+            self._unanswered = deque((each, True) for each in again)
+            for command in again:
                 self._write(connection, command)
         except QworkerError:
             connection.disconnect()

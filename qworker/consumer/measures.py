@@ -45,9 +45,13 @@ class Measures:
         counts.run[bisect_left(BUCKETS_S, took_s)] += 1
         counts.run_s += took_s
         lease = delivery.lease
-        envelope = delivery.envelope()
-        if envelope is not None and not envelope.receives:
-            wait_s = max(0, lease.now_ms - envelope.sent_ms) / 1000
+        sent_ms = delivery.fresh_ms
+        if sent_ms is None:
+            envelope = delivery.envelope()
+            if envelope is not None and not envelope.receives:
+                sent_ms = envelope.sent_ms
+        if sent_ms is not None:
+            wait_s = (lease.now_ms - sent_ms) / 1000
             counts.wait[bisect_left(BUCKETS_S, wait_s)] += 1
             counts.wait_s += wait_s
         lease.took_s += took_s

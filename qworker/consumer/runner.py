@@ -60,6 +60,12 @@ _MARK: Final = {
 }
 
 
+# Plain ints: an IntEnum member costs more to look up and to store than all else that is done with it here.
+_RUNNING: Final = int(Mark.RUNNING)
+_DONE: Final = int(Mark.DONE)
+_RECALLED: Final = int(Mark.RECALLED)
+
+
 class Runner:
     """Prepares deliveries and turns what handlers do into outcomes.
 
@@ -90,11 +96,11 @@ class Runner:
     def mark_running(self, delivery: Delivery, now: float) -> bool:
         """Mark a delivery as running; False where it must not start any more (it is dropped then)."""
         marks, at, lease = self._bytes, delivery.mark_at, delivery.lease
-        if marks[at] == Mark.RECALLED:
+        if marks[at] == _RECALLED:
             delivery.kind = LEFT
             return False
         # The mark before the look at `recall`: see board.py.
-        marks[at] = Mark.RUNNING
+        marks[at] = _RUNNING
         if marks[lease.recall_at] or now > self._floats[lease.deadline_at] - lease.margin_s:
             if delivery.acked:
                 return True  # nobody else will run it
@@ -105,18 +111,21 @@ class Runner:
 
     def prepare(self, delivery: Delivery) -> bool:
         """Find task and arguments; False where the message has ended without them. Raises nothing."""
-        envelope = delivery.envelope()
-        if envelope is None:
-            return self._end(delivery, BURIED, reason="foreign")
+        body = delivery.read_fresh()
+        if body is None:
+            envelope = delivery.envelope()
+            if envelope is None:
+                return self._end(delivery, BURIED, reason="foreign")
+            body = envelope.body
         try:
-            call = codec.decode_call(envelope.body)
+            call = codec.decode_call(body)
         except InvalidError as error:
             return self._bad_arguments(delivery, error)
         task = self.tasks.get(call.task)
         if task is None:
             return self._unknown_task(delivery, call.task)
         delivery.task = task
-        if not envelope.first_try and self._is_spent(delivery):
+        if delivery.fresh_ms is None and self._is_spent(delivery):
             return self._end(delivery, BURIED, reason="max_receives")
         try:
             delivery.args, delivery.kwargs = task.signature.decode(call.args, call.kwargs)
@@ -179,7 +188,7 @@ class Runner:
             self.fail(delivery, error)
         else:
             delivery.kind = ACKED
-            self._bytes[delivery.mark_at] = Mark.DONE
+            self._bytes[delivery.mark_at] = _DONE
             if self.middleware:
                 self.after(delivery, None)
         running.reset(token)
@@ -197,7 +206,7 @@ class Runner:
             self.fail(delivery, error)
         else:
             delivery.kind = ACKED
-            self._bytes[delivery.mark_at] = Mark.DONE
+            self._bytes[delivery.mark_at] = _DONE
             if self.middleware:
                 self.after(delivery, None)
         running.reset(token)
@@ -227,7 +236,7 @@ class Runner:
     def succeed(self, delivery: Delivery) -> None:
         """Note that a message of a batch handler was handled."""
         delivery.kind = ACKED
-        self._bytes[delivery.mark_at] = Mark.DONE
+        self._bytes[delivery.mark_at] = _DONE
         if self.middleware:
             self.after(delivery, None)
 

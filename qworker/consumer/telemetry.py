@@ -18,10 +18,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from qworker.consumer.counters import BUCKETS_S, OUTCOMES
+from qworker.consumer.counters import BUCKETS_S, MAX_TASKS, OUTCOMES, TaskCounts
 
 if TYPE_CHECKING:
     from qworker.consumer.supervisor import Supervisor
+    from qworker.consumer.totals import Counts
 
 __all__ = ["ChildrenCollector"]
 
@@ -55,7 +56,8 @@ class ChildrenCollector(Collector):
             "Time from the send (a delay included) to the first receive, of messages handled at their first receive.",
             labels=("queue", "task"),
         )
-        for labels, counts in sorted(self._supervisor.totals.counts().items()):
+        counted = {**self._zeros(), **self._supervisor.totals.counts()}
+        for labels, counts in sorted(counted.items()):
             for outcome, number in zip(OUTCOMES, counts.outcomes, strict=True):
                 handled.add_metric((*labels, outcome), number)
             run.add_metric(labels, _buckets(counts.run), sum_value=counts.run_s)
@@ -63,6 +65,15 @@ class ChildrenCollector(Collector):
         yield handled
         yield run
         yield wait
+
+    def _zeros(self) -> Counts:
+        """Counts of every task before it has run: `rate` does not see the step from no series to 1.
+
+        Without them the failure of a task that runs once a day would raise no alert.
+        """
+        manifest = self._supervisor.manifest
+        tasks = manifest.tasks[: MAX_TASKS - 1] if manifest is not None else []
+        return {(task.queue, task.name): TaskCounts.none() for task in tasks}
 
     def _children(self) -> Iterator[Metric]:
         supervisor = self._supervisor

@@ -29,7 +29,7 @@ from qworker.errors import BrokenQueueError, InvalidError, QworkerError, ServerE
 from qworker.keys import QueueKeys
 from qworker.logs import Seldom
 
-__all__ = ["MAX_QUEUES", "OTHER", "QueueCollector", "ReaperMetrics"]
+__all__ = ["MAX_QUEUES", "OTHER", "QueueCollector", "ReaperMetrics", "export_version"]
 
 _log = structlog.get_logger(__name__)
 
@@ -229,10 +229,7 @@ class ReaperMetrics:
         self._registry = registry
         self._durable: GaugeMetric | None = None
         self._server: GaugeMetric | None = None
-        build = GaugeMetric(
-            "qworker_build_info", "The version of qworker.", ["version"], registry=registry
-        )
-        build.labels(_version()).set(1)
+        export_version(registry)
 
     def passed(self, tick: Tick | None) -> None:
         """Count a pass; None is one that failed."""
@@ -262,6 +259,14 @@ class ReaperMetrics:
                 registry=self._registry,
             )
         self._durable.set(durable)
+
+
+def export_version(registry: CollectorRegistry) -> None:
+    """Say which version of qworker this process runs."""
+    build = GaugeMetric(
+        "qworker_build_info", "The version of qworker.", ["version"], registry=registry
+    )
+    build.labels(_version()).set(1)
 
 
 def _version() -> str:

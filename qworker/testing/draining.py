@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +12,6 @@ from qworker.commands import upkeep
 from qworker.consumer.assembly import assemble, slots_for
 from qworker.consumer.board import Board
 from qworker.consumer.control import ControlFlow
-from qworker.consumer.executors import Loop
 from qworker.consumer.manifest import ChildConfig
 from qworker.consumer.middleware import Middleware
 from qworker.daemon.reaper import Reaper
@@ -78,6 +75,8 @@ def drain(
     if errors not in ("raise", "collect"):
         raise InvalidOptionError("errors", f"{errors!a} is unknown", "write 'raise' or 'collect'")
     chosen = _chosen(app, queues)
+    if not chosen:
+        return Drained()
     before = _inspect(app, chosen)
     letters = {keys.queue: _last_letter(app, keys.queue) for keys in chosen}
     watch = _Watch(raises=errors == "raise")
@@ -130,24 +129,7 @@ def _burst(app: QWorker, chosen: Sequence[QueueKeys], most: int, watch: _Watch) 
         return board.handled
     finally:
         watch.broker = None
-        _dismantle(broker)
         board.close()
-
-
-def _dismantle(broker: Broker) -> None:
-    """Close what the end of its process closes for a worker: sockets, and the loop of async handlers."""
-    for executor in broker._executors:
-        if isinstance(executor, Loop):
-            loop = executor._loop
-            while loop.is_running():
-                time.sleep(0.001)
-            for worker in executor._workers:
-                worker.cancel()
-            loop.run_until_complete(asyncio.gather(*executor._workers, return_exceptions=True))
-            loop.close()
-    broker._link.drop()
-    broker._notifier._reader.close()
-    broker._notifier._writer.close()
 
 
 def _reap(app: QWorker) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import redis
 
 from qworker import QWorker
 from qworker.commands import upkeep
@@ -24,10 +25,11 @@ from qworker.consumer.assembly import assemble, queues_of, slots_for
 from qworker.consumer.board import Board
 from qworker.consumer.broker import Broker
 from qworker.consumer.manifest import ChildConfig
+from qworker.keys import QueueKeys
 from qworker.queue import Queue
 from qworker.url import ServerURL
 
-__all__ = ["Child", "config_of", "drain", "history_of", "make_due", "running", "until"]
+__all__ = ["Child", "config_of", "drain", "history_of", "make_due", "redis_of", "running", "until"]
 
 #: No condition of a test takes longer than this, on any machine.
 DEADLINE_S = 20.0
@@ -113,15 +115,23 @@ def until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> No
         time.sleep(0.005)
 
 
-def make_due(queue: Queue) -> None:
-    """Move all delayed messages to ready, whenever they are due."""
-    redis = queue._client.factory.redis()
+def make_due(app: QWorker, queue: str = "default") -> None:
+    """Move all delayed messages of a queue to ready, whenever they are due."""
+    keys = QueueKeys(app.namespace, queue)
+    with redis_of(app) as redis:
+        for item in redis.zrange(keys.delayed, 0, -1):
+            redis.zadd(keys.delayed, {item: 1})
+    app.client.execute(upkeep.promote(keys))
+
+
+@contextmanager
+def redis_of(app: QWorker) -> Iterator[redis.Redis]:
+    """Open a plain client to an app's server."""
+    client = app.client.factory.redis()
     try:
-        for item, _ in redis.zrange(queue.keys.delayed, 0, -1, withscores=True):
-            redis.zadd(queue.keys.delayed, {item: 1})
+        yield client
     finally:
-        redis.close()
-    queue._client.execute(upkeep.promote(queue.keys))
+        client.close()
 
 
 def history_of(queue: Queue) -> dict[str, int]:

@@ -9,7 +9,7 @@ import pytest
 
 from qworker import Bury, Discard, LetExpire, QueueAttributes, QWorker, Release, Retry
 from qworker.keys import QueueKeys
-from tests.consumer.driving import drain, history_of, make_due, running, until
+from tests.consumer.driving import drain, history_of, make_due, redis_of, running, until
 
 
 def raising(error: BaseException) -> Any:
@@ -129,7 +129,7 @@ def test_bury_and_discard_tell_their_reason(app: QWorker, capsys: Any) -> None:
     )
 
 
-class Unspeakable(Exception):
+class UnspeakableError(Exception):
     """An error of whom nothing can be told."""
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class Unspeakable(Exception):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (Unspeakable(), "<exception str() failed>"),
+        (UnspeakableError(), "<exception str() failed>"),
         (ValueError("x" * 10_000_000), "ValueError: xxx"),
         (ValueError(object()), "ValueError: <object object at"),
         (ExceptionGroup("many", [ValueError("a"), KeyError("b")]), "KeyError: 'b'"),
@@ -194,7 +194,7 @@ def test_the_retry_policy_of_a_task_says_how_long_a_failure_waits(app: QWorker) 
         seen = queue.inspect()
         assert seen.next_due_ms is not None
         waits.append(round((seen.next_due_ms - seen.now_ms) / 1000))
-        make_due(queue)
+        make_due(app)
     drain(app)
 
     assert waits == [10, 20]
@@ -231,7 +231,7 @@ def test_max_receives_of_a_message_is_over_its_tasks_and_that_over_the_queues(
     fail.options(**({} if message is None else {"max_receives": message})).send()
     for _ in range(6):
         drain(app)
-        make_due(app.queue("default"))
+        make_due(app)
 
     assert len(started) == starts
     (letter,) = app.queue("default").dead()
@@ -271,7 +271,7 @@ def test_a_task_that_nobody_knows_is_retried_for_a_while_and_then_dead(app: QWor
         seen = queue.inspect()
         assert seen.next_due_ms is not None
         waits.append(round((seen.next_due_ms - seen.now_ms) / 1000))
-        make_due(queue)
+        make_due(app)
     drain(app)
 
     assert waits == [5, 10, 15, 20]
@@ -313,12 +313,11 @@ def test_a_foreign_item_is_dead_and_harms_nobody(app: QWorker) -> None:
     """What is neither ours nor JSON goes to the dead letters with its bytes; the messages around it are handled."""
     handled = []
     task = app.task(name="task")(lambda n: handled.append(n))
-    redis = app.client.factory.redis()
     keys = QueueKeys(app.namespace, "default")
     task.send(1)
-    redis.rpush(keys.ready[0], "hello", "q1 but the rest is missing\n", "q1 x y z\n{}")
+    with redis_of(app) as redis:
+        redis.rpush(keys.ready[0], "hello", "q1 but the rest is missing\n", "q1 x y z\n{}")
     task.send(2)
-    redis.close()
 
     drain(app)
 
@@ -336,10 +335,11 @@ def test_a_message_pushed_as_bare_json_is_handled_and_can_fail(app: QWorker) -> 
         if n == 2:
             raise ValueError
 
-    redis = app.client.factory.redis()
     ready = QueueKeys(app.namespace, "default").ready[0]
-    redis.rpush(ready, '{"task": "plain", "args": [1]}', '{"task": "plain", "kwargs": {"n": 2}}')
-    redis.close()
+    with redis_of(app) as redis:
+        redis.rpush(
+            ready, '{"task": "plain", "args": [1]}', '{"task": "plain", "kwargs": {"n": 2}}'
+        )
 
     drain(app)
 
@@ -360,11 +360,10 @@ def test_equal_plain_messages_stay_two(app: QWorker) -> None:
         if len(handled) <= 2:
             raise ValueError
 
-    redis = app.client.factory.redis()
-    redis.rpush(QueueKeys(app.namespace, "default").ready[0], *['{"task": "twice"}'] * 2)
-    redis.close()
+    with redis_of(app) as redis:
+        redis.rpush(QueueKeys(app.namespace, "default").ready[0], *['{"task": "twice"}'] * 2)
     drain(app)
-    make_due(app.queue("default"))
+    make_due(app)
     drain(app)
 
     assert len(handled) == 4

@@ -20,7 +20,6 @@ from qworker.cli.main import cli
 from qworker.commands.upkeep import Inspection
 from qworker.config import LogOptions, RunOptions
 from qworker.connection import ConnectionFactory
-from qworker.consumer.board import Board
 from qworker.consumer.manifest import Manifest, TaskEntry
 from qworker.consumer.supervisor import Supervisor
 from qworker.consumer.telemetry import ChildrenCollector
@@ -31,8 +30,8 @@ from qworker.keys import QueueKeys
 __all__ = ["COMMANDS", "EVENTS", "FLAGS", "METRICS", "Metric"]
 
 CODE = Path(qworker.__file__).parent
-QUEUES = ("emails", "events")
-TASKS = ("send", "load")
+#: Example queues, and the task of each.
+TASKS = {"emails": "send", "events": "load"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def reasons() -> Iterator[str]:
     for path in CODE.rglob("*.lua"):
         yield from re.findall(r"\bbury\(\w+, '(\w+)'", path.read_text())
     for path in CODE.rglob("*.py"):
-        yield from re.findall(r'"b", _BURIED, reason="(\w+)"', path.read_text())
+        yield from re.findall(r'BURIED, reason="(\w+)"', path.read_text())
 
 
 def queue_families() -> Iterator[Family]:
@@ -77,17 +76,16 @@ def queue_families() -> Iterator[Family]:
     )
     # Only asked for inspections, in the order of the queues.
     server: Any = SimpleNamespace(execute=lambda _command, **_: figures(queue=""))
-    return QueueCollector(server, lambda: [QueueKeys("shop", queue) for queue in QUEUES]).collect()
+    return QueueCollector(server, lambda: [QueueKeys("shop", queue) for queue in TASKS]).collect()
 
 
 def reaper_families() -> Iterator[Family]:
     """What a reaper exports of itself after a pass."""
     registry = CollectorRegistry()
-    metrics, tally = ReaperMetrics(registry), Tally(queues=len(QUEUES))
+    metrics, tally = ReaperMetrics(registry), Tally(queues=len(TASKS))
     metrics.server("valkey", "9.1.2", durable=True)
-    for queue in QUEUES:
-        for task in TASKS:
-            tally.fire(queue, task)
+    for queue, task in TASKS.items():
+        tally.fire(queue, task)
     metrics.passed(tally.tick(reapers=1, elapsed_s=0.0))
     return iter(registry.collect())
 
@@ -96,20 +94,24 @@ def worker_families() -> Iterator[Family]:
     """What a worker exports whose app has been imported, and which has done nothing yet."""
     factory = ConnectionFactory("redis://127.0.0.1:1")
     supervisor = Supervisor("shop", factory, RunOptions(procs=1), LogOptions())
-    tasks = [
-        TaskEntry(f"{queue}.{task}", queue, is_async=False, time_limit_s=None, batch=0)
-        for queue in QUEUES
-        for task in TASKS
-    ]
-    supervisor.manifest = Manifest(namespace="shop", tasks=tasks)
-    # A child is what it has written on its board.
-    child: Any = SimpleNamespace(
-        board=Board.create(1), manifest=supervisor.manifest, stopping="", ready=True
+    manifest = Manifest(
+        namespace="shop",
+        queues=list(TASKS),
+        tasks=[
+            TaskEntry(
+                task,
+                queue,
+                is_async=False,
+                time_limit_s=None,
+                max_receives=None,
+                batch=0,
+                max_wait_s=0.0,
+            )
+            for queue, task in TASKS.items()
+        ],
     )
-    supervisor.children.append(child)
-    families = list(ChildrenCollector(supervisor).collect())
-    child.board.close()
-    return iter(families)
+    supervisor.manifest = manifest
+    return iter(list(ChildrenCollector(supervisor).collect()))
 
 
 def exported(families: Iterator[Family], *, truth: bool) -> Iterator[tuple[str, Metric]]:
@@ -167,7 +169,7 @@ COMMANDS = frozenset(FLAGS)
 
 def events() -> Iterator[str]:
     """Find the names of logged events: the first argument of a call that is named like a level, if it is text."""
-    levels = {"debug", "info", "warning", "error", "exception"}
+    levels = {"debug", "info", "warning", "error", "exception", "_log_end"}
     for path in CODE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:

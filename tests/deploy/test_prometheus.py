@@ -11,6 +11,7 @@ import yaml
 from qworker.config import DaemonOptions, RunOptions
 from tests.deploy import queries
 from tests.deploy.checkers import DEPLOY, run
+from tests.deploy.surface import worker_families
 
 PROMETHEUS = DEPLOY / "prometheus"
 RULES: list[dict[str, Any]] = [
@@ -64,6 +65,15 @@ def test_situations_are_made_of_what_is_exported() -> None:
     assert len(fed) > 50
     assert [name for series in fed for name in queries.strangers(series)] == []
     assert [name for series in fed for name in queries.unknown_labels(series)] == []
+
+
+def test_task_that_fails_once_a_day_is_seen() -> None:
+    """Outcomes are counted from 0, before the task has run: `rate` sees no step from no series to 1."""
+    (handled,) = [each for each in worker_families() if each.name == "qworker_handled"]
+    counted = {
+        (each.labels["task"], each.labels["outcome"]): each.value for each in handled.samples
+    }
+    assert counted["send", "nacked"] == counted["load", "buried"] == 0
 
 
 @each_alert

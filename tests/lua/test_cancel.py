@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.commands.upkeep import cancel
+from qworker.commands.upkeep import cancel, promote, reap
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 
@@ -21,8 +21,6 @@ def test_leaves_a_tombstone_for_a_time(engine_drive: Drive) -> None:
 @pytest.mark.parametrize("where", ["ready", "delayed", "unacked"])
 def test_message_is_dropped_wherever_it_waits(drive: Drive, where: str) -> None:
     """A cancelled message is not seen again: not by receive, not after its delay, not after its lease."""
-    from qworker.commands.upkeep import promote, reap
-
     drive.send("a", delay_ms=10 if where == "delayed" else 0)
     if where == "unacked":
         drive.receive("L", visibility_ms=10)

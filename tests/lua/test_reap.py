@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from qworker.commands.receiving import Outcomes, extend
 from qworker.commands.upkeep import Reaped, reap
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, STANDARD_PARTS, Drive, own
@@ -180,8 +181,6 @@ def test_two_reapers_take_a_lease_back_once(drive: Drive) -> None:
 
 def test_late_settle_of_a_reaped_lease_is_stale(drive: Drive) -> None:
     """A receipt is good until its lease is reaped, not until its deadline."""
-    from qworker.commands.receiving import Outcomes
-
     leased(drive, "L", own("a"), own("b"))
     assert drive.settle(Outcomes("L", acks=[1]), at=OVER + 5000).counted == (True,)
     reaped(drive, "L", at=OVER + 5000)
@@ -341,8 +340,6 @@ def test_grace_lasts_one_heartbeat_and_a_second(drive: Drive) -> None:
 
 def test_consumer_that_extends_in_the_grace_keeps_its_lease(drive: Drive) -> None:
     """What is extended after a stall is not reaped when the grace is over."""
-    from qworker.commands.receiving import extend
-
     leased(drive, "L", own("a"))
     after = OVER + 20_000
     assert reaped(drive, "L", at=after, visited=25_000).leases == 0

@@ -84,7 +84,7 @@ def test_ack_of_all_that_is_left(engine_drive: Drive) -> None:
     """A whole lease is acked without naming its messages, a thousand as well as one."""
     drive = engine_drive
     outcomes = received(drive, *(f"m{number}" for number in range(1000)))
-    drive.run(_settle(drive, Outcomes("L", acks=list(range(1, 991)))))
+    drive.settle(Outcomes("L", acks=list(range(1, 991))))
     outcomes.ack_all = True
     settled = drive.settle(outcomes)
     assert (settled.per_lease, settled.counted) == ((10,), ())
@@ -94,12 +94,6 @@ def test_ack_of_all_that_is_left(engine_drive: Drive) -> None:
         "stored": 0,
         "unacked": 0,
     }
-
-
-def _settle(drive: Drive, *outcomes: Outcomes) -> Any:
-    from qworker.commands.receiving import settle
-
-    return settle(drive.keys, outcomes, now_ms=NOW)
 
 
 def test_ack_of_all_leaves_what_came_to_something_else(drive: Drive) -> None:
@@ -248,21 +242,23 @@ def test_message_that_lives_on_keeps_its_unique_key(drive: Drive) -> None:
 def test_nack_counts_and_goes_to_the_tail(drive: Drive) -> None:
     """A nacked message is counted and waits behind what is ready, in its priority; each wakes a waiter."""
     outcomes = received(drive, "a", "b")
-    drive.send("c")
     high = received(drive, "p", lease="M", priority=7, flags={"p": "7"})
+    drive.send("c")
+    drive.send("q", priority=7)
+    drive.redis.delete(drive.keys.wake)
     outcomes.nack(2, 0)
     outcomes.nack(1, 0)
-    high.nack("0" if drive.redis.hexists(drive.keys.lease("M"), "0") else 1, 0)
+    high.nack(0, 0)
     drive.settle(outcomes, high, at=NOW + 5)
     assert drive.state("ready", "ready:7", "wake") == {
-        "ready": [own("b", receives=1, nacks=1), own("a", receives=1, nacks=1)],
-        "ready:7": [own("p", receives=1, nacks=1, flags=" p=7")],
+        "ready": [own("c"), own("b", receives=1, nacks=1), own("a", receives=1, nacks=1)],
+        "ready:7": [own("q"), own("p", receives=1, nacks=1, flags=" p=7")],
         "wake": ["1", "1", "1"],
     }
     assert drive.stats("nacked", "stored", "unacked") == {
         "nacked": 3,
-        "stored": 4,
-        "unacked": 1,
+        "stored": 5,
+        "unacked": 0,
     }
 
 
@@ -477,7 +473,9 @@ def test_message_that_killed_its_worker_is_delivered_alone_next(drive: Drive) ->
     outcomes.crash(1)
     outcomes.crash(2, error=("WorkerDiedError", "signal 11"))
     drive.settle(outcomes)
-    assert drive.state("ready", "suspect", "delayed") == {"suspect": [own("a", receives=1, nacks=1)]}
+    assert drive.state("ready", "suspect", "delayed") == {
+        "suspect": [own("a", receives=1, nacks=1)]
+    }
     assert dead(drive) == [(own("b", receives=1, nacks=3), "max_receives")]
     assert drive.stats("nacked") == {"nacked": 2}
 

@@ -1,0 +1,150 @@
+#!lua flags=allow-oom
+-- split.lua: give one received message a lease and a visibility deadline of its own.
+-- KEYS[1]    unacked ZSET     lease id → deadline ms
+-- KEYS[2]    meta HASH
+-- KEYS[3]    lease HASH       that holds the message
+-- KEYS[4]    lease HASH       new, chosen by the caller
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    index            of the message in its lease; it keeps it, and with it whom an expiry blames
+-- ARGV[3]    visibility ms    from now, 0-43200000 (12 h); 0 means visible at the next reap
+-- Returns {'OK', now ms, deadline ms} or {'OK', now ms, 0} where the receipt is stale,
+--   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}
+-- O(log u): u leases.
+local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
+
+-- The time of this call in ms since 1970: the server's. An explicit time is for tests, and
+-- refused (nil) unless the queue's meta.test is set: no client clock reaches a script otherwise.
+local function clock(override, meta)
+  if override ~= '' then
+    if redis.call('HGET', meta, 'test') == '1' then return tonumber(override) end
+    return nil
+  end
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score that somebody wrote
+-- comes out as a number as well.
+local function text(number)
+  return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
+end
+-- What is validated before the first write. A script is isolated but not rolled back: a command
+-- that fails after a write leaves that write behind.
+
+-- The first of {key, type, key, type, …} that holds another type, as a refusal; nil if none does.
+local function broken(expected)
+  for i = 1, #expected, 2 do
+    local found = redis.call('TYPE', expected[i]).ok
+    if found ~= 'none' and found ~= expected[i + 1] then
+      return { 'BROKEN', expected[i], found }
+    end
+  end
+  return nil
+end
+
+-- A whole number within minimum…maximum, or nil.
+local function whole(value, minimum, maximum)
+  local number = tonumber(value)
+  if not number or number ~= math.floor(number) or number < minimum or number > maximum then
+    return nil
+  end
+  return number
+end
+
+local MAX_VISIBILITY_MS = 43200000 -- 12 h
+-- The envelope: `q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>`.
+-- Bodies are never decoded here, and nothing in a list, set or lease can make these raise.
+
+-- own: ours · plain: JSON pushed by anybody · newer: another version of ours · foreign: the rest.
+local function kind(item)
+  local a, b, c = string.byte(item, 1, 3)
+  if a == 113 and b == 49 and c == 32 then return 'own' end -- q1 and a space
+  if a == 123 or a == 91 then return 'plain' end -- { [
+  if a == 113 and string.find(item, '^q%d+ ') then return 'newer' end
+  return 'foreign'
+end
+
+-- The value of a header flag of an own item, or nil. `mark` is ' x=' for flag x.
+-- Most items have no flag at all, which two short searches tell; a body is never walked through.
+local function flag(item, mark)
+  local line_end = string.find(item, '\n', 1, true)
+  local first = string.find(item, '=', 1, true)
+  if not first or not line_end or first > line_end then return nil end
+  local head = string.sub(item, 1, line_end)
+  local at = string.find(head, mark, 1, true)
+  return at and string.match(head, '^[^ \n]+', at + #mark)
+end
+
+local function level(item)
+  local priority = tonumber(flag(item, ' p=') or 0)
+  return priority and priority >= 1 and priority <= 9 and math.floor(priority) or 0
+end
+
+local HEADER = '^q1 ([%w._-]+) (%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)()\n'
+local MAX_DIGITS = 6
+
+-- The parts of an own item, or nil where the header does not match (then it is foreign).
+local function parse(item)
+  local id, sent, receives, nacks, timeouts, shared, flags, at = string.match(item, HEADER)
+  if not id or #receives > MAX_DIGITS or #nacks > MAX_DIGITS or #timeouts > MAX_DIGITS
+    or #shared > MAX_DIGITS or #sent > 16 then
+    return nil
+  end
+  return {
+    id = id, sent = sent, receives = tonumber(receives), nacks = tonumber(nacks),
+    timeouts = tonumber(timeouts), shared = tonumber(shared), flags = flags, item = item, at = at,
+  }
+end
+
+-- A plain item becomes an own one when it is first moved: named by its delivery, so that equal
+-- bodies are never equal envelopes.
+local function adopt(item, lease_id, index, now)
+  return {
+    id = lease_id .. '.' .. index, sent = string.format('%.0f', now), receives = 0, nacks = 0,
+    timeouts = 0, shared = 0, flags = '', item = item, at = 0,
+  }
+end
+
+-- The message behind a delivered item, or nil where it is foreign.
+local function delivered(item, lease_id, index, now)
+  local what = kind(item)
+  if what == 'plain' then return adopt(item, lease_id, index, now) end
+  if what == 'own' then return parse(item) end
+  return nil
+end
+
+local function assemble(message)
+  local body = message.at > 0 and string.sub(message.item, message.at) or '\n' .. message.item
+  return string.format('q1 %s %s %d %d %d %d%s', message.id, message.sent, message.receives,
+    message.nacks, message.timeouts, message.shared, message.flags) .. body
+end
+
+local function with_flag(message, key, value)
+  if not string.find(message.flags, ' ' .. key .. '=', 1, true) then
+    message.flags = message.flags .. ' ' .. key .. '=' .. value
+  end
+end
+
+local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local refused = broken({ unacked, 'zset', meta, 'hash', old, 'hash', new, 'hash' })
+if refused then return refused end
+local now, visibility_ms = clock(ARGV[1], meta), whole(ARGV[3], 0, MAX_VISIBILITY_MS)
+local old_id, new_id = string.match(old, ':lease:([%w._-]+)$'), string.match(new, ':lease:([%w._-]+)$')
+if not now or not visibility_ms or not old_id or not new_id then return { 'ARG', 'visibility_ms' } end
+if redis.call('EXISTS', new) == 1 then
+  -- A repetition of this very call is answered again; nobody else may use the id.
+  if redis.call('HEXISTS', new, ARGV[2]) == 0 or redis.call('HEXISTS', old, ARGV[2]) == 1 then
+    return { 'LEASEUSED', new_id }
+  end
+  return { 'OK', text(now), text(tonumber(redis.call('ZSCORE', unacked, new_id)) or 0) }
+end
+local item = redis.call('HGET', old, ARGV[2])
+if not item then return { 'OK', text(now), '0' } end
+-- A plain message is named by the lease that delivered it, so it gets its name before it leaves.
+if kind(item) == 'plain' then item = assemble(adopt(item, old_id, ARGV[2], now)) end
+local deadline = text(now + visibility_ms)
+redis.call('HSET', new, ARGV[2], item)
+redis.call('ZADD', unacked, deadline, new_id)
+redis.call('HDEL', old, ARGV[2])
+if redis.call('EXISTS', old) == 0 then redis.call('ZREM', unacked, old_id) end
+return { 'OK', text(now), deadline }

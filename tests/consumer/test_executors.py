@@ -1,0 +1,274 @@
+"""Where handlers run: inline, in threads, on a loop, both at once; and what handlers do to these places."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from qworker import QWorker, Retry, current
+from tests.consumer.driving import drain, history_of, running, until
+
+
+def test_sync_handlers_run_in_order_one_at_a_time(app: QWorker) -> None:
+    """With one sync handler at a time, messages are handled in the order of their sends, all in one thread."""
+    handled: list[int] = []
+    threads = set()
+
+    @app.task
+    def handle(n: int) -> None:
+        handled.append(n)
+        threads.add(threading.get_ident())
+
+    handle.send_many(handle.call(n) for n in range(2500))
+
+    drain(app)
+
+    assert handled == list(range(2500))
+    assert len(threads) == 1
+    assert history_of(app.queue("default"))["acked"] == 2500
+
+
+def test_concurrency_runs_so_many_sync_handlers_in_threads(app: QWorker) -> None:
+    """With concurrency 4 four sync handlers run at once, and no fifth."""
+    gate, lock = threading.Barrier(4), threading.Lock()
+    at_once, most = 0, 0
+
+    @app.task
+    def handle(n: int) -> None:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        gate.wait(10)
+        with lock:
+            at_once -= 1
+
+    handle.send_many(handle.call(n) for n in range(12))
+
+    drain(app, concurrency=4)
+
+    assert most == 4
+    assert history_of(app.queue("default"))["acked"] == 12
+
+
+def test_async_handlers_run_a_hundred_at_a_time(app: QWorker) -> None:
+    """Unless said otherwise 100 coroutines run at once, and no more."""
+    at_once, most = 0, 0
+
+    @app.task
+    async def handle(n: int) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.02)
+        at_once -= 1
+
+    handle.send_many(handle.call(n) for n in range(400))
+
+    drain(app)
+
+    assert most == 100
+    assert history_of(app.queue("default"))["acked"] == 400
+
+
+def test_an_app_may_have_sync_and_async_tasks_on_one_queue(app: QWorker) -> None:
+    """In a mixed app each handler runs where it belongs, and a blocked sync one does not hold up the others."""
+    blocked, ran = threading.Event(), threading.Event()
+
+    @app.task
+    def block() -> None:
+        assert blocked.wait(10)
+
+    @app.task
+    async def go() -> None:
+        await asyncio.sleep(0)
+        ran.set()
+
+    block.send()
+    with running(app) as child:
+        until(child.board.running)
+        go.send()
+        assert ran.wait(10)
+        blocked.set()
+        until(lambda: app.queue("default").inspect().stored == 0)
+
+    assert history_of(app.queue("default"))["acked"] == 2
+
+
+def test_a_message_beside_a_running_one_is_received_at_once(app: QWorker) -> None:
+    """While a handler is busy and another slot is free, a new message does not wait for the first to end."""
+    release = threading.Event()
+    seen: dict[int, float] = {}
+
+    @app.task
+    def handle(n: int) -> None:
+        seen[n] = time.monotonic()
+        if n == 0:
+            release.wait(10)
+
+    with running(app, concurrency=2):
+        handle.send(0)
+        until(lambda: 0 in seen)
+        time.sleep(0.2)  # until it waits at the doorbell
+        sent = time.monotonic()
+        handle.send(1)
+        until(lambda: 1 in seen)
+        release.set()
+
+    assert seen[1] - sent < 0.5
+
+
+# -- what handlers do to the loop --------------------------------------------------------------
+
+
+def test_a_coroutine_may_cancel_itself_and_all_others(app: QWorker) -> None:
+    """A handler that cancels every task of the loop fails those that run; the next messages are handled."""
+    handled = []
+
+    @app.task(retry=Retry.fixed("1m"))
+    async def cancel() -> None:
+        for task in asyncio.all_tasks():
+            task.cancel()
+        await asyncio.sleep(5)
+
+    @app.task
+    async def handle(n: int) -> None:
+        await asyncio.sleep(0)
+        handled.append(n)
+
+    with running(app, concurrency=3):
+        for n in range(5):
+            handle.send(n)
+            until(lambda n=n: n in handled)
+            cancel.send()
+            until(lambda n=n: app.queue("default").inspect().delayed == n + 1)
+        handle.send_many(handle.call(n) for n in range(5, 30))
+        until(lambda: len(handled) == 30)
+
+
+def test_a_task_left_behind_that_exits_does_not_end_the_loop(app: QWorker) -> None:
+    """SystemExit in a task that a handler has started and left ends the loop's run; it goes on."""
+    handled = []
+
+    @app.task
+    async def leave() -> None:
+        async def exit_later() -> None:
+            raise SystemExit(3)
+
+        asyncio.get_running_loop().create_task(exit_later())
+
+    @app.task
+    async def handle(n: int) -> None:
+        await asyncio.sleep(0)
+        handled.append(n)
+
+    with running(app):
+        for n in range(3):
+            leave.send()
+            handle.send(n)
+        until(lambda: len(handled) == 3)
+
+
+def test_a_handler_that_stops_the_loop_does_not_stop_the_worker(app: QWorker) -> None:
+    """`loop.stop()` in a handler is survived."""
+    handled = []
+
+    @app.task
+    async def stop(n: int) -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.01)
+        handled.append(n)
+
+    with running(app):
+        for n in range(3):
+            stop.send(n)
+        until(lambda: len(handled) == 3)
+
+
+def test_an_async_handler_past_its_time_limit_is_cancelled(app: QWorker) -> None:
+    """A coroutine past its limit is cancelled where it waits, may clean up, and its message is nacked with the place."""
+    cleaned = []
+
+    @app.task(time_limit="50ms", max_receives=1)
+    async def hang() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.append(1)
+
+    hang.send()
+    begun = time.monotonic()
+
+    drain(app)
+
+    assert time.monotonic() - begun < 5
+    assert cleaned == [1]
+    (letter,) = app.queue("default").dead()
+    assert letter.error_class == "TimeLimitError"
+    assert "asyncio.sleep(60)" in letter.error
+
+
+def test_a_coroutine_that_answers_its_cancellation_in_time_is_handled(app: QWorker) -> None:
+    """What returns although it was cancelled for its time limit has done its work."""
+
+    @app.task(time_limit="50ms")
+    async def hurry() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return
+
+    hurry.send()
+
+    drain(app)
+
+    assert history_of(app.queue("default"))["acked"] == 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_cancelled_handler_leaves_no_cancellation_to_the_next(
+    app: QWorker, concurrency: int
+) -> None:
+    """A message that runs in the place of a cancelled one is not cancelled with it."""
+    handled = []
+
+    @app.task(time_limit="30ms", retry=Retry.fixed("1m"))
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    @app.task
+    async def handle(n: int) -> None:
+        await asyncio.sleep(0)
+        handled.append(n)
+
+    hang.send_many([hang.call()] * 5)
+    handle.send_many(handle.call(n) for n in range(5))
+
+    drain(app, concurrency=concurrency)
+
+    assert sorted(handled) == [0, 1, 2, 3, 4]
+    assert app.queue("default").inspect().delayed == 5
+
+
+def test_current_is_the_message_of_this_thread_or_coroutine(app: QWorker) -> None:
+    """`current()` names the message that runs here, however many run beside it; outside of handlers it is None."""
+    seen = []
+
+    @app.task
+    async def look(n: int) -> None:
+        before = current()
+        await asyncio.sleep(0.01)
+        after = current()
+        assert before is not None
+        assert before is after
+        seen.append((n, before.message_id))
+
+    ids = look.send_many(look.call(n) for n in range(50))
+
+    drain(app)
+
+    assert sorted(seen) == list(enumerate(ids))
+    assert current() is None
