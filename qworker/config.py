@@ -191,7 +191,7 @@ class DaemonOptions(Options):
     section: ClassVar[str] = "daemon"
 
     tick: Annotated[
-        Duration, DurationKind("longest wait between passes", minimum_ms=10, maximum_ms=HOUR_MS)
+        Duration, DurationKind("longest wait between passes", minimum_ms=10, maximum_ms=60_000)
     ] = "1s"
     metrics_host: Annotated[str, _METRICS_HOST] = "127.0.0.1"
     metrics_port: Annotated[int, _METRICS_PORT] = 9465

@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-import threading
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 __all__ = ["ID_LENGTH", "IdSource", "new_lane_id"]
 
@@ -24,33 +24,42 @@ def new_lane_id() -> str:
     return secrets.token_hex(12)
 
 
-class IdSource:
-    """Make ids that are unique over processes, threads and forks. Thread-safe: a counter is drawn atomically."""
+class _Origin(NamedTuple):
+    """What the ids of one process are made of; replaced as a whole, so that no thread sees half of a new one."""
 
-    __slots__ = ("_counter", "_lease_prefix", "_lock", "_pid", "_prefix")
+    pid: int
+    prefix: str
+    lease_prefix: str
+    counter: Iterator[int]
+
+    @classmethod
+    def draw(cls) -> _Origin:
+        """Draw the random parts for this process."""
+        prefix = "".join(secrets.choice(_ALPHABET) for _ in range(_PREFIX_LENGTH))
+        return cls(os.getpid(), prefix, secrets.token_hex(12), itertools.count(1))
+
+
+class IdSource:
+    """Make ids that are unique over processes, threads and forks. Thread-safe without a lock.
+
+    After a fork the first threads may each draw an origin of their own; their ids differ all the more.
+    """
+
+    __slots__ = ("_origin",)
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._begin()
+        self._origin = _Origin.draw()
 
     def message_id(self) -> str:
         """Make the next message id."""
-        if os.getpid() != self._pid:
-            self._begin()
-        return f"{self._prefix}{next(self._counter):010d}"
+        origin = self._origin
+        if os.getpid() != origin.pid:
+            origin = self._origin = _Origin.draw()
+        return f"{origin.prefix}{next(origin.counter):010d}"
 
     def lease_id(self) -> str:
         """Make the next lease id: 96 random bits of this process and a counter."""
-        if os.getpid() != self._pid:
-            self._begin()
-        return f"{self._lease_prefix}-{next(self._counter)}"
-
-    def _begin(self) -> None:
-        # A lock copied by fork may be held by a thread that is not here any more.
-        if os.getpid() != getattr(self, "_pid", None):
-            self._lock = threading.Lock()
-        with self._lock:
-            self._prefix = "".join(secrets.choice(_ALPHABET) for _ in range(_PREFIX_LENGTH))
-            self._lease_prefix = secrets.token_hex(12)
-            self._counter = itertools.count(1)
-            self._pid = os.getpid()
+        origin = self._origin
+        if os.getpid() != origin.pid:
+            origin = self._origin = _Origin.draw()
+        return f"{origin.lease_prefix}-{next(origin.counter)}"

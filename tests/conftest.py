@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from tests import servers
 
@@ -30,6 +31,13 @@ def engine_url(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     with servers.start(request.param) as server:
         yield server.url
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_come() -> Iterator[None]:
+    """A test that sets up logs leaves nothing of it to the next one."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     if not wanted or context.resilient_parsing:
         return
     try:
-        number = version("qworker")
+        number = version("qworker-redis")
     except PackageNotFoundError:
         number = "of an unknown version"
     click.echo(f"qworker {number}")

@@ -88,7 +88,7 @@ class Teller:
             if lease.queue is queue and len(taken) < _MAX_LEASES:
                 self._measures.learn(lease)
                 taken.append(Told(lease, *lease.take_outcomes()))
-                left = left or bool(lease.untold)
+                left = left or bool(lease.outcomes or lease.untold)
             else:
                 left = True
         if taken and not left:

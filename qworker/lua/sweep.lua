@@ -5,7 +5,8 @@
 -- ARGV[2]    tick ms          how often the caller comes by, 1-60000
 -- ARGV[3]    leases           overdue leases to name per queue, 1-100
 -- Returns {'OK', now ms, one per queue: {next due ms or '', next deadline ms or '', expired at the head 1 or 0,
---   overdue lease ids …} or the error text of a queue whose keys hold other types}
+--   overdue lease ids …} or the error text of a queue whose keys hold other types}. An overdue member that is no
+--   lease id is set aside for a minute, and counted.
 -- O(q): q queues, 500 at most.
 --- include lib/clock.lua
 --- include lib/checks.lua

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from qworker import QWorker
+from tests.consumer.workers import Lab
 
 
 @pytest.fixture
@@ -15,3 +17,11 @@ def app(store_url: str, namespace: str) -> Iterator[QWorker]:
     app = QWorker(namespace, url=store_url)
     yield app
     app.close()
+
+
+@pytest.fixture
+def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
+    """A place for workers in processes of their own, on the shared server."""
+    lab = Lab(store_url, namespace, tmp_path)
+    yield lab
+    lab.close()

@@ -64,7 +64,9 @@ def test_each_message_of_a_batch_ends_by_its_entry_in_the_result(
     drain(app)
 
     counted = history_of(app.queue("default"))
-    assert {name: counted[name] for name in ("acked", "discarded", "dead", "released", "nacked")} == {
+    assert {
+        name: counted[name] for name in ("acked", "discarded", "dead", "released", "nacked")
+    } == {
         "acked": 2,
         "discarded": 1,
         "dead": 1,

@@ -83,7 +83,8 @@ def queue(server: servers.Server) -> Iterator[Queue]:
 
 
 def start_timeout(unit: str) -> int:
-    return seconds(dict(options(unit))["TimeoutStartSec"])
+    # Far below pytest's own limit; the units allow for apps that are slow to import.
+    return min(30, seconds(dict(options(unit))["TimeoutStartSec"]))
 
 
 def stop_timeout(unit: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes.util
 import json
 import re
 import shlex
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.deploy.checkers import DEPLOY, run
+from tests.servers import missing
 
 __all__ = ["PROGRAM", "UNITS", "Manager", "options", "seconds", "started"]
 
@@ -93,6 +95,8 @@ def started(
     `environ` is what the unit's own environment file would hold. `folder` is the folder of apps and holds the log.
     Shorter than in the unit for the sake of the test: `watchdog_s`, and `grace` instead of 25s.
     """
+    if ctypes.util.find_library("seccomp") is None:
+        missing("libseccomp is not installed (Debian: libseccomp2)")
     have = dict(options(unit))
     words = shlex.split(have["ExecStart"].replace("%i", instance).replace(SERVED, str(folder)))
     assert words[0] == PROGRAM

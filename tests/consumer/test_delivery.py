@@ -1,0 +1,324 @@
+"""What a handler and its middleware know of their message, and at most once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from qworker import Context, Middleware, QWorker, Release, Retry, current
+from qworker.consumer.board import Mark
+from tests.consumer.driving import drain, history_of, make_due, redis_of, running, until
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+# -- context -----------------------------------------------------------------------------------
+
+
+def test_the_context_tells_a_handler_of_its_message(app: QWorker) -> None:
+    """Id, queue, task, attempts and time are at hand, and counted on with each delivery."""
+    seen: list[Context] = []
+
+    @app.task(queue="mail", retry=Retry.fixed("1m"))
+    def look(n: int) -> None:
+        context = current()
+        assert context is not None
+        seen.append(context)
+        if len(seen) == 1:
+            raise Release("1m")
+        if len(seen) == 2:
+            raise ValueError
+
+    message_id = look.send(7)
+    for _ in range(3):
+        drain(app)
+        make_due(app, "mail")
+
+    assert [(c.queue, c.task, c.message_id, c.lost) for c in seen] == [
+        ("mail", "look", message_id, False)
+    ] * 3
+    assert [c.body for c in seen] == [b'{"task":"look","args":[7]}'] * 3
+    # A release is counted nowhere, a failure in both.
+    assert [(c.receive_count, c.attempt, c.nacks) for c in seen] == [
+        (1, 1, 0),
+        (1, 1, 0),
+        (2, 2, 1),
+    ]
+
+
+def test_the_context_says_when_the_lease_is_lost(app: QWorker) -> None:
+    """A sync handler cannot be cancelled, but it can ask whether its lease has run out."""
+    seen = []
+    lost = threading.Event()
+
+    @app.task
+    def look() -> None:
+        context = current()
+        assert context is not None
+        before = context.lost
+        assert lost.wait(10)
+        seen.append((before, context.lost))
+
+    look.send()
+    with running(app, concurrency=2) as child:
+        until(child.board.running)
+        child.board.lose(child.board.running()[0].lease)
+        lost.set()
+        until(lambda: seen)
+
+    assert seen == [(False, True)]
+
+
+def test_trace_context_is_carried_from_the_sender_to_what_the_handler_sends(app: QWorker) -> None:
+    """A message sent inside a handler carries on the trace of the handler's own message."""
+    seen = []
+
+    class Trace(Middleware):
+        def sending(self, task: str, body: bytes, flags: dict[str, str]) -> None:
+            if task == "first":
+                flags["w"] = TRACE
+
+    app.use(Trace())
+
+    @app.task
+    def first() -> None:
+        second.send()
+
+    @app.task
+    def second() -> None:
+        context = current()
+        assert context is not None
+        seen.append(context.trace)
+
+    first.send()
+
+    drain(app)
+
+    assert seen == [TRACE]
+
+
+# -- middleware --------------------------------------------------------------------------------
+
+
+def test_middleware_runs_around_handlers_like_layers(app: QWorker) -> None:
+    """`before` runs in the order of registration, `after` in the reverse, with outcome and error."""
+    seen: list[object] = []
+
+    class Layer(Middleware):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def before(self, context: Context) -> None:
+            seen.append((self.name, "before", context.task))
+
+        def after(self, context: Context, outcome: str, error: BaseException | None) -> None:
+            seen.append((self.name, outcome, type(error).__name__))
+
+    app.use(Layer("outer"))
+    app.use(Layer("inner"))
+
+    @app.task(retry=Retry.fixed("1m"))
+    def handle(n: int) -> None:
+        seen.append(n)
+        if n:
+            raise ValueError
+
+    handle.send(0)
+    handle.send(1)
+
+    drain(app)
+
+    assert seen == [
+        *(("outer", "before", "handle"), ("inner", "before", "handle"), 0),
+        *(("inner", "acked", "NoneType"), ("outer", "acked", "NoneType")),
+        *(("outer", "before", "handle"), ("inner", "before", "handle"), 1),
+        *(("inner", "nacked", "ValueError"), ("outer", "nacked", "ValueError")),
+    ]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_middleware_that_raises_before_is_the_handlers_failure(
+    app: QWorker, is_async: bool
+) -> None:
+    """An exception in `before` keeps the handler from running and nacks the message."""
+    ran = []
+
+    class Refuse(Middleware):
+        def before(self, context: Context) -> None:
+            raise PermissionError
+
+    app.use(Refuse())
+
+    def handle() -> None:
+        ran.append(1)
+
+    async def ahandle() -> None:
+        ran.append(1)
+
+    app.task(name="handle", retry=Retry.fixed("1m"))(ahandle if is_async else handle).send()
+
+    drain(app)
+
+    assert not ran
+    assert history_of(app.queue("default"))["nacked"] == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(2), KeyboardInterrupt()])
+def test_middleware_that_raises_after_changes_nothing(app: QWorker, error: BaseException) -> None:
+    """What has ended has ended, whatever `after` raises."""
+
+    class Stumble(Middleware):
+        def after(self, context: Context, outcome: str, problem: BaseException | None) -> None:
+            raise error
+
+    app.use(Stumble())
+    app.task(name="handle")(lambda: None).send()
+
+    drain(app)
+
+    assert history_of(app.queue("default"))["acked"] == 1
+
+
+# -- at most once ------------------------------------------------------------------------------
+
+
+def test_at_most_once_is_acked_before_it_starts(app: QWorker) -> None:
+    """The message is gone from the server when its handler begins, so a crash cannot bring it back."""
+    seen = []
+
+    @app.task(at_most_once=True)
+    def fragile(n: int) -> None:
+        seen.append(app.queue("default").inspect().stored)
+
+    fragile.send(1)
+
+    drain(app)
+
+    assert seen == [0]
+    assert history_of(app.queue("default")) == {"acked": 1, "received": 1, "sent": 1}
+
+
+def test_at_most_once_is_not_retried(app: QWorker) -> None:
+    """A failure of an at-most-once message is logged and leads to nothing."""
+    started = []
+
+    @app.task(at_most_once=True, retry=Retry.fixed(0))
+    def fragile() -> None:
+        started.append(1)
+        raise ValueError
+
+    fragile.send()
+
+    drain(app)
+
+    assert started == [1]
+    assert history_of(app.queue("default")) == {"acked": 1, "received": 1, "sent": 1}
+
+
+def test_both_guarantees_in_one_queue(app: QWorker) -> None:
+    """At-most-once and at-least-once messages may share a queue; each keeps its own promise."""
+    started: list[str] = []
+
+    @app.task(at_most_once=True)
+    def once(n: int) -> None:
+        started.append(f"once {n}")
+        raise ValueError
+
+    @app.task(retry=Retry.fixed("1m"))
+    def again(n: int) -> None:
+        started.append(f"again {n}")
+        raise ValueError
+
+    for n in range(3):
+        once.send(n)
+        again.send(n)
+
+    drain(app)
+
+    assert len(started) == 6
+    counted = history_of(app.queue("default"))
+    assert (counted["acked"], counted["nacked"], counted["stored"]) == (3, 3, 3)
+
+
+def test_at_most_once_starts_only_what_was_its_own(app: QWorker) -> None:
+    """A message whose ack did not count, because a reaper had its lease by then, is not started."""
+    started = []
+
+    @app.task(at_most_once=True)
+    def once(n: int) -> None:
+        started.append(n)
+
+    decode = once.signature.decode
+
+    class Thief:
+        """Takes the third message away while the second one is decoded."""
+
+        def decode(self, args: Any, kwargs: Any) -> Any:
+            call = decode(args, kwargs)
+            if call == ((1,), {}):
+                with redis_of(app) as redis:
+                    for key in redis.scan_iter(f"{app.namespace}:*lease:*"):
+                        assert redis.hdel(key, "3")
+            return call
+
+    once.send_many(once.call(n) for n in range(3))
+    once.signature = Thief()  # type: ignore[assignment]
+
+    drain(app, concurrency=3)
+
+    assert sorted(started) == [0, 1]
+
+
+def test_what_was_acked_before_its_start_still_runs_when_the_worker_stops(app: QWorker) -> None:
+    """A stop between ack and start loses nothing: what was acked runs within the grace time."""
+    started: list[int] = []
+    gate = threading.Event()
+
+    @app.task(at_most_once=True)
+    def once(n: int) -> None:
+        if not started:
+            started.append(n)
+            assert gate.wait(10)
+        else:
+            started.append(n)
+
+    # The pace has to be known before more than one is taken at a time.
+    once.send_many(once.call(n) for n in range(50))
+    with running(app, concurrency=4, max_batch=50) as child:
+        until(lambda: started)
+        for lease in child.board.held_leases():
+            child.board.recall(lease.slot)
+        child.broker.stop("test")
+        gate.set()
+
+    seen = app.queue("default").inspect()
+    assert len(started) + seen.ready == 50
+    assert seen.stats["acked"] == len(started)
+
+
+# -- the mark ----------------------------------------------------------------------------------
+
+
+def test_a_message_is_marked_before_it_is_decoded(app: QWorker) -> None:
+    """The board says RUNNING while the arguments are decoded: a crash in there has its culprit."""
+    marks = []
+    boards = []
+
+    class Look:
+        def decode(self, args: object, kwargs: object) -> object:
+            (lease,) = boards[0].held_leases()
+            marks.append(Mark(lease.marks[0]))
+            return (), {}
+
+    task = app.task(name="task")(lambda: None)
+    task.send()
+    task.signature = Look()  # type: ignore[assignment]
+    app.queue("default").pause("out")
+    with running(app) as child:
+        boards.append(child.board)
+        app.queue("default").resume()
+        until(lambda: marks)
+
+    assert marks == [Mark.RUNNING]

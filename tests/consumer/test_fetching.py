@@ -1,0 +1,338 @@
+"""What is received, and when: priorities, several queues, pauses, broken queues, suspects, waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from qworker import QueueAttributes, QWorker, Retry
+from qworker.keys import QueueKeys
+from tests.consumer.driving import drain, history_of, redis_of, running, until
+
+
+def test_higher_priorities_come_first(app: QWorker) -> None:
+    """Of what is ready the highest priority is handled first, and within one the oldest."""
+    handled = []
+    task = app.task(name="task")(lambda n: handled.append(n))
+    for n, priority in enumerate((0, 9, 5, 0, 9)):
+        task.options(priority=priority).send(n)
+
+    drain(app)
+
+    assert handled == [1, 4, 2, 0, 3]
+
+
+def test_queues_are_served_strictly_in_their_order(app: QWorker) -> None:
+    """Without weights a queue is served only while those named before it are empty."""
+    handled: list[str] = []
+    for name in ("high", "low"):
+        task = app.task(name=name, queue=name)(lambda name: handled.append(name))
+        task.send_many(task.call(name) for _ in range(30))
+
+    drain(app, queues=["high", "low"], max_batch=5)
+
+    assert handled == ["high"] * 30 + ["low"] * 30
+
+
+def test_a_new_message_of_the_higher_queue_comes_before_the_rest_of_the_lower_one(
+    app: QWorker,
+) -> None:
+    """A queue that was idle is seen soon, also while a lower one has enough to do for ever."""
+    handled: list[tuple[str, int]] = []
+
+    @app.task(queue="low")
+    def low(n: int) -> None:
+        time.sleep(0.002)
+        handled.append(("low", n))
+
+    @app.task(queue="high")
+    def high() -> None:
+        handled.append(("high", 0))
+
+    low.send_many(low.call(n) for n in range(2000))
+    with running(app, queues=["high", "low"]):
+        until(lambda: len(handled) > 100)
+        high.send()
+        sent = len(handled)
+        until(lambda: ("high", 0) in handled)
+    # Half a second of work would be 250 messages.
+    assert handled.index(("high", 0)) - sent < 150
+
+
+def test_an_idle_worker_hears_of_every_one_of_its_queues(app: QWorker) -> None:
+    """A worker that waits on several empty queues starts at once on whichever gets a message."""
+    started: dict[str, float] = {}
+    for name in ("a", "b", "c"):
+        app.task(name=name, queue=name)(lambda name: started.setdefault(name, time.monotonic()))
+
+    with running(app):
+        for name in ("c", "a", "b"):
+            time.sleep(0.15)
+            sent = time.monotonic()
+            app.tasks[name].send(name)
+            until(lambda name=name: name in started)
+            assert started[name] - sent < 0.5
+
+
+def test_weights_share_the_worker_between_queues(app: QWorker) -> None:
+    """With weights no queue starves: each gets about its share while all have work."""
+    handled: list[str] = []
+    for name in ("heavy", "light"):
+        task = app.task(name=name, queue=name)(lambda name: handled.append(name))
+        task.send_many(task.call(name) for _ in range(3000))
+
+    drain(app, weights={"heavy": 3.0, "light": 1.0}, queues=["heavy", "light"], max_batch=2)
+
+    share = Counter(handled[:2000])
+    assert 1300 < share["heavy"] < 1700
+
+
+def test_a_paused_queue_is_left_alone_until_it_is_resumed(app: QWorker) -> None:
+    """While receiving is paused nothing is received; a resume is noticed at once, by a worker of two queues too."""
+    handled: list[str] = []
+    for name in ("a", "b"):
+        app.task(name=name, queue=name)(lambda name: handled.append(name))
+    app.queue("a").pause("out")
+    app.tasks["a"].send("a")
+    with running(app):
+        app.tasks["b"].send("b")
+        until(lambda: handled == ["b"])
+        time.sleep(0.3)
+        assert handled == ["b"]
+        resumed = time.monotonic()
+        app.queue("a").resume()
+        until(lambda: handled == ["b", "a"])
+        assert time.monotonic() - resumed < 0.5
+
+
+def test_a_single_paused_queue_is_resumed_at_once(app: QWorker) -> None:
+    """A worker of one paused queue does not ask in vain all the time, and hears of the resume."""
+    handled: list[int] = []
+    task = app.task(name="task")(lambda n: handled.append(n))
+    queue = app.queue("default")
+    queue.pause("out")
+    task.send(1)
+    with running(app), redis_of(app) as redis:
+        time.sleep(0.2)
+        before = redis.info("stats")["total_commands_processed"]
+        time.sleep(0.5)
+        assert redis.info("stats")["total_commands_processed"] - before < 200
+        queue.resume()
+        until(lambda: handled == [1])
+
+
+@pytest.mark.parametrize("part", ["ready", "wake", "stats", "unacked", "dead"])
+def test_a_broken_queue_is_left_alone_and_others_go_on(app: QWorker, part: str) -> None:
+    """A key of another type stops its own queue only; its messages stay where they are, until it is mended."""
+    handled: list[str] = []
+    for name in ("bad", "good"):
+        task = app.task(name=name, queue=name)(lambda name: handled.append(name))
+        task.send_many(task.call(name) for _ in range(2))
+    key = f"{app.namespace}:{{bad}}:{part}"
+    with redis_of(app) as redis:
+        if redis.exists(key):
+            redis.rename(key, f"{key}-kept")
+        redis.set(key, "not ours")
+        with running(app, queues=["bad", "good"]):
+            until(lambda: handled == ["good", "good"])
+            app.tasks["good"].send("good")
+            until(lambda: len(handled) == 3)
+        assert "bad" not in handled
+        redis.delete(key)
+        if redis.exists(f"{key}-kept"):
+            redis.rename(f"{key}-kept", key)
+
+    drain(app)
+
+    assert handled.count("bad") == 2
+
+
+def test_outcomes_of_a_queue_that_breaks_are_told_when_it_is_mended(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was handled while its queue broke is acked later: it is not handled twice."""
+    monkeypatch.setattr("qworker.consumer.telling._REFUSED_PAUSE_S", 0.1)
+    monkeypatch.setattr("qworker.consumer.fetching._BROKEN_PAUSE_S", 0.1)
+    handled: list[int] = []
+    key = QueueKeys(app.namespace, "default").dead
+
+    @app.task
+    def handle(n: int) -> None:
+        with redis_of(app) as redis:
+            redis.set(key, "not ours")
+        handled.append(n)
+
+    handle.send_many(handle.call(n) for n in range(3))
+    with running(app, max_batch=3, concurrency=3):
+        until(lambda: len(handled) == 3)
+        time.sleep(0.3)
+        assert app.client.execute(_length(app)) == 1
+        with redis_of(app) as redis:
+            redis.delete(key)
+        until(lambda: app.queue("default").inspect().stored == 0)
+
+    assert sorted(handled) == [0, 1, 2]
+    assert history_of(app.queue("default"))["acked"] == 3
+
+
+def _length(app: QWorker) -> object:
+    from qworker.commands.command import Command
+
+    return Command(None, (), ("ZCARD", QueueKeys(app.namespace, "default").unacked), int)
+
+
+# -- plain pushes, bursts, limits --------------------------------------------------------------
+
+
+def test_what_others_push_is_found_without_a_bell(app: QWorker) -> None:
+    """A plain RPUSH rings nothing; a waiting worker finds it when it looks again, two seconds later at most."""
+    handled: list[int] = []
+    app.task(name="plain", queue="q")(lambda n: handled.append(n))
+    app.queue("q").configure(QueueAttributes(visibility="2s"))
+    with running(app), redis_of(app) as redis:
+        time.sleep(0.1)
+        pushed = time.monotonic()
+        redis.rpush(QueueKeys(app.namespace, "q").ready[0], '{"task": "plain", "args": [1]}')
+        until(lambda: handled)
+        assert time.monotonic() - pushed < 2.5
+
+
+def test_a_burst_handles_what_is_ready_and_ends(app: QWorker) -> None:
+    """A burst leaves nothing that is ready, not even what its own handlers sent, and waits for nothing delayed."""
+    handled: list[int] = []
+
+    @app.task
+    def chain(n: int) -> None:
+        handled.append(n)
+        if n:
+            chain.send(n - 1)
+        else:
+            chain.send_later("1h", 5)
+
+    chain.send(5)
+
+    drain(app)
+
+    assert handled == [5, 4, 3, 2, 1, 0]
+    assert app.queue("default").inspect().delayed == 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_child_ends_after_so_many_messages(app: QWorker, concurrency: int) -> None:
+    """With max_messages a child ends between messages after exactly so many, and the others stay ready."""
+    handled: list[int] = []
+    task = app.task(name="task")(lambda n: handled.append(n))
+    task.send_many(task.call(n) for n in range(100))
+
+    with running(app, max_messages=30, concurrency=concurrency) as child:
+        until(lambda: child.broker.stopping)
+
+    assert sorted(handled) == list(range(30))
+    assert child.broker.why_stopped == "recycled"
+    seen = app.queue("default").inspect()
+    assert (seen.ready, seen.unacked) == (70, 0)
+
+
+def test_slow_messages_are_taken_one_at_a_time(app: QWorker) -> None:
+    """Of slow messages a child holds no more than run: the others are there for other workers."""
+    gate = threading.Event()
+
+    @app.task
+    def slow() -> None:
+        gate.wait(0.1)
+
+    slow.send_many([slow.call()] * 5)
+    with running(app, concurrency=2):
+        until(lambda: app.queue("default").inspect().stats.get("acked", 0) >= 2)
+        seen = app.queue("default").inspect()
+        assert seen.unacked <= 2
+        gate.set()
+        until(lambda: app.queue("default").inspect().stored == 0)
+
+
+def test_fast_messages_are_taken_in_large_batches(app: QWorker) -> None:
+    """Messages of microseconds are received hundreds at a time."""
+    task = app.task(name="task")(lambda: None)
+    task.send_many([task.call()] * 5000)
+    before = _calls(app)
+
+    drain(app)
+
+    assert _calls(app) - before < 60
+
+
+def _calls(app: QWorker) -> int:
+    with redis_of(app) as redis:
+        stats = redis.info("commandstats")
+    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+# -- suspects ----------------------------------------------------------------------------------
+
+
+def make_suspects(app: QWorker, number: int) -> None:
+    """Turn the first ready messages into suspects, as two crashes in company would."""
+    keys = QueueKeys(app.namespace, "default")
+    with redis_of(app) as redis:
+        for _ in range(number):
+            item = redis.lpop(keys.ready[0])
+            assert isinstance(item, bytes)
+            redis.rpush(keys.suspect, item.replace(b" 0 0 0 0\n", b" 2 0 0 2\n"))
+
+
+@pytest.mark.parametrize("takes_suspects", [True, False])
+def test_a_suspect_runs_alone(app: QWorker, takes_suspects: bool) -> None:
+    """While a suspect runs its child runs nothing else, however many could."""
+    lock = threading.Lock()
+    at_once: set[int] = set()
+    beside: dict[int, set[int]] = {}
+
+    @app.task
+    def handle(n: int) -> None:
+        with lock:
+            at_once.add(n)
+            for each in at_once:
+                beside.setdefault(each, set()).update(at_once)
+        time.sleep(0.005)
+        with lock:
+            at_once.discard(n)
+
+    handle.send_many(handle.call(n) for n in range(60))
+    make_suspects(app, 3)
+
+    drain(app, concurrency=8, takes_suspects=takes_suspects)
+
+    assert [beside[n] for n in range(3)] == [{0}, {1}, {2}]
+    assert max(len(each) for each in beside.values()) > 2
+    assert history_of(app.queue("default"))["acked"] == 60
+
+
+def test_suspects_do_not_keep_others_waiting(app: QWorker) -> None:
+    """A fresh message is handled among many suspects, and a suspect among many fresh ones."""
+    handled: list[int] = []
+    task = app.task(name="task")(lambda n: handled.append(n))
+    task.send_many(task.call(n) for n in range(200))
+    make_suspects(app, 100)
+
+    drain(app, max_batch=1)
+
+    # Every fourth receive takes a suspect first.
+    first = handled[:80]
+    assert sum(n < 100 for n in first) == pytest.approx(20, abs=2)
+
+
+def test_a_suspect_that_fails_by_itself_is_an_ordinary_failure(app: QWorker) -> None:
+    """A suspect whose handler raises is nacked as any other."""
+    app.task(name="fail", retry=Retry.fixed("1m"))(_fail).send()
+    make_suspects(app, 1)
+
+    drain(app)
+
+    assert history_of(app.queue("default"))["nacked"] == 1
+
+
+def _fail() -> None:
+    raise ValueError

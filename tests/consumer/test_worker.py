@@ -1,0 +1,424 @@
+"""A worker and its children as processes: what starts, what ends, and what a misbehaving handler does to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
+
+# -- starting ----------------------------------------------------------------------------------
+
+
+def test_a_worker_handles_messages_in_children(lab: Lab) -> None:
+    """Messages are handled in other processes than the supervisor's, as many as there are children."""
+    lab.app("""
+@app.task
+def handle(n: int) -> None:
+    note("handled", n)
+    time.sleep(0.05)
+""")
+    lab.send_all("handle", 30)
+    with lab.worker("--procs", "2") as worker:
+        until(lambda: len(lab.notes("handled")) == 30)
+        pids = {note.pid for note in lab.notes()}
+        assert pids == set(worker.children())
+    assert worker.process.returncode == 0
+    assert sorted(n for (n,) in lab.noted("handled")) == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("source", "spec", "words"),
+    [
+        ("raise LookupError('no such thing')", "jobs", "LookupError: no such thing"),
+        ("import sys; sys.exit(3)", "jobs", "SystemExit: 3"),
+        ("def (", "jobs", "SyntaxError"),
+        ("import nowhere_to_be_found", "jobs", "nowhere_to_be_found"),
+        ("", "missing", "there is no module 'missing'"),
+        ("", "jobs", "has no task; decorate a function with @app.task"),
+        ("app = 7", "jobs", "holds no QWorker"),
+        ("other = QWorker('other')", "jobs", "several apps (app, other); name one: jobs:NAME"),
+        ("", "jobs:note", "'jobs:note' is function, not a QWorker; the module holds app"),
+        (
+            "@app.task\ndef twice() -> None: ...\n@app.task\ndef twice() -> None: ...",
+            "jobs",
+            "'twice' is defined twice, at ",
+        ),
+    ],
+)
+def test_an_app_that_cannot_be_used_ends_the_worker_with_the_reason(
+    lab: Lab, source: str, spec: str, words: str
+) -> None:
+    """A worker whose app cannot be imported, or holds nothing to do, exits with one clear error."""
+    lab.app(source)
+    worker = lab.start(spec=spec)
+    assert worker.process.wait(20) in (1, 2)
+    assert words in worker.log.read_text()
+
+
+def test_an_app_may_be_named_by_its_file_and_attribute(lab: Lab) -> None:
+    """`dir/jobs.py:other` is found as well as `jobs`."""
+    (lab.directory / "inside").mkdir()
+    lab.app(
+        """
+other = app
+app = QWorker("unused")
+
+@other.task
+def handle() -> None:
+    note("handled")
+""",
+        name="inside/jobs",
+    )
+    lab.send("handle")
+    with lab.worker("--burst", spec="inside/jobs.py:other") as worker:
+        assert worker.process.wait(20) == 0
+    assert lab.noted("handled") == [[]]
+
+
+def test_a_queue_that_no_task_is_on_is_refused(lab: Lab) -> None:
+    """A name that is not among the app's queues is told with those that are."""
+    lab.app("@app.task(queue='mail')\ndef handle() -> None: ...")
+    worker = lab.start("--queues", "mial")
+    assert worker.process.wait(20) in (1, 2)
+    assert "no task of 'jobs' is on queue 'mial'; its queues are mail" in worker.log.read_text()
+
+
+def test_five_thousand_tasks_are_no_hardship(lab: Lab) -> None:
+    """An app of 5,000 tasks on two queues starts, and tasks beyond the counters run like all others."""
+    lab.app("""
+def make(n: int):
+    def handle() -> None:
+        note("handled", n)
+    app.task(name=f"task{n}", queue="even" if n % 2 == 0 else "odd")(handle)
+
+for n in range(5000):
+    make(n)
+""")
+    for n in (0, 4095, 4999):
+        lab.send(f"task{n}", queue="even" if n % 2 == 0 else "odd")
+    with lab.worker() as worker:
+        until(lambda: sorted(n for (n,) in lab.noted("handled")) == [0, 4095, 4999])
+    assert worker.process.returncode == 0
+
+
+def test_a_worker_runs_without_asserts(lab: Lab) -> None:
+    """Under `python -O` everything works, and children are optimised as their parent is."""
+    lab.app("""
+@app.task(max_receives=1)
+def handle(n: int) -> None:
+    assert n == 0, "asserts are off"
+    note("handled", __debug__)
+
+@app.task(batch=5, at_most_once=True)
+async def batch(ns: list[int]) -> None:
+    note("batch", len(ns))
+""")
+    lab.send_all("handle", 3)
+    lab.send_all("batch", 5)
+    with lab.worker("--burst", python=("-O",)) as worker:
+        assert worker.process.wait(20) == 0
+    assert lab.noted("handled") == [[False]] * 3
+    assert sum(n for (n,) in lab.noted("batch")) == 5
+
+
+def test_a_closed_stdout_does_not_end_a_worker(lab: Lab) -> None:
+    """A worker whose output nobody reads any more goes on, and ends with code 0."""
+    lab.app("""
+@app.task
+def handle(n: int) -> None:
+    note("handled", n)
+    print("x" * 100_000)
+""")
+    import subprocess
+    import sys
+
+    lab.send_all("handle", 3)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qworker", "run", "jobs", "--procs", "1", "--metrics-port", "0"],
+        cwd=lab.directory,
+        env=lab.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    try:
+        until(lambda: {n for (n,) in lab.noted("handled")} == {0, 1, 2})
+        process.terminate()
+        assert process.wait(15) == 0
+    finally:
+        process.kill()
+
+
+# -- handlers that misbehave -------------------------------------------------------------------
+
+MISBEHAVIOURS = {
+    "sys.exit": "sys.exit(0)",
+    "quit": "raise KeyboardInterrupt",
+    "directory": "os.chdir('/')",
+    "umask": "os.umask(0o777)",
+    "signals": "[signal.signal(s, signal.SIG_DFL) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]",
+    "timeout": "__import__('socket').setdefaulttimeout(0.0001)",
+    "threads": "[threading.Thread(target=time.sleep, args=(60,)).start() for _ in range(5)]",
+    "children": "__import__('subprocess').Popen(['sleep', '60'])",
+    "fork": "__import__('multiprocessing').get_context('fork').Process(target=time.sleep, args=(60,)).start()",
+    "stdout": "sys.stdout.close(); sys.stderr.close()",
+    "environ": "os.environ.clear()",
+    "excepthook": "sys.excepthook = threading.excepthook = None",
+    "recursion": "sys.setrecursionlimit(100)",
+    "warnings": "__import__('warnings').simplefilter('error')",
+    "gc": "__import__('gc').disable(); __import__('gc').freeze()",
+    "modules": "[sys.modules.pop(m) for m in list(sys.modules) if m.startswith('redis')]",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [(), ("--concurrency", "4")], ids=["inline", "threads"])
+def test_a_worker_survives_what_handlers_do_to_their_process(
+    lab: Lab, flags: tuple[str, ...]
+) -> None:
+    """Whatever a handler does to directory, signals, threads, streams or modules: the messages after it are handled."""
+    bodies = "\n".join(
+        f"    if how == {how!r}:\n        {code}" for how, code in MISBEHAVIOURS.items()
+    )
+    lab.app(f"""
+@app.task(retry=Retry.none())
+def misbehave(how: str) -> None:
+    note("misbehaved", how)
+{bodies}
+
+@app.task
+def handle(n: int) -> None:
+    note("handled", n)
+""")
+    with lab.worker(*flags, "--grace", "3s") as worker:
+        for n, how in enumerate(MISBEHAVIOURS):
+            lab.send("misbehave", how)
+            lab.send("handle", n)
+            until(lambda n=n: [n] in lab.noted("handled"))
+        until(lambda: lab.queue().inspect().stored == 0)
+        (pid,) = worker.children()
+        assert {note.pid for note in lab.notes()} == {pid}
+        begun = time.monotonic()
+        leftover = psutil.Process(pid).children()
+        assert worker.stop() == 0
+        assert time.monotonic() - begun < 4
+    for process in leftover:
+        process.kill()
+    assert lab.queue().inspect().stats["acked"] == 2 * len(MISBEHAVIOURS) - 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "flags"),
+    [
+        ("os._exit(0)", ()),
+        ("os._exit(1)", ()),
+        ("os.closerange(3, 50)", ()),
+        ("os.closerange(3, 50)", ("--concurrency", "4")),
+    ],
+)
+def test_a_handler_that_takes_its_process_along_costs_the_worker_a_child(
+    lab: Lab, how: str, flags: tuple[str, ...]
+) -> None:
+    """A handler that ends its process, or closes its descriptors, is a crash: a new child handles the others."""
+    lab.app(f"""
+@app.task(max_receives=2)
+def misbehave() -> None:
+    with open({str(lab.directory / "runs")!r}, "a") as file:
+        file.write("run\\n")
+    {how}
+
+@app.task
+def handle(n: int) -> None:
+    note("handled", n)
+""")
+    lab.send("misbehave")
+    lab.send_all("handle", 20)
+    with lab.worker(*flags) as worker:
+        until(lambda: len(lab.notes("handled")) >= 20)
+        until(lambda: lab.queue().inspect().stored == 0)
+        until(lambda: worker.events("child_ended"))
+    assert worker.process.returncode == 0
+    assert {n for (n,) in lab.noted("handled")} == set(range(20))
+
+
+# -- children that end -------------------------------------------------------------------------
+
+
+def test_a_child_is_replaced_after_so_many_messages(lab: Lab) -> None:
+    """With --max-messages each child handles so many and is followed by a new one; nothing is lost between."""
+    lab.app("""
+@app.task
+def handle(n: int) -> None:
+    note("handled", n)
+""")
+    lab.send_all("handle", 25)
+    with lab.worker("--max-messages", "10") as worker:
+        until(lambda: len(lab.notes("handled")) == 25)
+        until(lambda: len(worker.events("child_started")) == 3)
+    pids = [note.pid for note in lab.notes()]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [10, 10, 5]
+    assert sorted(n for (n,) in lab.noted("handled")) == list(range(25))
+    assert [event["reason"] for event in worker.events("child_ended")][:2] == ["recycled"] * 2
+
+
+@pytest.mark.slow
+def test_a_child_that_grows_too_large_is_replaced(lab: Lab) -> None:
+    """Above --max-rss a child ends between messages and another one goes on; nothing is lost."""
+    lab.app("""
+kept = []
+
+@app.task
+def leak(n: int) -> None:
+    kept.append(bytearray(3_000_000))
+    note("leaked", n)
+    time.sleep(0.02)
+""")
+    lab.send_all("leak", 150)
+    with lab.worker("--max-rss", "200MiB") as worker:
+        until(lambda: len(lab.notes("leaked")) >= 150, 40)
+        until(lambda: lab.queue().inspect().stored == 0)
+    reasons = [event["reason"] for event in worker.events("child_ended")]
+    assert "rss" in reasons
+    assert sorted(n for (n,) in lab.noted("leaked")) == list(range(150))
+
+
+@pytest.mark.slow
+def test_a_handler_past_its_time_limit_costs_its_process(lab: Lab) -> None:
+    """A sync handler past its limit is ended with its process, counted, and dead at max receives; others go on."""
+    lab.app("""
+@app.task(time_limit="300ms", max_receives=2)
+def hang() -> None:
+    note("hangs")
+    while True:
+        pass
+
+@app.task
+def handle(n: int) -> None:
+    note("handled", n)
+""")
+    lab.send("hang")
+    lab.send_all("handle", 10)
+    with lab.worker() as worker:
+        until(lambda: lab.queue().inspect().dead == 1)
+        until(lambda: lab.queue().inspect().stored == 0)
+    assert len(lab.notes("hangs")) == 2
+    assert len(lab.notes("handled")) == 10
+    (letter,) = lab.queue().dead()
+    assert letter.error_class == "TimeLimitError"
+    assert [event["reason"] for event in worker.events("child_ended")].count("time_limit") == 2
+    for event in worker.events("time_limit_exceeded"):
+        assert event["tasks"] == ["hang"]
+
+
+@pytest.mark.slow
+def test_who_ran_beside_a_handler_past_its_limit_is_not_blamed(lab: Lab) -> None:
+    """Of the handlers in a child that is ended for one of them, the others go back uncounted."""
+    lab.app("""
+@app.task(time_limit="300ms", max_receives=1)
+def hang() -> None:
+    time.sleep(60)
+
+@app.task
+def patient(n: int) -> None:
+    note("started", n, current().receive_count)
+    time.sleep(1.2)
+    note("ended", n)
+""")
+    with lab.worker("--concurrency", "4"):
+        lab.send_all("patient", 3)
+        until(lambda: len(lab.notes("started")) == 3)
+        lab.send("hang")
+        until(lambda: len(lab.notes("ended")) == 3)
+    assert sorted(lab.noted("started")) == sorted([[n, 1] for n in range(3)] * 2)
+    assert lab.queue().inspect().stats.get("timeouts", 0) == 0
+
+
+@pytest.mark.slow
+def test_what_waits_behind_a_slow_handler_is_given_to_others(lab: Lab) -> None:
+    """Messages in the batch of a handler that turned slow are back at the head within two seconds, uncounted."""
+    lab.app("""
+@app.task
+def handle(n: int) -> None:
+    note("started", n, current().receive_count)
+    if n == 400:
+        time.sleep(6)
+""")
+    lab.queue().pause("out")
+    lab.send_all("handle", 800)
+    with lab.worker() as worker:
+        until(lambda: worker.events("child_started"))
+        lab.queue().resume()
+        until(lambda: [400, 1] in lab.noted("started"))
+        slow = time.monotonic()
+        until(lambda: lab.queue().inspect().unacked == 1, 4)
+        assert time.monotonic() - slow < 2.5
+        assert lab.queue().inspect().ready > 100
+        with lab.worker("--procs", "1"):
+            until(lambda: lab.queue().inspect().stored == 1)
+            assert time.monotonic() - slow < 6
+        until(lambda: lab.queue().inspect().stored == 0)
+    assert sorted(lab.noted("started")) == [[n, 1] for n in range(800)]
+
+
+@pytest.mark.slow
+def test_a_child_that_no_longer_receives_is_replaced_and_a_second_time_ends_the_worker(
+    lab: Lab,
+) -> None:
+    """The watchdog ends a child that is silent beside a server that answers; where its successor stalls too, exit 70."""
+    lab.app("""
+@app.task
+def handle(n: int) -> None:
+    note("handled", n)
+""")
+    lab.send("handle", 0)
+    worker = lab.start("--watchdog", "5s")
+    until(lambda: lab.noted("handled") == [[0]])
+    (first,) = worker.children()
+    os.kill(first, signal.SIGSTOP)
+    until(lambda: worker.events("child_stalled"))
+    until(lambda: worker.children() and worker.children() != [first])
+    lab.send("handle", 1)
+    until(lambda: [1] in lab.noted("handled"))
+    # The next one works for a while, so its stall is a first one again; the one after that never works.
+    for stalls in (2, 3):
+        until(lambda: len(worker.events("child_started")) == stalls)
+        (pid,) = worker.children()
+        time.sleep(1.0)  # until it waits
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda stalls=stalls: len(worker.events("child_stalled")) == stalls)
+    assert worker.process.wait(10) == 70
+
+
+@pytest.mark.slow
+def test_a_child_that_cannot_start_again_is_tried_later_and_later(lab: Lab) -> None:
+    """When the app breaks under a running worker, children are started with growing pauses, not in a hot loop."""
+    lab.app("""
+@app.task
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@app.task
+def handle() -> None:
+    note("handled")
+""")
+    with lab.worker() as worker:
+        lab.send("handle")
+        until(lambda: lab.notes("handled"))
+        source = (lab.directory / "jobs.py").read_text()
+        (lab.directory / "jobs.py").write_text("raise RuntimeError('half deployed')")
+        os.kill(worker.children()[0], signal.SIGKILL)
+        until(lambda: worker.events("child_start_failed"))
+        time.sleep(2.5)
+        assert 2 <= len(worker.events("child_started")) <= 4
+        (lab.directory / "jobs.py").write_text(source)
+        lab.send("handle")
+        until(lambda: len(lab.notes("handled")) == 2)
