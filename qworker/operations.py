@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import quote
 
 from qworker.codec import check_size, encode
 from qworker.commands import upkeep
@@ -87,8 +86,7 @@ class Operations:
         return NewMessage(
             self.ids.message_id(),
             tail(data, flags),
-            # The script compares keys as the header carries them: encoded.
-            quote(flags.get("u", ""), safe=""),
+            flags.get("u", ""),
             options.ttl_ms or UNIQUE_MS,
         )
 
@@ -460,7 +458,7 @@ class Operations:
 def _ack_into(outcomes: Outcomes, message: Message) -> None:
     unique = message.flags.get("u")
     if unique:
-        outcomes.uniques += (message.receipt.index, quote(unique, safe=""), message.id)
+        outcomes.uniques += (message.receipt.index, unique, message.id)
     else:
         outcomes.acks.append(message.receipt.index)
 

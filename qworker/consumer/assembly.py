@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -29,6 +29,7 @@ from qworker.scripts import load_script
 if TYPE_CHECKING:
     from qworker.app import QWorker
     from qworker.consumer.manifest import ChildConfig
+    from qworker.consumer.task import Task
 
 __all__ = ["assemble", "queues_of", "slots_for"]
 
@@ -91,6 +92,8 @@ def assemble(app: QWorker, queues: Sequence[str], board: Board, config: ChildCon
         config.concurrency,
         lambda begun, now: broker.between(begun, now),  # noqa: PLW0108 - there is no broker yet
     )
+    if len(executors) > 1:
+        _divide(paces, tasks.values(), executors)
     scripts = (load_script("settle_receive"), load_script("settle"))
 
     def beat() -> None:
@@ -151,6 +154,18 @@ def _executors(
     if has_async:
         executors.append(Loop(runner, sync_slots, concurrency or _ASYNC, notifier))
     return executors
+
+
+def _divide(
+    paces: Iterable[QueuePace], tasks: Iterable[Task[..., Any]], executors: Sequence[Executor]
+) -> None:
+    """Tell each queue which executors its messages go to: a busy thread must not look like room on the loop."""
+    kinds = {(task.queue, task.is_async) for task in tasks}
+    for pace in paces:
+        pace.executors = tuple(
+            number for number, each in enumerate(executors) if (pace.name, each.is_async) in kinds
+        )
+        pace.slots = sum(executors[number].slots for number in pace.executors)
 
 
 @dataclass(frozen=True, slots=True)

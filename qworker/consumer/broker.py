@@ -85,6 +85,7 @@ class Broker:
         #: Messages in the executors, and the calls that they make: a batch handler's messages are one call.
         self._running = 0
         self._calls = 0
+        self._calls_of = [0] * len(executors)
         #: Nothing has ended since all queues were looked at.
         self._looked_last = False
         self.stopping = False
@@ -142,6 +143,8 @@ class Broker:
         collected = len(self._groups)
         arrived = len(self._fetcher.arrived)
         busy = self._calls + arrived
+        for queue in self._queues:
+            queue.busy = sum(self._calls_of[number] for number in queue.executors)
         idle = not busy and not collected
         most = None
         if self._options.max_messages:
@@ -229,6 +232,7 @@ class Broker:
     def _submit(self, number: int, items: Sequence[Any], messages: int) -> None:
         self._running += messages
         self._calls += len(items)
+        self._calls_of[number] += len(items)
         self._executors[number].submit(items)
 
     def _give_back(self, delivery: Delivery) -> None:
@@ -284,15 +288,17 @@ class Broker:
     def _collect(self) -> int:
         """Take what has ended from the executors; returns the number of messages."""
         ended = members = 0
-        for executor in self._executors:
+        for number, executor in enumerate(self._executors):
             done = executor.done
             take, note = done.popleft, self._teller.note
+            before = ended - members
             while done:
                 delivery = take()
                 note(delivery)
                 ended += 1
                 if delivery.member:
                     members += 1
+            self._calls_of[number] -= ended - members - before
         if ended:
             self._running -= ended
             self._calls -= ended - members

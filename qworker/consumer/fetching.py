@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,18 +126,22 @@ class Fetcher:
         if self._fetch is not None or self._wait is not None or self._hand.alone or self._hand.full:
             return True
         idle = not busy and not collected
-        queue = self._next_queue(idle=idle)
-        if queue is None:
-            return False
-        count = queue.want(busy, self._slots, self._hand.board.peers, collected)
-        if most is not None:
-            count = min(count, most)
-        if count > 0 and not self._drains(queue, idle=idle):
-            self._begin_fetch(queue, count, idle=idle)
-        return True
+        known = False
+        for queue in self._open_queues(idle=idle):
+            known = True
+            count = queue.want(busy, self._slots, self._hand.board.peers, collected)
+            if most is not None:
+                count = min(count, most)
+            if count > 0:
+                if not self._drains(queue, idle=idle):
+                    self._begin_fetch(queue, count, idle=idle)
+                break
+            if not queue.slots:
+                break  # its handlers are those of the other queues too
+        return known
 
-    def _next_queue(self, *, idle: bool) -> QueuePace | None:
-        """The first queue, strictly or by weight, that is not known to be empty or broken."""
+    def _open_queues(self, *, idle: bool) -> Iterator[QueuePace]:
+        """The queues, strictly or by weight, that are not known to be empty or broken."""
         now = self._clock()
         queues = self._queues
         if self._options.weighted and len(queues) > 1:
@@ -147,8 +151,7 @@ class Fetcher:
                 continue
             suspects = idle and queue.suspects and queue.hint_ms != PAUSED
             if suspects or self._quiet_until.get(queue.name, 0.0) <= now:
-                return queue
-        return None
+                yield queue
 
     def look_again(self) -> None:
         """Forget which queues were empty."""

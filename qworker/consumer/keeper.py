@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 import structlog
 
@@ -192,7 +191,7 @@ class Keeper:
             if envelope is None or unique is None:
                 outcomes.acks.append(index)
             else:
-                outcomes.uniques += (index, quote(unique, safe=""), envelope.id)
+                outcomes.uniques += (index, unique, envelope.id)
 
     def _read(
         self, keys: QueueKeys, lease_id: str, indices: Sequence[str]

@@ -27,8 +27,9 @@ __all__ = ["Keeping"]
 _log = structlog.get_logger(__name__)
 
 _KEEP_S: Final = 0.1
-#: At least so often the server is asked something, to know whether it answers.
+#: At least so often the server is asked something, to know whether it answers; it does not after the second time.
 _SPEAK_S: Final = 2.0
+_SILENCE_S: Final = 3.0
 
 
 class Keeping:
@@ -45,8 +46,7 @@ class Keeping:
         regularly: Callable[[], None],
     ) -> None:
         self.keeper = Keeper(client)
-        #: Since when the server has answered without a break, None while it does not.
-        self.answering_since: float | None = None
+        self._answering_since = self._answered_at = -_SILENCE_S
         self._children = children
         self._regularly = regularly
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -54,6 +54,12 @@ class Keeping:
         self._seldom = Seldom(every_s=10.0)
         self._speak_at = 0.0
         self._thread = threading.Thread(target=self._run, name="qworker-keeper", daemon=True)
+
+    @property
+    def answering_since(self) -> float | None:
+        """Since when the server has answered without a break; None while it does not."""
+        silent = boot_time() - self._answered_at > _SILENCE_S
+        return None if silent else self._answering_since
 
     def start(self) -> None:
         """Start the thread."""
@@ -103,7 +109,6 @@ class Keeping:
             try:
                 job()
             except QworkerError as error:
-                self.answering_since = None
                 if (held := self._seldom.more("failed")) is not None:
                     _log.warning("keeping_failed", error=str(error), held_back=held)
             except Exception as error:  # noqa: BLE001
@@ -115,8 +120,10 @@ class Keeping:
         if now >= self._speak_at:
             self._speak_at = now + _SPEAK_S
             self._regularly()
-            if self.answering_since is None:
-                self.answering_since = boot_time()
+            answered_at = boot_time()
+            if answered_at - self._answered_at > _SILENCE_S:
+                self._answering_since = answered_at
+            self._answered_at = answered_at
 
     def _recall(self, leases: Sequence[tuple[ChildProcess, Sequence[LeaseView]]]) -> None:
         given_back = self.keeper.recall((child.board, child.keys, views) for child, views in leases)

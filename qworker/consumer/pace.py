@@ -43,6 +43,11 @@ class QueuePace:
         self.max_batch = max_batch
         self.group = group
         self.mean_s: float | None = None
+        #: In a child with both sync and async handlers: the places of the executors that its messages may go to, how
+        #: many of them run at a time there, and how many do now. Slots 0: every executor of the child.
+        self.executors: tuple[int, ...] = ()
+        self.slots = 0
+        self.busy = 0
         #: What the last reply said: ready messages left, suspects waiting, and what to wait for.
         self.ready_left: int | None = None
         self.suspects = 0
@@ -74,6 +79,8 @@ class QueuePace:
         may wait while another runs; slow messages are asked for only when a handler is free. Of a short queue every
         consumer takes its share.
         """
+        if self.slots:
+            slots, busy = self.slots, self.busy
         batch = self.batch(slots)
         free = slots - busy
         if self.group:

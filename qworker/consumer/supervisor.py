@@ -354,8 +354,9 @@ class Supervisor:
         _log.info("worker_stopped", seconds=round(time.monotonic() - begun, 2))
 
     def _end(self, child: ChildProcess, code: int) -> None:
-        _log.info("child_ended", pid=child.pid, code=code, reason="stopped")
-        self._let_go(child, "stopped", Death(code, stopping=True))
+        reason = child.stopping if child.stopping in ("rss", "watchdog") else "stopped"
+        _log.info("child_ended", pid=child.pid, code=code, reason=reason)
+        self._let_go(child, reason, Death(code, stopping=True))
 
     def _write_presence(self) -> None:
         if self._presence is not None:

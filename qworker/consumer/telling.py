@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 import structlog
 
@@ -164,7 +163,7 @@ def tell(delivery: Delivery, outcomes: Outcomes) -> None:
         else:
             envelope = delivery.envelope()
             assert envelope is not None
-            outcomes.uniques += (delivery.index, quote(unique, safe=""), envelope.id)
+            outcomes.uniques += (delivery.index, unique, envelope.id)
     elif kind == NACKED:
         task = delivery.task
         envelope = delivery.envelope()

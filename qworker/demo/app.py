@@ -40,9 +40,9 @@ app = QWorker(NAMESPACE)
 _SOON: Final = Retry.exponential("100ms", cap="1s")
 
 
-@app.task(queue="totals", batch=100, max_wait="200ms", retry=_SOON)
+@app.task(queue="totals", batch=100, retry=_SOON)
 def total(results: list[FileSummary]) -> None:
-    """Put what files hold into the index, a hundred in one transaction."""
+    """Put what files hold into the index, up to a hundred in one transaction."""
     _results().note(handled=keys_of(results, "total"), summaries=results)
 
 

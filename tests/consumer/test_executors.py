@@ -189,7 +189,7 @@ def test_a_handler_that_stops_the_loop_does_not_stop_the_worker(app: QWorker) ->
 
 
 def test_an_async_handler_past_its_time_limit_is_cancelled(app: QWorker) -> None:
-    """A coroutine past its limit is cancelled where it waits, may clean up, and its message is nacked with the place."""
+    """A coroutine past its limit is cancelled where it waits and may clean up; its message is nacked with the place."""
     cleaned = []
 
     @app.task(time_limit="50ms", max_receives=1)

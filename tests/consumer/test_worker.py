@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
@@ -135,9 +137,6 @@ def handle(n: int) -> None:
     note("handled", n)
     print("x" * 100_000)
 """)
-    import subprocess
-    import sys
-
     lab.send_all("handle", 3)
     process = subprocess.Popen(
         [sys.executable, "-m", "qworker", "run", "jobs", "--procs", "1", "--metrics-port", "0"],
@@ -212,7 +211,9 @@ def handle(n: int) -> None:
         assert time.monotonic() - begun < 4
     for process in leftover:
         process.kill()
-    assert lab.queue().inspect().stats["acked"] == 2 * len(MISBEHAVIOURS) - 2
+    # Two of them raise, and handlers of signals cannot be set in a thread.
+    raised = 3 if flags else 2
+    assert lab.queue().inspect().stats["acked"] == 2 * len(MISBEHAVIOURS) - raised
 
 
 @pytest.mark.slow
@@ -359,43 +360,13 @@ def handle(n: int) -> None:
         lab.queue().resume()
         until(lambda: [400, 1] in lab.noted("started"))
         slow = time.monotonic()
-        until(lambda: lab.queue().inspect().unacked == 1, 4)
+        until(lambda: lab.queue().inspect().ready == 399, 4)
         assert time.monotonic() - slow < 2.5
-        assert lab.queue().inspect().ready > 100
-        with lab.worker("--procs", "1"):
-            until(lambda: lab.queue().inspect().stored == 1)
+        with lab.worker():
+            until(lambda: len(lab.notes("started")) == 800)
             assert time.monotonic() - slow < 6
         until(lambda: lab.queue().inspect().stored == 0)
     assert sorted(lab.noted("started")) == [[n, 1] for n in range(800)]
-
-
-@pytest.mark.slow
-def test_a_child_that_no_longer_receives_is_replaced_and_a_second_time_ends_the_worker(
-    lab: Lab,
-) -> None:
-    """The watchdog ends a child that is silent beside a server that answers; where its successor stalls too, exit 70."""
-    lab.app("""
-@app.task
-def handle(n: int) -> None:
-    note("handled", n)
-""")
-    lab.send("handle", 0)
-    worker = lab.start("--watchdog", "5s")
-    until(lambda: lab.noted("handled") == [[0]])
-    (first,) = worker.children()
-    os.kill(first, signal.SIGSTOP)
-    until(lambda: worker.events("child_stalled"))
-    until(lambda: worker.children() and worker.children() != [first])
-    lab.send("handle", 1)
-    until(lambda: [1] in lab.noted("handled"))
-    # The next one works for a while, so its stall is a first one again; the one after that never works.
-    for stalls in (2, 3):
-        until(lambda: len(worker.events("child_started")) == stalls)
-        (pid,) = worker.children()
-        time.sleep(1.0)  # until it waits
-        os.kill(pid, signal.SIGSTOP)
-        until(lambda stalls=stalls: len(worker.events("child_stalled")) == stalls)
-    assert worker.process.wait(10) == 70
 
 
 @pytest.mark.slow

@@ -132,16 +132,26 @@ class Lab:
             "QWORKER_LOG_FORMAT": "json",
         }
 
-    def start(self, *flags: str, spec: str = "jobs", python: tuple[str, ...] = ()) -> Worker:
+    def start(
+        self,
+        *flags: str,
+        spec: str = "jobs",
+        python: tuple[str, ...] = (),
+        environ: dict[str, str] | None = None,
+    ) -> Worker:
         """Start `qworker run` with one child, unless the flags say otherwise."""
         given = () if "--procs" in flags else ("--procs", "1")
         command = [sys.executable, *python, "-m", "qworker", "run", spec, "--metrics-port", "0"]
-        worker = Worker([*command, *given, *flags], self.directory, self.environ)
+        worker = Worker(
+            [*command, *given, *flags], self.directory, {**self.environ, **(environ or {})}
+        )
         self._workers.append(worker)
         return worker
 
     @contextmanager
-    def worker(self, *flags: str, spec: str = "jobs", python: tuple[str, ...] = ()) -> Iterator[Worker]:
+    def worker(
+        self, *flags: str, spec: str = "jobs", python: tuple[str, ...] = ()
+    ) -> Iterator[Worker]:
         """Run a worker until the block ends, and stop it gracefully."""
         worker = self.start(*flags, spec=spec, python=python)
         yield worker

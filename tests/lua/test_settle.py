@@ -197,7 +197,7 @@ def test_ack_frees_the_unique_key_that_is_still_its_own(drive: Drive) -> None:
     outcomes = received(drive, "a", "b", "c")
     mapping = {"ka": "a 9", "kb": "x 9", "kc": "c 9", "kd": "d 9"}
     drive.redis.hset(drive.keys.unique, mapping=mapping)
-    outcomes.uniques = [1, "ka", "a", 2, "kb", "b", 7, "kd", "d"]
+    outcomes.uniques = [2, "kb", "b", 1, "ka", "a", 7, "kd", "d"]
     outcomes.acks = [3]
     settled = drive.settle(outcomes)
     assert settled.counted == (True, True, False, True)

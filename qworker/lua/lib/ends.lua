@@ -18,7 +18,7 @@ local function free_unique(key, id)
   if holder and string.match(holder, '^%S+') == id then redis.call('HDEL', unique, key) end
 end
 
--- Values of flags are percent-encoded by whoever sends.
+-- Values of flags are percent-encoded by whoever sends; unique keys stand in the hash as they are.
 local function percent_decoded(value)
   return (string.gsub(value, '%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end))
 end

@@ -1,0 +1,209 @@
+"""The supervisor's decisions, with the supervisor in a thread of the test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from qworker.config import LogOptions, RunOptions
+from qworker.connection import ConnectionFactory
+from qworker.consumer.supervisor import EXIT_WATCHDOG, Supervisor
+from qworker.errors import InvalidOptionError
+from tests import servers
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
+
+HANDLE = """
+@app.task
+def handle(n: int) -> None:
+    note("handled", n)
+    time.sleep(float(os.environ.get("NAP_S", "0")))
+"""
+
+
+class Running:
+    """A supervisor at work; `code` is its exit code once it has ended."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+        self.code: int | None = None
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.code = self.supervisor.run()
+
+
+@contextmanager
+def supervising(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, options: RunOptions
+) -> Iterator[Running]:
+    """Supervise the lab's app until the block ends."""
+    monkeypatch.chdir(lab.directory)
+    factory = ConnectionFactory(lab.url)
+    running = Running(Supervisor("jobs", factory, options, LogOptions(log_level="error")))
+    try:
+        yield running
+    finally:
+        running.supervisor.stop()
+        running.thread.join(20)
+        assert not running.thread.is_alive()
+
+
+def with_watchdog(watchdog_ms: int, **given: int) -> RunOptions:
+    """Options with a watchdog that is quicker than users may have it."""
+    options = RunOptions(**given)  # type: ignore[arg-type]
+    object.__setattr__(options, "watchdog_ms", watchdog_ms)
+    return options
+
+
+@pytest.mark.slow
+def test_a_child_that_stalls_is_replaced_and_a_second_one_in_a_row_ends_the_worker(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child silent beside a server that answers is ended. Where its successor never works either: exit code 70."""
+    lab.app(HANDLE)
+    with supervising(lab, monkeypatch, with_watchdog(1500, procs=1)) as running:
+        supervisor = running.supervisor
+        lab.send("handle", 0)
+        until(lambda: lab.noted("handled") == [[0]])
+        for stalls in (1, 2):
+            until(lambda: supervisor.children and supervisor.children[0].ready)
+            (child,) = supervisor.children
+            os.kill(child.pid, signal.SIGSTOP)
+            until(lambda stalls=stalls: supervisor.exits.by_reason["watchdog"] == stalls)
+            assert running.code is None or stalls == 2
+        until(lambda: running.code is not None)
+    assert running.code == EXIT_WATCHDOG
+
+
+@pytest.mark.slow
+def test_a_child_in_a_long_handler_has_not_stalled(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog leaves a child alone while a handler runs: that is for the time limit."""
+    monkeypatch.setenv("NAP_S", "3")
+    lab.app(HANDLE)
+    lab.send("handle", 0)
+    with supervising(lab, monkeypatch, with_watchdog(1000, procs=1)) as running:
+        until(lambda: lab.queue().inspect().stats.get("acked") == 1)
+        assert running.supervisor.exits.by_reason["watchdog"] == 0
+
+
+@pytest.mark.slow
+def test_children_are_not_blamed_for_a_server_that_was_away(
+    namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage longer than the watchdog's patience no child is ended for its silence."""
+    with servers.start("valkey") as server:
+        lab = Lab(server.url, namespace, tmp_path)
+        lab.app(HANDLE)
+        lab.send("handle", 0)
+        with supervising(lab, monkeypatch, with_watchdog(3500, procs=1)) as running:
+            until(lambda: lab.noted("handled") == [[0]])
+            os.kill(server.pid, signal.SIGSTOP)
+            threading.Event().wait(5)
+            os.kill(server.pid, signal.SIGCONT)
+            lab.send("handle", 1)
+            until(lambda: lab.noted("handled") == [[0], [1]])
+            threading.Event().wait(1)
+            assert sum(running.supervisor.exits.by_reason.values()) == 0
+        lab.close()
+
+
+def test_a_burst_ends_by_itself_with_everything_settled(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker in a burst ends with code 0 when nothing is ready, and leaves no presence behind."""
+    lab.app(HANDLE)
+    lab.send_all("handle", 50)
+    with supervising(lab, monkeypatch, RunOptions(procs=2, burst=True)) as running:
+        until(lambda: running.code is not None)
+    assert running.code == 0
+    assert len(lab.notes("handled")) == 50
+    redis = ConnectionFactory(lab.url).redis()
+    assert redis.exists(f"{lab.namespace}:workers") == 0
+    redis.close()
+
+
+def test_counts_outlive_the_children_that_counted(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What dead children have counted is added to what living ones count, and never goes down."""
+    lab.app(HANDLE)
+    lab.send_all("handle", 30)
+    seen = []
+    with supervising(lab, monkeypatch, RunOptions(procs=1, max_messages=10)) as running:
+        totals = running.supervisor.totals
+
+        def handled() -> bool:
+            counts = totals.counts().get(("default", "handle"))
+            seen.append(counts.outcomes[0] if counts else 0)
+            return totals.handled == 30
+
+        until(handled)
+        until(lambda: running.supervisor.exits.by_reason["recycled"] == 3)
+        assert (totals.failed, totals.stale) == (0, 0)
+    assert seen == sorted(seen)
+    assert seen[-1] == 30
+
+
+def test_a_manifest_says_which_number_a_queue_has(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases of every queue are kept, in whatever order tasks and queues are named."""
+    lab.app("""
+@app.task(queue="zebra")
+def first(n: int) -> None:
+    note("started", n)
+    time.sleep(2)
+
+@app.task(queue="antelope")
+def second(n: int) -> None: ...
+""")
+    lab.send("first", 1, queue="zebra")
+    with supervising(lab, monkeypatch, RunOptions(procs=1, visibility="1s")) as running:
+        until(lambda: lab.queue("zebra").inspect().stats.get("acked") == 1)
+        assert running.supervisor.queues == ["zebra", "antelope"]
+        assert running.supervisor.keeper.extended >= 3
+        assert running.supervisor.keeper.lost == 0
+
+
+# -- reloading ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_changed_source_file_brings_new_children(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With reload, children are replaced when a Python file changes, and also after a change that does not import."""
+    pytest.importorskip("watchfiles")
+    lab.app(HANDLE)
+    lab.send("handle", 0)
+    with supervising(lab, monkeypatch, RunOptions(procs=1, reload=True)) as running:
+        until(lambda: lab.noted("handled") == [[0]])
+        (before,) = running.supervisor.children
+        (lab.directory / "notes.txt").write_text("no source")
+        lab.app("this is no Python")
+        until(lambda: running.supervisor.exits.by_reason["crashed"])
+        lab.app(HANDLE.replace('"handled"', '"handled anew"'))
+        lab.send("handle", 1)
+        until(lambda: lab.noted("handled anew") == [[1]])
+        assert before not in running.supervisor.children
+        assert running.supervisor.exits.by_reason["stopped"] >= 1
+
+
+def test_reload_without_watchfiles_says_what_to_install(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The missing extra is named before anything starts."""
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    with pytest.raises(InvalidOptionError, match=r"pip install 'qworker-redis\[reload\]'"):
+        Supervisor("jobs", ConnectionFactory(lab.url), RunOptions(reload=True), LogOptions())
