@@ -17,7 +17,12 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result here.")
+@click.option(
+    "--json",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the result here.",
+)
 @click.option("--messages", default=200_000, show_default=True, type=click.IntRange(1000))
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
 @click.option("--procs", default=1, show_default=True, type=click.IntRange(1))

@@ -93,9 +93,7 @@ def _check_alive(worker: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _worker(
-    url: str, namespace: str, spec: str, procs: int
-) -> Iterator[subprocess.Popen[bytes]]:
+def _worker(url: str, namespace: str, spec: str, procs: int) -> Iterator[subprocess.Popen[bytes]]:
     environ = dict(os.environ, QWORKER_URL=url, QWORKER_NAMESPACE=namespace)
     process = subprocess.Popen(
         [

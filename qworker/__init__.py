@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from qworker.app import QWorker
 from qworker.consumer.context import Context, current
 from qworker.consumer.control import Bury, Discard, LetExpire, Release, Retry
