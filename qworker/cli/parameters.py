@@ -70,7 +70,7 @@ def _names(session: Session) -> list[str]:
     url = options.url
     if url is None or url.scheme == "embedded":
         directory = url.path if url is not None else None
-        server: Any = Store(directory or default_directory(options.namespace)).url
+        server: Any = Store(directory or default_directory()).url
     else:
         server = url
     factory = ConnectionFactory(

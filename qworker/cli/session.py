@@ -113,7 +113,6 @@ class Session:
         chosen, line = choose_url(
             None if url is None else str(url),
             embedded=embedded,
-            namespace=self.namespace,
             stderr_is_terminal=sys.stderr.isatty(),
         )
         if line is not None:
@@ -140,7 +139,7 @@ class Session:
         url = self.url
         if url.scheme != "embedded":
             return url
-        return ServerURL.parse(resolve_url(str(url), namespace=self.namespace))
+        return ServerURL.parse(resolve_url(str(url)))
 
     @cached_property
     def client(self) -> Client:

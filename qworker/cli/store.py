@@ -78,7 +78,7 @@ def _store(session: Session) -> Store:
     url = session.connection_settings.options.url
     if url is not None and url.scheme == "embedded" and url.path is not None:
         return Store(url.path)
-    return Store(default_directory(session.namespace))
+    return Store(default_directory())
 
 
 def _print(store: Store, info: StoreInfo | None, as_json: bool) -> None:

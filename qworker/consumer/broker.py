@@ -341,7 +341,7 @@ class Broker:
         else:
             timeout_s = self._timeout_s()
         self._notifier.going_to_sleep()
-        if -1 in descriptors or self._news():
+        if -1 in descriptors or fetcher.arrived or self._news():
             timeout_s = 0.0
         ready = self._notifier.sleep(timeout_s, *(each for each in descriptors if each >= 0))
         fetcher.take(ready, busy=self._calls, collected=len(self._groups))

@@ -136,8 +136,6 @@ class Fetcher:
                 if not self._drains(queue, idle=idle):
                     self._begin_fetch(queue, count, idle=idle)
                 break
-            if not queue.slots:
-                break  # its handlers are those of the other queues too
         return known
 
     def _open_queues(self, *, idle: bool) -> Iterator[QueuePace]:

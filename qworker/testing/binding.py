@@ -30,4 +30,4 @@ def bind(app: QWorker, url: str) -> Iterator[QWorker]:
         app.close()
         app.namespace = namespace
         # None, too: the app then looks for its URL again when it is next used.
-        app.connect_with(factory)  # type: ignore[arg-type]
+        app.connect_with(factory)

@@ -101,7 +101,7 @@ def test_a_readable_password_is_warned_about(bare, in_empty_directory):
 def test_store_starts_tells_and_stops(bare, tmp_path):
     """Its directory, whether it runs, and that it stays when the command has ended."""
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    directory = tmp_path / "state" / "qworker" / "shop"
+    directory = tmp_path / "state" / "qworker" / "store"
     args = ["--namespace", "shop"]
 
     assert bare("store", "path", *args, env=env).out == f"{directory}\n"

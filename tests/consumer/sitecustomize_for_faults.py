@@ -1,6 +1,6 @@
 """Put beside the workers of the fault tests as `sitecustomize.py`: they note every ack that the server has confirmed.
 
-A line `acked ID` is appended after the reply and fsynced, by whoever settles: the child, or the supervisor of a dead one.
+A line `acked ID` is appended after the reply and synced, by whoever settles: the child, or a dead one's supervisor.
 """
 
 from __future__ import annotations

@@ -329,6 +329,8 @@ class Model:
                 item = item.with_flag("m", str(end.max_receives))
             if self._is_spent(item):
                 self._bury(item, "max_receives")
+            elif end.kind == "c":
+                suspects.append(item)
             elif end.delay_ms:
                 self.delayed[item.text] = (now + end.delay_ms, item)
             else:

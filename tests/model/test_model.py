@@ -234,11 +234,11 @@ class QueueMachine(RuleBasedStateMachine):
                     end.uniques.append((index, key, item.id))
                 else:
                     end.acks.append(index)
-            for kind in data.draw(st.lists(st.sampled_from("nnnrrsbde"), max_size=3)):
+            for kind in data.draw(st.lists(st.sampled_from("nnncrrsbde"), max_size=3)):
                 other = Ending(kind, data.draw(indices))
                 if kind in "nr":
                     other.delay_ms = data.draw(short_delays)
-                if kind == "n":
+                if kind in "nc":
                     other.max_receives = data.draw(st.sampled_from([None, None, 2, 3]))
                 if kind == "b":
                     other.reason = "rejected"
@@ -260,6 +260,8 @@ class QueueMachine(RuleBasedStateMachine):
                 match other.kind:
                     case "n":
                         outcomes.nack(other.index, other.delay_ms, max_receives=other.max_receives)
+                    case "c":
+                        outcomes.crash(other.index, max_receives=other.max_receives)
                     case "r":
                         outcomes.release(other.index, other.delay_ms)
                     case "s":
