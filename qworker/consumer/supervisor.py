@@ -174,9 +174,7 @@ class Supervisor:
             self._reload_all()
         stuck = []
         for child in self.children:
-            manifest = child.read_manifest()
-            if manifest is not None:
-                self._take_manifest(manifest)
+            self._listen(child)
             code = child.ended()
             if code is not None:
                 self._bury(child, code)
@@ -237,7 +235,11 @@ class Supervisor:
         place.pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * place.pause_s))
         place.restart_at = time.monotonic() + place.pause_s
 
-    def _take_manifest(self, manifest: Manifest) -> None:
+    def _listen(self, child: ChildProcess) -> None:
+        """Take a child's manifest, if it has come: nothing can be settled without it."""
+        manifest = child.read_manifest()
+        if manifest is None:
+            return
         if manifest.error:
             if self.manifest is None:
                 raise AppLoadError(manifest.error)
@@ -285,9 +287,7 @@ class Supervisor:
 
     def _bury(self, child: ChildProcess, code: int) -> None:
         """Settle for an ended child, count it, and see that another one takes its place."""
-        manifest = child.read_manifest()
-        if manifest is not None:
-            self._take_manifest(manifest)
+        self._listen(child)
         place = self._places[child.number]
         death = death_of(
             child.board, child.tasks, code, overdue=child.overdue, idle_before=place.idle_death
@@ -333,6 +333,7 @@ class Supervisor:
         _log.info("worker_stopping", grace_seconds=self._options.grace_ms / 1000)
         children = self.children
         for child in children:
+            self._listen(child)
             child.stop("stopped")
             if child.starting:
                 child.kill()  # it has nothing in hand, and may be long in importing
