@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from qworker.app import QWorker
-from qworker.consumer.context import Context, current
-from qworker.consumer.control import Bury, Discard, LetExpire, Release, Retry
-from qworker.consumer.middleware import Middleware
+from qworker.app.app import QWorker
+from qworker.app.context import Context, current
+from qworker.app.control import Bury, Discard, LetExpire, Release, Retry
+from qworker.app.middleware import Middleware
+from qworker.app.schedule import cron, every
 from qworker.errors import *  # noqa: F403
 from qworker.errors import __all__ as _errors
 from qworker.message import Message
 from qworker.options import QueueAttributes, SendOptions
-from qworker.schedule import cron, every
 
 __all__ = [
     "Bury",

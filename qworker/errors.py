@@ -32,7 +32,7 @@ QworkerError
 └── TimeLimitError                a handler ran past its time limit
 
 Control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is not failure and lives in
-`qworker.consumer.control`.
+`qworker.app.control`.
 """
 
 from __future__ import annotations

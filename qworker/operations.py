@@ -31,7 +31,7 @@ from qworker.names import check_namespace, check_queue
 from qworker.options import QueueAttributes, SendOptions
 
 if TYPE_CHECKING:
-    from qworker.consumer.middleware import Middleware
+    from qworker.app.middleware import Middleware
 
 __all__ = ["MAX_VISIBILITY_MS", "Operations", "Plan"]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from qworker.app.schedule import parse_schedule
 from qworker.client import Client
 from qworker.connection import ConnectionFactory
 from qworker.consumer.supervisor import Supervisor
@@ -19,7 +20,6 @@ from qworker.daemon.notify import Notifier
 from qworker.daemon.schedules import NewSchedule, register
 from qworker.daemon.service import EmbeddedReaper
 from qworker.errors import QworkerError
-from qworker.schedule import parse_schedule
 
 if TYPE_CHECKING:
     from qworker.config import LogOptions, RunOptions

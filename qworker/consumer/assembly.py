@@ -27,9 +27,9 @@ from qworker.keys import QueueKeys
 from qworker.scripts import load_script
 
 if TYPE_CHECKING:
-    from qworker.app import QWorker
+    from qworker.app.app import QWorker
+    from qworker.app.task import Task
     from qworker.consumer.manifest import ChildConfig
-    from qworker.consumer.task import Task
 
 __all__ = ["assemble", "queues_of", "slots_for"]
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from qworker.errors import QworkerError
 
 if TYPE_CHECKING:
+    from qworker.app.task import Task
     from qworker.consumer.delivery import Delivery
     from qworker.consumer.runner import Runner
-    from qworker.consumer.task import Task
 
 __all__ = ["BatchResultError", "arun_group", "run_group"]
 

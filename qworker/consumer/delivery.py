@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from qworker.app.context import Context
 from qworker.commands.receiving import Outcomes
-from qworker.consumer.context import Context
 from qworker.envelope import Envelope, Kind, kind_of
 
 if TYPE_CHECKING:
+    from qworker.app.task import Task
     from qworker.commands.receiving import Batch
     from qworker.consumer.board import Board
     from qworker.consumer.pace import QueuePace
-    from qworker.consumer.task import Task
 
 __all__ = [
     "ACKED",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from qworker.consumer.board import Mark
 
 if TYPE_CHECKING:
+    from qworker.app.task import Task
     from qworker.consumer.delivery import Delivery
     from qworker.consumer.runner import Runner
-    from qworker.consumer.task import Task
 
 __all__ = ["Groups"]
 

@@ -19,8 +19,8 @@ from qworker.url import ServerURL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qworker.app import QWorker, ScheduledTask
-    from qworker.consumer.task import Task
+    from qworker.app.app import QWorker, ScheduledTask
+    from qworker.app.task import Task
 
 __all__ = ["ChildConfig", "Manifest", "ScheduleEntry", "TaskEntry", "load_app", "manifest_of"]
 
@@ -89,7 +89,7 @@ def load_app(spec: str) -> QWorker:
 
     Raises `AppLoadError` with the end of the traceback, or with the names that were found instead.
     """
-    from qworker.app import QWorker
+    from qworker.app.app import QWorker
 
     module_name, _, attribute = spec.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
@@ -130,7 +130,7 @@ def load_app(spec: str) -> QWorker:
 
 
 def _hint(module: Any) -> str:
-    from qworker.app import QWorker
+    from qworker.app.app import QWorker
 
     names = sorted(name for name, value in vars(module).items() if isinstance(value, QWorker))
     return f"the module holds {', '.join(names)}" if names else "the module holds none"

@@ -9,9 +9,9 @@ from qworker.consumer.counters import BUCKETS_S, TaskCounts
 from qworker.consumer.delivery import NOT_STARTED
 
 if TYPE_CHECKING:
+    from qworker.app.task import Task
     from qworker.consumer.board import Board
     from qworker.consumer.delivery import Delivery, Lease
-    from qworker.consumer.task import Task
 
 __all__ = ["Measures"]
 

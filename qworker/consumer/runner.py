@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from qworker import codec
+from qworker.app.context import running
+from qworker.app.control import Bury, ControlFlow, Discard, LetExpire, Release, Retry
 from qworker.consumer.board import Board, Mark
-from qworker.consumer.context import running
-from qworker.consumer.control import Bury, ControlFlow, Discard, LetExpire, Release, Retry
 from qworker.consumer.counters import OUTCOMES
 from qworker.consumer.delivery import (
     ACKED,
@@ -27,9 +27,9 @@ from qworker.consumer.failure import MAX_CHARACTERS, failure_text, name_of
 from qworker.errors import InvalidError, TimeLimitError
 
 if TYPE_CHECKING:
+    from qworker.app.middleware import Middleware
+    from qworker.app.task import Task
     from qworker.consumer.delivery import Delivery
-    from qworker.consumer.middleware import Middleware
-    from qworker.consumer.task import Task
 
 __all__ = ["LOST", "TIME_LIMIT", "Runner"]
 

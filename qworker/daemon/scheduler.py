@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from qworker.app.schedule import Schedule, parse_schedule
 from qworker.commands.scheduling import fire, skip
 from qworker.daemon.registry import Execute
 from qworker.daemon.schedules import StoredSchedule, find_scheduled, read_schedules
@@ -28,7 +29,6 @@ from qworker.errors import (
 from qworker.ids import IdSource
 from qworker.keys import QueueKeys
 from qworker.logs import Seldom
-from qworker.schedule import Schedule, parse_schedule
 
 __all__ = ["MOST_MISSED", "ON_TIME_MS", "Scheduler", "due_slots"]
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from qworker.app.schedule import Schedule, parse_schedule
 from qworker.client import Client
 from qworker.commands.command import Command
 from qworker.daemon.registry import Execute
@@ -20,7 +21,6 @@ from qworker.envelope import tail
 from qworker.errors import AccessDeniedError, InvalidOptionError, ServerError
 from qworker.keys import QueueKeys, queues_key
 from qworker.names import check_queue, check_schedule
-from qworker.schedule import Schedule, parse_schedule
 
 __all__ = [
     "ListedSchedule",
@@ -58,7 +58,7 @@ class NewSchedule:
 
 
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The JSON of a schedule. `spec` is text for `qworker.schedule.parse_schedule`."""
+    """The JSON of a schedule. `spec` is text for `qworker.app.schedule.parse_schedule`."""
 
     app: str
     spec: str

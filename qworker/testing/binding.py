@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qworker.connection import ConnectionFactory
 
 if TYPE_CHECKING:
-    from qworker.app import QWorker
+    from qworker.app.app import QWorker
 
 __all__ = ["bind"]
 

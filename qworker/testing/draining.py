@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from qworker.app.control import ControlFlow
+from qworker.app.middleware import Middleware
 from qworker.commands import upkeep
 from qworker.consumer.assembly import assemble, slots_for
 from qworker.consumer.board import Board
-from qworker.consumer.control import ControlFlow
 from qworker.consumer.manifest import ChildConfig
-from qworker.consumer.middleware import Middleware
 from qworker.daemon.reaper import Reaper
 from qworker.durations import format_ms
 from qworker.errors import InvalidOptionError
@@ -22,10 +22,10 @@ from qworker.message import DeadLetter
 from qworker.testing.passing import age, note_reaper, queues_of
 
 if TYPE_CHECKING:
-    from qworker.app import QWorker
+    from qworker.app.app import QWorker
+    from qworker.app.context import Context
     from qworker.commands.upkeep import Inspection
     from qworker.consumer.broker import Broker
-    from qworker.consumer.context import Context
 
 __all__ = ["Drained", "drain"]
 

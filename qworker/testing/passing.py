@@ -17,7 +17,7 @@ from qworker.keys import QueueKeys, queues_key
 if TYPE_CHECKING:
     from redis import Redis
 
-    from qworker.app import QWorker
+    from qworker.app.app import QWorker
 
 __all__ = ["advance", "age", "note_reaper", "queues_of"]
 

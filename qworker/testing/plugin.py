@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from qworker.app import QWorker
+    from qworker.app.app import QWorker
     from qworker.testing.draining import Drained
 
 __all__ = ["qworker_bind", "qworker_drain", "qworker_store"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from qworker.app.schedule import cron
 from qworker.daemon.schedules import NewSchedule, register
-from qworker.schedule import cron
 from tests import servers
 from tests.cli.conftest import table
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from qworker.app.schedule import Schedule, cron, every
 from qworker.client import Client
 from qworker.connection import ConnectionFactory
 from qworker.daemon.reaper import Reaper
@@ -25,7 +26,6 @@ from qworker.daemon.tick import Fired
 from qworker.envelope import Envelope
 from qworker.errors import InvalidNameError, InvalidOptionError, ServerError
 from qworker.keys import QueueKeys
-from qworker.schedule import Schedule, cron, every
 from tests import servers
 from tests.daemon.conftest import Clock, events
 from tests.lua.drive import Drive

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from qworker.app.schedule import Cron, Every, cron, every, parse_schedule
 from qworker.errors import InvalidOptionError
-from qworker.schedule import Cron, Every, cron, every, parse_schedule
 
 VIENNA = "Europe/Vienna"
 HOUR_MS = 3_600_000

@@ -9,19 +9,19 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from qworker.aclient import AsyncClient
+from qworker.app.middleware import Middleware
+from qworker.app.schedule import Schedule
+from qworker.app.task import TASK_OPTIONS, Task, TaskOptions
 from qworker.aqueue import AsyncQueue
 from qworker.client import Client
 from qworker.connection import ConnectionFactory
-from qworker.consumer.middleware import Middleware
-from qworker.consumer.task import TASK_OPTIONS, Task, TaskOptions
 from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskError
 from qworker.fields import unknown_option
 from qworker.names import check_namespace, check_schedule
 from qworker.queue import Queue
-from qworker.schedule import Schedule
 
 if TYPE_CHECKING:
-    from qworker.consumer.retry import RetryPolicy
+    from qworker.app.retry import RetryPolicy
     from qworker.durations import Duration
 
 __all__ = ["QWorker", "ScheduledTask"]

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from qworker.consumer.control import Bury, ControlFlow, Discard, LetExpire, Release, Retry
-from qworker.consumer.retry import RetryPolicy
+from qworker.app.control import Bury, ControlFlow, Discard, LetExpire, Release, Retry
+from qworker.app.retry import RetryPolicy
 from qworker.errors import InvalidOptionError, QworkerError
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from qworker.consumer.context import current
+from qworker.app.context import current
 
 __all__ = ["outgoing"]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from qworker import codec
-from qworker.consumer.arguments import Signature
+from qworker.app.arguments import Signature
 from qworker.errors import ArgumentsError, InvalidBodyError
 
 

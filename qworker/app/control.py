@@ -12,7 +12,7 @@ None of them is a failure: they are not logged as errors and carry no traceback 
 
 from __future__ import annotations
 
-from qworker.consumer.retry import RetryPolicy
+from qworker.app.retry import RetryPolicy
 from qworker.durations import Duration, duration_ms
 from qworker.kinds import MAX_DELAY_MS
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw, structs
 
 from qworker import codec
-from qworker.consumer.parameters import Parameter, item_of_batch, parameters_of
+from qworker.app.parameters import Parameter, item_of_batch, parameters_of
 from qworker.errors import ArgumentsError
 
 __all__ = ["Signature"]

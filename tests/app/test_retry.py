@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qworker.consumer.retry import RetryPolicy
+from qworker.app.retry import RetryPolicy
 from qworker.errors import InvalidOptionError
 
 

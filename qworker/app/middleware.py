@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qworker.consumer.context import Context
+    from qworker.app.context import Context
 
 __all__ = ["Middleware"]
 

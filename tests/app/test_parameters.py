@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from qworker.consumer.parameters import item_of_batch, parameters_of
+from qworker.app.parameters import item_of_batch, parameters_of
 from qworker.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from qworker.app import QWorker as Hidden
+    from qworker.app.app import QWorker as Hidden
 
 
 EMPTY: list[str] = []

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
-from qworker.consumer.arguments import Signature
-from qworker.consumer.control import Retry
-from qworker.consumer.retry import RetryPolicy
-from qworker.consumer.trace import outgoing
+from qworker.app.arguments import Signature
+from qworker.app.control import Retry
+from qworker.app.retry import RetryPolicy
+from qworker.app.trace import outgoing
 from qworker.durations import Duration, duration_ms
 from qworker.errors import InvalidOptionError
 from qworker.names import check_queue, check_task
 from qworker.options import SendOptions
 
 if TYPE_CHECKING:
-    from qworker.app import QWorker
+    from qworker.app.app import QWorker
     from qworker.commands.sending import NewMessage
     from qworker.operations import Operations
 
