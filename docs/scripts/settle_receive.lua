@@ -337,8 +337,8 @@ end
 --   others   n, then n × (kind, index, a, b, c, class, error)
 --     n nack      a delay ms, b max receives of the task or '', c first received ms or ''
 --                                                                 counted; dead at max receives
---     c crashed    b and c as of a nack                        its worker died of it: counted, then
---                                                                 delivered alone; dead at max receives
+--     c crashed   b, c as of a nack                               its worker died of it: counted as a
+--                                                                 lone timeout, delivered alone from now on
 --     r release   a delay ms; index '*' means all that is left    not counted, to the head
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
@@ -451,9 +451,12 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       put_back(to, message, back)
     end
   else
-    add('nacked', 1)
+    -- A worker's death by a message is counted as what it is without a supervisor: a lone timeout. From
+    -- that on the message is a suspect, wherever it is moved.
+    local counter = other.kind == 'c' and 'timeouts' or 'nacks'
+    add(other.kind == 'c' and 'timeouts' or 'nacked', 1)
     message.receives = message.receives + 1
-    message.nacks = message.nacks + 1
+    message[counter] = message[counter] + 1
     if other.c ~= '' then with_flag(message, 'f', other.c) end
     if other.b ~= '' then with_flag(message, 'm', other.b) end
     local back = assemble(message)

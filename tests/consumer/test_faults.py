@@ -60,7 +60,7 @@ def test_a_message_that_crashes_its_worker_is_dead_after_max_receives(
             lab.send(f"{prefix}handle", sent)
             sent += 1
             if sent == 20:
-                until(lambda: len(lab.notes("started")) == 20)
+                until(lambda: lab.queue().inspect().stored == 0)
                 lab.send(f"{prefix}poison")
             time.sleep(0.005)
         until(lambda: lab.queue().inspect().stored == 0)

@@ -465,7 +465,7 @@ def test_death_in_company_is_shared(drive: Drive) -> None:
 
 
 def test_message_that_killed_its_worker_is_delivered_alone_next(drive: Drive) -> None:
-    """It is counted like a nack and waits among the suspects, or is dead at max receives."""
+    """It is counted as a lone timeout and waits among the suspects, or is dead at max receives."""
     drive.redis.rpush(drive.keys.ready[0], own("a"), own("b", nacks=2), own("c"))
     drive.redis.hset(drive.keys.meta, "max_receives", 3)
     drive.receive("L", 3)
@@ -474,10 +474,10 @@ def test_message_that_killed_its_worker_is_delivered_alone_next(drive: Drive) ->
     outcomes.crash(2, error=("WorkerDiedError", "signal 11"))
     drive.settle(outcomes)
     assert drive.state("ready", "suspect", "delayed") == {
-        "suspect": [own("a", receives=1, nacks=1)]
+        "suspect": [own("a", receives=1, timeouts=1)]
     }
-    assert dead(drive) == [(own("b", receives=1, nacks=3), "max_receives")]
-    assert drive.stats("nacked") == {"nacked": 2}
+    assert dead(drive) == [(own("b", receives=1, nacks=2, timeouts=1), "max_receives")]
+    assert drive.stats("timeouts") == {"timeouts": 2}
 
 
 # -- other ends -----------------------------------------------------------------------------------

@@ -323,8 +323,14 @@ class Model:
             else:
                 (suspects if item.suspect else heads).append(item)
         else:
-            self.stats["nacked"] += 1
-            item = replace(item, receives=item.receives + 1, nacks=item.nacks + 1)
+            crashed = int(end.kind == "c")
+            self.stats["timeouts" if crashed else "nacked"] += 1
+            item = replace(
+                item,
+                receives=item.receives + 1,
+                nacks=item.nacks + 1 - crashed,
+                timeouts=item.timeouts + crashed,
+            )
             if end.max_receives is not None:
                 item = item.with_flag("m", str(end.max_receives))
             if self._is_spent(item):
