@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from redis.exceptions import RedisError
 
-from qworker.client import GIVE_UP_S
-from qworker.commands.command import Attempt, Command
+from qworker.commands.command import GIVE_UP_S, Attempt, Command
 from qworker.commands.sending import SendCall, Sent
 from qworker.connection import ConnectionFactory, is_noscript, map_error
 from qworker.errors import InDoubtError, QworkerError, ServerError

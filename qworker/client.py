@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from redis.exceptions import RedisError
 
-from qworker.commands.command import Attempt, Command
+from qworker.commands.command import GIVE_UP_S, Attempt, Command
 from qworker.commands.sending import SendCall, Sent
 from qworker.connection import ConnectionFactory, is_noscript, map_error
 from qworker.errors import InDoubtError, QworkerError, ServerError
@@ -23,12 +23,10 @@ from qworker.ids import IdSource, new_lane_id
 if TYPE_CHECKING:
     from qworker.operations import Plan
 
-__all__ = ["GIVE_UP_S", "Client", "call"]
+__all__ = ["Client", "call"]
 
 T = TypeVar("T")
 
-#: Seconds after which a call that cannot be made is given up.
-GIVE_UP_S: Final = 60.0
 _POOLED: Final = 64
 
 

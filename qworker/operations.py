@@ -7,10 +7,10 @@ Each is a generator that yields commands and is sent their results; `Queue` runs
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from qworker.codec import check_size, encode
 from qworker.commands import upkeep
@@ -29,9 +29,6 @@ from qworker.keys import QueueKeys, queues_key
 from qworker.message import DeadLetter, Message, Receipt, Stored, deliver
 from qworker.names import check_namespace, check_queue
 from qworker.options import QueueAttributes, SendOptions
-
-if TYPE_CHECKING:
-    from qworker.app.middleware import Middleware
 
 __all__ = ["MAX_VISIBILITY_MS", "Operations", "Plan"]
 
@@ -68,10 +65,12 @@ class Operations:
         options: SendOptions,
         *,
         flags: dict[str, str] | None = None,
-        task: str = "",
-        middleware: Sequence[Middleware] = (),
+        sending: Callable[[bytes, dict[str, str]], None] | None = None,
     ) -> NewMessage:
-        """Make a message of a body: bytes as they are, anything else as JSON. Raises `InvalidError`s."""
+        """Make a message of a body: bytes as they are, anything else as JSON. Raises `InvalidError`s.
+
+        `sending` is told the body and the header flags, and may change the flags.
+        """
         data = body if isinstance(body, bytes) else encode(body)
         check_size(data, self.maxsize)
         flags = {} if flags is None else flags
@@ -81,8 +80,8 @@ class Operations:
             flags["p"] = str(options.priority)
         if options.unique is not None:
             flags["u"] = options.unique
-        for each in middleware:
-            each.sending(task, data, flags)
+        if sending is not None:
+            sending(data, flags)
         return NewMessage(
             self.ids.message_id(),
             tail(data, flags),

@@ -168,11 +168,14 @@ class Sender(Generic[P, R]):
                     call.body,
                     self._options,
                     flags={"w": trace} if trace else None,
-                    middleware=self.task.app.middleware,
-                    task=self.task.name,
+                    sending=self._tell_middleware,
                 )
             )
         return messages
+
+    def _tell_middleware(self, body: bytes, flags: dict[str, str]) -> None:
+        for each in self.task.app.middleware:
+            each.sending(self.task.name, body, flags)
 
 
 class Task(Sender[P, R]):

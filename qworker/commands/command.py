@@ -22,7 +22,7 @@ from qworker.errors import (
 )
 from qworker.scripts import Script
 
-__all__ = ["Attempt", "Command", "Word"]
+__all__ = ["GIVE_UP_S", "Attempt", "Command", "Word"]
 
 T = TypeVar("T")
 Word = bytes | str | int
@@ -66,6 +66,8 @@ _TRANSIENT: Final = (
     ReadOnlyError,
     ClusterMovingError,
 )
+#: Seconds after which a call that cannot be made is given up.
+GIVE_UP_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.5
 

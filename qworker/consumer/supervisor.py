@@ -298,7 +298,9 @@ class Supervisor:
         log = _log.info if reason in ("stopped", "recycled", "rss") else _log.warning
         fields = {"stack": death.stack} if death.stack else {}
         log("child_ended", pid=child.pid, code=code, reason=reason, running=running, **fields)
-        worked = child.board.handled or time.monotonic() - child.started > _SHORT_LIFE_S
+        # A message that kills its worker is stopped by its receive count, not by pauses that hold up the others.
+        lived_s = time.monotonic() - child.started
+        worked = child.board.handled or running or lived_s > _SHORT_LIFE_S
         self._let_go(child, reason, death)
         if self.stopping or (self._options.burst and reason == "stopped"):
             return
