@@ -127,8 +127,11 @@ class Fetcher:
             return True
         idle = not busy and not collected
         known = False
+        full: set[int] = set()
         for queue in self._open_queues(idle=idle):
             known = True
+            if not full.isdisjoint(queue.executors):
+                continue
             count = queue.want(busy, self._slots, self._hand.board.peers, collected)
             if most is not None:
                 count = min(count, most)
@@ -136,6 +139,10 @@ class Fetcher:
                 if not self._drains(queue, idle=idle):
                     self._begin_fetch(queue, count, idle=idle)
                 break
+            if not queue.executors:
+                break
+            # Its turn is not for a later one that waits for the same handlers; others may go on.
+            full.update(queue.executors)
         return known
 
     def _open_queues(self, *, idle: bool) -> Iterator[QueuePace]:

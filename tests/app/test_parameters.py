@@ -62,7 +62,7 @@ def test_parameters_are_shown_with_their_types():
         "b: int",
         "c: list[str] = ...",
         "*rest: bool",
-        "d: tests.consumer.test_parameters.Event | None = ...",
+        "d: tests.app.test_parameters.Event | None = ...",
         "**more: float",
     ]
 
@@ -118,13 +118,13 @@ def test_an_annotation_that_cannot_be_resolved_says_how_to_mend_it():
     ("annotation", "problem"),
     [
         pytest.param(
-            Plain, "is annotated tests.consumer.test_parameters.Plain, which", id="arbitrary class"
+            Plain, "is annotated tests.app.test_parameters.Plain, which", id="arbitrary class"
         ),
         pytest.param(
-            list[Plain], "(it holds tests.consumer.test_parameters.Plain)", id="list of a class"
+            list[Plain], "(it holds tests.app.test_parameters.Plain)", id="list of a class"
         ),
         pytest.param(
-            HoldsPlain, "(it holds tests.consumer.test_parameters.Plain)", id="Struct of a class"
+            HoldsPlain, "(it holds tests.app.test_parameters.Plain)", id="Struct of a class"
         ),
         pytest.param(Path, "is annotated pathlib.Path", id="Path"),
         pytest.param(complex, "is annotated complex", id="complex"),

@@ -188,7 +188,7 @@ def test_top_keeps_its_picture_while_the_server_is_away(namespace, terminal):
 def test_a_verb_on_a_terminal_without_url_uses_the_embedded_store(shop, terminal, tmp_path):
     """One line says where it is, and it outlives the command until it is stopped."""
     where = {"XDG_STATE_HOME": str(tmp_path / "state"), "QWORKER_URL": "embedded:"}
-    directory = tmp_path / "state" / "qworker" / shop.namespace
+    directory = tmp_path / "state" / "qworker" / "store"
 
     try:
         screen = terminal("queue", "ls", **where)

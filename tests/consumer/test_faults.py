@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from qworker import QueueAttributes
+from qworker.engine import identify, probe, server_command, server_environment
 from tests import servers
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
@@ -219,6 +222,59 @@ async def ahandle(n: int) -> None:
         "stale": 0,
     }
     assert len(lab.notes("started")) == stats["sent"]
+
+
+@pytest.mark.slow
+def test_workers_find_a_server_that_was_killed_and_came_back(own_lab: Lab) -> None:
+    """After a crash and restart of the server, every worker is at work again within seconds, and nothing is lost."""
+    lab = own_lab
+    lab.app("""
+@app.task
+def handle(n: int) -> None:
+    note("started", n)
+    time.sleep(0.01)
+""")
+    lab.send_all("handle", 300)
+    with lab.worker("--procs", "2") as worker:
+        until(lambda: len(lab.notes("started")) > 50)
+        os.kill(server_pid(lab), signal.SIGKILL)
+        time.sleep(0.5)
+        with restarted(lab):
+            returned = time.time()
+            until(lambda: lab.queue().inspect().stored == 0)
+            # Both children, not only the one that found it first.
+            late = [note for note in lab.notes("started") if note.at > returned]
+            assert {note.pid for note in late} == set(worker.children())
+            firsts = [min(n.at for n in late if n.pid == pid) for pid in worker.children()]
+            assert max(firsts) - returned < 3
+            assert worker.stop() == 0
+            starts = Counter(n for (n,) in lab.noted("started"))
+            stats = lab.queue().inspect().stats
+    assert set(starts) == set(range(300))
+    # Acks of the last second may have died with the server: appendfsync is everysec.
+    assert starts.total() - 300 < 150
+    assert stats.get("dead", 0) == 0
+
+
+@contextmanager
+def restarted(lab: Lab) -> Iterator[None]:
+    """Start the killed server of `own_lab` again, over the same directory."""
+    socket = Path(lab.url.removeprefix("unix://"))
+    engine = identify(servers.binary_of("valkey"))
+    assert engine is not None
+    process = subprocess.Popen(
+        server_command(engine, socket.parent, socket),
+        env=server_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: probe(lab.url) == "ready")
+        yield
+    finally:
+        process.kill()
+        process.wait(10)
 
 
 # -- stopping ----------------------------------------------------------------------------------

@@ -152,8 +152,9 @@ def kill_now_and_then(load: Load, kill: Callable[[random.Random], None]) -> int:
     return kills
 
 
-def check(account: Account, lab: Lab) -> None:
+def check(account: Account, lab: Lab, kills: int) -> None:
     """What holds whatever is killed."""
+    print(f"{kills} kills, {account.sent} sent, {account.duplicates} duplicates")  # shown by -rP
     assert account.sent > 100
     assert account.lost == set()
     assert account.unexpected == set()
@@ -187,7 +188,7 @@ def test_children_killed_at_random_lose_nothing(
     for worker in workers:
         assert worker.stop() == 0
 
-    check(account, lab)
+    check(account, lab, kills)
     assert kills > 5
     assert account.duplicates <= sum(event.get("running", 0) for event in ended)
 
@@ -211,12 +212,12 @@ def test_workers_killed_at_random_lose_nothing(lab: Lab) -> None:
                 held += 1
                 os.kill(chance.choice(pids), signal.SIGKILL)
 
-        kill_now_and_then(load, kill)
+        kills = kill_now_and_then(load, kill)
         account = load.settle()
         for worker in workers:
             worker.stop()
 
-    check(account, lab)
+    check(account, lab, kills)
     assert account.duplicates <= held
 
 

@@ -1,0 +1,122 @@
+"""What is counted of handled messages."""
+
+from __future__ import annotations
+
+import asyncio
+
+from qworker import Discard, QWorker, Release, Retry
+from qworker.consumer.counters import BUCKETS_S, OUTCOMES, TaskCounts
+from tests.consumer.driving import drain, make_due
+
+
+def outcomes(counts: TaskCounts) -> dict[str, int]:
+    """The outcomes that were counted at all."""
+    return {name: n for name, n in zip(OUTCOMES, counts.outcomes, strict=True) if n}
+
+
+def test_each_end_of_a_message_is_counted_for_its_task(app: QWorker) -> None:
+    """Outcomes stand under the number of their task, which is its place in the order of names."""
+
+    @app.task(retry=Retry.fixed("1m"))
+    def beta(n: int) -> None:
+        if n == 1:
+            raise Discard
+        if n == 2:
+            raise Release("1m")
+        if n == 3:
+            raise ValueError
+
+    @app.task
+    async def alpha() -> None:
+        await asyncio.sleep(0)
+
+    for n in range(5):
+        beta.send(n)
+    alpha.send()
+
+    board = drain(app)
+
+    assert outcomes(board.counters.read(0)) == {"acked": 1}
+    assert outcomes(board.counters.read(1)) == {
+        "acked": 2,
+        "nacked": 1,
+        "released": 1,
+        "discarded": 1,
+    }
+    assert (board.handled, board.failed, board.stale) == (6, 1, 0)
+
+
+def test_the_last_failure_is_counted_as_buried(app: QWorker) -> None:
+    """A failure at max receives is the message's end, and counted so."""
+
+    @app.task(max_receives=2, retry=Retry.fixed(0))
+    def fail() -> None:
+        raise ValueError
+
+    fail.send()
+
+    board = drain(app)
+
+    assert outcomes(board.counters.read(0)) == {"nacked": 1, "buried": 1}
+
+
+def test_what_does_not_reach_its_handler_has_no_running_time(app: QWorker) -> None:
+    """Arguments that do not fit are counted as buried, not as a handler of no time."""
+
+    @app.task
+    def handle(n: int) -> None: ...
+
+    app.queue("default").send({"task": "handle", "args": ["x"]})
+
+    counts = drain(app).counters.read(0)
+
+    assert outcomes(counts) == {"buried": 1}
+    assert (sum(counts.run), sum(counts.wait)) == (0, 0)
+
+
+def test_running_times_fall_into_their_buckets(app: QWorker) -> None:
+    """A handler of 20 ms is counted below 25 ms, with its seconds in the sum."""
+
+    @app.task
+    async def nap() -> None:
+        await asyncio.sleep(0.03)
+
+    nap.send_many([nap.call()] * 3)
+
+    counts = drain(app).counters.read(0)
+
+    assert sum(counts.run) == 3
+    assert 0.09 <= counts.run_s < 0.5
+    assert sum(counts.run[: BUCKETS_S.index(0.025) + 1]) == 0
+
+
+def test_the_wait_is_counted_once_per_message(app: QWorker) -> None:
+    """How long a message waited for its first receive is counted; a retry is not another wait."""
+
+    @app.task(retry=Retry.fixed("1m"))
+    def fail() -> None:
+        raise ValueError
+
+    fail.send()
+
+    first = drain(app).counters.read(0)
+    make_due(app)
+    second = drain(app).counters.read(0)
+
+    assert (sum(first.wait), sum(second.wait)) == (1, 0)
+    assert 0 <= first.wait_s < 5
+
+
+def test_all_messages_of_a_batch_share_its_time(app: QWorker) -> None:
+    """Each message of a batch handler is counted with its share of the call."""
+
+    @app.task(batch=10)
+    async def load(items: list[int]) -> None:
+        await asyncio.sleep(0.1)
+
+    load.send_many(load.call(n) for n in range(10))
+
+    counts = drain(app).counters.read(0)
+
+    assert sum(counts.run) == 10
+    assert 0.1 <= counts.run_s < 0.3
