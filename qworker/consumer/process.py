@@ -39,7 +39,8 @@ class ChildProcess:
         settings = msgspec.structs.replace(
             config, board=self.board.descriptor, control=theirs.fileno(), slots=slots
         )
-        environment = dict(os.environ)
+        # What a handler prints is seen when it is printed, not when the child ends.
+        environment = {"PYTHONUNBUFFERED": "1", **os.environ}
         environment[CONFIG_VARIABLE] = msgspec.json.encode(settings).decode()
         # As multiprocessing does it: -O, -W and -X hold for children too.
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]

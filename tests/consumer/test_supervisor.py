@@ -144,9 +144,10 @@ def test_counts_outlive_the_children_that_counted(
         totals = running.supervisor.totals
 
         def handled() -> bool:
+            done = totals.handled == 30
             counts = totals.counts().get(("default", "handle"))
             seen.append(counts.outcomes[0] if counts else 0)
-            return totals.handled == 30
+            return done
 
         until(handled)
         until(lambda: running.supervisor.exits.by_reason["recycled"] == 3)
