@@ -140,12 +140,13 @@ def test_ctrl_c_does_not_reach_the_server():
     body = "\n    ".join(
         (
             "from qworker.engine import ask",
-            "try: time.sleep(60)",
+            "try: print('ready', flush=True); time.sleep(60)",
             "except KeyboardInterrupt: print(ask(store.url, 'PING'), flush=True)",
         )
     )
     owner, pid, directory = start_owner(body)
     with owner:
+        assert owner.stdout.readline() == "ready\n"
         os.killpg(owner.pid, signal.SIGINT)
         assert owner.stdout.readline() == "b'PONG'\n"
     assert owner.returncode == 0

@@ -161,7 +161,8 @@ class Supervisor:
                 self._reloader.stop()
             if self._presence is not None:
                 self._keeping.later(self._presence.withdraw)
-            self._keeping.end(_GOODBYE_S)
+            # Without a server there is nobody to say goodbye to.
+            self._keeping.end(_GOODBYE_S if self._keeping.answering_since else _LOOK_S)
             self._client.close()
         return self._exit_code
 
