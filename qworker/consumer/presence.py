@@ -34,8 +34,8 @@ class Presence:
         self._key = workers_key(namespace)
         self.name = f"{socket.gethostname()}-{os.getpid()}-{new_lane_id()[:6]}"
         self._app = app
-        self._started_ms = time.time_ns() // 1_000_000
-        self._handled_before = (time.monotonic(), 0)
+        self._started = time.monotonic()
+        self._handled_before = (self._started, 0)
 
     def write(
         self,
@@ -46,6 +46,8 @@ class Presence:
     ) -> None:
         """Write the document. Raises `ServerError`."""
         now = time.monotonic()
+        # The server's time: others compare with it, whatever the clock of this machine says.
+        seen_ms = self._client.execute(Command(None, (), ("TIME",), _milliseconds), give_up_s=2.0)
         before, handled_before = self._handled_before
         self._handled_before = (now, handled)
         document = {
@@ -53,8 +55,8 @@ class Presence:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "app": self._app,
-            "started_ms": self._started_ms,
-            "seen_ms": time.time_ns() // 1_000_000,
+            "started_ms": seen_ms - round((now - self._started) * 1000),
+            "seen_ms": seen_ms,
             "queues": list(queues),
             "concurrency": concurrency,
             "handled_per_s": round((handled - handled_before) / max(now - before, 0.001), 1),
@@ -68,6 +70,11 @@ class Presence:
     def withdraw(self) -> None:
         """Remove the document. Raises `ServerError`."""
         self._client.execute(Command(None, (), ("HDEL", self._key, self.name), int), give_up_s=1.0)
+
+
+def _milliseconds(reply: list[bytes]) -> int:
+    seconds, microseconds = reply
+    return int(seconds) * 1000 + int(microseconds) // 1000
 
 
 def _describe(child: ChildProcess) -> dict[str, Any]:
