@@ -9,12 +9,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 demo: $(VENV)/.demo
 	$(BIN)/qworker demo
 
+# Tests that kill processes run against the clock of a shared machine: what fails is tried again, and listed (R).
 test: $(VENV)/.test
 	$(BIN)/python -m tests.engines
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --reruns 2
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
