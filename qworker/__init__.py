@@ -1,16 +1,25 @@
-"""Reliable queues on Redis and Valkey: tasks, consumers, a reaper daemon and operator tools."""
+"""Reliable queues on Redis and Valkey: tasks, consumers, a reaper daemon and operator tools.
+
+A name is imported when it is first used: pytest loads the plugin of this package into every run, the command line
+prints its help, and neither is to wait for a Redis client.
+"""
 
 from __future__ import annotations
 
-from qworker.app.app import QWorker
-from qworker.app.context import Context, current
-from qworker.app.control import Bury, Discard, LetExpire, Release, Retry
-from qworker.app.middleware import Middleware
-from qworker.app.schedule import cron, every
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from qworker.errors import *  # noqa: F403
 from qworker.errors import __all__ as _errors
-from qworker.message import Message
-from qworker.options import QueueAttributes, SendOptions
+
+if TYPE_CHECKING:
+    from qworker.app.app import QWorker
+    from qworker.app.context import Context, current
+    from qworker.app.control import Bury, Discard, LetExpire, Release, Retry
+    from qworker.app.middleware import Middleware
+    from qworker.app.schedule import cron, every
+    from qworker.client.message import Message
+    from qworker.client.options import QueueAttributes, SendOptions
 
 __all__ = [
     "Bury",
@@ -29,3 +38,31 @@ __all__ = [
     "every",
     *_errors,
 ]
+
+_HOMES: Final = {
+    "Bury": "app.control",
+    "Context": "app.context",
+    "Discard": "app.control",
+    "LetExpire": "app.control",
+    "Message": "client.message",
+    "Middleware": "app.middleware",
+    "QWorker": "app.app",
+    "QueueAttributes": "client.options",
+    "Release": "app.control",
+    "Retry": "app.control",
+    "SendOptions": "client.options",
+    "cron": "app.schedule",
+    "current": "app.context",
+    "every": "app.schedule",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"qworker.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,9 +10,15 @@ QworkerError
 ├── RefusedError                  the server answered and refused; nothing was written
 │   ├── QueueFullError            maxlen reached
 │   ├── QueuePausedError          input is paused
+│   ├── QueueExistsError          a queue to be made is there already
+│   ├── QueueNotFoundError        no such queue: no key, and no entry in the registry
 │   ├── LeaseUsedError            a lease id that exists already
 │   ├── GhostSendError            a send older than one already stored on its lane
+│   ├── TooLateError              working on a message whose time to live is half over
+│   ├── BulkGapError              a chunk of a bulk write before the rows in front of it
+│   ├── BulkChangedError          other rows under the write id of an earlier bulk write
 │   └── BrokenQueueError          a key of the queue holds another type
+├── NotReplicatedError            stored, but on fewer replicas in time than was asked for
 ├── StaleReceiptError             the receipt's lease is gone, or the message was settled before
 ├── UnknownTaskError              a task name that the app does not have
 ├── ServerError                   Redis cannot serve the call now; `retry` says what a caller may do
@@ -29,6 +35,10 @@ QworkerError
 │   └── UnsupportedServerError    the server is older than Redis 7.0
 ├── StoreError                    the embedded store cannot be started or opened
 ├── AppLoadError                  the module that holds the app cannot be imported
+├── PipelineError                 the Spark pipeline cannot go on
+│   ├── SparkMissingError         pyspark, or what it needs in Python, is missing or too new
+│   ├── JavaMissingError          there is no Java that Spark could use
+│   └── EventsLostError           events of a journal were asked for and are no longer stored
 └── TimeLimitError                a handler ran past its time limit
 
 Control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is not failure and lives in
@@ -38,6 +48,7 @@ Control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is
 from __future__ import annotations
 
 from enum import Enum
+from typing import Self
 
 __all__ = [
     "AccessDeniedError",
@@ -45,29 +56,39 @@ __all__ = [
     "ArgumentsError",
     "BodyTooLargeError",
     "BrokenQueueError",
+    "BulkChangedError",
+    "BulkGapError",
     "BusyError",
     "ClusterMovingError",
+    "EventsLostError",
     "GhostSendError",
     "InDoubtError",
     "InvalidBodyError",
     "InvalidError",
     "InvalidNameError",
     "InvalidOptionError",
+    "JavaMissingError",
     "LeaseUsedError",
     "LoadingError",
     "NoReplicasError",
     "NotPersistedError",
+    "NotReplicatedError",
     "OutOfMemoryError",
+    "PipelineError",
+    "QueueExistsError",
     "QueueFullError",
+    "QueueNotFoundError",
     "QueuePausedError",
     "QworkerError",
     "ReadOnlyError",
     "RefusedError",
     "RetryRule",
     "ServerError",
+    "SparkMissingError",
     "StaleReceiptError",
     "StoreError",
     "TimeLimitError",
+    "TooLateError",
     "UnavailableError",
     "UnknownTaskError",
     "UnsupportedServerError",
@@ -101,9 +122,13 @@ class InvalidError(QworkerError, ValueError):
     def __str__(self) -> str:
         return f"{self.field}: {self.problem}; {self.limit}"
 
+    def at(self, field: str) -> Self:
+        """Copy the error for a value that was found at another field."""
+        return type(self)(field, self.problem, self.limit)
+
 
 class InvalidNameError(InvalidError):
-    """A queue, task, namespace or schedule name that breaks the rules of `qworker.names`."""
+    """A queue, task, namespace or schedule name that breaks the rules of `qworker.wire.names`."""
 
 
 class InvalidOptionError(InvalidError):
@@ -125,6 +150,10 @@ class BodyTooLargeError(InvalidError):
         super().__init__(field, f"is {size} bytes", f"the limit (maxsize) is {maxsize} bytes")
         self.size = size
         self.maxsize = maxsize
+
+    def at(self, field: str) -> Self:
+        """Copy the error for a body that was found at another field."""
+        return type(self)(field, self.size, self.maxsize)
 
     def __reduce__(self) -> tuple[type[BodyTooLargeError], tuple[str, int, int]]:
         return type(self), (self.field, self.size, self.maxsize)
@@ -162,6 +191,34 @@ class QueuePausedError(RefusedError):
         )
 
 
+class QueueExistsError(RefusedError):
+    """A queue that was to be made is there already; `configure` changes it, or makes it."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(queue)
+        self.queue = queue
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue!r} exists already; nothing was changed "
+            f"(qworker queue set {self.queue} changes its attributes)"
+        )
+
+
+class QueueNotFoundError(RefusedError):
+    """No queue has this name: it was never made nor sent to, or it was removed."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(queue)
+        self.queue = queue
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue!r} does not exist; it comes to be by its first message "
+            f"(or qworker queue create {self.queue})"
+        )
+
+
 class LeaseUsedError(RefusedError):
     """A lease id that exists already: two calls may not create the same lease."""
 
@@ -187,6 +244,50 @@ class GhostSendError(RefusedError):
         )
 
 
+class TooLateError(RefusedError):
+    """More time was asked for a message of which half of the time to live was over at `half_ms`, server time."""
+
+    def __init__(self, queue: str, message_id: str, half_ms: int) -> None:
+        super().__init__(queue, message_id, half_ms)
+        self.queue, self.message_id, self.half_ms = queue, message_id, half_ms
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.message_id} of queue {self.queue!r} gets no more time: half of its time to live was over "
+            f"at {self.half_ms} ms; its deadline stands: end it before that, or use extend, which has no such rule"
+        )
+
+
+class BulkGapError(RefusedError):
+    """A chunk of a bulk write begins at row `first` of its stream, of which `taken` rows have been stored."""
+
+    def __init__(self, write_id: str, stream: str, taken: int, first: int) -> None:
+        super().__init__(write_id, stream, taken, first)
+        self.write_id, self.stream, self.taken, self.first = write_id, stream, taken, first
+
+    def __str__(self) -> str:
+        return (
+            f"bulk write {self.write_id!r} has stored {self.taken} rows of partition.priority {self.stream} "
+            f"and was given row {self.first + 1} next; the ledger was lost or has expired: write again under a new id, "
+            "or name the rows by an id column"
+        )
+
+
+class BulkChangedError(RefusedError):
+    """Rows brought again under a write id are not those of which `taken` were stored, or come in another order."""
+
+    def __init__(self, write_id: str, stream: str, taken: int) -> None:
+        super().__init__(write_id, stream, taken)
+        self.write_id, self.stream, self.taken = write_id, stream, taken
+
+    def __str__(self) -> str:
+        return (
+            f"bulk write {self.write_id!r} has stored {self.taken} rows of partition.priority {self.stream}, "
+            "and those brought now are others or in another order; nothing of them was sent: sort the input by a "
+            "unique key, name the rows by an id column, or write other rows under another write id"
+        )
+
+
 class BrokenQueueError(RefusedError):
     """`key` holds `found` where the data model wants another type; the queue is left untouched."""
 
@@ -198,6 +299,27 @@ class BrokenQueueError(RefusedError):
         return (
             f"key {self.key!r} holds a {self.found}, which is not what qworker keeps there; "
             "nothing was changed: rename or delete that key"
+        )
+
+
+class NotReplicatedError(QworkerError):
+    """Messages `ids` are stored, but within `within_ms` only on `replicas` replicas where `wanted` were asked for.
+
+    Sending them again would store them twice: `Queue.replicated` asks again whether they have arrived.
+    """
+
+    def __init__(
+        self, queue: str, ids: list[str], replicas: int, wanted: int, within_ms: int
+    ) -> None:
+        super().__init__(queue, ids, replicas, wanted, within_ms)
+        self.queue, self.ids, self.replicas, self.wanted = queue, ids, replicas, wanted
+        self.within_ms = within_ms
+
+    def __str__(self) -> str:
+        named = f"message {self.ids[0]}" if len(self.ids) == 1 else f"{len(self.ids)} messages"
+        return (
+            f"{named} of queue {self.queue!r}: stored, but on {self.replicas} of {self.wanted} replicas within "
+            f"{self.within_ms} ms; do not send again, that would store it twice: Queue.replicated asks again"
         )
 
 
@@ -301,6 +423,46 @@ class StoreError(QworkerError):
 
 class AppLoadError(QworkerError):
     """The module that holds the app cannot be imported, or holds no app."""
+
+
+class PipelineError(QworkerError):
+    """The Spark pipeline cannot go on."""
+
+
+class SparkMissingError(PipelineError):
+    """pyspark, or what it needs in Python, is missing or too new; the text says what and what to install."""
+
+
+class JavaMissingError(PipelineError):
+    """There is no Java that Spark could use; `refused` says what was found, and why it was of no use."""
+
+    def __init__(self, refused: list[str]) -> None:
+        super().__init__(refused)
+        self.refused = refused
+
+    def __str__(self) -> str:
+        found = f" ({'; '.join(self.refused)})" if self.refused else ""
+        return (
+            f"Spark needs Java 17 or newer, and there is none{found}; install one (Debian: apt install "
+            "openjdk-17-jre-headless), or set JAVA_HOME to one, or get it as a wheel: "
+            "pip install 'qworker-redis[jre]'"
+        )
+
+
+class EventsLostError(PipelineError):
+    """Entries `first` to `last` of an epoch of a queue's journal were asked for and are no longer stored."""
+
+    def __init__(self, queue: str, epoch: int, first: int, last: int) -> None:
+        super().__init__(queue, epoch, first, last)
+        self.queue, self.epoch, self.first, self.last = queue, epoch, first, last
+
+    def __str__(self) -> str:
+        return (
+            f"journal of queue {self.queue!r}: entries {self.first} to {self.last} of epoch {self.epoch} "
+            "were trimmed or deleted before they were read; read more often or raise the cap "
+            f"(qworker queue set {self.queue} journal_cap=…), and go on with failOnDataLoss=false, "
+            "which puts a row 'gap' in their place"
+        )
 
 
 class TimeLimitError(QworkerError):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from tests import servers
 
@@ -50,3 +51,10 @@ def namespace() -> str:
 def queue_name() -> str:
     """A queue name that no other test uses."""
     return f"q{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def logs() -> Iterator[list[dict[str, object]]]:
+    """What is logged meanwhile."""
+    with capture_logs() as lines:
+        yield lines  # type: ignore[misc]

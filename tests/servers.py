@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +24,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from qworker.connection import ConnectionFactory
-from qworker.engine import find_engines
-from qworker.private_store import PrivateStore
+from qworker.store.connection import ConnectionFactory
+from qworker.store.engine import find_engines
+from qworker.store.private import PrivateStore
 
 __all__ = ["Server", "binary_of", "engines", "missing", "start"]
 
@@ -87,3 +88,10 @@ def start(engine: str, *arguments: str) -> Iterator[Server]:
             yield server
         finally:
             server.close()
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

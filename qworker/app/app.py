@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from qworker.aclient import AsyncClient
 from qworker.app.middleware import Middleware
 from qworker.app.schedule import Schedule
-from qworker.app.task import TASK_OPTIONS, Task, TaskOptions
-from qworker.aqueue import AsyncQueue
-from qworker.client import Client
-from qworker.connection import ConnectionFactory
+from qworker.app.task import TASK_OPTIONS, BatchTask, Task, TaskOptions
+from qworker.client.aio import AsyncClient
+from qworker.client.aqueue import AsyncQueue
+from qworker.client.queue import Queue
+from qworker.client.registry import list_queues
+from qworker.client.scanning import QueueLength, aiterate, iterate, scan_queues
+from qworker.client.sync import Client
+from qworker.config.fields import unknown_option
 from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskError
-from qworker.fields import unknown_option
-from qworker.names import check_namespace, check_schedule
-from qworker.queue import Queue
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.names import check_namespace, check_schedule
 
 if TYPE_CHECKING:
     from qworker.app.retry import RetryPolicy
@@ -28,6 +30,7 @@ __all__ = ["QWorker", "ScheduledTask"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class ScheduledTask:
@@ -79,10 +82,24 @@ class QWorker:
         time_limit: Duration | None = "15m",
         ttl: Duration | None = None,
         priority: int = 0,
-        batch: int = 0,
-        max_wait: Duration = 0,
         at_most_once: bool = False,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retry: RetryPolicy | None = None,
+        max_receives: int | None = None,
+        time_limit: Duration | None = "15m",
+        ttl: Duration | None = None,
+        priority: int = 0,
+        batch: int,
+        max_wait: Duration = 0,
+        at_most_once: bool = False,
+    ) -> Callable[[Callable[[list[T]], R]], BatchTask[T, R]]: ...
 
     def task(
         self,
@@ -114,7 +131,9 @@ class QWorker:
                     f"{chosen!r} is defined twice, at {_place(first)} and at {_place(decorated)}",
                     "give one of them another name=",
                 )
-            task: Task[..., Any] = Task(self, decorated, chosen, TaskOptions.of(**options))
+            checked = TaskOptions.of(**options)
+            kind: type[Task[..., Any]] = BatchTask if checked.batch else Task
+            task = kind(self, decorated, chosen, checked)
             self.tasks[chosen] = task
             return task
 
@@ -208,6 +227,47 @@ class QWorker:
             queue = queues[name] = AsyncQueue(client, self.namespace, name)
         return queue
 
+    def queues(self) -> list[str]:
+        """Name the queues of the namespace, sorted: those made or sent to, or found by a reaper."""
+        return self.client.run(list_queues(self.namespace))
+
+    def scan_queues(
+        self, *, minlen: int = 0, maxlen: int | None = None, count: int = 100
+    ) -> Iterator[QueueLength]:
+        """Go through the queues of which `minlen` to `maxlen` messages are ready, in calls for about `count` each."""
+        return iterate(
+            self.client,
+            lambda cursor: scan_queues(
+                self.namespace, cursor, count=count, minlen=minlen, maxlen=maxlen
+            ),
+        )
+
+    def ascan_queues(
+        self, *, minlen: int = 0, maxlen: int | None = None, count: int = 100
+    ) -> AsyncIterator[QueueLength]:
+        """Go through the queues as `scan_queues` does, with `async for`."""
+        return aiterate(
+            self.aqueue("default").client,
+            lambda cursor: scan_queues(
+                self.namespace, cursor, count=count, minlen=minlen, maxlen=maxlen
+            ),
+        )
+
+    def pause(self, direction: str = "all", *, strict: bool = False) -> dict[str, str]:
+        """Pause all queues as `Queue.pause` does, one after the other; returns what is paused of each then."""
+        return {name: self.queue(name).pause(direction, strict=strict) for name in self.queues()}
+
+    async def apause(self, direction: str = "all", *, strict: bool = False) -> dict[str, str]:
+        """Pause all queues as `pause` does."""
+        return {
+            name: await self.aqueue(name).pause(direction, strict=strict)
+            for name in await self.aqueues()
+        }
+
+    async def aqueues(self) -> list[str]:
+        """Name the queues of the namespace, as `queues` does."""
+        return await self.aqueue("default").client.run(list_queues(self.namespace))
+
     def close(self) -> None:
         """Close the idle connections of the sync client. The app may be used again."""
         if self._client is not None:
@@ -224,7 +284,7 @@ class QWorker:
     def _connections(self) -> ConnectionFactory:
         if self._factory is None:
             # Only here: most processes never need the embedded store.
-            from qworker.store import resolve_url
+            from qworker.store.embedded import resolve_url
 
             self._factory = ConnectionFactory(resolve_url(self.url))
         return self._factory

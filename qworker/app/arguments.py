@@ -4,8 +4,9 @@ What is accepted on sending is by construction what is accepted on receiving: `S
 decodes it again. Conversion is strict (`"5"` is no int); text becomes a datetime, UUID, Decimal, bytes or Enum, an
 array a set or tuple, an object a dataclass or Struct, because JSON has no other form for them.
 
-Decoding has a fast path, one precompiled decoder for calls by position, and a general path that binds argument by
-argument. The fast path only saves time: whatever it refuses goes to the general path, which names the argument.
+Decoding has a fast path, one precompiled decoder of the whole body for calls by position (see calls.py), and a general
+path that binds argument by argument. The fast path only saves time: whatever it refuses goes to the general path, which
+names the argument.
 """
 
 from __future__ import annotations
@@ -16,18 +17,26 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import Raw
 
-from qworker import codec
 from qworker.app.parameters import Parameter, item_of_batch, parameters_of
 from qworker.errors import ArgumentsError
+from qworker.wire import codec
 
-__all__ = ["Signature"]
+__all__ = ["NO_KWARGS", "CallByPosition", "Signature"]
 
-_NO_KWARGS: Final = Raw(b"{}")
+#: The kwargs of a call that has none.
+NO_KWARGS: Final = Raw(b"{}")
 _ARRAY: Final = msgspec.json.Decoder(list[Raw])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _ERRORS: Final = (ValueError, RecursionError, msgspec.MsgspecError)
+
+
+class CallByPosition(msgspec.Struct):
+    """A body whose arguments are decoded: `args` is a Struct with a field for each parameter, `kwargs` still JSON."""
+
+    args: Any
+    kwargs: Raw
 
 
 class Signature:
@@ -39,13 +48,14 @@ class Signature:
     """
 
     __slots__ = (
-        "_fast",
         "_named",
         "_parameters",
         "_positional",
         "_required",
         "_rest",
         "_rest_named",
+        "_whole",
+        "call_type",
         "task",
     )
 
@@ -58,7 +68,9 @@ class Signature:
         self._named = {each.name: each for each in self._parameters if each.is_named}
         self._rest = next((each for each in self._parameters if each.is_rest), None)
         self._rest_named = next((each for each in self._parameters if each.is_rest_named), None)
-        self._fast = self._fast_decoder()
+        #: What a body of a call by position is decoded to; None where no such call fits the function.
+        self.call_type = self._call_type()
+        self._whole = None if self.call_type is None else msgspec.json.Decoder(self.call_type)
 
     def __str__(self) -> str:
         return f"{self.task}({', '.join(map(str, self._parameters))})"
@@ -69,8 +81,9 @@ class Signature:
         Raises `ArgumentsError`, its field `task(argument)`, or `InvalidBodyError` for what JSON cannot carry.
         """
         body = codec.encode_call(self.task, args, kwargs)
-        call = codec.decode_call(body)
-        self.decode(call.args, call.kwargs)
+        if kwargs or not self._accepts(body):
+            call = codec.decode_call(body)
+            self.decode(call.args, call.kwargs)
         return body
 
     def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
@@ -82,30 +95,6 @@ class Signature:
 
         Raises `ArgumentsError`, its field `task(argument)`, with the problem and the declared type.
         """
-        if self._fast is not None and kwargs == _NO_KWARGS:
-            try:
-                return structs.astuple(self._fast(args)), {}
-            except _ERRORS:
-                pass  # the general path says which argument it is
-        return self._bind(args, kwargs)
-
-    def _fast_decoder(self) -> Callable[[Raw], Any] | None:
-        """Compile one decoder for all positional parameters: an array that may end where the defaults begin."""
-        if any(each.position is None for each in self._required):
-            return None
-        # Fields are numbered: a parameter may have a name that a Struct does not take.
-        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
-            (f"p{index}", each.annotation)
-            if each.is_required
-            else (f"p{index}", each.annotation, msgspec.field(default_factory=each.default))
-            for index, each in enumerate(self._positional)
-        ]
-        arguments = msgspec.defstruct(
-            "Arguments", fields, array_like=True, forbid_unknown_fields=True, gc=False
-        )
-        return msgspec.json.Decoder(arguments).decode
-
-    def _bind(self, args: Raw, kwargs: Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
         try:
             given, named = _ARRAY.decode(args), _OBJECT.decode(kwargs)
         except _ERRORS as error:
@@ -128,6 +117,38 @@ class Signature:
             ),
             {name: self._read(taker, name, named[name]) for name, taker in takers_by_name.items()},
         )
+
+    def _accepts(self, body: bytes) -> bool:
+        """Whether the fast path takes a body that was written here, so with nothing else in it and not too deep."""
+        try:
+            return self._whole is not None and self._whole.decode(body) is not None
+        except _ERRORS:
+            return False
+
+    def _call_type(self) -> type[CallByPosition] | None:
+        """Make the type of a body: the task is its tag, the arguments an array that may end at the defaults."""
+        if self._rest is not None or any(each.position is None for each in self._required):
+            return None
+        # Fields are numbered: a parameter may have a name that a Struct does not take.
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
+            (f"p{index}", each.annotation)
+            if each.is_required
+            else (f"p{index}", each.annotation, msgspec.field(default_factory=each.default))
+            for index, each in enumerate(self._positional)
+        ]
+        arguments = msgspec.defstruct(
+            "Arguments", fields, array_like=True, forbid_unknown_fields=True, gc=False
+        )
+        call: Any = msgspec.defstruct(
+            "CallByPosition",
+            [("args", arguments), ("kwargs", Raw, NO_KWARGS)],
+            bases=(CallByPosition,),
+            tag_field="task",
+            tag=self.task,
+            gc=False,
+        )
+        made: type[CallByPosition] = call
+        return made
 
     def _takers(self, count: int) -> list[Parameter]:
         """Name the parameter that takes each of `count` arguments by position."""

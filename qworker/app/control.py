@@ -13,8 +13,8 @@ None of them is a failure: they are not logged as errors and carry no traceback 
 from __future__ import annotations
 
 from qworker.app.retry import RetryPolicy
+from qworker.config.kinds import MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
-from qworker.kinds import MAX_DELAY_MS
 
 __all__ = ["Bury", "ControlFlow", "Discard", "LetExpire", "Release", "Retry"]
 

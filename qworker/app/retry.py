@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from qworker.config.kinds import MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
 from qworker.errors import InvalidOptionError
-from qworker.kinds import MAX_DELAY_MS
 
 __all__ = ["RetryPolicy"]
 

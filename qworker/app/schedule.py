@@ -15,9 +15,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
+from qworker.config.kinds import DAY_MS, shown
 from qworker.durations import Duration, duration_ms, format_ms
 from qworker.errors import InvalidOptionError
-from qworker.kinds import DAY_MS, shown
 
 __all__ = ["Cron", "Every", "Missed", "Schedule", "cron", "every", "parse_schedule"]
 

@@ -12,20 +12,21 @@ from qworker.app.arguments import Signature
 from qworker.app.control import Retry
 from qworker.app.retry import RetryPolicy
 from qworker.app.trace import outgoing
+from qworker.client.options import SendOptions
 from qworker.durations import Duration, duration_ms
 from qworker.errors import InvalidOptionError
-from qworker.names import check_queue, check_task
-from qworker.options import SendOptions
+from qworker.wire.names import check_queue, check_task
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
-    from qworker.commands.sending import NewMessage
-    from qworker.operations import Operations
+    from qworker.client.commands.sending import NewMessage
+    from qworker.client.operations import Operations
 
-__all__ = ["TASK_OPTIONS", "Call", "Sender", "Task", "TaskOptions"]
+__all__ = ["TASK_OPTIONS", "BatchTask", "Call", "Sender", "Task", "TaskOptions"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 DEFAULT_TIME_LIMIT: Final = "15m"
 _MAX_TIME_LIMIT_MS: Final = 12 * 3_600_000
@@ -221,3 +222,11 @@ class Task(Sender[P, R]):
         Those not given are the task's. Raises `InvalidOptionError`.
         """
         return Sender(self, SendOptions.of(self._options, given))
+
+
+class BatchTask(Task[[T], R]):
+    """A task whose function takes many messages at a time: it is sent one item, and called with a list of them."""
+
+    def __call__(self, items: list[T], /) -> R:  # type: ignore[override]  # sent and called differently
+        """Run the function here and now with these items; no queue has a part in it."""
+        return self.function(items)  # type: ignore[arg-type]  # `function` is typed by what is sent

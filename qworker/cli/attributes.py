@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from qworker.client.options import QueueAttributes
+from qworker.config.fields import kinds_of, unknown_option
+from qworker.config.kinds import DurationKind, Kind, SizeKind, shown
 from qworker.durations import duration_ms
 from qworker.errors import InvalidError, InvalidOptionError
-from qworker.fields import kinds_of, unknown_option
-from qworker.kinds import DurationKind, Kind, SizeKind, shown
-from qworker.options import QueueAttributes
 
 __all__ = ["Attribute", "Changes", "parse_settings", "read_attributes"]
 

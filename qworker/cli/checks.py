@@ -14,10 +14,11 @@ from enum import Enum
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from qworker.cli.attributes import read_attributes
 from qworker.cli.formats import count, safe, size, span
 from qworker.cli.inspections import OVERDUE_S, is_full, overdue_s
 from qworker.cli.presence import read_reapers, read_workers
-from qworker.commands.upkeep import Inspection
+from qworker.client.commands.upkeep import Inspection
 from qworker.errors import QworkerError
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _SKEW_S: Final = 2.0
 #: Part of maxmemory from which a server counts as nearly full.
 _NEARLY_FULL: Final = 0.9
 _NAMED: Final = 5
+#: Part of a journal's cap that a reader may leave unread.
+_NEARLY_UNREAD: Final = 0.5
 
 
 class Status(Enum):
@@ -205,6 +208,7 @@ def _queues(session: Session, workers: list[Worker]) -> Iterator[Finding]:
             )
     yield from _overdue(found)
     yield from _closed(found)
+    yield from _journals(session, found)
     yield from _alone(found, workers)
     dead = {name: each.dead for name, each in found.items() if each.dead}
     if dead:
@@ -246,6 +250,51 @@ def _closed(found: Mapping[str, Inspection]) -> Iterator[Finding]:
             Status.PROBLEM,
             f"{_listed(full)}: what is sent is refused (maxlen)",
             f"add workers, or qworker queue set {full[0]} maxlen=N",
+        )
+
+
+def _journals(session: Session, found: Mapping[str, Inspection]) -> Iterator[Finding]:
+    on = {name: each for name, each in found.items() if each.journal != "off"}
+    if not on:
+        return
+    shed = [name for name, each in on.items() if each.journal_shed]
+    if shed:
+        yield Finding(
+            "journal.shed",
+            Status.WARNING,
+            f"not written while the server is nearly full: {_listed(shed)}; what happens now will be missing",
+            "add workers to drain the queues (qworker queue ls), or raise maxmemory",
+        )
+    behind: dict[str, float] = {}
+    lost: dict[str, float] = {}
+    for name, each in on.items():
+        cap = next(at.value for at in read_attributes(each.meta) if at.name == "journal-cap")
+        for lag in session.queue(name).reader_lags():
+            reader = f"{lag.reader.name} of {name}"
+            if lag.missed:
+                lost[reader] = lag.missed
+            if lag.unread_bytes >= _NEARLY_UNREAD * cap:
+                behind[reader] = lag.unread_bytes / cap
+    if lost:
+        yield Finding(
+            "journal.missed",
+            Status.PROBLEM,
+            "readers have missed entries that were trimmed before they came by: "
+            + _listed([f"{reader} {number:,}" for reader, number in _largest(lost)]),
+            "let the reader run more often, or qworker queue set QUEUE journal-cap=SIZE",
+        )
+    if behind:
+        yield Finding(
+            "journal.unread",
+            Status.WARNING,
+            "readers are about to miss entries; unread, as a part of the cap: "
+            + _listed([f"{reader} {part:.0%}" for reader, part in _largest(behind)]),
+            "start the reader (qworker spark archive), or qworker queue set QUEUE journal-cap=SIZE",
+        )
+    if not (shed or lost or behind):
+        size_of_all = sum(each.journal_bytes for each in on.values())
+        yield Finding(
+            "journal", Status.OK, f"written of {count(len(on), 'queue')}, {size(size_of_all)}"
         )
 
 

@@ -12,9 +12,9 @@ from qworker.cli.verbs import Verbs, json_option
 
 if TYPE_CHECKING:
     from qworker.cli.session import Session
-    from qworker.config import Setting
-    from qworker.fields import Options
-    from qworker.kinds import Kind
+    from qworker.config.fields import Options
+    from qworker.config.kinds import Kind
+    from qworker.config.loading import Setting
 
 __all__ = ["command"]
 
@@ -36,8 +36,8 @@ def show(session: Session, as_json: bool) -> None:
     A flag counts over QWORKER_<OPTION> in the environment, that over qworker.toml or [tool.qworker] of
     pyproject.toml in the current directory, and that over the default.
     """
-    from qworker.config import ClientOptions, DaemonOptions, LogOptions, RunOptions
-    from qworker.fields import kinds_of
+    from qworker.cli.options import OPTION_CLASSES
+    from qworker.config.fields import kinds_of
 
     rows = [
         _Row(
@@ -45,7 +45,7 @@ def show(session: Session, as_json: bool) -> None:
             setting,
             kinds_of(options)[name],
         )
-        for options in (ClientOptions, LogOptions, RunOptions, DaemonOptions)
+        for options in OPTION_CLASSES
         for name, setting in _settings(session, options).items()
     ]
     if as_json:
@@ -61,7 +61,7 @@ def show(session: Session, as_json: bool) -> None:
 
 
 def _settings(session: Session, options: type[Options]) -> Mapping[str, Setting]:
-    from qworker.config import ClientOptions
+    from qworker.store.options import ClientOptions
 
     loaded = session.connection_settings if options is ClientOptions else session.load(options)
     return loaded.settings

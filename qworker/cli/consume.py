@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from qworker.app.schedule import parse_schedule
-from qworker.client import Client
-from qworker.connection import ConnectionFactory
+from qworker.client.sync import Client
+from qworker.consumer.collector import ChildrenCollector
 from qworker.consumer.supervisor import Supervisor
-from qworker.consumer.telemetry import ChildrenCollector
 from qworker.daemon.gauges import export_version
-from qworker.daemon.http import MetricsListener
 from qworker.daemon.notify import Notifier
 from qworker.daemon.schedules import NewSchedule, register
 from qworker.daemon.service import EmbeddedReaper
 from qworker.errors import QworkerError
+from qworker.store.connection import ConnectionFactory
+from qworker.telemetry.http import MetricsListener
 
 if TYPE_CHECKING:
-    from qworker.config import LogOptions, RunOptions
     from qworker.consumer.manifest import Manifest
-    from qworker.url import ServerURL
+    from qworker.consumer.options import RunOptions
+    from qworker.store.url import ServerURL
+    from qworker.telemetry.options import LogOptions
 
 __all__ = ["consume"]
 
 _log = structlog.get_logger(__name__)
+
+#: Seconds that the reaper gets beyond the grace time, in which it has been told to end.
+_REAPER_S: Final = 0.1
 
 
 class _Worker:
@@ -49,7 +53,7 @@ class _Worker:
             options,
             logs,
             on_manifest=self._begin,
-            on_look=self._notifier.ping,
+            on_look=self._look,
         )
         self._registry.register(ChildrenCollector(self.supervisor))
         self._listener = MetricsListener(
@@ -69,13 +73,19 @@ class _Worker:
             return self.supervisor.run()
         finally:
             if self._reaper is not None:
-                self._reaper.stop()
+                self._reaper.stop(_REAPER_S)
             self._listener.stop()
             self._reaper_client.close()
 
     def _stop(self, *_: object) -> None:
         self._notifier.stopping()
         self.supervisor.stop()
+
+    def _look(self) -> None:
+        self._notifier.ping()
+        # It ends beside the children: after them there is no time left for it.
+        if self.supervisor.stopping and self._reaper is not None:
+            self._reaper.stop_soon()
 
     def _begin(self, manifest: Manifest, client: Client) -> None:
         """What can begin once the app is known: its reaper and its schedules."""
@@ -127,6 +137,8 @@ class _Worker:
             return "the worker is stopping"
         if not any(child.ready for child in self.supervisor.children):
             return "no child is ready"
+        if not self.supervisor.served:
+            return "the server does not answer"
         return self._reaper.ready() if self._reaper is not None else None
 
 

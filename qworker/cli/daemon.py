@@ -8,7 +8,7 @@ import click
 
 from qworker.cli.flags import flags_of
 from qworker.cli.verbs import Verb
-from qworker.config import DaemonOptions
+from qworker.daemon.options import DaemonOptions
 
 if TYPE_CHECKING:
     from qworker.cli.session import Session

@@ -1,4 +1,4 @@
-"""`qworker dead`: list, show, redrive and drop dead letters."""
+"""`qworker dead`: list, show, edit, redrive and drop dead letters."""
 
 from __future__ import annotations
 
@@ -22,29 +22,20 @@ from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
 
 if TYPE_CHECKING:
     from qworker.cli.letter_changes import Choice
-    from qworker.cli.letters import Filter, Tally
     from qworker.cli.session import Session
-    from qworker.message import DeadLetter
-    from qworker.queue import Queue
+    from qworker.client.dead_filter import DeadFilter, DeadTally
+    from qworker.client.message import DeadLetter
+    from qworker.client.queue import Queue
 
 __all__ = ["command"]
 
-_REASONS: Final = {
-    "max_receives": "it failed as often as its max receives allows",
-    "rejected": "its handler, or whoever received it, buried it",
-    "unknown_task": "no worker knows the task that it names",
-    "bad_arguments": "its arguments do not fit the task",
-    "foreign": "it was not written by qworker, no consumer can take it",
-    "unsupported": "it is of a format that the worker does not know",
-    "corrupt": "its body cannot be read",
-    "crashed": "the process that handled it died",
-    "time_limit": "its handler ran past the time limit",
-}
 _FILTERS: Final = (
     click.option("--reason", default="", metavar="WORD", help="Only those that died of this."),
     click.option("--error-class", default="", metavar="NAME", help="Only those of this exception."),
+    click.option("--error", default="", metavar="TEXT", help="Only those whose error has this."),
     click.option("--task", default="", metavar="NAME", help="Only calls of this task."),
     click.option("--older-than", metavar="DURATION", help="Only those that died before that."),
+    click.option("--newer-than", metavar="DURATION", help="Only those that died since then."),
     click.option(
         "--id", "ids", multiple=True, metavar="ID", help="Only this entry or message; repeatable."
     ),
@@ -73,7 +64,7 @@ def _changes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=Verbs)
 def command() -> None:
-    """List, show, redrive and drop dead letters."""
+    """List, show, edit, redrive and drop dead letters."""
 
 
 @command.command("ls")
@@ -92,24 +83,24 @@ def list_letters(
 
     Without QUEUE: of all queues.
     """
-    from qworker.cli.letters import Listing, letter_document
+    from qworker.cli.letters import Listing, letter_document, tally_document, tally_lines
 
-    listing = Listing(_filter(flags), session.now_ms(), limit, newest)
+    listing = Listing(_filter(flags), limit, newest)
     for place in [session.queue(queue)] if queue is not None else _queues_with_dead(session):
         listing.add(place)
     listing.finish()
     meant = listing.meant
     if as_json:
         letters = [letter_document(each) for each in listing.letters]
-        print_json({**meant.document(), "dead_letters": letters})
+        print_json({"total": meant.total, **tally_document(meant), "dead_letters": letters})
         return
     if not meant.total:
         fitting = "" if listing.wanted.is_empty else " that fits"
         note(f"no dead letter{fitting} in {queue or f'namespace {session.namespace!r}'}")
         return
-    print_fields(meant.lines())
+    print_fields(tally_lines(meant))
     print_line()
-    _print_letters(listing.letters, listing.now_ms, with_queue=queue is None)
+    _print_letters(listing.letters, session.now_ms(), with_queue=queue is None)
     _print_next(meant, listing.letters, queue)
 
 
@@ -121,23 +112,16 @@ def list_letters(
 def show_letter(session: Session, queue: str, letter_id: str, as_json: bool) -> None:
     """Show one dead letter in full. ID is its entry id, or the id of its message."""
     from qworker.cli.formats import moment_after
-    from qworker.cli.letters import Filter, letter_document, matching
+    from qworker.cli.letters import letter_document
     from qworker.cli.messages import print_message
 
-    now_ms = session.now_ms()
-    wanted = Filter(ids=frozenset([letter_id]))
-    for page in matching(session.queue(queue), wanted, now_ms):
-        if page:
-            letter = page[0]
-            break
-    else:
-        raise click.ClickException(
-            f"queue {queue!r} has no dead letter {ascii(letter_id)[:80]} (qworker dead ls {queue})"
-        )
+    now_ms, letter = session.now_ms(), _letter(session.queue(queue), letter_id)
     if as_json:
         print_json(letter_document(letter))
         return
-    meaning = _REASONS.get(letter.reason, "")
+    from qworker.wire.reasons import DEATH_REASONS
+
+    meaning = DEATH_REASONS.get(letter.reason, "")
     print_fields(
         {
             "entry": letter.entry_id,
@@ -154,30 +138,51 @@ def show_letter(session: Session, queue: str, letter_id: str, as_json: bool) -> 
     print_message(letter.message, now_ms)
     print_heading("WHAT TO DO")
     print_line(f"after the fix   qworker dead redrive {queue} --id {letter.entry_id}")
+    print_line(f"with a change   qworker dead edit {queue} {letter.entry_id} --redrive")
     print_line(f"or give it up   qworker dead drop {queue} --id {letter.entry_id}")
+
+
+@command.command("edit")
+@click.argument("queue", type=QUEUE)
+@click.argument("letter_id", metavar="ID")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="PATH=JSON",
+    help="Set this part of the body: args[0], kwargs.to, items[2].price; repeatable.",
+)
+@click.option("--body", metavar="JSON", help="The whole new body; - reads it from a pipe.")
+@click.option("--redrive", "and_redrive", is_flag=True, help="Put it back to ready at once.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def edit(session: Session, /, queue: str, letter_id: str, **flags: Any) -> None:
+    """Give a dead letter another body, which must be JSON: by --set, by --body, or in $EDITOR.
+
+    Its id, counts and error stay. The new entry is written before the old one goes, in one step; it has a new entry id.
+    """
+    from qworker.cli.letter_edit import Edit, edit_letter
+
+    place = session.queue(queue)
+    edit_letter(place, _letter(place, letter_id), Edit(**flags))
 
 
 @command.command("redrive")
 @click.argument("queue", type=QUEUE)
+@click.option("--rate", metavar="RATE", help="At most so many: 100/s, 50/m, 1000/h.")
 @_changes
 @click.pass_obj
-def redrive(session: Session, /, queue: str, **flags: Any) -> None:
+def redrive(session: Session, /, queue: str, rate: str | None, **flags: Any) -> None:
     """Put dead letters back to ready with fresh counts; those that die meanwhile are left alone.
 
-    Say which: by filters (all that are given must fit), or --all.
+    Say which: by filters (all that are given must fit), or --all. Interrupted, the same command goes on.
     """
     from qworker.cli.letter_changes import Change, change_letters
-    from qworker.commands.upkeep import redrive as redrive_some
+    from qworker.client import letters
 
-    place = session.queue(queue)
-
-    def put_back(entry_ids: list[str]) -> dict[str, int]:
-        results = session.client.execute(redrive_some(place.keys, entry_ids))
-        done, foreign = results.count(1), results.count(-1)
-        return {"redriven": done, "foreign": foreign, "gone": len(results) - done - foreign}
-
-    change = Change("redrive", "redriven", ", so that they are handled again", put_back)
-    change_letters(session, place, change, _choice(flags))
+    change = Change("redrive", "redriven", ", so that they are handled again", letters.redrive)
+    change_letters(session, session.queue(queue), change, _choice(flags, rate))
 
 
 @command.command("drop")
@@ -187,28 +192,33 @@ def redrive(session: Session, /, queue: str, **flags: Any) -> None:
 def drop(session: Session, /, queue: str, **flags: Any) -> None:
     """Delete dead letters for ever. Say which: by filters (all that are given must fit), or --all."""
     from qworker.cli.letter_changes import Change, change_letters
+    from qworker.client import letters
 
-    place = session.queue(queue)
-
-    def delete(entry_ids: list[str]) -> dict[str, int]:
-        dropped = place.drop_dead(*entry_ids)
-        return {"dropped": dropped, "gone": len(entry_ids) - dropped}
-
-    change = Change("drop", "dropped", " for ever", delete)
-    change_letters(session, place, change, _choice(flags))
+    change = Change("drop", "dropped", " for ever", letters.drop)
+    change_letters(session, session.queue(queue), change, _choice(flags))
 
 
-def _filter(flags: dict[str, Any]) -> Filter:
-    from qworker.cli.letters import Filter
+def _filter(flags: dict[str, Any]) -> DeadFilter:
+    from qworker.cli.letters import filter_of
 
-    return Filter.of(**flags)
+    return filter_of(**flags)
 
 
-def _choice(flags: dict[str, Any]) -> Choice:
+def _choice(flags: dict[str, Any], rate: str | None = None) -> Choice:
     from qworker.cli.letter_changes import Choice
 
     how = {name: flags.pop(name) for name in ("everything", "limit", "dry_run", "yes", "as_json")}
-    return Choice(wanted=_filter(flags), **how)
+    return Choice(wanted=_filter(flags), rate=rate, **how)
+
+
+def _letter(place: Queue, letter_id: str) -> DeadLetter:
+    found = place.dead(1, ids=frozenset([letter_id]))
+    if not found:
+        raise click.ClickException(
+            f"queue {place.name!r} has no dead letter {ascii(letter_id)[:80]} "
+            f"(qworker dead ls {place.name})"
+        )
+    return found[0]
 
 
 def _queues_with_dead(session: Session) -> list[Queue]:
@@ -225,7 +235,6 @@ def _queues_with_dead(session: Session) -> list[Queue]:
 
 def _print_letters(letters: list[DeadLetter], now_ms: int, *, with_queue: bool) -> None:
     from qworker.cli.formats import ago, shortened
-    from qworker.cli.messages import task_of
 
     columns = [*([Column("QUEUE")] if with_queue else []), Column("ENTRY"), Column("DIED")]
     columns += [Column("REASON"), Column("TASK", wide=True), Column("ERROR", wide=True)]
@@ -235,11 +244,11 @@ def _print_letters(letters: list[DeadLetter], now_ms: int, *, with_queue: bool) 
         last_line = error.strip().rpartition("\n")[2]
         row: list[Cell | str] = [each.message.queue] if with_queue else []
         row += [each.entry_id, ago(each.died_ms, now_ms), each.reason]
-        rows.append([*row, task_of(each.message), shortened(last_line, 100)])
+        rows.append([*row, each.message.task, shortened(last_line, 100)])
     print_table(columns, rows)
 
 
-def _print_next(meant: Tally, listed: list[DeadLetter], queue: str | None) -> None:
+def _print_next(meant: DeadTally, listed: list[DeadLetter], queue: str | None) -> None:
     from qworker.cli.formats import count
 
     name = queue or listed[0].message.queue

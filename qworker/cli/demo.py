@@ -17,8 +17,17 @@ __all__ = ["command"]
     "--procs", type=click.IntRange(1, 64), help="Worker processes. [default: one per core]"
 )
 @click.option("--keep", is_flag=True, help="Let the store run until Ctrl-C, to look into it.")
+@click.option(
+    "--spark",
+    "history",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Journal the run; archive, report on and audit it with Spark, in a new directory.",
+)
 @json_option
-def command(path: Path | None, procs: int | None, keep: bool, as_json: bool) -> None:
+def command(
+    path: Path | None, procs: int | None, keep: bool, history: Path | None, as_json: bool
+) -> None:
     """Index the Python code below PATH with a queue, kill a worker on the way, and print the account.
 
     PATH is the standard library unless given. The demo runs a store of its own and leaves nothing behind. Exit code
@@ -26,4 +35,6 @@ def command(path: Path | None, procs: int | None, keep: bool, as_json: bool) -> 
     """
     from qworker.demo import run_demo
 
-    raise click.exceptions.Exit(run_demo(path, json=as_json, procs=procs, keep=keep))
+    raise click.exceptions.Exit(
+        run_demo(path, json=as_json, procs=procs, keep=keep, history=history)
+    )

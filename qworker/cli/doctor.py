@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qworker.cli.checks import Finding
     from qworker.cli.session import Session
 
-__all__ = ["command"]
+__all__ = ["command", "print_finding"]
 
 #: How a status is written, and its tone.
 _WORDS: Final = {
@@ -41,7 +41,7 @@ def command(session: Session, strict: bool, as_json: bool) -> None:
     for finding in examine(session):
         findings.append(finding)
         if not as_json:
-            _print(finding)
+            print_finding(finding)
     number = {status: sum(each.status is status for each in findings) for status in Status}
     healthy = not number[Status.PROBLEM]
     if as_json:
@@ -53,7 +53,8 @@ def command(session: Session, strict: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(FOUND)
 
 
-def _print(finding: Finding) -> None:
+def print_finding(finding: Finding) -> None:
+    """Print what a check found, and on a line of its own what to do."""
     word, tone = _WORDS[finding.status.value]
     print_hanging(f"{word:<8} ", f"{finding.check}: {finding.text}", tone)
     if finding.fix:

@@ -1,7 +1,7 @@
 """What ended a verb, as one line on stderr and an exit code.
 
-0 done · 1 failed · 2 bad input · 3 a check found something · 70 watchdog · 130 interrupted. QWORKER_DEBUG=1 shows the
-traceback as well.
+0 done · 1 failed · 2 bad input · 3 a check found something · 4 no Java · 70 watchdog · 130 interrupted.
+QWORKER_DEBUG=1 shows the traceback as well.
 """
 
 from __future__ import annotations
@@ -15,20 +15,32 @@ import click
 from qworker.cli.formats import safe
 from qworker.errors import (
     AccessDeniedError,
+    AppLoadError,
     BodyTooLargeError,
     GhostSendError,
     InDoubtError,
     InvalidError,
+    JavaMissingError,
     QueueFullError,
     QworkerError,
     UnavailableError,
 )
 
-__all__ = ["BAD_INPUT", "FAILED", "FOUND", "INTERRUPTED", "describe", "leave_quietly", "report"]
+__all__ = [
+    "BAD_INPUT",
+    "FAILED",
+    "FOUND",
+    "INTERRUPTED",
+    "NO_JAVA",
+    "describe",
+    "leave_quietly",
+    "report",
+]
 
 FAILED: Final = 1
 BAD_INPUT: Final = 2
 FOUND: Final = 3
+NO_JAVA: Final = 4
 INTERRUPTED: Final = 130
 
 
@@ -39,8 +51,10 @@ def describe(error: Exception) -> tuple[str, int]:
             return _usage(error), BAD_INPUT
         case click.ClickException():
             return error.format_message(), error.exit_code
-        case InvalidError():
+        case InvalidError() | AppLoadError():
             return str(error), BAD_INPUT
+        case JavaMissingError():
+            return str(error), NO_JAVA
         case QworkerError():
             return _with_advice(error), FAILED
     return (

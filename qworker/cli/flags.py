@@ -2,7 +2,7 @@
 
     @flags_of(RunOptions)        --grace TEXT, --procs INTEGER …; collected into `given: dict[str, str]`
 
-The text stays text here: `qworker.config.load` parses it, and names the flag where it refuses it.
+The text stays text here: `qworker.config.loading.load` parses it, and names the flag where it refuses it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import click
 
-from qworker.fields import Options, kinds_of
-from qworker.kinds import ChoiceKind, DurationKind, FlagKind, IntegerKind, Kind, SizeKind
+from qworker.config.fields import Options, kinds_of
+from qworker.config.kinds import ChoiceKind, DurationKind, FlagKind, IntegerKind, Kind, SizeKind
 
 __all__ = ["flags_of"]
 

@@ -9,7 +9,7 @@ from qworker.cli.attributes import read_attributes
 from qworker.cli.formats import ago, count, moment, moment_after, rate, span
 from qworker.cli.rates import COUNTERS
 from qworker.cli.screen import Cell, Column, print_fields, print_hanging, print_heading, print_table
-from qworker.commands.upkeep import Inspection
+from qworker.client.commands.upkeep import Inspection
 from qworker.errors import BrokenQueueError
 
 __all__ = [
@@ -148,7 +148,7 @@ def _sizes(found: Inspection) -> dict[str, Cell | str]:
     now_ms = found.now_ms
     ready = count(found.ready)
     if found.ready:
-        ready += f", the oldest sent {span(found.oldest_age_s)} ago"
+        ready += f", the oldest for {span(found.oldest_age_s)}"
     levels = [f"{n:,} of priority {p}" for p, n in enumerate(found.ready_by_priority) if n and p]
     if found.suspect:
         levels.append(f"{found.suspect:,} suspect (handed out alone, a worker may have died of it)")

@@ -1,51 +1,53 @@
-"""Changing many dead letters: count what is meant, ask, act page by page, tell what came of it."""
+"""Changing many dead letters: count what is meant, ask, act page by page, tell what came of it.
+
+Interrupted, it tells how far it came: what was done is done, the rest is as it was, and the same command goes on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qworker.cli.confirm import confirm
-from qworker.cli.formats import count
-from qworker.cli.letters import Filter, Tally, matching
+from qworker.cli.formats import count, span
+from qworker.cli.letters import check_filter, tally_document, tally_lines
 from qworker.cli.progress import progress
 from qworker.cli.screen import note, print_json, print_line
+from qworker.client import letters as dead_letters
+from qworker.client.dead_filter import DeadFilter, DeadTally
+from qworker.client.letters import Act, Changed, Reading
+from qworker.client.rate import Pace, rate_per_s
 
 if TYPE_CHECKING:
     from qworker.cli.session import Session
-    from qworker.message import DeadLetter
-    from qworker.queue import Queue
+    from qworker.client.queue import Queue
 
 __all__ = ["Change", "Choice", "change_letters"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is done: its verb, the participle that `act` counts under, and what the question adds.
-
-    `act` takes up to 100 entry ids and says what became of them; "gone" counts those that were not there.
-    """
+    """What is done: its verb, the participle that tells it, and what the question adds."""
 
     verb: str
     done: str
     consequence: str
-    act: Callable[[list[str]], dict[str, int]]
+    act: Act
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which dead letters, and how: `limit` None is no limit."""
+    """Which dead letters, and how: `limit` None is no limit, `rate` None as fast as it goes."""
 
-    wanted: Filter
+    wanted: DeadFilter
     everything: bool
     limit: int | None
     dry_run: bool
     yes: bool
     as_json: bool
+    rate: str | None = None
 
 
 def change_letters(session: Session, place: Queue, change: Change, choice: Choice) -> None:
@@ -55,63 +57,95 @@ def change_letters(session: Session, place: Queue, change: Change, choice: Choic
     """
     if choice.wanted.is_empty and not choice.everything:
         raise click.UsageError(f"say which dead letters to {change.verb}: by a filter, or --all")
-    now_ms, newest = session.now_ms(), place.dead(1, newest=True)
-    until = newest[0].entry_id if newest else "0-0"
-    pages = partial(matching, place, choice.wanted, now_ms, until=until)
-    meant = _count(pages, choice)
-    if not choice.as_json and (choice.dry_run or not choice.yes):
-        for name, line in meant.lines().items():
+    per_s = None if choice.rate is None else rate_per_s(choice.rate, "--rate")
+    reading = session.client.run(Reading.begin(place.keys, choice.wanted))
+    meant = _count(session, reading.again(), choice)
+    if meant.total and not choice.as_json:
+        for name, line in tally_lines(meant).items():
             note(f"{name}: {line}")
     letters = f"{count(meant.total, 'dead letter')} of {place.name}"
-    results: dict[str, int] = {}
+    lasting = f", in {span(meant.total / per_s)}" if per_s and meant.total >= per_s else ""
+    course = _Course(change, place.name, meant.total)
     if not meant.total:
         text = f"no dead letter of {place.name} fits; nothing was changed"
     elif choice.dry_run:
-        text = f"would {change.verb} {letters}; nothing was changed"
+        text = f"would {change.verb} {letters}{lasting}; nothing was changed"
     else:
-        confirm(f"{change.verb.capitalize()} {letters}{change.consequence}?", yes=choice.yes)
-        results = _act(pages, change, meant.total, place.name)
-        text = _told(place.name, change.done, results)
+        confirm(
+            f"{change.verb.capitalize()} {letters}{lasting}{change.consequence}?", yes=choice.yes
+        )
+        course.run(session, place, reading, Pace(per_s), choice.limit)
+        text = course.text
     if choice.as_json:
-        document = {"queue": place.name, "matched": meant.total, change.done: 0}
-        print_json({**document, **results, "dry_run": choice.dry_run})
+        document = {"queue": place.name, "matched": meant.total, **course.document}
+        print_json({**document, "dry_run": choice.dry_run, **tally_document(meant)})
     else:
         print_line(text)
 
 
-def _count(pages: Callable[..., Iterator[list[DeadLetter]]], choice: Choice) -> Tally:
-    all_of_them, meant = Tally(), Tally()
-    for page in pages(tally=all_of_them):
+@dataclass(slots=True)
+class _Course:
+    """How far a change came."""
+
+    change: Change
+    queue: str
+    total: int
+    changed: Changed = field(default_factory=Changed)
+
+    def run(
+        self,
+        session: Session,
+        place: Queue,
+        reading: Reading,
+        pace: Pace,
+        limit: int | None,
+    ) -> None:
+        """Act on all that is read, with a progress bar."""
+        title = f"{self.change.verb} {self.queue}"
+        try:
+            with progress(title, self.total) as advance:
+
+                def told(some: Changed) -> None:
+                    self.changed.add(some)
+                    advance(some.done + some.foreign + some.gone)
+
+                plan = dead_letters.change(
+                    place.keys, reading, self.change.act, pace=pace, limit=limit, told=told
+                )
+                session.client.run(plan)
+        except BaseException:
+            note(f"interrupted: {self.text}, {count(self.total)} were meant; run it again to go on")
+            raise
+
+    @property
+    def text(self) -> str:
+        """What came of it, for people."""
+        text = f"{self.change.done} {count(self.changed.done, 'dead letter')} of {self.queue}"
+        if self.changed.gone:
+            text += f"; {count(self.changed.gone)} had gone meanwhile"
+        if self.changed.foreign:
+            text += (
+                f"; {count(self.changed.foreign)} stay, as no consumer can take them "
+                f"(qworker dead drop {self.queue} --reason foreign)"
+            )
+        return text
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What came of it, for programs."""
+        return {
+            self.change.done: self.changed.done,
+            "foreign": self.changed.foreign,
+            "gone": self.changed.gone,
+        }
+
+
+def _count(session: Session, reading: Reading, choice: Choice) -> DeadTally:
+    seen, meant = DeadTally(), DeadTally()
+    while not reading.ended:
+        page = session.client.run(reading.page(seen))
         for letter in page[: None if choice.limit is None else choice.limit - meant.total]:
             meant.add(letter)
-    if all_of_them.total:
-        choice.wanted.check(all_of_them)
+    if seen.total:
+        check_filter(choice.wanted, seen)
     return meant
-
-
-def _act(
-    pages: Callable[..., Iterator[list[DeadLetter]]], change: Change, total: int, queue: str
-) -> dict[str, int]:
-    results, left = {change.done: 0}, total
-    with progress(f"{change.verb} {queue}", total) as advance:
-        for page in pages():
-            entries = [letter.entry_id for letter in page[:left]]
-            left -= len(entries)
-            for name, number in (change.act(entries) if entries else {}).items():
-                results[name] = results.get(name, 0) + number
-            advance(len(entries))
-            if not left:
-                break
-    return results
-
-
-def _told(queue: str, done: str, results: dict[str, int]) -> str:
-    text = f"{done} {count(results[done], 'dead letter')} of {queue}"
-    if results.get("gone"):
-        text += f"; {count(results['gone'])} had gone meanwhile"
-    if results.get("foreign"):
-        text += (
-            f"; {count(results['foreign'])} stay, as no consumer can take them "
-            f"(qworker dead drop {queue} --reason foreign)"
-        )
-    return text

@@ -31,7 +31,7 @@ from qworker.cli.pictures import (
     queue_rows,
     worker_rows,
 )
-from qworker.cli.screen import Cell, Column, console, make_table, styled
+from qworker.cli.screen import Cell, Column, console, make_table, styled, without_spare
 from qworker.errors import QworkerError
 
 if TYPE_CHECKING:
@@ -75,9 +75,10 @@ def compose(picture: Picture, screen: Console) -> RenderableType:
     for_workers = min(len(workers), max(least, rows - len(queues) - len(handlers)))
     for_handlers = min(len(handlers), max(least, rows - len(queues) - for_workers))
     parts: list[RenderableType] = [_facts(picture), *([problem] if problem else [])]
-    parts += _section("QUEUES", QUEUE_COLUMNS, queues, rows - for_workers - for_handlers)
-    parts += _section("WORKERS", TOP_WORKER_COLUMNS, workers, for_workers)
-    parts += _section("RUNNING HANDLERS", HANDLER_COLUMNS, handlers, for_handlers)
+    width, for_queues = screen.width, rows - for_workers - for_handlers
+    parts += _section("QUEUES", QUEUE_COLUMNS, queues, for_queues, width)
+    parts += _section("WORKERS", TOP_WORKER_COLUMNS, workers, for_workers, width)
+    parts += _section("RUNNING HANDLERS", HANDLER_COLUMNS, handlers, for_handlers, width)
     parts.append(Text())
     parts.append(Text("q quits · rates per second", style="dim"))
     return Group(*parts)
@@ -101,14 +102,18 @@ def _problem(picture: Picture) -> Text:
 
 
 def _section(
-    title: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], room: int
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell | str]],
+    room: int,
+    width: int,
 ) -> Iterator[RenderableType]:
     yield Text()
     shown = rows[: max(1, room)]
     more = f", {len(rows) - len(shown)} more are not shown" if len(rows) > len(shown) else ""
     yield Text(f"{title} ({len(rows)}{more})", style="bold")
     if rows:
-        yield make_table(columns, shown, fold=False)
+        yield make_table(*without_spare(columns, shown, width), fold=False)
 
 
 def _look(

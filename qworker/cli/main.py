@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import click
@@ -25,13 +24,18 @@ SECTIONS: Final = {
         "send": "Send messages from arguments, a file or a pipe.",
         "queue": "List, show, set, peek, pause, resume, purge and remove queues.",
         "message": "Show or cancel one message.",
-        "dead": "List, show, redrive and drop dead letters.",
+        "dead": "List, show, edit, redrive and drop dead letters.",
+        "import": "Move waiting messages in from RSMQ, RQ or Celery.",
     },
     "Watch": {
         "top": "Watch queues, workers and running handlers.",
         "doctor": "Check server, reapers, workers and queues; say what to do.",
-        "worker": "List workers.",
+        "fsck": "Check that every message is in one place, and repair.",
+        "worker": "List workers, and let them leave.",
         "schedule": "List schedules.",
+    },
+    "Look back": {
+        "spark": "History, audit, reports, bulk send and redrive, with Spark.",
     },
     "Set up": {
         "config": "Show the configuration, and where each value comes from.",
@@ -65,6 +69,8 @@ class Root(LateVerbs):
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except (click.Abort, KeyboardInterrupt):
+            if sys.stderr.isatty():
+                click.echo(err=True)  # The prompt of the shell does not stand behind our question.
             return INTERRUPTED
         except Exception as error:  # noqa: BLE001  the last place: told in one line, never a traceback
             return report(error)
@@ -74,6 +80,9 @@ class Root(LateVerbs):
 def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
+    # Only here: it costs a third of the start of any other command.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         number = version("qworker-redis")
     except PackageNotFoundError:
@@ -88,7 +97,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Global options may stand before or after the verb. Exit codes: 0 done, 1 failed, 2 bad input, "
-    "3 a check found something, 70 watchdog. QWORKER_DEBUG=1 shows tracebacks.",
+    "3 a check found something, 4 no Java, 70 watchdog. QWORKER_DEBUG=1 shows tracebacks.",
 )
 @click.option(
     "--version",

@@ -1,33 +1,44 @@
-"""`qworker message`: show, cancel."""
+"""`qworker message`: show and cancel; receiving and settling by hand are in `deliveries`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from qworker.cli import moves
+from qworker.cli.deliveries import VERBS
 from qworker.cli.parameters import QUEUE
 from qworker.cli.screen import note, print_json, print_line
 from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
+from qworker.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from qworker.cli.session import Session
-    from qworker.message import Receipt, Stored
-    from qworker.queue import Queue
+    from qworker.client.message import Receipt, Stored
+    from qworker.client.queue import Queue
 
 __all__ = ["command"]
 
+#: Letters of ids and receipts.
+_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _EFFECTS: Final = {
     "ready": "it is dropped when it is next met",
     "delayed": "it is dropped when it is due",
+    "held": "it is dropped when it is enqueued and met",
     "unacked": "a handler has it now and is not stopped; it is dropped if it comes back",
 }
 
 
 @click.group(cls=Verbs)
 def command() -> None:
-    """Show or cancel one message."""
+    """Show, move, cancel or delete messages; receive and settle by hand."""
+
+
+for _verb in (*VERBS, *moves.VERBS):
+    command.add_command(_verb)
 
 
 def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
@@ -46,11 +57,13 @@ def show(session: Session, message_id: str, queue: str | None, as_json: bool) ->
     ID is the id of the message, or its receipt while somebody has it (`top` shows receipts). An id is looked for in
     every state, which takes time in proportion to what the queues hold.
     """
-    from qworker.cli.messages import message_document, print_message
+    from qworker.cli.messages import details_document, message_document, print_message
+    from qworker.client.picking import describe
 
-    _, found = _find(session, message_id, queue)
+    place, found = _find(session, message_id, queue)
     if as_json:
-        print_json(message_document(found))
+        details = session.client.run(describe(place.operations, found))
+        print_json(message_document(found) | details_document(details))
         return
     print_message(found, session.now_ms())
     if found.state == "dead":
@@ -94,8 +107,14 @@ def cancel(
 
 
 def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored]:
-    from qworker.message import Receipt
+    from qworker.client.message import Receipt
 
+    if _ID.fullmatch(message_id) is None:
+        raise InvalidOptionError(
+            "ID",
+            f"{ascii(message_id)[:80]} is no message id",
+            "it is what `qworker send` and `qworker queue peek` print, or a receipt",
+        )
     receipt = Receipt.parse(message_id) if ":" in message_id else None
     for name in [queue] if queue is not None else _whole_queues(session):
         place = session.queue(name)
@@ -121,7 +140,7 @@ def _whole_queues(session: Session) -> Iterator[str]:
 
 def _held(session: Session, place: Queue, receipt: Receipt) -> Stored | None:
     """Find the message of a receipt: in its lease, if that is still there."""
-    from qworker.message import Stored
+    from qworker.client.message import Stored
 
     item = session.ask("HGET", place.keys.lease(receipt.lease_id), receipt.index)
     deadline = session.ask("ZSCORE", place.keys.unacked, receipt.lease_id)

@@ -8,22 +8,21 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.cli.formats import ago, moment_after, safe, shortened, size
+from qworker.cli.formats import ago, moment_after, safe, shortened, size, span
 from qworker.cli.screen import Cell, Column, print_fields, print_heading, print_line, print_table
-from qworker.codec import decode_call
-from qworker.envelope import Kind
-from qworker.errors import InvalidBodyError
+from qworker.wire.envelope import Kind
 
 if TYPE_CHECKING:
-    from qworker.message import Stored
+    from qworker.client.message import Stored
+    from qworker.client.picking import Details
 
 __all__ = [
     "body_document",
     "body_line",
+    "details_document",
     "message_document",
     "print_message",
     "print_messages",
-    "task_of",
 ]
 
 _LINE: Final = 60
@@ -34,14 +33,6 @@ _KINDS: Final = {
     Kind.NEWER: "written by a newer version of qworker",
     Kind.FOREIGN: "not written by qworker: no consumer can take it",
 }
-
-
-def task_of(message: Stored) -> str:
-    """Name the task that a body calls; '' where it calls none."""
-    try:
-        return decode_call(message.body).task
-    except InvalidBodyError:
-        return ""
 
 
 def body_line(body: bytes, *, full: bool = False) -> str:
@@ -68,13 +59,14 @@ def message_document(message: Stored) -> dict[str, Any]:
         "queue": message.queue,
         "state": message.state,
         "kind": message.kind.value,
-        "task": task_of(message) or None,
+        "task": message.task or None,
         "sent_ms": message.sent_ms,
         "due_ms": None,
         "deadline_ms": None,
         "receives": message.receives,
         "nacks": message.nacks,
         "timeouts": message.timeouts,
+        "additional_deliveries": message.additional_deliveries,
         "priority": _number(message.flags.get("p")) or 0,
         "expires_ms": _number(message.flags.get("x")),
         "max_receives": _number(message.flags.get("m")),
@@ -87,6 +79,22 @@ def message_document(message: Stored) -> dict[str, Any]:
     if message.state in _AT:
         document[_AT[message.state]] = message.at_ms
     return document
+
+
+def details_document(details: Details) -> dict[str, Any]:
+    """Write what the times of a message mean now for programs, in seconds."""
+    return {
+        "ttl_seconds": _seconds(details.ttl_ms),
+        "delay_seconds": _seconds(details.delay_ms),
+        "visibility_seconds": _seconds(details.visibility_ms),
+        "at_most_once": details.at_most_once,
+        "due_in_seconds": _seconds(details.due_in_ms),
+        "requeue_in_seconds": _seconds(details.requeue_in_ms),
+    }
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def print_messages(messages: Sequence[Stored], now_ms: int, *, full: bool) -> None:
@@ -105,7 +113,7 @@ def print_messages(messages: Sequence[Stored], now_ms: int, *, full: bool) -> No
                 *([ago(each.at_ms, now_ms)] if at and each.at_ms is not None else []),
                 str(each.receives),
                 str(each.nacks + each.timeouts),
-                task_of(each),
+                each.task,
                 body_line(each.body, full=full),
             ]
             for each in messages
@@ -122,8 +130,8 @@ def print_message(message: Stored, now_ms: int) -> None:
     }
     if message.kind in _KINDS:
         fields["kind"] = Cell(_KINDS[message.kind], "warn")
-    if task := task_of(message):
-        fields["task"] = task
+    if message.task:
+        fields["task"] = message.task
     if message.sent_ms is not None:
         fields["sent"] = moment_after(message.sent_ms, now_ms)
     if message.at_ms is not None:
@@ -164,6 +172,9 @@ def _flags(flags: dict[str, str], now_ms: int) -> dict[str, Cell | str]:
         fields["expires"] = moment_after(expiry_ms, now_ms)
     if (first_ms := _number(flags.get("f"))) is not None:
         fields["first received"] = moment_after(first_ms, now_ms)
+    if "v" in flags:
+        own_ms = _number(flags["v"])
+        fields["visibility"] = span((own_ms or 0) / 1000) if own_ms else "at most once"
     for flag, label in (("m", "max receives"), ("u", "unique key"), ("d", "redrives")):
         if flag in flags:
             fields[label] = flags[flag]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QUEUE"]
 
-#: What a shell waits for the names of queues, in seconds; then it gets none.
+#: What a shell waits for a server to name its queues, in seconds; then it gets none.
 _COMPLETION_S: Final = 0.3
 
 
@@ -24,7 +24,7 @@ class _QueueName(click.ParamType[str]):
     name = "queue"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from qworker.names import check_queue
+        from qworker.wire.names import check_queue
 
         return check_queue(value)
 
@@ -43,6 +43,10 @@ QUEUE: Final = _QueueName()
 
 
 def _names_in_time(session: Session) -> list[str]:
+    # Not part of the time: importing takes as long as the machine is busy, and no server has a share in it.
+    import qworker.client.sync
+    import qworker.store.embedded  # noqa: F401
+
     found: list[str] = []
 
     def read() -> None:
@@ -60,11 +64,11 @@ def _names_in_time(session: Session) -> list[str]:
 
 def _names(session: Session) -> list[str]:
     """Read the names over a connection of its own, that is impatient and starts no embedded store."""
-    from qworker.client import call
-    from qworker.commands.command import Command
-    from qworker.connection import ConnectionFactory
-    from qworker.keys import queues_key
-    from qworker.store import Store, default_directory
+    from qworker.client.commands.command import Command
+    from qworker.client.sync import call
+    from qworker.store.connection import ConnectionFactory
+    from qworker.store.embedded import Store, default_directory
+    from qworker.wire.keys import queues_key
 
     options = session.connection_settings.options
     url = options.url

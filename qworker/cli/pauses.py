@@ -18,6 +18,7 @@ _WORDS: Final = {
     "out": "paused out: hands out nothing",
     "all": "paused: refuses what is sent, hands out nothing",
 }
+_STRICT: Final = "; what times out stays away"
 
 
 def directions(incoming: bool, outgoing: bool) -> frozenset[str]:
@@ -31,29 +32,35 @@ def change_pauses(
     session: Session,
     names: Sequence[str],
     *,
+    strict: bool = False,
     close: frozenset[str] = frozenset(),
     open_: frozenset[str] = frozenset(),
     as_json: bool,
 ) -> None:
     """Close and open directions of queues, beside those that are closed already, and print what holds then.
 
+    With neither nothing is changed. No names: all queues.
+
     All names are checked before the first queue is changed.
     """
-    queues = [session.queue(name) for name in dict.fromkeys(names)]
+    queues = [session.queue(name) for name in dict.fromkeys(names or session.queues())]
     paused = {}
     for queue in queues:
-        before = queue.inspect().paused
-        held = {"in", "out"} if before == "all" else {before} - {""}
+        seen = queue.inspect()
+        held = {"in", "out"} if seen.paused == "all" else {seen.paused} - {""}
         after = (held | close) - open_
-        if after == {"in", "out"}:
-            queue.pause("all")
-        elif after:
-            queue.pause(*after)
-        else:
-            queue.resume()
-        paused[queue.name] = queue.inspect().paused
+        if close or open_:
+            direction = "all" if after == {"in", "out"} else next(iter(after), "none")
+            queue.pause(direction, strict=(strict or seen.strict) and "in" in after)
+            seen = queue.inspect()
+        paused[queue.name] = seen
     if as_json:
-        print_json({"queues": [{"queue": name, "paused": each} for name, each in paused.items()]})
+        documents = [
+            {"queue": name, "paused": each.paused, "strict": each.strict}
+            for name, each in paused.items()
+        ]
+        print_json({"queues": documents})
         return
     for name, each in paused.items():
-        print_line(f"{name}: {_WORDS.get(each, each)}")
+        text = _WORDS.get(each.paused, each.paused)
+        print_line(f"{name}: {text}{_STRICT if each.strict else ''}")

@@ -14,7 +14,7 @@ from qworker.cli.presence import Reaper, Running, Worker, read_reapers, read_wor
 from qworker.cli.rates import rates_between
 from qworker.cli.screen import Cell, Column, print_heading, print_line, print_table
 from qworker.cli.worker import seen
-from qworker.commands.upkeep import Inspection
+from qworker.client.commands.upkeep import Inspection
 from qworker.errors import BrokenQueueError, QworkerError
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ QUEUE_COLUMNS: Final = (
     Column("DELAYED", number=True),
     Column("UNACKED", number=True),
     Column("DEAD", number=True),
-    Column("OLDEST", number=True),
-    Column("SENT/S", number=True),
-    Column("DONE/S", number=True),
-    Column("FAILED/S", number=True),
+    Column("OLDEST", number=True, spare=1),
+    Column("SENT/S", number=True, spare=4),
+    Column("DONE/S", number=True, spare=2),
+    Column("FAILED/S", number=True, spare=3),
     Column("STATE", wide=True),
 )
 TOP_WORKER_COLUMNS: Final = (
@@ -54,16 +54,16 @@ TOP_WORKER_COLUMNS: Final = (
     Column("QUEUES", wide=True),
     Column("RUNNING", number=True),
     Column("PER S", number=True),
-    Column("FAILED", number=True),
-    Column("MEMORY", number=True),
+    Column("FAILED", number=True, spare=1),
+    Column("MEMORY", number=True, spare=2),
     Column("SEEN"),
 )
 HANDLER_COLUMNS: Final = (
     Column("RUNNING", number=True),
     Column("TASK"),
     Column("ID", wide=True),
-    Column("PID", number=True),
-    Column("WORKER", wide=True),
+    Column("PID", number=True, spare=1),
+    Column("WORKER", wide=True, spare=2),
 )
 
 

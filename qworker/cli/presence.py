@@ -42,6 +42,18 @@ class Worker:
         return self.age_ms > GONE_MS
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether it takes nothing new and ends when what runs has ended."""
+        return self.entry.get("leaving") is True
+
+    @property
+    def tasks(self) -> tuple[str, ...] | None:
+        """The tasks of its app; None where it does not tell them, for there are too many."""
+        if not isinstance(self.entry.get("tasks"), list):
+            return None
+        return tuple(each for each in self.entry["tasks"] if isinstance(each, str))
+
+    @property
     def children(self) -> list[Mapping[str, Any]]:
         """Its child processes."""
         return [each for each in _list(self.entry.get("children")) if isinstance(each, Mapping)]
@@ -107,7 +119,7 @@ class Reaper:
 
 def read_workers(session: Session, now_ms: int | None = None) -> list[Worker]:
     """Read the workers, sorted by name. What is no such entry is shown as a gone worker without fields."""
-    from qworker.keys import workers_key
+    from qworker.wire.keys import workers_key
 
     flat = session.ask("HGETALL", workers_key(session.namespace))
     if not flat:
@@ -121,7 +133,7 @@ def read_workers(session: Session, now_ms: int | None = None) -> list[Worker]:
 
 def read_reapers(session: Session, now_ms: int | None = None) -> list[Reaper]:
     """Read the reapers, the latest first."""
-    from qworker.keys import reapers_key
+    from qworker.wire.keys import reapers_key
 
     flat = session.ask("ZREVRANGE", reapers_key(session.namespace), 0, 999, "WITHSCORES")
     now_ms = session.now_ms() if now_ms is None else now_ms

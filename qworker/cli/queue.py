@@ -1,4 +1,4 @@
-"""`qworker queue`: list, show, set, peek, pause, resume, purge, rm."""
+"""`qworker queue`: list, show, create, set, peek, pause, resume, purge, rm."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from qworker.cli import queue_looks
 from qworker.cli.parameters import QUEUE
 from qworker.cli.screen import Column, note, print_json, print_line, print_table
 from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
@@ -72,7 +73,7 @@ def show_queue(session: Session, queue: str, over: str, as_json: bool) -> None:
     from qworker.cli.inspections import print_queue, queue_document
     from qworker.cli.presence import read_workers
     from qworker.cli.rates import rates_between
-    from qworker.kinds import DurationKind
+    from qworker.config.kinds import DurationKind
 
     over_s = _seconds(DurationKind("", maximum_ms=60_000, zero="none").parse(over, "--over"))
     found = session.queue(queue)
@@ -86,6 +87,29 @@ def show_queue(session: Session, queue: str, over: str, as_json: bool) -> None:
     else:
         serving = [each for each in read_workers(session) if each.listens_to(queue)]
         print_queue(inspection, rates, workers=len(serving))
+
+
+@command.command("create")
+@click.argument("queue", type=QUEUE)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@json_option
+@click.pass_obj
+def create(session: Session, queue: str, settings: tuple[str, ...], as_json: bool) -> None:
+    """Make a queue that is not there yet, with attributes as of `queue set`.
+
+    Nothing needs it: a queue comes to be by its first message.
+    """
+    from qworker.cli.attributes import parse_settings
+    from qworker.client.commands.claiming import create as create_queue
+    from qworker.wire.keys import QueueKeys
+
+    changes = parse_settings(settings)
+    session.client.execute(create_queue(QueueKeys(session.namespace, queue), changes.meta))
+    session.client.run(session.operations(queue).announce())
+    if as_json:
+        print_json({"queue": queue, "created": True, "set": changes.document})
+    else:
+        print_line(f"created {queue}{': ' if changes.texts else ''}{', '.join(changes.texts)}")
 
 
 @command.command("set")
@@ -106,12 +130,14 @@ def set_attributes(
       max-receives=5       failures after which a message is dead
       maxlen=0             most messages stored, a full queue refuses; 0 no limit
       maxsize=256KiB       largest body
+      journal=off          what became of messages is written down: off, outcomes, all
+      journal-cap=64MiB    size of the journal (1MiB to 1TiB); its oldest entries go
 
     They count for messages that say nothing of their own, from now on.
     """
     from qworker.cli.attributes import parse_settings
-    from qworker.commands.upkeep import configure
-    from qworker.keys import QueueKeys
+    from qworker.client.commands.upkeep import configure
+    from qworker.wire.keys import QueueKeys
 
     changes = parse_settings(settings)
     if not create:
@@ -129,12 +155,16 @@ def set_attributes(
 @click.argument("queue", type=QUEUE)
 @click.option(
     "--state",
-    type=click.Choice(["ready", "delayed", "unacked", "dead"]),
+    type=click.Choice(["ready", "delayed", "held", "unacked", "dead"]),
     default="ready",
     help="Look at messages in this state. [default: ready]",
 )
 @click.option(
-    "--count", "-n", type=click.IntRange(1, 1000), default=10, help="At most so many. [default: 10]"
+    "--count",
+    "-n",
+    type=click.IntRange(-1000, 1000),
+    default=10,
+    help="At most so many, a negative number from the other end. [default: 10]",
 )
 @click.option("--newest", is_flag=True, help="From the other end: the newest first.")
 @click.option("--full", is_flag=True, help="Show bodies in full.")
@@ -156,37 +186,68 @@ def peek(
         print_messages(found, session.now_ms(), full=full)
 
 
+_QUEUES: Final = click.argument("queues", type=QUEUE, nargs=-1, metavar="[QUEUE...]")
+_ALL: Final = click.option("--all", "everything", is_flag=True, help="All queues.")
+
+
 @command.command("pause")
-@click.argument("queues", type=QUEUE, nargs=-1, required=True, metavar="QUEUE...")
+@_QUEUES
+@_ALL
 @click.option("--in", "incoming", is_flag=True, help="Only refuse what is sent.")
 @click.option("--out", "outgoing", is_flag=True, help="Only hand out nothing.")
+@click.option("--strict", is_flag=True, help="While input is paused, what times out stays away.")
+@click.option("--state", is_flag=True, help="Change nothing, only print what is paused.")
 @json_option
 @click.pass_obj
 def pause(
-    session: Session, queues: tuple[str, ...], incoming: bool, outgoing: bool, as_json: bool
+    session: Session,
+    queues: tuple[str, ...],
+    everything: bool,
+    incoming: bool,
+    outgoing: bool,
+    strict: bool,
+    state: bool,
+    as_json: bool,
 ) -> None:
     """Pause queues: senders are refused (in), receivers get nothing (out); both unless one is named.
 
-    Messages in hand are settled, timed out and promoted as ever.
+    Messages in hand are settled, timed out and promoted as ever; with --strict what times out comes back after the
+    pause only.
     """
     from qworker.cli.pauses import change_pauses, directions
 
-    change_pauses(session, queues, close=directions(incoming, outgoing), as_json=as_json)
+    _check_queues(queues, everything)
+    close = frozenset[str]() if state else directions(incoming, outgoing)
+    if strict and "in" not in close:
+        raise click.UsageError("--strict is for a pause of the input")
+    change_pauses(session, queues, strict=strict, close=close, as_json=as_json)
 
 
 @command.command("resume")
-@click.argument("queues", type=QUEUE, nargs=-1, required=True, metavar="QUEUE...")
+@_QUEUES
+@_ALL
 @click.option("--in", "incoming", is_flag=True, help="Only accept what is sent.")
 @click.option("--out", "outgoing", is_flag=True, help="Only hand out messages.")
 @json_option
 @click.pass_obj
 def resume(
-    session: Session, queues: tuple[str, ...], incoming: bool, outgoing: bool, as_json: bool
+    session: Session,
+    queues: tuple[str, ...],
+    everything: bool,
+    incoming: bool,
+    outgoing: bool,
+    as_json: bool,
 ) -> None:
     """End the pause of queues, both ways unless one is named."""
     from qworker.cli.pauses import change_pauses, directions
 
+    _check_queues(queues, everything)
     change_pauses(session, queues, open_=directions(incoming, outgoing), as_json=as_json)
+
+
+def _check_queues(queues: tuple[str, ...], everything: bool) -> None:
+    if bool(queues) == everything:
+        raise click.UsageError("give the names of queues, or --all")
 
 
 @command.command("purge")
@@ -209,7 +270,7 @@ def purge(
     from qworker.cli.confirm import confirm
     from qworker.cli.formats import count
     from qworker.cli.progress import progress
-    from qworker.commands.upkeep import purge as purge_some
+    from qworker.client.commands.upkeep import purge as purge_some
 
     found = session.queue(queue)
     inspection = found.inspect()
@@ -226,10 +287,10 @@ def purge(
     with progress(f"purging {queue}", sum(sizes.values())) as advance:
         for state in sizes:
             while True:
-                number = session.client.execute(purge_some(found.keys, state))
-                purged[state] += number
-                advance(number)
-                if number < 1000:
+                done = session.client.execute(purge_some(found.keys, state))
+                purged[state] += done.messages
+                advance(done.messages)
+                if not done.more:
                     break
     words = " and ".join(f"{count(number)} {state}" for state, number in purged.items())
     _report_purge(queue, purged, as_json, f"deleted {words} of {queue}")
@@ -264,6 +325,10 @@ def remove(session: Session, queue: str, dry_run: bool, yes: bool, as_json: bool
         print_json({"queue": queue, "removed": not dry_run, "messages": states})
     else:
         print_line(text)
+
+
+for _verb in queue_looks.VERBS:
+    command.add_command(_verb)
 
 
 def _report_purge(queue: str, numbers: dict[str, int], as_json: bool, text: str) -> None:

@@ -9,7 +9,7 @@ import click
 from qworker.cli.flags import flags_of
 from qworker.cli.screen import note
 from qworker.cli.verbs import Verb
-from qworker.config import RunOptions
+from qworker.consumer.options import RunOptions
 
 if TYPE_CHECKING:
     from qworker.cli.session import Session
@@ -27,7 +27,7 @@ def command(session: Session, app: str, given: dict[str, Any]) -> None:
     A supervisor keeps child processes at work, and carries a reaper and /metrics. SIGTERM or Ctrl-C ends it: what
     runs may end within --grace, what had not started goes back uncounted. Exit code 70: the watchdog ended it.
     """
-    from qworker.config import LogOptions
+    from qworker.telemetry.options import LogOptions
 
     loaded = session.load(RunOptions, given)
     # Half of the package: bad input is told before it is imported.

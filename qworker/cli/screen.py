@@ -34,6 +34,7 @@ __all__ = [
     "print_line",
     "print_table",
     "styled",
+    "without_spare",
 ]
 
 #: Columns that a folded cell keeps on a narrow terminal.
@@ -49,11 +50,15 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a table. `number`: right-aligned; `wide`: may be folded where the terminal is narrow."""
+    """A column of a table. `number`: right-aligned; `wide`: may be folded where the terminal is narrow.
+
+    `spare`: left out of a live screen that is too narrow, the highest first; 0 never.
+    """
 
     title: str
     number: bool = False
     wide: bool = False
+    spare: int = 0
 
 
 def print_json(document: Any) -> None:
@@ -96,13 +101,19 @@ def note(text: str) -> None:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell | str]]) -> None:
-    """Print a table with its header; the caller says something else where there are no rows."""
-    if _is_terminal():
-        console().print(make_table(columns, rows))
-        return
+    """Print a table with its header; the caller says something else where there are no rows.
+
+    On a terminal too narrow for it, it is printed as into a pipe: whole, its lines broken by the terminal.
+    """
+    rows = list(rows)
     titles: list[Sequence[Cell | str]] = [[column.title.replace(" ", "-") for column in columns]]
     lines = [[_text(cell) or "-" for cell in row] for row in [*titles, *rows]]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    if _is_terminal():
+        screen = console()
+        if _least_width(columns, rows) <= screen.width:
+            screen.print(make_table(columns, rows))
+            return
     for line in lines:
         cells = (
             text.rjust(width) if column.number else text.ljust(width)
@@ -142,6 +153,28 @@ def make_table(
     for row in rows:
         table.add_row(*map(styled, row))
     return table
+
+
+def without_spare(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], width: int
+) -> tuple[list[Column], list[list[Cell | str]]]:
+    """Leave out spare columns, one by one, until the table fits into `width` or none is spare."""
+    kept = list(range(len(columns)))
+    while True:
+        left = [columns[at] for at in kept]
+        cells = [[row[at] for at in kept] for row in rows]
+        if _least_width(left, cells) <= width or not any(column.spare for column in left):
+            return left, cells
+        kept.remove(max(kept, key=lambda at: columns[at].spare))
+
+
+def _least_width(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> int:
+    """How many characters wide a table is, at least, if nothing is cut."""
+    total = 0
+    for at, column in enumerate(columns):
+        width = max([len(column.title), *(len(_text(row[at])) for row in rows)])
+        total += 2 + (min(width, _LEAST) if column.wide else width)
+    return total
 
 
 def styled(cell: Cell | str) -> Text:

@@ -13,13 +13,13 @@ from qworker.cli.formats import count, span
 from qworker.cli.parameters import QUEUE
 from qworker.cli.screen import note, print_json, print_line
 from qworker.cli.verbs import Verb, json_option
-from qworker.options import SendOptions
+from qworker.client.options import SendOptions
 
 if TYPE_CHECKING:
     from qworker.cli.session import Session
     from qworker.cli.sources import Bodies
-    from qworker.commands.sending import NewMessage
-    from qworker.operations import Operations
+    from qworker.client.commands.sending import NewMessage
+    from qworker.client.operations import Operations
 
 __all__ = ["command"]
 
@@ -94,13 +94,16 @@ def command(
     operations = _operations(session, queue)
     account, started = _Account(), time.monotonic()
     with open_bodies(wanted, operations.maxsize) as bodies:
-        _note_first(session, queue, bodies)
+        if bodies.total:
+            _note_first(session, queue, bodies)
+        if wanted.task is not None:
+            _note_task(session, queue, wanted.task)
         _send(session, operations, bodies, options, account)
     _report(queue, account, time.monotonic() - started, as_json)
 
 
 def _options(given: dict[str, str]) -> SendOptions:
-    from qworker.fields import kinds_of
+    from qworker.config.fields import kinds_of
 
     kinds = kinds_of(SendOptions)
     return SendOptions(
@@ -114,8 +117,8 @@ def _options(given: dict[str, str]) -> SendOptions:
 def _operations(session: Session, queue: str) -> Operations:
     """The operations of the queue, with its own limit for bodies. Raises `BrokenQueueError`."""
     from qworker.cli.attributes import read_attributes
-    from qworker.commands.upkeep import inspect
-    from qworker.keys import QueueKeys
+    from qworker.client.commands.upkeep import inspect
+    from qworker.wire.keys import QueueKeys
 
     meta = session.client.execute(inspect(QueueKeys(session.namespace, queue))).meta
     limits = {each.name: each.value for each in read_attributes(meta)}
@@ -124,8 +127,8 @@ def _operations(session: Session, queue: str) -> Operations:
 
 def _note_first(session: Session, queue: str, bodies: Bodies) -> None:
     """Say what may not be meant: a queue that is new, a body that no task can take."""
-    from qworker.codec import decode
     from qworker.errors import InvalidBodyError
+    from qworker.wire.codec import decode
 
     if not session.has_queue(queue):
         near = session.near_queue(queue)
@@ -134,6 +137,32 @@ def _note_first(session: Session, queue: str, bodies: Bodies) -> None:
         decode(bodies.first)
     except InvalidBodyError:
         note("note: the body is not JSON, so no task can take it (only a receiver of raw bytes)")
+
+
+def _note_task(session: Session, queue: str, task: str) -> None:
+    """Say where the workers of the queue do not know the task, and which one may be meant.
+
+    Not an error: the worker that has it may be on its way.
+    """
+    from difflib import get_close_matches
+
+    from qworker.cli.presence import read_workers
+
+    workers = [each for each in read_workers(session) if each.listens_to(queue)]
+    told = [each.tasks for each in workers]
+    if not workers or None in told:
+        why = (
+            f"a worker of {queue!r} does not tell its tasks"
+            if workers
+            else f"no worker takes from {queue!r} now"
+        )
+        note(f"note: {why}, so nobody could say whether there is a task {task!r}")
+        return
+    known = sorted({name for names in told for name in names or ()})
+    if task not in known:
+        near = get_close_matches(task, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"they have {', '.join(known[:8])}"
+        note(f"note: no worker of {queue!r} has a task {task!r}; {hint}")
 
 
 def _send(

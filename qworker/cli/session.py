@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from qworker.cli.screen import note
 
 if TYPE_CHECKING:
-    from qworker.client import Client
-    from qworker.commands.upkeep import Inspection
-    from qworker.config import ClientOptions, Loaded
-    from qworker.configfile import ConfigFile
+    from qworker.client.commands.upkeep import Inspection
+    from qworker.client.operations import Operations
+    from qworker.client.queue import Queue
+    from qworker.client.sync import Client
+    from qworker.config.fields import Options
+    from qworker.config.files import ConfigFile
+    from qworker.config.loading import Loaded
     from qworker.errors import BrokenQueueError, InvalidError
-    from qworker.fields import Options
-    from qworker.operations import Operations
-    from qworker.queue import Queue
-    from qworker.url import ServerURL
+    from qworker.store.options import ClientOptions
+    from qworker.store.url import ServerURL
 
     T = TypeVar("T", bound=Options)
 
@@ -52,18 +53,21 @@ class Session:
 
     @cached_property
     def file(self) -> ConfigFile:
-        """The configuration file; its warnings are shown when it is read."""
-        from qworker.configfile import read_file
+        """The configuration file, its keys checked; its warnings are shown when it is read."""
+        from qworker.cli.options import OPTION_CLASSES
+        from qworker.config.files import read_file
+        from qworker.config.loading import check_keys
 
         named = self._given.get("config")
         file = read_file(Path.cwd(), Path(named) if named else None)
         for warning in file.warnings:
             note(f"warning: {warning}")
+        check_keys(file, OPTION_CLASSES)
         return file
 
     def load(self, options: type[T], given: Mapping[str, object] | None = None) -> Loaded[T]:
         """Load an options class from the global options, `given`, the environment and the file."""
-        from qworker.config import load
+        from qworker.config.loading import load
 
         return load(
             options, given={**self._given, **(given or {})}, environ=os.environ, file=self.file
@@ -75,8 +79,9 @@ class Session:
 
         An app goes by REDIS_URL as well: looking elsewhere than it does would show empty queues.
         """
-        from qworker.config import ClientOptions, Loaded, Setting
-        from qworker.url import ServerURL
+        from qworker.config.loading import Loaded, Setting
+        from qworker.store.options import ClientOptions
+        from qworker.store.url import ServerURL
 
         loaded = self.load(ClientOptions)
         if loaded.options.url is not None or not os.environ.get(_REDIS_URL):
@@ -96,12 +101,15 @@ class Session:
 
         One line on stderr tells where an embedded store is. Raises `InvalidOptionError` where no server is named.
         """
-        from qworker.store import choose_url
-        from qworker.url import ServerURL
+        from qworker.errors import InvalidOptionError
+        from qworker.store.embedded import choose_url
+        from qworker.store.url import ServerURL
 
         url = self.connection_settings.options.url
         source = self.connection_settings.settings["url"].source
         embedded = bool(self._given.get("embedded"))
+        if embedded and source == "--url" and url is not None and url.scheme != "embedded":
+            raise InvalidOptionError("--embedded", "is given beside --url", "give one of the two")
         if url is not None and not embedded and url.scheme != "embedded":
             if source == _REDIS_URL:
                 note(f"QWORKER_URL is not set: using {_REDIS_URL}")
@@ -121,8 +129,8 @@ class Session:
 
     def set_up_logs(self, *, service: bool = False) -> None:
         """Set up the logs: from `info` on for a service, from `warning` on beside the output of other verbs."""
-        from qworker.config import LogOptions
-        from qworker.logs import configure_logs
+        from qworker.telemetry.logs import configure_logs
+        from qworker.telemetry.options import LogOptions
 
         loaded = self.load(LogOptions)
         quiet = not service and loaded.settings["log_level"].source == "default"
@@ -133,8 +141,8 @@ class Session:
     @cached_property
     def server(self) -> ServerURL:
         """The URL to connect to; starts the embedded store if that is what the URL names."""
-        from qworker.store import resolve_url
-        from qworker.url import ServerURL
+        from qworker.store.embedded import resolve_url
+        from qworker.store.url import ServerURL
 
         url = self.url
         if url.scheme != "embedded":
@@ -144,8 +152,8 @@ class Session:
     @cached_property
     def client(self) -> Client:
         """The client of the server; it gives up after `patience_s`."""
-        from qworker.client import Client
-        from qworker.connection import ConnectionFactory
+        from qworker.client.sync import Client
+        from qworker.store.connection import ConnectionFactory
 
         self.set_up_logs()
         return Client(ConnectionFactory(self.server, name="qworker-cli"), give_up_s=self.patience_s)
@@ -162,7 +170,7 @@ class Session:
 
     def ask(self, *words: str | int) -> Any:
         """Send one plain command; returns its reply."""
-        from qworker.commands.command import Command
+        from qworker.client.commands.command import Command
 
         return self.client.execute(Command(None, (), words, lambda reply: reply))
 
@@ -191,8 +199,8 @@ class Session:
     def queues(self) -> list[str]:
         """Name the queues of the registry, sorted; entries that are no queue name are left out."""
         from qworker.errors import InvalidNameError
-        from qworker.keys import queues_key
-        from qworker.names import check_queue
+        from qworker.wire.keys import queues_key
+        from qworker.wire.names import check_queue
 
         names = []
         for entry in self.ask("HKEYS", queues_key(self.namespace)):
@@ -204,8 +212,8 @@ class Session:
 
     def operations(self, name: str, *, maxsize: int = 0) -> Operations:
         """The operations of a queue, which need not exist."""
-        from qworker.operations import Operations
-        from qworker.options import QueueAttributes
+        from qworker.client.operations import Operations
+        from qworker.client.options import QueueAttributes
 
         return Operations(
             self.namespace, name, self.client.ids, maxsize=maxsize or QueueAttributes().maxsize
@@ -213,8 +221,8 @@ class Session:
 
     def queue(self, name: str) -> Queue:
         """A queue that exists. Raises `InvalidNameError`, and `InvalidOptionError` for one that does not."""
-        from qworker.names import check_queue
-        from qworker.queue import Queue
+        from qworker.client.queue import Queue
+        from qworker.wire.names import check_queue
 
         check_queue(name)
         queue = Queue(self.client, self.namespace, name)
@@ -224,7 +232,7 @@ class Session:
 
     def has_queue(self, name: str) -> bool:
         """Say whether a queue is registered, or has keys (a plain RPUSH registers nothing)."""
-        from qworker.keys import QueueKeys, queues_key
+        from qworker.wire.keys import QueueKeys, queues_key
 
         return bool(
             self.ask("HEXISTS", queues_key(self.namespace), name)
@@ -249,9 +257,9 @@ class Session:
 
     def inspect(self, names: Iterable[str]) -> dict[str, Inspection | BrokenQueueError]:
         """Inspect queues one by one; a broken one gives its error."""
-        from qworker.commands.upkeep import inspect
+        from qworker.client.commands.upkeep import inspect
         from qworker.errors import BrokenQueueError
-        from qworker.keys import QueueKeys
+        from qworker.wire.keys import QueueKeys
 
         found: dict[str, Inspection | BrokenQueueError] = {}
         for name in names:

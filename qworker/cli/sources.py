@@ -13,13 +13,13 @@ from typing import IO, Any, Final
 
 import click
 
-from qworker.codec import check_size, encode_call
 from qworker.errors import InvalidBodyError, InvalidError, InvalidOptionError
-from qworker.names import check_task
+from qworker.wire.codec import check_size, encode_call
+from qworker.wire.names import check_task
 
 __all__ = ["Bodies", "Source", "call_body", "open_bodies"]
 
-#: A pipe is kept in memory up to this size, then in a temporary file, in bytes.
+#: Lines of a pipe are kept in memory up to this size, then in a temporary file; no single body is larger. In bytes.
 _SPOOL_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -117,18 +117,28 @@ def open_bodies(source: Source, maxsize: int) -> Iterator[Bodies]:
     Raises `BodyTooLargeError` (for lines naming the line), `InvalidOptionError` and `UsageError` (nothing in the
     pipe) before anything can be sent.
     """
-    with _opened(source.own_body(), source.file) as stream:
-        if source.lines:
-            bodies = _counted(stream, maxsize)
-        else:
-            single = stream.read()
-            check_size(single, maxsize)
-            bodies = Bodies(source.times, single)
+    with _opened(source.own_body(), source.file, again=source.lines) as stream:
+        bodies = (
+            _counted(stream, maxsize)
+            if source.lines
+            else Bodies(source.times, _single(stream, maxsize))
+        )
         if source.is_silent and not bodies.first:
             raise click.UsageError(
                 "BODY: nothing came through the pipe; give BODY, --file or --task"
             )
         yield bodies
+
+
+def _single(stream: IO[bytes], maxsize: int) -> bytes:
+    # Not read to its end: what somebody named by mistake may have none.
+    body = stream.read(_SPOOL_BYTES + 1)
+    if len(body) > _SPOOL_BYTES:
+        raise InvalidBodyError(
+            "body", "is larger than 64 MiB", f"the limit (maxsize) is {maxsize} bytes"
+        )
+    check_size(body, maxsize)
+    return body
 
 
 def _counted(source: IO[bytes], maxsize: int) -> Bodies:
@@ -146,7 +156,8 @@ def _counted(source: IO[bytes], maxsize: int) -> Bodies:
 
 
 @contextmanager
-def _opened(body: bytes | None, file: str | None) -> Iterator[IO[bytes]]:
+def _opened(body: bytes | None, file: str | None, *, again: bool) -> Iterator[IO[bytes]]:
+    """Open what holds the body; `again`: what is read from it once can be read from the start again."""
     if body is not None:
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as source:
             source.write(body)
@@ -161,7 +172,7 @@ def _opened(body: bytes | None, file: str | None) -> Iterator[IO[bytes]]:
                 "--file", f"{ascii(file)[:200]} cannot be read: {error.strerror}", "name a file"
             ) from error
         with opened:
-            if not opened.seekable():
+            if again and not opened.seekable():
                 with _spooled(opened) as source:
                     yield source
             else:
@@ -169,6 +180,9 @@ def _opened(body: bytes | None, file: str | None) -> Iterator[IO[bytes]]:
         return
     if sys.stdin.isatty():
         click.echo("reading the body from the terminal; end it with Ctrl-D", err=True)
+    if not again:
+        yield sys.stdin.buffer
+        return
     with _spooled(sys.stdin.buffer) as source:
         yield source
 
@@ -183,7 +197,7 @@ def _spooled(stream: Any) -> Iterator[IO[bytes]]:
 
 
 def _json(text: str, flag: str) -> Any:
-    from qworker.codec import decode
+    from qworker.wire.codec import decode
 
     try:
         return decode(text.encode("utf-8", "surrogateescape"))

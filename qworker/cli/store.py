@@ -12,16 +12,16 @@ from qworker.cli.verbs import Verbs, json_option
 
 if TYPE_CHECKING:
     from qworker.cli.session import Session
-    from qworker.store import Store, StoreInfo
+    from qworker.store.embedded import Store, StoreInfo
 
 __all__ = ["command"]
 
 
 @click.group(cls=Verbs)
 def command() -> None:
-    """The embedded store: a server of the namespace's own, in a directory.
+    """The embedded store: a server of your own, in a directory, for all namespaces.
 
-    It is the default one of the namespace, or that of --url embedded:/directory.
+    It is the default one in your home directory, or that of --url embedded:/directory.
     """
 
 
@@ -73,7 +73,7 @@ def stop(session: Session, as_json: bool) -> None:
 
 
 def _store(session: Session) -> Store:
-    from qworker.store import Store, default_directory
+    from qworker.store.embedded import Store, default_directory
 
     url = session.connection_settings.options.url
     if url is not None and url.scheme == "embedded" and url.path is not None:

@@ -34,8 +34,8 @@ def command(session: Session, once: bool, every: str, as_json: bool) -> None:
     """
     from qworker.cli.live import watch
     from qworker.cli.pictures import Album, picture_document, print_picture
+    from qworker.config.kinds import DurationKind
     from qworker.durations import duration_ms
-    from qworker.kinds import DurationKind
 
     text = DurationKind("", minimum_ms=200, maximum_ms=60_000).parse(every, "--every")
     every_s = duration_ms(text, "--every") / 1000
@@ -48,4 +48,6 @@ def command(session: Session, once: bool, every: str, as_json: bool) -> None:
         else:
             print_picture(picture)
     else:
+        # What is to be said about the server is said before the screen is drawn.
+        session.url  # noqa: B018
         watch(album, every_s)

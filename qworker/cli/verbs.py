@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, Final, NoReturn
 
 import click
@@ -22,7 +23,7 @@ __all__ = ["LateVerbs", "Verb", "Verbs", "dry_run_option", "json_option", "yes_o
 _GLOBAL: Final = {
     "--url": ("URL", "Server: redis://, rediss://, unix:// or embedded:. [env: QWORKER_URL]"),
     "--namespace": ("NAME", "First part of every key. [env: QWORKER_NAMESPACE]"),
-    "--embedded": ("", "Use the embedded store of the namespace; it is started if need be."),
+    "--embedded": ("", "Use the embedded store; it is started if need be."),
     "--config": ("FILE", "Read this file, not qworker.toml or pyproject.toml."),
     "--log-level": ("LEVEL", "debug, info, warning or error."),
     "--log-format": ("FORMAT", "auto, text or json."),
@@ -71,11 +72,23 @@ class Verbs(click.Group):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params.extend(_global_options(hidden=not isinstance(self, LateVerbs)))
+        self.params.extend(_global_options(hidden=not self._is_root))
+
+    @property
+    def _is_root(self) -> bool:
+        return False
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the verbs in the order in which the file defines them: looking before changing."""
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs with the whole first sentence of each."""
+        verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, verb.get_short_help_str(200)) for name, verb in verbs if verb]
+            )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -98,12 +111,19 @@ class Verbs(click.Group):
 
 
 class LateVerbs(Verbs):
-    """The root group: a verb's module is imported when the verb is used, not to list it."""
+    """A large group, the root first of all: a verb's module is imported when the verb is used, not to list it."""
 
-    def __init__(self, *args: Any, sections: dict[str, dict[str, str]], **kwargs: Any) -> None:
-        """Take the verbs by section: name of the module in `qworker.cli` → its line in the help."""
+    def __init__(
+        self, *args: Any, sections: dict[str, dict[str, str]], prefix: str = "", **kwargs: Any
+    ) -> None:
+        """Take the verbs by section: verb → its line in the help; its module is `qworker.cli.<prefix><verb>`."""
         self._sections = sections
+        self._prefix = prefix
         super().__init__(*args, **kwargs)
+
+    @property
+    def _is_root(self) -> bool:
+        return not self._prefix
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the verbs in the order of the help."""
@@ -113,7 +133,9 @@ class LateVerbs(Verbs):
         """Import the verb."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = import_module(f"qworker.cli.{cmd_name}").command
+        # No module can be named like a word of Python: `import` is in `import_`.
+        module = f"qworker.cli.{self._prefix}{cmd_name}" + "_" * iskeyword(cmd_name)
+        command: click.Command = import_module(module).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

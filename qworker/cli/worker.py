@@ -1,4 +1,4 @@
-"""`qworker worker`: list."""
+"""`qworker worker`: list, drain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.screen import Cell, Column, note, print_json, print_table
+from qworker.cli.screen import Cell, Column, note, print_json, print_line, print_table
 from qworker.cli.verbs import Verbs, json_option
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _COLUMNS: Final = (
 
 @click.group(cls=Verbs)
 def command() -> None:
-    """List workers."""
+    """List workers, and let them leave."""
 
 
 @command.command("ls")
@@ -54,12 +54,51 @@ def list_workers(session: Session, as_json: bool) -> None:
         print_table(_COLUMNS, [_row(each) for each in workers])
 
 
+@command.command("drain")
+@click.argument("names", nargs=-1, metavar="[WORKER...]")
+@click.option("--all", "everybody", is_flag=True, help="All workers of the namespace.")
+@json_option
+@click.pass_obj
+def drain(session: Session, names: tuple[str, ...], everybody: bool, as_json: bool) -> None:
+    """Let workers leave: they take nothing new, and end when what runs has ended, without a grace time.
+
+    A worker looks every 2 seconds whether it is to leave. It exits with 0: a service manager that always restarts it
+    brings it back. SIGTERM makes a leaving worker stop within its grace time. A daemon needs no such thing: it may be
+    stopped at any time.
+    """
+    from qworker.cli.presence import read_workers
+    from qworker.errors import InvalidOptionError
+    from qworker.wire.keys import leaving_key
+
+    now_ms = session.now_ms()
+    present = {each.name: each for each in read_workers(session, now_ms) if not each.is_gone}
+    if everybody == bool(names):
+        raise click.UsageError("give the names of workers, or --all (qworker worker ls)")
+    for name in names:
+        if name not in present:
+            near = ", ".join(list(present)[:5]) or "there is none"
+            raise InvalidOptionError("WORKER", f"{ascii(name)[:80]} is no worker here", near)
+    chosen = list(dict.fromkeys(names)) or list(present)
+    if chosen:
+        fields = [word for name in chosen for word in (name, now_ms)]
+        session.ask("HSET", leaving_key(session.namespace), *fields)
+    if as_json:
+        print_json({"leaving": chosen})
+    elif not chosen:
+        note(f"no worker in namespace {session.namespace!r}")
+    else:
+        for name in chosen:
+            print_line(f"{name}: leaves when its {len(present[name].running)} running handlers end")
+
+
 def seen(worker: Worker) -> Cell | str:
     """Say when a worker was seen last."""
     from qworker.cli.formats import span
 
     text = f"{span(worker.age_ms // 1000)} ago"
-    return Cell(f"gone, {text}", "bad") if worker.is_gone else text
+    if worker.is_gone:
+        return Cell(f"gone, {text}", "bad")
+    return Cell(f"leaving, {text}", "warn") if worker.is_leaving else text
 
 
 def _row(worker: Worker) -> list[Cell | str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from qworker.client import Client
-from qworker.commands import upkeep
-from qworker.connection import ConnectionFactory
+from qworker.client.commands import upkeep
+from qworker.client.sync import Client
 from qworker.consumer.board import Board, boot_time
 from qworker.consumer.broker import Broker, BrokerOptions
 from qworker.consumer.executors import Executor, Inline, Loop, Threads
@@ -23,8 +24,9 @@ from qworker.consumer.pace import MAX_BATCH, QueuePace
 from qworker.consumer.runner import Runner
 from qworker.consumer.telling import Teller
 from qworker.errors import AppLoadError, QworkerError, ServerError
-from qworker.keys import QueueKeys
-from qworker.scripts import load_script
+from qworker.store.connection import ConnectionFactory
+from qworker.store.scripts import load_script
+from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
@@ -107,7 +109,8 @@ def assemble(app: QWorker, queues: Sequence[str], board: Board, config: ChildCon
     measures = Measures(board, runner.numbers)
     hand = Hand(board)
     ids = app.client.ids
-    teller = Teller(hand, link, measures, ids)
+    who = f"{socket.gethostname()}:{os.getppid()}"
+    teller = Teller(hand, link, measures, ids, who=who)
     broker = Broker(
         paces,
         runner,
@@ -140,7 +143,7 @@ def _executors(
     runner: Runner,
     notifier: Notifier,
     concurrency: int,
-    between: Callable[[float, float], None],
+    between: Callable[[float, float], float],
 ) -> list[Executor]:
     """Choose where handlers run: inline if all are sync and run one at a time, else in threads and on a loop."""
     has_async = any(task.is_async for task in runner.tasks.values())

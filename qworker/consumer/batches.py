@@ -62,21 +62,12 @@ def _enter(runner: Runner, slot: int, group: Sequence[Delivery]) -> list[Deliver
     now = runner.clock()
     ready = [delivery for delivery in group if _begin(runner, delivery, now)]
     if ready:
-        task = _task_of(ready)
-        limit_ms = task.task_options.time_limit_ms
-        limit = now + limit_ms / 1000 if limit_ms else 0.0
-        for delivery in ready:
-            delivery.limit = limit
         # One slot stands for the group: its other messages are marked as running on their leases.
-        first = ready[0]
-        runner.board.begin(
-            slot, first.lease.slot, first.place, runner.numbers[task.name], now, limit
-        )
+        runner.enter(slot, ready, now)
     return ready
 
 
 def _begin(runner: Runner, delivery: Delivery, now: float) -> bool:
-    delivery.started = now
     if not runner.mark_running(delivery, now):
         return False
     if runner.middleware:

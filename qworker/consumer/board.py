@@ -89,6 +89,7 @@ class ChildState(IntEnum):
     STARTING = 0
     READY = 1
     STOPPING = 2
+    RECYCLED = 3  # stopping, because it has handled as many messages as it was to
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from qworker.commands.receiving import Outcomes, Settled, settle
+from qworker.client.commands.receiving import Outcomes, Settled, settle
 from qworker.consumer.board import Mark
 from qworker.consumer.delivery import ACKED, DROPPED, LEFT
+from qworker.consumer.events import acked_lines
 from qworker.consumer.groups import Groups
 from qworker.consumer.link import Abandoned
 from qworker.consumer.telling import FLUSH_S, tell
@@ -253,19 +254,22 @@ class Broker:
         for deliveries in by_lease.values():
             lease = deliveries[0].lease
             outcomes = Outcomes(lease.id)
+            # The script answers unique ones before the others.
+            deliveries.sort(key=lambda each: each.unique_key() is None)
             for delivery in deliveries:
                 delivery.kind = ACKED
                 tell(delivery, outcomes)
+            if lease.journal:
+                outcomes.lines = acked_lines(deliveries)
             lease.partly = True
+            command = settle(lease.queue.keys, [outcomes], who=self._teller.who)
             try:
-                settled: Settled = self._link.call(settle(lease.queue.keys, [outcomes]))
+                settled: Settled = self._link.call(command)
             except QworkerError as error:
                 _log.error("ack_refused", queue=lease.queue.name, error=str(error))
                 for delivery in deliveries:
                     delivery.kind = LEFT
                 continue
-            # The script answers unique ones before the others.
-            deliveries.sort(key=lambda each: each.unique_key() is None)
             for delivery, counted in zip(deliveries, settled.counted, strict=True):
                 delivery.acked = True
                 delivery.kind = "" if counted else LEFT
@@ -274,16 +278,21 @@ class Broker:
 
     # -- what has ended ------------------------------------------------------------------------
 
-    def between(self, begun: float, now: float) -> None:
-        """What the inline executor calls after each handler: tell in time, and look whether to stop."""
+    def between(self, begun: float, now: float) -> float:
+        """What the inline executor calls between handlers: tell in time, and look whether to stop.
+
+        Returns the time from which on there is something to do again.
+        """
         teller = self._teller
         since = teller.untold_since
         if since is None:
             teller.untold_since = since = begun
-        if now - since > FLUSH_S:
-            self._collect()
-            self._tell(at_once=True, though_fetching=True)
-            self._look_at_board()
+        if now - since <= FLUSH_S:
+            return since + FLUSH_S
+        self._collect()
+        self._tell(at_once=True, though_fetching=True)
+        self._look_at_board()
+        return now
 
     def _collect(self) -> int:
         """Take what has ended from the executors; returns the number of messages."""
@@ -351,5 +360,5 @@ class Broker:
 
     def _timeout_s(self) -> float:
         due_s = None if self._fetcher.fetching else self._teller.due_in()
-        waits = (_LOOK_S, due_s, self._groups.due_in())
+        waits = (_LOOK_S, due_s, self._groups.due_in(), self._fetcher.deaf_s())
         return min(each for each in waits if each is not None)

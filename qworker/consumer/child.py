@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import msgspec
 import structlog
 
-from qworker.connection import ConnectionFactory
 from qworker.consumer.assembly import assemble, queues_of
 from qworker.consumer.board import Board, ChildState, boot_time
 from qworker.consumer.crash import catch_crashes
 from qworker.consumer.failure import failure_text, name_of
 from qworker.consumer.manifest import ChildConfig, Manifest, load_app, manifest_of
 from qworker.errors import QworkerError
-from qworker.logs import configure_logs
+from qworker.store.connection import ConnectionFactory
+from qworker.telemetry.logs import configure_logs
 
 if TYPE_CHECKING:
     from qworker.consumer.broker import Broker
@@ -32,6 +32,8 @@ __all__ = ["CONFIG_VARIABLE", "STOP", "main"]
 
 #: Where a child finds its configuration.
 CONFIG_VARIABLE: Final = "QWORKER_CHILD"
+#: Why a broker stops that has handled as many messages as it was to.
+RECYCLED: Final = "recycled"
 #: The one word that a supervisor says over the control socket.
 STOP: Final = b"s"
 
@@ -73,7 +75,8 @@ def main() -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - the process ends with it, whatever it is
         _log.critical("child_failed", error=name_of(error), exception=failure_text(error))
         code = 1
-    board.state = ChildState.STOPPING
+    recycled = broker.why_stopped == RECYCLED
+    board.state = ChildState.RECYCLED if recycled else ChildState.STOPPING
     _exit(code)
 
 

@@ -6,6 +6,7 @@ child adds to them a batch at a time; the supervisor reads them whenever it like
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
@@ -52,6 +53,16 @@ class TaskCounts:
     def none(cls) -> Self:
         """Make counts that count nothing yet."""
         return cls([0] * len(OUTCOMES), [0] * BUCKETS, 0.0, [0] * BUCKETS, 0.0)
+
+    def add_runs(self, runs_s: list[float]) -> None:
+        """Count the run times of a batch, in seconds."""
+        _fill(self.run, runs_s)
+        self.run_s += sum(runs_s)
+
+    def add_waits(self, waits_s: list[float]) -> None:
+        """Count the wait times of a batch, in seconds."""
+        _fill(self.wait, waits_s)
+        self.wait_s += sum(waits_s)
 
     def __iadd__(self, other: TaskCounts) -> Self:
         """Add what another process has counted."""
@@ -104,6 +115,19 @@ class TaskCounters:
 
     def _task_at(self, task: int) -> int:
         return self._at + min(task, MAX_TASKS - 1) * _TASK_WORDS
+
+
+def _fill(buckets: list[int], values: list[float]) -> None:
+    """Count values into the buckets of `BUCKETS_S`: sorted, so that a bucket and not a value takes a search."""
+    values.sort()
+    counted = 0
+    for number, bound in enumerate(BUCKETS_S):
+        within = bisect_right(values, bound)
+        buckets[number] += within - counted
+        counted = within
+        if counted == len(values):
+            return
+    buckets[-1] += len(values) - counted
 
 
 def _add(total: list[int], amounts: Sequence[int]) -> None:

@@ -24,7 +24,7 @@ class Death:
 
     `accused`: the messages to blame, as (lease slot, place) → max receives of their tasks; empty where it is not known.
     `error`: class and words for their dead letters. `stack`: where it crashed, if it left word. `stopping`: it was cut
-    off at the end of the grace time, and nobody is to blame. `idle_before`: the one before it in its place died with
+    off when its worker stopped, and nobody is to blame. `idle_before`: the one before it in its place died with
     nothing started as well.
     """
 

@@ -54,10 +54,11 @@ class Executor(Protocol):
 class Inline:
     """Runs sync handlers one after the other in the broker's thread.
 
-    `between` is called after each, with the times when it began and when it ended.
+    `between` is called between two of them with the times when the last one began and ended. It returns the time from
+    which on it is to be called again.
     """
 
-    def __init__(self, runner: Runner, slot: int, between: Callable[[float, float], None]) -> None:
+    def __init__(self, runner: Runner, slot: int, between: Callable[[float, float], float]) -> None:
         self.is_async = False
         self.slots = 1
         self.done: deque[Delivery] = deque()
@@ -67,11 +68,20 @@ class Inline:
 
     def submit(self, work: Sequence[Any]) -> None:
         """Run all of the work now."""
-        runner, slot, done, between = self._runner, self._slot, self.done, self._between
-        now = runner.clock()
+        runner, slot, run = self._runner, self._slot, self._runner.run
+        done, append = self.done, self.done.append
+        now, due = runner.clock(), 0.0
         for each in work:
-            begun, now = now, _run_one(runner, slot, each, done, now)
-            between(begun, now)
+            begun = now
+            if isinstance(each, list):
+                run_group(runner, slot, each)
+                done.extend(each)
+                now = runner.clock()
+            else:
+                now = run(slot, each, now)
+                append(each)
+            if now > due:
+                due = self._between(begun, now)
 
     def lost(self, lease_slot: int) -> None:
         """Nothing can be done: the handler has the thread."""
@@ -116,7 +126,12 @@ class Threads:
     def _run(self, slot: int) -> None:
         get, notify, runner, done = self._work.get, self._notify, self._runner, self.done
         while (work := get()) is not None:
-            _run_one(runner, slot, work, done, runner.clock())
+            if isinstance(work, list):
+                run_group(runner, slot, work)
+                done.extend(work)
+            else:
+                runner.run(slot, work, runner.clock())
+                done.append(work)
             notify()
 
 
@@ -135,7 +150,8 @@ class Loop:
         self._work: deque[Any] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._workers: list[asyncio.Task[None]] = []
-        self._running: dict[int, Any] = {}
+        #: What each worker runs, None where it is idle.
+        self._running: list[Any] = []
         self._stopped = False
         self._loop = _new_loop()
         threading.Thread(target=self._main, name="qworker-loop", daemon=True).start()
@@ -179,15 +195,18 @@ class Loop:
                 future.set_result(None)
                 wanted -= 1
         while wanted > 0 and len(self._workers) < self.slots:
-            slot = self._first_slot + len(self._workers)
-            worker = named(Loop._worker, slot)(self, slot)
+            number = len(self._workers)
+            self._running.append(None)
+            worker = named(Loop._worker, self._first_slot + number)(self, number)
             self._workers.append(self._loop.create_task(worker))
             wanted -= 1
 
-    async def _worker(self, slot: int) -> None:
-        work, done = self._work, self.done
+    async def _worker(self, number: int) -> None:
+        work, done, busy, runner = self._work, self.done, self._running, self._runner
+        slot = self._first_slot + number
         task = asyncio.current_task()
         assert task is not None
+        now = runner.clock()
         while True:
             while not work:
                 if done:
@@ -195,15 +214,20 @@ class Loop:
                 await self._woken(task)
                 if self._stopped:
                     return
-            each = work.popleft()
-            self._running[slot] = each
-            for delivery in each if isinstance(each, list) else (each,):
-                delivery.asyncio_task = task
-            await _arun_one(self._runner, slot, each, done)
-            del self._running[slot]
+                now = runner.clock()
+            each = busy[number] = work.popleft()
+            if isinstance(each, list):
+                await arun_group(runner, slot, each)
+                done.extend(each)
+                now = runner.clock()
+            else:
+                now = await runner.arun(slot, each, now)
+                done.append(each)
+            busy[number] = None
             if task.cancelling():
                 await _forget_cancellation(task)
-            if len(done) == 1 or len(done) >= 64:
+            # Who sleeps has seen `done` empty: only what comes into it then has to wake.
+            if len(done) == 1 or isinstance(each, list):
                 self._notify()
 
     async def _woken(self, task: asyncio.Task[Any]) -> None:
@@ -218,53 +242,25 @@ class Loop:
     def _watch(self) -> None:
         """Cancel handlers past their limit: one timer for all."""
         now = self._runner.clock()
-        for each in list(self._running.values()):
+        for number, each in enumerate(self._running):
             first = each[0] if isinstance(each, list) else each
-            if first.limit and now > first.limit and not first.cancelled_for:
-                self._cancel(each, TIME_LIMIT)
+            if first is None or not first.limit or first.cancelled_for:
+                continue
+            if now > first.limit:
+                self._cancel(number, TIME_LIMIT)
         self._loop.call_later(_WATCH_S, self._watch)
 
     def _cancel_lease(self, lease_slot: int) -> None:
-        for each in list(self._running.values()):
+        for number, each in enumerate(self._running):
             first = each[0] if isinstance(each, list) else each
-            if first.lease.slot == lease_slot:
-                self._cancel(each, LOST)
+            if first is not None and first.lease.slot == lease_slot:
+                self._cancel(number, LOST)
 
-    def _cancel(self, work: Any, why: str) -> None:
-        deliveries = work if isinstance(work, list) else [work]
-        for delivery in deliveries:
+    def _cancel(self, number: int, why: str) -> None:
+        work = self._running[number]
+        for delivery in work if isinstance(work, list) else (work,):
             delivery.cancelled_for = why
-        deliveries[0].asyncio_task.cancel()
-
-
-def _begin(runner: Runner, slot: int, delivery: Delivery, now: float) -> bool:
-    """Mark, prepare and enter a delivery; False where it has ended already."""
-    delivery.started = now
-    if not runner.mark_running(delivery, now) or not (delivery.task or runner.prepare(delivery)):
-        return False
-    task = delivery.task
-    assert task is not None
-    limit_ms = task.task_options.time_limit_ms
-    delivery.limit = now + limit_ms / 1000 if limit_ms else 0.0
-    runner.board.begin(
-        slot, delivery.lease.slot, delivery.place, runner.numbers[task.name], now, delivery.limit
-    )
-    return True
-
-
-def _run_one(runner: Runner, slot: int, work: Any, done: deque[Delivery], now: float) -> float:
-    """Run one piece of work from `now` on; returns the time when it had ended."""
-    if isinstance(work, list):
-        run_group(runner, slot, work)
-        done.extend(work)
-        return runner.clock()
-    if _begin(runner, slot, work, now):
-        runner.call(work)
-        begun, now = now, runner.clock()
-        work.took_s = now - begun
-        runner.board.end(slot)
-    done.append(work)
-    return now
+        self._workers[number].cancel()
 
 
 async def _forget_cancellation(task: asyncio.Task[Any]) -> None:
@@ -276,19 +272,6 @@ async def _forget_cancellation(task: asyncio.Task[Any]) -> None:
         await asyncio.sleep(0)
     except asyncio.CancelledError:
         return
-
-
-async def _arun_one(runner: Runner, slot: int, work: Any, done: deque[Delivery]) -> None:
-    if isinstance(work, list):
-        await arun_group(runner, slot, work)
-        done.extend(work)
-        return
-    now = runner.clock()
-    if _begin(runner, slot, work, now):
-        await runner.acall(work)
-        work.took_s = runner.clock() - now
-        runner.board.end(slot)
-    done.append(work)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from qworker.commands.command import Command
-from qworker.commands.receiving import PAUSED, Outcomes, Suspects, settle, settle_receive
+from qworker.client.commands.command import Command
+from qworker.client.commands.receiving import PAUSED, Outcomes, Suspects, settle, settle_receive
 from qworker.errors import QworkerError
 
 if TYPE_CHECKING:
-    from qworker.commands.receiving import Batch
+    from qworker.client.commands.receiving import Batch
     from qworker.consumer.delivery import Delivery
     from qworker.consumer.hand import Entry, Hand
     from qworker.consumer.link import Link
     from qworker.consumer.pace import QueuePace
     from qworker.consumer.telling import Teller, Told
-    from qworker.ids import IdSource
+    from qworker.wire.ids import IdSource
 
 __all__ = ["FetchOptions", "Fetcher"]
 
@@ -61,6 +61,8 @@ class _Fetch:
 
     entry: Entry
     told: Sequence[Told]
+    #: It was begun because a doorbell had rung, and it does not take suspects.
+    owes_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,13 @@ class Fetcher:
         `busy`: handlers that run or have work waiting. `collected`: messages that wait for their batch to fill up.
         `most`: messages that may still be taken, None for any number.
         """
-        if self._fetch is not None or self._wait is not None or self._hand.alone or self._hand.full:
+        if self._fetch is not None or self._hand.alone or self._hand.full:
             return True
         idle = not busy and not collected
+        if self._wait is not None:
+            if idle and self._wait.entry is None:
+                self._fetch_suspect(most)
+            return True
         known = False
         full: set[int] = set()
         for queue in self._open_queues(idle=idle):
@@ -144,6 +150,16 @@ class Fetcher:
             # Its turn is not for a later one that waits for the same handlers; others may go on.
             full.update(queue.executors)
         return known
+
+    def _fetch_suspect(self, most: int | None) -> None:
+        """Take a suspect that is known of: who has become idle during its wait need not wait to its end for that."""
+        now = self._clock()
+        for queue in self._queues:
+            known = queue.suspects and queue.hint_ms != PAUSED
+            if known and self._broken_until.get(queue.name, 0.0) <= now:
+                count = max(1, queue.want(0, self._slots, self._hand.board.peers))
+                self._begin_fetch(queue, count if most is None else min(count, most), idle=True)
+                return
 
     def _open_queues(self, *, idle: bool) -> Iterator[QueuePace]:
         """The queues, strictly or by weight, that are not known to be empty or broken."""
@@ -185,11 +201,11 @@ class Fetcher:
             return Suspects.FIRST
         return Suspects.IF_NOTHING_ELSE
 
-    def _begin_fetch(self, queue: QueuePace, count: int, *, idle: bool) -> None:
+    def _begin_fetch(self, queue: QueuePace, count: int, *, idle: bool, rung: bool = False) -> None:
         told = self._teller.take(queue)
-        entry = self._hand.enter(queue, self._ids.lease_id())
-        self._fetch = _Fetch(entry, told)
+        entry = self._hand.enter(queue, self._ids.lease_id(self._options.visibility_ms))
         suspects = self._suspects(queue, idle=idle)
+        self._fetch = _Fetch(entry, told, owes_token=rung and suspects == Suspects.NEVER)
         queue.receives += 1
         self._link.begin(
             settle_receive(
@@ -199,6 +215,7 @@ class Fetcher:
                 outcomes=[each.outcomes for each in told],
                 visibility_ms=self._options.visibility_ms,
                 suspects=suspects,
+                who=self._teller.who,
             )
         )
 
@@ -217,7 +234,11 @@ class Fetcher:
         words = ("BLPOP", *(queue.keys.wake for queue in open_queues), f"{block_s:g}")
         queue = open_queues[0]
         along = len(self._queues) == 1 and idle and queue.hint_ms != PAUSED
-        entry = self._hand.enter(queue, self._ids.lease_id()) if along else None
+        entry = (
+            self._hand.enter(queue, self._ids.lease_id(self._options.visibility_ms))
+            if along
+            else None
+        )
         self._wait = _Wait(entry, now + block_s)
         self._wait_link.begin(Command(None, (), words, _as_it_is))
         if entry is None:
@@ -233,8 +254,14 @@ class Fetcher:
                 wanted if most is None else min(wanted, most),
                 visibility_ms=self._options.visibility_ms,
                 suspects=first,
+                who=self._teller.who,
             )
         )
+
+    def deaf_s(self) -> float | None:
+        """Seconds for which the doorbells are left alone; None where they are not."""
+        left_s = self._deaf_until - self._clock()
+        return left_s if left_s > 0 else None
 
     # -- taking what comes ---------------------------------------------------------------------
 
@@ -264,6 +291,10 @@ class Fetcher:
         else:
             self._teller.settled(fetch.told, batch.settled)
             self._take_batch(fetch.entry, batch)
+            if fetch.owes_token and not batch.items and batch.suspects:
+                # The bell rang for a suspect, which is not for this busy child: somebody idle is to hear it.
+                self._deaf_until = self._clock() + _LOOK_AGAIN_S
+                self._ring(self._link, fetch.entry.queue)
 
     def _take_wait(self, busy: int, collected: int) -> None:
         wait, self._wait = self._wait, None
@@ -287,9 +318,18 @@ class Fetcher:
         queue = next(each for each in self._queues if each.keys.wake.encode() == rung[0])
         self._quiet_until.pop(queue.name, None)
         queue.ready_left = None
-        if not self._hand.full:
-            count = queue.want(busy, self._slots, self._hand.board.peers, collected)
-            self._begin_fetch(queue, max(1, count), idle=not busy and not collected)
+        if self._hand.full or self._hand.alone or self._fetch is not None:
+            self._ring(self._wait_link, queue)
+            return
+        count = queue.want(busy, self._slots, self._hand.board.peers, collected)
+        self._begin_fetch(queue, max(1, count), idle=not busy and not collected, rung=True)
+
+    def _ring(self, link: Link, queue: QueuePace) -> None:
+        """Give a token back, for another consumer, or for this one when it can receive."""
+        try:
+            link.call(Command(None, (), ("RPUSH", queue.keys.wake, 1), _as_it_is))
+        except QworkerError as error:
+            _log.error("doorbell_broken", error=str(error))
 
     def _finish(self, link: Link, entry: Entry) -> Batch | None:
         """Read the reply of a receive; None where it was refused, and the queue is left alone for a while."""
@@ -329,7 +369,7 @@ class Fetcher:
         outcomes = Outcomes(entry.lease_id)
         outcomes.release("*")
         try:
-            self._link.call(settle(entry.queue.keys, [outcomes]))
+            self._link.call(settle(entry.queue.keys, [outcomes], who=self._teller.who))
         except QworkerError as error:
             _log.error("release_refused", queue=entry.queue.name, error=str(error))
         lease = deliveries[0].lease

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from qworker.commands.command import Command
-from qworker.commands.receiving import Outcomes, extend, settle
+from qworker.client.commands.command import Command
+from qworker.client.commands.receiving import Outcomes, extend, settle
 from qworker.consumer.board import LeaseState, Mark, boot_time
-from qworker.envelope import Envelope
 from qworker.errors import QworkerError, ServerError
-from qworker.logs import Seldom
+from qworker.telemetry.logs import Seldom
+from qworker.wire.envelope import Envelope
 
 if TYPE_CHECKING:
-    from qworker.client import Client
+    from qworker.client.sync import Client
     from qworker.consumer.board import Board, LeaseView
     from qworker.consumer.death import Death
-    from qworker.keys import QueueKeys
+    from qworker.wire.keys import QueueKeys
 
 __all__ = ["Keeper"]
 

@@ -14,10 +14,10 @@ from qworker.consumer.board import boot_time
 from qworker.consumer.failure import failure_text, name_of
 from qworker.consumer.keeper import Keeper
 from qworker.errors import QworkerError
-from qworker.logs import Seldom
+from qworker.telemetry.logs import Seldom
 
 if TYPE_CHECKING:
-    from qworker.client import Client
+    from qworker.client.sync import Client
     from qworker.consumer.board import LeaseView
     from qworker.consumer.death import Death
     from qworker.consumer.process import ChildProcess
@@ -27,6 +27,7 @@ __all__ = ["Keeping"]
 _log = structlog.get_logger(__name__)
 
 _KEEP_S: Final = 0.1
+_LOOK_S: Final = 0.05
 #: At least so often the server is asked something, to know whether it answers; it does not after the second time.
 _SPEAK_S: Final = 2.0
 _SILENCE_S: Final = 3.0
@@ -66,11 +67,16 @@ class Keeping:
         self._thread.start()
 
     def end(self, within_s: float) -> None:
-        """Do what was asked for, in `within_s` seconds; what is left then is left to visibility deadlines."""
+        """Do what was asked for, in `within_s` seconds; what is left then is left to visibility deadlines.
+
+        A server that does not answer is not waited for.
+        """
         deadline = time.monotonic() + within_s
         done = threading.Event()
         self._jobs.put(done.set)
-        done.wait(within_s)
+        while not done.wait(_LOOK_S):
+            if self.answering_since is None or time.monotonic() > deadline:
+                break
         self._ended.set()
         self._thread.join(max(0.0, deadline - time.monotonic()))
 

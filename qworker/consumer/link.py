@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from redis.exceptions import RedisError
 
-from qworker.connection import ConnectionFactory, is_noscript, map_error
 from qworker.errors import InDoubtError, QworkerError, RetryRule, ServerError
+from qworker.store.connection import ConnectionFactory, is_noscript, map_error
 
 if TYPE_CHECKING:
-    from qworker.commands.command import Command
-    from qworker.scripts import Script
+    from qworker.client.commands.command import Command
+    from qworker.store.scripts import Script
 
 __all__ = ["Abandoned", "Link"]
 
@@ -153,7 +153,8 @@ class Link:
         return connection
 
     def _write(self, connection: Any, command: Command[Any]) -> None:
-        connection.send_packed_command(connection.pack_command(*command.words()))
+        # One piece: several would wake the server several times, and lines for the journal are long.
+        connection.send_packed_command([b"".join(connection.pack_command(*command.words()))])
 
     def _trouble(self, error: ServerError) -> None:
         if self._troubled_since is None:

@@ -6,15 +6,14 @@ The supervisor never imports user code; this is all that it knows of it.
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from qworker.consumer.app_names import find_module, no_module
 from qworker.errors import AppLoadError
-from qworker.url import ServerURL
+from qworker.store.url import ServerURL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,26 +90,21 @@ def load_app(spec: str) -> QWorker:
     """
     from qworker.app.app import QWorker
 
-    module_name, _, attribute = spec.partition(":")
-    if module_name.endswith(".py") or "/" in module_name:
-        folder, file = os.path.split(os.path.abspath(module_name))
-        sys.path.insert(0, folder)
-        module_name = file.removesuffix(".py")
-    elif os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    named, _, attribute = spec.partition(":")
+    module_name = find_module(named)
     try:
         module = importlib.import_module(module_name)
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name:
-            raise AppLoadError(
-                f"there is no module {module_name!r} in {os.getcwd()} or on the Python path"
-            ) from error
+            raise no_module(module_name) from error
         words = "".join(traceback.format_exception(error, limit=-4)).strip()
         raise AppLoadError(f"{module_name!r} cannot be imported:\n{words}") from error
     if attribute:
         found = module
         for part in attribute.split("."):
-            found = getattr(found, part, None)  # type: ignore[assignment]
+            if not hasattr(found, part):
+                raise AppLoadError(f"module {module_name!r} has no {attribute!r}; {_hint(module)}")
+            found = getattr(found, part)
         if not isinstance(found, QWorker):
             raise AppLoadError(
                 f"{spec!r} is {type(found).__name__}, not a QWorker; {_hint(module)}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.consumer.counters import BUCKETS_S, TaskCounts
+from qworker.consumer.counters import TaskCounts
 from qworker.consumer.delivery import NOT_STARTED
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ _BURIED: Final = 2
 
 
 class Measures:
-    """Adds up what a batch came to; nothing here costs a message more than a few additions.
+    """Adds up what a batch came to, in one pass; a message costs an entry in a list and a few additions.
 
     `numbers`: task name → its number on the board.
     """
@@ -28,50 +27,57 @@ class Measures:
     def __init__(self, board: Board, numbers: dict[str, int]) -> None:
         self._board = board
         self._numbers = numbers
-        self._tasks: dict[Task[..., Any], TaskCounts] = {}
+        self._ended: list[Delivery] = []
 
     def note(self, delivery: Delivery) -> None:
         """Count one delivery that has ended; what was given back unstarted counts for nothing."""
-        task = delivery.task
-        if task is None or delivery.kind in NOT_STARTED:
-            return
-        counts = self._tasks.get(task)
-        if counts is None:
-            counts = self._tasks[task] = TaskCounts.none()
-        counts.outcomes[delivery.outcome] += 1
-        took_s = delivery.took_s
-        if not took_s:
-            return  # it ended before its handler
-        counts.run[bisect_left(BUCKETS_S, took_s)] += 1
-        counts.run_s += took_s
-        lease = delivery.lease
-        sent_ms = delivery.fresh_ms
-        if sent_ms is None:
-            envelope = delivery.envelope()
-            if envelope is not None and not envelope.receives:
-                sent_ms = envelope.sent_ms
-        if sent_ms is not None:
-            wait_s = (lease.now_ms - sent_ms) / 1000
-            counts.wait[bisect_left(BUCKETS_S, wait_s)] += 1
-            counts.wait_s += wait_s
-        lease.took_s += took_s
-        lease.took += 1
+        self._ended.append(delivery)
 
     def learn(self, lease: Lease) -> None:
         """Take what the messages of a lease took into the pace of their queue."""
+        self.write()
         if lease.took:
             lease.queue.learn(lease.took_s, lease.took)
             lease.took_s, lease.took = 0.0, 0
 
     def write(self) -> None:
-        """Write to the board what was added up since the last time."""
-        if not self._tasks:
+        """Write to the board what was noted since the last time."""
+        if not self._ended:
             return
-        handled = failed = 0
-        for task, counts in self._tasks.items():
-            self._board.counters.add(self._numbers[task.name], counts)
-            handled += sum(counts.outcomes)
-            failed += counts.outcomes[_NACKED] + counts.outcomes[_BURIED]
-        self._tasks.clear()
-        self._board.handled += handled
-        self._board.failed += failed
+        ended, self._ended = self._ended, []
+        batches: dict[tuple[Task[..., Any], Lease], list[Delivery]] = {}
+        task = lease = None
+        for delivery in ended:
+            # Neighbours are mostly of one kind.
+            if delivery.task is not task or delivery.lease is not lease:
+                task, lease = delivery.task, delivery.lease
+                append = batches.setdefault((task, lease), []).append if task else _ignore
+            append(delivery)
+        for (task, lease), batch in batches.items():
+            self._add(task, lease, batch)
+
+    def _add(self, task: Task[..., Any], lease: Lease, batch: list[Delivery]) -> None:
+        counts = TaskCounts.none()
+        outcomes = [each.outcome for each in batch if each.kind not in NOT_STARTED]
+        for number in set(outcomes):
+            counts.outcomes[number] = outcomes.count(number)
+        # What ended before its handler has taken no time.
+        ran = [each for each in batch if each.took_s]
+        runs_s = [each.took_s for each in ran]
+        lease.took_s += sum(runs_s)
+        lease.took += len(runs_s)
+        counts.add_runs(runs_s)
+        counts.add_waits(
+            [
+                (lease.now_ms - ready_ms) / 1000
+                for each in ran
+                if (ready_ms := each.ready_ms) is not None
+            ]
+        )
+        self._board.counters.add(self._numbers[task.name], counts)
+        self._board.handled += len(outcomes)
+        self._board.failed += counts.outcomes[_NACKED] + counts.outcomes[_BURIED]
+
+
+def _ignore(_: Delivery) -> None:
+    """Count nothing for a message whose task nobody knows."""

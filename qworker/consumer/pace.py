@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from qworker.consumer.server_clock import ServerClock
+
 if TYPE_CHECKING:
-    from qworker.keys import QueueKeys
+    from qworker.wire.keys import QueueKeys
 
 __all__ = ["MAX_BATCH", "QueuePace"]
 
@@ -53,6 +55,8 @@ class QueuePace:
         self.suspects = 0
         self.hint_ms = 0
         self.receives = 0
+        #: The clock of the server that holds the queue.
+        self.server_clock = ServerClock()
 
     def learn(self, seconds: float, messages: int) -> None:
         """Take the running time of some messages into the mean."""

@@ -1,4 +1,7 @@
-"""A worker says what it is doing, for `worker ls` and `top`: one JSON document, written every two seconds."""
+"""A worker says what it is doing, for `worker ls` and `top`: one JSON document, written every two seconds.
+
+Beside it stands whether somebody wants it to leave (`worker drain`): it looks there each time it writes.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +13,34 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from qworker.commands.command import Command
+from qworker.client.commands.command import Command
 from qworker.consumer.board import boot_time
 from qworker.consumer.watch import rss_bytes
-from qworker.ids import new_lane_id
-from qworker.keys import workers_key
+from qworker.wire.ids import new_lane_id
+from qworker.wire.keys import leaving_key, workers_key
 
 if TYPE_CHECKING:
-    from qworker.client import Client
+    from qworker.client.sync import Client
     from qworker.consumer.process import ChildProcess
 
 __all__ = ["Presence"]
 
 EVERY_S: Final = 2.0
 _SHOWN_HANDLERS: Final = 20
+#: Tasks that a worker names; of an app with more it names none, rather than some.
+_SHOWN_TASKS: Final = 500
 
 
 class Presence:
     """Writes and withdraws a worker's document."""
 
-    def __init__(self, client: Client, namespace: str, app: str) -> None:
+    def __init__(self, client: Client, namespace: str, app: str, tasks: Sequence[str] = ()) -> None:
         self._client = client
         self._key = workers_key(namespace)
+        self._leaving_key = leaving_key(namespace)
         self.name = f"{socket.gethostname()}-{os.getpid()}-{new_lane_id()[:6]}"
         self._app = app
+        self._tasks = list(tasks) if len(tasks) <= _SHOWN_TASKS else None
         self._started = time.monotonic()
         self._handled_before = (self._started, 0)
 
@@ -43,8 +50,10 @@ class Presence:
         queues: Sequence[str],
         concurrency: int,
         handled: int,
-    ) -> None:
-        """Write the document. Raises `ServerError`."""
+        *,
+        leaving: bool = False,
+    ) -> bool:
+        """Write the document; returns whether the worker is asked to leave. Raises `ServerError`."""
         now = time.monotonic()
         # The server's time: others compare with it, whatever the clock of this machine says.
         seen_ms = self._client.execute(Command(None, (), ("TIME",), _milliseconds), give_up_s=2.0)
@@ -58,6 +67,8 @@ class Presence:
             "started_ms": seen_ms - round((now - self._started) * 1000),
             "seen_ms": seen_ms,
             "queues": list(queues),
+            "leaving": leaving,
+            "tasks": self._tasks,
             "concurrency": concurrency,
             "handled_per_s": round((handled - handled_before) / max(now - before, 0.001), 1),
             "children": [_describe(child) for child in children],
@@ -66,10 +77,13 @@ class Presence:
             Command(None, (), ("HSET", self._key, self.name, msgspec.json.encode(document)), int),
             give_up_s=2.0,
         )
+        asked = Command(None, (), ("HEXISTS", self._leaving_key, self.name), bool)
+        return self._client.execute(asked, give_up_s=2.0)
 
     def withdraw(self) -> None:
-        """Remove the document. Raises `ServerError`."""
-        self._client.execute(Command(None, (), ("HDEL", self._key, self.name), int), give_up_s=1.0)
+        """Remove the document, and what was asked of the worker. Raises `ServerError`."""
+        for key in (self._key, self._leaving_key):
+            self._client.execute(Command(None, (), ("HDEL", key, self.name), int), give_up_s=1.0)
 
 
 def _milliseconds(reply: list[bytes]) -> int:

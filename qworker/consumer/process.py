@@ -15,7 +15,7 @@ import msgspec
 from qworker.consumer.board import Board, ChildState, boot_time
 from qworker.consumer.child import CONFIG_VARIABLE, STOP
 from qworker.consumer.manifest import ChildConfig, Manifest
-from qworker.keys import QueueKeys
+from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from qworker.consumer.board import RunningView
@@ -28,7 +28,10 @@ _MERCY_S: Final = 0.5
 
 
 class ChildProcess:
-    """A started child; raises `OSError` where none can be. `stopping`: why it was asked to end, or ''."""
+    """A started child; raises `OSError` where none can be.
+
+    `stopping`: why it was asked to end, or ''. `killed`: why it was ended without being asked, or ''.
+    """
 
     def __init__(self, config: ChildConfig, slots: int) -> None:
         self.number = config.number
@@ -64,6 +67,7 @@ class ChildProcess:
         #: Per queue, how long a message may wait for its batch to fill up, in seconds.
         self.max_waits_s: tuple[float, ...] = ()
         self.stopping = ""
+        self.killed = ""
         self.overdue: tuple[RunningView, ...] = ()
         self._received = b""
 
@@ -122,10 +126,11 @@ class ChildProcess:
         except OSError:
             return  # it has ended
 
-    def kill(self, overdue: tuple[RunningView, ...] = ()) -> None:
-        """End the process at once; `overdue` are the handlers that it is ended for."""
-        self.overdue = overdue
+    def kill(self, why: str, overdue: tuple[RunningView, ...] = ()) -> None:
+        """End the process at once, if it has not ended by itself; `overdue` are the handlers that it is ended for."""
         if self.process.poll() is None:
+            self.killed = why
+            self.overdue = overdue
             self.process.send_signal(signal.SIGKILL)
 
     def overdue_handlers(self) -> tuple[RunningView, ...]:
@@ -138,6 +143,17 @@ class ChildProcess:
     def ended(self) -> int | None:
         """The exit code once the process has ended; negative for a signal."""
         return self.process.poll()
+
+    def reason(self, code: int) -> str:
+        """Why it has ended with an exit code: one of `totals.REASONS`."""
+        if self.killed:
+            return self.killed
+        # A handler may end the process with code 0; a child that comes to its end says so on the board.
+        if code != 0 or self.board.state < ChildState.STOPPING:
+            return "crashed"
+        if self.board.state == ChildState.RECYCLED:
+            return "recycled"
+        return "rss" if self.stopping == "rss" else "stopped"
 
     def close(self) -> None:
         """Free the board and the control socket of an ended child."""

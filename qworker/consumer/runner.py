@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from qworker import codec
+from qworker.app.calls import Calls
 from qworker.app.context import running
 from qworker.app.control import Bury, ControlFlow, Discard, LetExpire, Release, Retry
 from qworker.consumer.board import Board, Mark
@@ -25,6 +25,8 @@ from qworker.consumer.delivery import (
 )
 from qworker.consumer.failure import MAX_CHARACTERS, failure_text, name_of
 from qworker.errors import InvalidError, TimeLimitError
+from qworker.wire import codec
+from qworker.wire.envelope import FIRST
 
 if TYPE_CHECKING:
     from qworker.app.middleware import Middleware
@@ -63,6 +65,7 @@ _MARK: Final = {
 # Plain ints: an IntEnum member costs more to look up and to store than all else that is done with it here.
 _RUNNING: Final = int(Mark.RUNNING)
 _DONE: Final = int(Mark.DONE)
+_GONE: Final = int(Mark.GONE)
 _RECALLED: Final = int(Mark.RECALLED)
 
 
@@ -88,35 +91,55 @@ class Runner:
         self.clock = clock
         self.middleware = middleware
         self._bytes = board.bytes
-        self._floats = board.floats
         self._max_receives = max_receives
+        self._read = Calls({task.signature: task for task in tasks.values()}).read
+        #: Of each task its number on the board, and the seconds that its handler may take; 0 is no limit.
+        self._known = {
+            task: (self.numbers[name], (task.task_options.time_limit_ms or 0) / 1000)
+            for name, task in tasks.items()
+        }
 
     # -- before --------------------------------------------------------------------------------
 
     def mark_running(self, delivery: Delivery, now: float) -> bool:
         """Mark a delivery as running; False where it must not start any more (it is dropped then)."""
         marks, at, lease = self._bytes, delivery.mark_at, delivery.lease
+        delivery.started = now
         if marks[at] == _RECALLED:
             delivery.kind = LEFT
             return False
         # The mark before the look at `recall`: see board.py.
         marks[at] = _RUNNING
-        if marks[lease.recall_at] or now > self._floats[lease.deadline_at] - lease.margin_s:
+        if marks[lease.recall_at] or (now > lease.start_by and not lease.may_start(now)):
             if delivery.acked:
                 return True  # nobody else will run it
-            marks[at] = Mark.GONE
+            marks[at] = _GONE
             delivery.kind = DROPPED
             return False
         return True
 
     def prepare(self, delivery: Delivery) -> bool:
         """Find task and arguments; False where the message has ended without them. Raises nothing."""
-        body = delivery.read_fresh()
-        if body is None:
-            envelope = delivery.envelope()
-            if envelope is None:
-                return self._end(delivery, BURIED, reason="foreign")
-            body = envelope.body
+        item = delivery.item
+        first = delivery.first = FIRST.match(item)
+        if first is None:
+            return self._prepare_again(delivery)
+        body = item[first.end() :]
+        call = self._read(body)
+        if call is None:
+            return self._prepare_any(delivery, body)
+        delivery.task, delivery.args = call
+        return True
+
+    def _prepare_again(self, delivery: Delivery) -> bool:
+        """Do what `prepare` does for what is no first delivery of an own message."""
+        envelope = delivery.envelope()
+        if envelope is None:
+            return self._end(delivery, BURIED, reason="foreign")
+        return self._prepare_any(delivery, envelope.body)
+
+    def _prepare_any(self, delivery: Delivery, body: bytes) -> bool:
+        """Do what `prepare` does for a call by name, and find the words for what is wrong with a body."""
         try:
             call = codec.decode_call(body)
         except InvalidError as error:
@@ -125,7 +148,7 @@ class Runner:
         if task is None:
             return self._unknown_task(delivery, call.task)
         delivery.task = task
-        if delivery.fresh_ms is None and self._is_spent(delivery):
+        if delivery.first is None and self._is_spent(delivery):
             return self._end(delivery, BURIED, reason="max_receives")
         try:
             delivery.args, delivery.kwargs = task.signature.decode(call.args, call.kwargs)
@@ -135,6 +158,16 @@ class Runner:
             self.fail(delivery, error)
             return False
         return True
+
+    def enter(self, slot: int, deliveries: Sequence[Delivery], now: float) -> None:
+        """Put a call on the board: one delivery, or those of a batch handler, for whom the first one stands."""
+        first = deliveries[0]
+        assert first.task is not None
+        number, limit_s = self._known[first.task]
+        limit = now + limit_s if limit_s else 0.0
+        for delivery in deliveries:
+            delivery.limit = limit
+        self.board.begin(slot, first.lease.slot, first.place, number, now, limit)
 
     def _is_spent(self, delivery: Delivery) -> bool:
         """Whether a message has failed as often as it or its task allows. The queue's own limit the server minds."""
@@ -175,29 +208,35 @@ class Runner:
 
     # -- during --------------------------------------------------------------------------------
 
-    def call(self, delivery: Delivery) -> None:
-        """Run a sync handler; the delivery knows afterwards how it ended. Raises nothing."""
-        task = delivery.task
-        assert task is not None
-        token = running.set(delivery)
+    def run(self, slot: int, delivery: Delivery, now: float) -> float:
+        """Run a sync handler from `now` on; returns when it had ended, and the delivery knows how. Raises nothing."""
+        task = self._begin(slot, delivery, now)
+        if task is None:
+            return now
+        outside = running.set(delivery)
         try:
             if self.middleware:
                 self.before(delivery)
-            task.function(*delivery.args, **delivery.kwargs)
+            if delivery.kwargs:
+                task.function(*delivery.args, **delivery.kwargs)
+            else:
+                task.function(*delivery.args)
         except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
             self.fail(delivery, error)
         else:
-            delivery.kind = ACKED
-            self._bytes[delivery.mark_at] = _DONE
-            if self.middleware:
-                self.after(delivery, None)
-        running.reset(token)
+            self.succeed(delivery)
+        running.reset(outside)
+        ended = self.clock()
+        delivery.took_s = ended - now
+        self.board.end(slot)
+        return ended
 
-    async def acall(self, delivery: Delivery) -> None:
-        """Run an async handler, as `call` does."""
-        task = delivery.task
-        assert task is not None
-        token = running.set(delivery)
+    async def arun(self, slot: int, delivery: Delivery, now: float) -> float:
+        """Run an async handler, as `run` does."""
+        task = self._begin(slot, delivery, now)
+        if task is None:
+            return now
+        outside = running.set(delivery)
         try:
             if self.middleware:
                 self.before(delivery)
@@ -205,11 +244,23 @@ class Runner:
         except BaseException as error:  # noqa: BLE001
             self.fail(delivery, error)
         else:
-            delivery.kind = ACKED
-            self._bytes[delivery.mark_at] = _DONE
-            if self.middleware:
-                self.after(delivery, None)
-        running.reset(token)
+            self.succeed(delivery)
+        running.reset(outside)
+        ended = self.clock()
+        delivery.took_s = ended - now
+        self.board.end(slot)
+        return ended
+
+    def _begin(self, slot: int, delivery: Delivery, now: float) -> Task[..., Any] | None:
+        """Mark, prepare and enter a delivery; returns its task, None where it has ended already."""
+        if not self.mark_running(delivery, now) or not (delivery.task or self.prepare(delivery)):
+            return None
+        task = delivery.task
+        assert task is not None
+        number, limit_s = self._known[task]
+        limit = delivery.limit = now + limit_s if limit_s else 0.0
+        self.board.begin(slot, delivery.lease.slot, delivery.place, number, now, limit)
+        return task
 
     def before(self, delivery: Delivery) -> None:
         """Run the middleware's `before`. Raises what it raises."""
@@ -234,7 +285,7 @@ class Runner:
     # -- after ---------------------------------------------------------------------------------
 
     def succeed(self, delivery: Delivery) -> None:
-        """Note that a message of a batch handler was handled."""
+        """Note that a message was handled."""
         delivery.kind = ACKED
         self._bytes[delivery.mark_at] = _DONE
         if self.middleware:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from qworker.commands.receiving import Outcomes, settle_receive
+from qworker.client.commands.receiving import Outcomes, settle_receive
 from qworker.consumer.board import boot_time
 from qworker.consumer.delivery import (
     ACKED,
@@ -18,16 +18,17 @@ from qworker.consumer.delivery import (
     NACKED,
     RELEASED,
 )
+from qworker.consumer.events import acked_lines, times_of
 from qworker.errors import QworkerError
 
 if TYPE_CHECKING:
-    from qworker.commands.receiving import Batch
+    from qworker.client.commands.receiving import Batch
     from qworker.consumer.delivery import Delivery, Lease
     from qworker.consumer.hand import Hand
     from qworker.consumer.link import Link
     from qworker.consumer.measures import Measures
     from qworker.consumer.pace import QueuePace
-    from qworker.ids import IdSource
+    from qworker.wire.ids import IdSource
 
 __all__ = ["FLUSH_S", "Teller", "Told", "tell"]
 
@@ -51,9 +52,15 @@ class Told:
 
 
 class Teller:
-    """Collects how deliveries ended. `started`: those of them that were not given back."""
+    """Collects how deliveries ended. `started`: those of them that were not given back.
 
-    def __init__(self, hand: Hand, link: Link, measures: Measures, ids: IdSource) -> None:
+    `who` makes the calls, `<host>:<pid>` of the supervisor, for the journal.
+    """
+
+    def __init__(
+        self, hand: Hand, link: Link, measures: Measures, ids: IdSource, *, who: str = ""
+    ) -> None:
+        self.who = who
         self._hand = hand
         self._link = link
         self._measures = measures
@@ -86,6 +93,8 @@ class Teller:
                 continue
             if lease.queue is queue and len(taken) < _MAX_LEASES:
                 self._measures.learn(lease)
+                if lease.journal:
+                    tell_journal(lease)
                 taken.append(Told(lease, *lease.take_outcomes()))
                 left = left or bool(lease.outcomes or lease.untold)
             else:
@@ -134,7 +143,9 @@ class Teller:
                 # A receive of nothing: it settles without an answer per message.
                 nothing = self._ids.lease_id()
                 outcomes = [each.outcomes for each in told]
-                self._link.begin(settle_receive(queue.keys, nothing, 0, outcomes=outcomes))
+                self._link.begin(
+                    settle_receive(queue.keys, nothing, 0, outcomes=outcomes, who=self.who)
+                )
                 try:
                     batch: Batch = self._link.finish()
                 except QworkerError as error:
@@ -151,12 +162,24 @@ class Teller:
         }
 
 
+def tell_journal(lease: Lease) -> None:
+    """Add to what is to be told of a lease what the journal shall say of its acks."""
+    outcomes = lease.outcomes
+    acked = lease.deliveries
+    if len(outcomes.acks) < len(acked):
+        indices = {*outcomes.acks, *outcomes.uniques[::3]}
+        acked = [each for each in acked if each.index in indices]
+    if acked:
+        outcomes.lines = acked_lines(acked)
+
+
 def tell(delivery: Delivery, outcomes: Outcomes) -> None:
-    """Add the end of a delivery to what is to be told of its lease."""
+    """Add the end of a delivery to the outcomes of its lease."""
     lease, kind = delivery.lease, delivery.kind
     if delivery.acked:
         lease.open -= 1
-    elif kind == ACKED:
+        return
+    if kind == ACKED:
         unique = delivery.unique_key()
         if unique is None:
             outcomes.acks.append(delivery.index)
@@ -164,7 +187,9 @@ def tell(delivery: Delivery, outcomes: Outcomes) -> None:
             envelope = delivery.envelope()
             assert envelope is not None
             outcomes.uniques += (delivery.index, unique, envelope.id)
-    elif kind == NACKED:
+        return
+    times = times_of(delivery) if lease.journal else ""
+    if kind == NACKED:
         task = delivery.task
         envelope = delivery.envelope()
         first = envelope.flags.get("f") if envelope and envelope.has_flags else None
@@ -174,13 +199,14 @@ def tell(delivery: Delivery, outcomes: Outcomes) -> None:
             max_receives=task.task_options.max_receives if task else None,
             first_received_ms=lease.now_ms if first is None else None,
             error=delivery.error,
+            times=times,
         )
     elif kind == BURIED:
-        outcomes.bury(delivery.index, delivery.reason, delivery.error)
+        outcomes.bury(delivery.index, delivery.reason, delivery.error, times=times)
     elif kind == DISCARDED:
-        outcomes.discard(delivery.index)
+        outcomes.discard(delivery.index, times=times)
     elif kind in (RELEASED, DROPPED):
-        outcomes.release(delivery.index, delivery.delay_ms)
+        outcomes.release(delivery.index, delivery.delay_ms, times=times)
     else:
         # Left to its deadline, or settled by the supervisor: nothing to tell, but no longer in hand.
         lease.open -= 1

@@ -11,7 +11,10 @@ from qworker.consumer.counters import MAX_TASKS, TaskCounts
 if TYPE_CHECKING:
     from qworker.consumer.process import ChildProcess
 
-__all__ = ["OTHER", "Totals"]
+__all__ = ["OTHER", "REASONS", "Totals"]
+
+#: Why children end.
+REASONS: Final = ("recycled", "crashed", "time_limit", "rss", "watchdog", "stopped")
 
 #: The name under which tasks are counted that have no counters of their own.
 OTHER: Final = "__other__"
@@ -26,6 +29,7 @@ class Totals:
         self._lock = threading.Lock()
         self._children: list[ChildProcess] = []
         self._counts: Counts = {}
+        self._exits = dict.fromkeys(REASONS, 0)
         self._handled = self._failed = self._stale = 0
 
     @property
@@ -39,14 +43,21 @@ class Totals:
         with self._lock:
             self._children.append(child)
 
-    def bury(self, child: ChildProcess) -> None:
-        """Keep what an ended child has counted."""
+    def bury(self, child: ChildProcess, reason: str) -> None:
+        """Count the end of a child, and keep what it has counted."""
         with self._lock:
             self._children.remove(child)
+            self._exits[reason] += 1
             self._handled += child.board.handled
             self._failed += child.board.failed
             self._stale += child.board.stale
             _add(self._counts, child)
+
+    @property
+    def exits(self) -> dict[str, int]:
+        """How many children have ended, by reason."""
+        with self._lock:
+            return dict(self._exits)
 
     @property
     def handled(self) -> int:

@@ -10,8 +10,8 @@ import psutil
 from qworker.consumer.board import LeaseState, Mark, boot_time
 
 if TYPE_CHECKING:
-    from qworker.config import RunOptions
     from qworker.consumer.board import LeaseView
+    from qworker.consumer.options import RunOptions
     from qworker.consumer.process import ChildProcess
 
 __all__ = ["Watch", "rss_bytes"]
@@ -28,6 +28,7 @@ class Watch:
         self._max_rss = options.max_rss
         self._watchdog_s = options.watchdog_ms / 1000
         self._rss_at: dict[int, float] = {}
+        self._busy_at: dict[int, float] = {}
 
     def stuck_leases(self, child: ChildProcess) -> list[LeaseView]:
         """Leases with messages that have not started for a second: a batch is meant to last 50 ms.
@@ -60,18 +61,24 @@ class Watch:
     def silent_s(self, child: ChildProcess, answering_since: float | None) -> float:
         """Seconds for which a child has not spoken to a server that answers, where that is too long; else 0.
 
-        While a handler runs it may hold the child up: that is what time limits are for.
+        While a handler runs it may hold the child up: that is what time limits are for. Looks at a child many times
+        a second.
         """
-        if not self._watchdog_s or not child.ready or answering_since is None:
-            return 0.0
+        now = boot_time()
         if child.board.running():
+            self._busy_at[child.pid] = now
             return 0.0
-        silent_s = boot_time() - max(child.board.beat, answering_since)
+        if not self._watchdog_s or child.starting or answering_since is None:
+            return 0.0
+        # From a handler's end, not from before it began: how it ended is not told to the server yet.
+        busy_at = self._busy_at.get(child.pid, 0.0)
+        silent_s = now - max(child.board.beat, answering_since, busy_at)
         return silent_s if silent_s > self._watchdog_s else 0.0
 
     def forget(self, child: ChildProcess) -> None:
         """Forget an ended child."""
         self._rss_at.pop(child.pid, None)
+        self._busy_at.pop(child.pid, None)
 
 
 def rss_bytes(pid: int) -> int:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from qworker.client import Client
-from qworker.commands.command import Command
+from qworker.client.commands.command import Command
+from qworker.client.sync import Client
 from qworker.errors import AccessDeniedError, ServerError, UnsupportedServerError
-from qworker.url import ServerURL
+from qworker.store.url import ServerURL
 
 __all__ = ["Durability", "Finding", "Grade", "inspect_server"]
 

@@ -22,12 +22,15 @@ from prometheus_client import Gauge as GaugeMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from qworker.client import Client
-from qworker.commands.upkeep import Inspection, inspect
+from qworker.client.commands.upkeep import Inspection, inspect
+from qworker.client.journal import lags
+from qworker.client.options import QueueAttributes
+from qworker.client.sync import Client
 from qworker.daemon.tick import Tick
 from qworker.errors import BrokenQueueError, InvalidError, QworkerError, ServerError
-from qworker.keys import QueueKeys
-from qworker.logs import Seldom
+from qworker.telemetry.logs import Seldom
+from qworker.wire.keys import QueueKeys
+from qworker.wire.reasons import DEATH_REASONS
 
 __all__ = ["MAX_QUEUES", "OTHER", "QueueCollector", "ReaperMetrics", "export_version"]
 
@@ -62,8 +65,24 @@ _GAUGES: Final = {
     "delayed": ("qworker_messages_delayed", "Messages that wait for their due time."),
     "unacked": ("qworker_messages_unacked", "Messages received and not settled."),
     "dead": ("qworker_messages_dead", "Dead letters."),
-    "oldest_s": ("qworker_oldest_ready_age_seconds", "Age of the oldest ready message."),
+    "oldest_s": (
+        "qworker_oldest_ready_age_seconds",
+        "How long the oldest ready message has been ready; its delays do not count.",
+    ),
     "late_s": ("qworker_reap_lateness_seconds", "How long the next thing to reap has been due."),
+}
+#: The same of the journal, only of queues that have one.
+_JOURNAL: Final = {
+    "journal_entries": ("qworker_journal_entries", "Entries of the journal."),
+    "journal_bytes": ("qworker_journal_bytes", "Size of the journal, about."),
+    "journal_shed": (
+        "qworker_journal_shed",
+        "1 while the journal is not written because the server is nearly full.",
+    ),
+    "journal_unread": (
+        "qworker_journal_unread_ratio",
+        "What the slowest reader has not read, as a part of the journal's cap: from 1 on it misses entries.",
+    ),
 }
 _REASON: Final = "dead:"
 
@@ -74,7 +93,10 @@ class _Figures:
 
     gauges: dict[str, float] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(
+        # All from 0 on, so that the first death of a reason shows as an increase.
+        default_factory=lambda: Counter(dict.fromkeys(DEATH_REASONS, 0))
+    )
     paused_in: bool = False
     paused_out: bool = False
 
@@ -88,17 +110,33 @@ class _Figures:
             ("dead", seen.dead),
         ):
             self.gauges[name] = self.gauges.get(name, 0.0) + number
-        for name, seconds in (("oldest_s", seen.oldest_age_s), ("late_s", late_s)):
-            self.gauges[name] = max(self.gauges.get(name, 0.0), seconds)
+        self._most("oldest_s", seen.oldest_age_s)
+        self._most("late_s", late_s)
         for name, number in seen.stats.items():
             if name in _COUNTERS:
                 self.counters[name] += max(0, number)
         reasons = sorted(name for name in seen.stats if name.startswith(_REASON))
         for at, name in enumerate(reasons):
-            reason = name.removeprefix(_REASON) if at < _MOST_REASONS else "other"
+            reason = name.removeprefix(_REASON)
+            if at >= _MOST_REASONS and reason not in DEATH_REASONS:
+                reason = "other"
             self.reasons[reason] += max(0, seen.stats[name])
+        if seen.journal != "off" or seen.journal_entries:
+            for name, number in (
+                ("journal_entries", seen.journal_entries),
+                ("journal_bytes", seen.journal_bytes),
+            ):
+                self.gauges[name] = self.gauges.get(name, 0.0) + number
+            self._most("journal_shed", seen.journal_shed)
         self.paused_in = self.paused_in or seen.paused in ("in", "all")
         self.paused_out = self.paused_out or seen.paused in ("out", "all")
+
+    def add_unread(self, ratio: float) -> None:
+        """Note what the slowest reader of a queue's journal has not read."""
+        self._most("journal_unread", ratio)
+
+    def _most(self, name: str, number: float) -> None:
+        self.gauges[name] = max(self.gauges.get(name, 0.0), number)
 
 
 class QueueCollector(Collector):
@@ -163,8 +201,31 @@ class QueueCollector(Collector):
                 continue
             # The first of them by name have labels: the same ones at every scrape and in every process.
             label = keys.queue if len(figures) < self._max_queues else OTHER
-            figures.setdefault(label, _Figures()).add(seen)
+            of_queue = figures.setdefault(label, _Figures())
+            of_queue.add(seen)
+            if (
+                "journal_entries" in of_queue.gauges
+                and (ratio := self._unread_ratio(keys, seen)) is not None
+            ):
+                of_queue.add_unread(ratio)
         return figures
+
+    def _unread_ratio(self, keys: QueueKeys, seen: Inspection) -> float | None:
+        """What the slowest reader has not read, as a part of the cap; None without readers."""
+        plan, result = lags(keys), None
+        try:
+            while True:
+                result = self._client.execute(plan.send(result), give_up_s=_GIVE_UP_S)
+        except StopIteration as end:
+            found = end.value
+        except ServerError as error:
+            if type(error) is not ServerError:
+                raise
+            self._unread(keys.queue, error)
+            return None
+        cap = seen.meta.get("journal_cap", "")
+        most = int(cap) if cap.isdecimal() and int(cap) else QueueAttributes().journal_cap
+        return max((each.unread_bytes / most for each in found), default=None)
 
     def _unread(self, queue: str, error: Exception) -> None:
         if (held := self._seldom.more(queue)) is not None:
@@ -176,6 +237,12 @@ def _families(figures: dict[str, _Figures]) -> Iterator[Metric]:
         gauge = GaugeMetricFamily(name, words, labels=["queue"])
         for queue, of_queue in figures.items():
             gauge.add_metric([queue], of_queue.gauges[key])
+        yield gauge
+    for key, (name, words) in _JOURNAL.items():
+        gauge = GaugeMetricFamily(name, words, labels=["queue"])
+        for queue, of_queue in figures.items():
+            if key in of_queue.gauges:
+                gauge.add_metric([queue], of_queue.gauges[key])
         yield gauge
     paused = GaugeMetricFamily(
         "qworker_queue_paused",
@@ -231,8 +298,12 @@ class ReaperMetrics:
         self._server: GaugeMetric | None = None
         export_version(registry)
 
-    def passed(self, tick: Tick | None) -> None:
-        """Count a pass; None is one that failed."""
+    def passed(self, tick: Tick | None, scheduled: Iterable[tuple[str, str]] = ()) -> None:
+        """Count a pass; None is one that failed. `scheduled`: queue and task of each schedule that may fire."""
+        for queue, task in scheduled:
+            self._fired.labels(
+                queue, task
+            )  # counts from 0 before it fires, so that its first time shows
         if tick is None:
             self._errors.inc()
             return

@@ -14,7 +14,7 @@ import structlog
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.tick import Tick
 from qworker.errors import QworkerError
-from qworker.logs import Seldom
+from qworker.telemetry.logs import Seldom
 
 __all__ = ["ReaperLoop", "pause_after"]
 

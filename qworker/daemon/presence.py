@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from qworker.commands.command import Command
+from qworker.client.commands.command import Command
 from qworker.daemon.registry import Execute
 from qworker.errors import OutOfMemoryError
-from qworker.keys import reapers_key
+from qworker.wire.keys import reapers_key
 
 __all__ = ["FORGOTTEN_MS", "Presence", "reaper_name"]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qworker.commands.upkeep import prune, trim
+from qworker.client.commands.upkeep import prune, recount, trim
 from qworker.daemon.registry import Execute
 from qworker.daemon.tick import Tally
-from qworker.keys import QueueKeys
+from qworker.wire.keys import QueueKeys
 
 __all__ = ["ROUND_S", "Pruning"]
 
@@ -24,7 +24,9 @@ _TRIMMED: Final = 100
 
 
 class Pruning:
-    """Forgets idle lanes, expired unique keys and tombstones, and trims priority levels that a sweep does not see."""
+    """Forgets idle lanes, expired unique keys and tombstones, trims priority levels that a sweep does not see, and
+    keeps the count of stored messages within its bounds.
+    """
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Pruning:
     def _begin(self, keys: QueueKeys, tally: Tally, now_ms: int | None) -> Iterator[None]:
         yield from self._prune(keys, _Place(), tally, now_ms)
         tally.trimmed += self._execute(trim(keys, _TRIMMED, now_ms=now_ms)).expired
+        self._execute(recount(keys, now_ms=now_ms))
 
     def _prune(
         self, keys: QueueKeys, place: _Place, tally: Tally, now_ms: int | None

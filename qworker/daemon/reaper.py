@@ -15,14 +15,15 @@ from typing import Final, TypeVar
 
 import structlog
 
-from qworker.client import Client
-from qworker.commands.command import Command
-from qworker.commands.receiving import extend
-from qworker.commands.upkeep import Look, Reaped, promote, reap, sweep, trim
+from qworker.client.commands.command import Command
+from qworker.client.commands.receiving import extend
+from qworker.client.commands.upkeep import Look, Reaped, promote, reap, sweep, trim
+from qworker.client.sync import Client
 from qworker.daemon.presence import Presence, reaper_name
 from qworker.daemon.pruning import Pruning
 from qworker.daemon.registry import Registry
 from qworker.daemon.scheduler import Scheduler
+from qworker.daemon.shedding import Shedding
 from qworker.daemon.tick import Tally, Tick
 from qworker.errors import (
     AccessDeniedError,
@@ -33,8 +34,8 @@ from qworker.errors import (
     RefusedError,
     ServerError,
 )
-from qworker.keys import QueueKeys
-from qworker.logs import Seldom
+from qworker.telemetry.logs import Seldom
+from qworker.wire.keys import QueueKeys
 
 __all__ = ["MAX_TICK_MS", "Reaper"]
 
@@ -90,6 +91,7 @@ class Reaper:
         self.presence = Presence(self._execute, namespace, name or reaper_name(), clock=clock)
         self.scheduler = Scheduler(self._execute, client.ids, clock=clock)
         self._pruning = Pruning(self._execute, clock=clock)
+        self._shedding = Shedding(self._execute, clock=clock)
         self._seldom = Seldom(clock=clock)
         self._stopped = False
         #: The queue that comes first: where the last pass ran out of time.
@@ -112,6 +114,7 @@ class Reaper:
         deadline = started + tally.looking_s + self._budget_s
         if not queues:
             tally.now_ms = now_ms or self._execute(Command(None, (), ("TIME",), _server_ms))
+        self._shedding.look(queues)
         self.scheduler.fire(queues, tally, deadline, now_ms)
         self._serve(duties, tally, deadline)
         self._each_alone(self._pruning.slice(self.registry.queues, tally, now_ms), tally)

@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
-from qworker.commands.command import Command
+from qworker.client.commands.command import Command
 from qworker.errors import AccessDeniedError, InvalidNameError, OutOfMemoryError
-from qworker.keys import QueueKeys, queues_key
-from qworker.names import check_queue
+from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.names import check_queue
 
 __all__ = ["Execute", "Registry"]
 

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from qworker.app.schedule import Schedule, parse_schedule
-from qworker.commands.scheduling import fire, skip
+from qworker.client.commands.scheduling import fire, skip
 from qworker.daemon.registry import Execute
 from qworker.daemon.schedules import StoredSchedule, find_scheduled, read_schedules
 from qworker.daemon.tick import Tally
@@ -26,9 +26,9 @@ from qworker.errors import (
     RefusedError,
     ServerError,
 )
-from qworker.ids import IdSource
-from qworker.keys import QueueKeys
-from qworker.logs import Seldom
+from qworker.telemetry.logs import Seldom
+from qworker.wire.ids import IdSource
+from qworker.wire.keys import QueueKeys
 
 __all__ = ["MOST_MISSED", "ON_TIME_MS", "Scheduler", "due_slots"]
 
@@ -122,6 +122,11 @@ class Scheduler:
         """The schedules to look at now, the longest due first."""
         due = [entry for entry in self._entries.values() if entry.due_ms <= now_ms]
         return sorted(due, key=lambda entry: entry.due_ms)
+
+    @property
+    def tasks(self) -> set[tuple[str, str]]:
+        """The queue and the task of each schedule that is known."""
+        return {(entry.keys.queue, entry.stored.task) for entry in self._entries.values()}
 
     def forget(self) -> None:
         """Look at once which schedules there are, at the next pass."""

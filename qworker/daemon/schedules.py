@@ -14,13 +14,13 @@ import msgspec
 import structlog
 
 from qworker.app.schedule import Schedule, parse_schedule
-from qworker.client import Client
-from qworker.commands.command import Command
+from qworker.client.commands.command import Command
+from qworker.client.sync import Client
 from qworker.daemon.registry import Execute
-from qworker.envelope import tail
 from qworker.errors import AccessDeniedError, InvalidOptionError, ServerError
-from qworker.keys import QueueKeys, queues_key
-from qworker.names import check_queue, check_schedule
+from qworker.wire.envelope import tail
+from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.names import check_queue, check_schedule
 
 __all__ = [
     "ListedSchedule",

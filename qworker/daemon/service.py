@@ -17,19 +17,20 @@ from typing import Final
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from qworker.client import Client
-from qworker.commands.upkeep import sweep
-from qworker.config import DaemonOptions
-from qworker.connection import ConnectionFactory
+from qworker.client.commands.upkeep import inspect, sweep
+from qworker.client.options import QueueAttributes
+from qworker.client.sync import Client
 from qworker.daemon.durability import Durability, Grade, inspect_server
-from qworker.daemon.gauges import QueueCollector, ReaperMetrics
-from qworker.daemon.http import MetricsListener
+from qworker.daemon.gauges import MAX_QUEUES, QueueCollector, ReaperMetrics
 from qworker.daemon.loop import ReaperLoop
 from qworker.daemon.notify import Notifier
+from qworker.daemon.options import DaemonOptions, check_tick
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.tick import Tick
-from qworker.errors import QworkerError
-from qworker.url import ServerURL
+from qworker.errors import InvalidOptionError, QworkerError
+from qworker.store.connection import ConnectionFactory
+from qworker.store.url import ServerURL
+from qworker.telemetry.http import MetricsListener
 
 __all__ = ["EXIT_NOT_DURABLE", "Daemon", "EmbeddedReaper"]
 
@@ -43,7 +44,8 @@ _DEAD_AFTER_S: Final = 15.0
 _INSPECT_EVERY_S: Final = 600.0
 #: Seconds that a thread gets to end its script.
 _STOP_S: Final = 0.8
-_READY_WITHIN_S: Final = 1.0
+#: Seconds for which the server may be silent before it does not serve; asked twice.
+_READY_WITHIN_S: Final = 0.5
 
 
 class EmbeddedReaper:
@@ -73,9 +75,19 @@ class EmbeddedReaper:
         #: What was seen of the server at the last look.
         self.durability: Durability | None = None
         self._client = client
+        # Of its own: whoever asks whether we are ready waits for less than a pass may.
+        self._probe = Client(
+            ConnectionFactory(
+                client.factory.url,
+                connect_timeout_s=_READY_WITHIN_S,
+                reply_timeout_s=_READY_WITHIN_S,
+                name="qworker-ready",
+            )
+        )
         self._mode = durability
         self._on_pass = on_pass
         self._inspect_at = 0.0
+        self._warn_at = 0.0
         self._loop = ReaperLoop(
             self.reaper,
             before=None if durability == "off" else self._inspect,
@@ -89,10 +101,15 @@ class EmbeddedReaper:
         """Start the thread; returns at once, whether or not the server answers."""
         self._thread.start()
 
-    def stop(self, within_s: float = _STOP_S) -> bool:
-        """Stop after the running script. Returns False if that took too long: the thread ends with the process."""
+    def stop_soon(self) -> None:
+        """Let the running script be the last one, and do not wait for it. From any thread, but no signal handler."""
         self._stopped = True
         self._loop.stop()
+
+    def stop(self, within_s: float = _STOP_S) -> bool:
+        """Stop after the running script. Returns False if that took too long: the thread ends with the process."""
+        self.stop_soon()
+        self._probe.close()
         if self._thread.is_alive():
             self._thread.join(within_s)
         if self._thread.is_alive():
@@ -115,9 +132,9 @@ class EmbeddedReaper:
         return None
 
     def ready(self) -> str | None:
-        """Return None where the server runs scripts (PING succeeds where they do not), or what is wrong."""
+        """Return None where the server runs scripts (PING succeeds where they do not), or what is wrong, in 1.5 s."""
         try:
-            self._client.execute(sweep([], self.reaper.tick_ms), give_up_s=_READY_WITHIN_S)
+            self._probe.execute(sweep([], self.reaper.tick_ms), give_up_s=_READY_WITHIN_S)
         except QworkerError as error:
             return f"the server does not run scripts: {error}"
         return None
@@ -130,14 +147,34 @@ class EmbeddedReaper:
 
     def _passed(self, tick: Tick | None) -> None:
         self._passing = tick is not None
-        self.metrics.passed(tick)
+        self.metrics.passed(tick, self.reaper.scheduler.tasks)
         if tick is not None and self._mode != "off" and time.monotonic() >= self._inspect_at:
             try:
                 self._inspect()
             except QworkerError as error:
                 _log.info("durability_unread", problem=str(error))
+        if tick is not None and time.monotonic() >= self._warn_at:
+            self._warn_at = time.monotonic() + _INSPECT_EVERY_S
+            self._warn_of_tick()
         if self._on_pass is not None and not self._stopped:
             self._on_pass(tick)
+
+    def _warn_of_tick(self) -> None:
+        """Warn of queues whose messages come back late: a tick beyond the default is long beside their visibility."""
+        if self.reaper.tick_ms <= DaemonOptions().tick_ms:
+            return
+        try:
+            for keys in self.reaper.registry.queues[:MAX_QUEUES]:
+                meta = self._client.execute(inspect(keys), give_up_s=_READY_WITHIN_S).meta
+                self._check_tick(keys.queue, QueueAttributes.of_meta(meta))
+        except QworkerError as error:
+            _log.info("attributes_unread", problem=str(error))
+
+    def _check_tick(self, queue: str, attributes: QueueAttributes) -> None:
+        try:
+            check_tick(self.reaper.tick_ms, attributes.visibility_ms, queue)
+        except InvalidOptionError as error:
+            _log.warning("tick_too_long", queue=queue, problem=str(error))
 
     def _inspect(self) -> None:
         before, seen = self.durability, inspect_server(self._client)

@@ -51,7 +51,7 @@ def index_file(path: str, module: str) -> None:
     """Parse a file and send its classes, functions and imports on."""
     message_id = _message_id()
     key = f"summary-{secrets.token_hex(8)}"
-    total.send(summarize(path, module, key))  # type: ignore[arg-type]  # one item of the batch
+    total.send(summarize(path, module, key))
     _results().note(sent=[key], handled=[(message_id, "index_file", path)])
 
 

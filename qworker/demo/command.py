@@ -8,19 +8,25 @@ import signal
 from typing import TYPE_CHECKING, Final
 
 from qworker.demo.app import NAMESPACE, check_file
+from qworker.demo.history import check_history, make_history
 from qworker.demo.run import Demo
-from qworker.demo.sources import find_sources
+from qworker.demo.sources import MOST_FILES, find_sources
 from qworker.demo.view import choose_view
-from qworker.logs import configure_logs
-from qworker.store import PrivateStore
+from qworker.store.embedded import PrivateStore
+from qworker.telemetry.logs import configure_logs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from qworker.demo.history import History
     from qworker.demo.outcome import Outcome
     from qworker.demo.view import View
 
 __all__ = ["INTERRUPTED", "run_demo"]
 
 INTERRUPTED: Final = 130
+#: Files of an environment at most where Spark takes its time as well.
+_MOST_JOURNALLED: Final = 2000
 
 
 def run_demo(
@@ -29,32 +35,46 @@ def run_demo(
     json: bool = False,
     procs: int | None = None,
     keep: bool = False,
+    history: Path | None = None,
 ) -> int:
     """Index the Python source code below `path`, or the standard library's, and print the account.
 
     `json`: the last line of stdout is one JSON object, and what people read goes to stderr. `procs`: worker processes,
-    None one per core (2 to 8). `keep`: let the store run until Ctrl-C, to look into it. Returns the exit code: 0, 1
-    where a message is lost or the run stalled, 130 after Ctrl-C. Raises `InvalidOptionError` for a wrong path, and
-    `StoreError` where no server is found.
+    None one per core (2 to 8). `keep`: let the store run until Ctrl-C, to look into it. `history`: journal the run, and
+    archive, report on and audit it with Spark, in this directory. Returns the exit code: 0, 1 where a message is lost
+    or the run stalled, 130 after Ctrl-C. Raises `InvalidOptionError` for a wrong path, `StoreError` where no server is
+    found, `SparkMissingError` and `JavaMissingError`.
     """
-    sources = find_sources(path)
+    sources = find_sources(path, most=MOST_FILES if history is None else _MOST_JOURNALLED)
+    if history is not None:
+        check_history(history)
     view = choose_view(stderr=json)
     configure_logs("auto", "error")
     try:
         with (
             PrivateStore() as store,
-            Demo(store, sources, view, procs=procs or _default_procs()) as demo,
+            Demo(
+                store,
+                sources,
+                view,
+                procs=procs or _default_procs(),
+                journalled=history is not None,
+            ) as demo,
         ):
             demo.send()
             demo.work()
             outcome = demo.outcome()
             view.end(outcome)
+            past = None
+            if history is not None and not outcome.stopped:
+                past = make_history(store.url, history, view)
             _conclude(view, outcome, store, keep=keep)
             if json:
-                _print_json(outcome)
+                _print_json(outcome, past)
             if keep and not demo.interrupted:
                 _wait()
-            return INTERRUPTED if demo.interrupted else outcome.exit_code
+            code = outcome.exit_code or (past.exit_code if past is not None else 0)
+            return INTERRUPTED if demo.interrupted else code
     except KeyboardInterrupt:
         view.say(
             "interrupted: the workers and the store are stopped, nothing is left running", "bad"
@@ -62,9 +82,12 @@ def run_demo(
         return INTERRUPTED
 
 
-def _print_json(outcome: Outcome) -> None:
-    """Print the outcome as one line of JSON."""
-    print(json.dumps(outcome.document()), flush=True)  # noqa: T201
+def _print_json(outcome: Outcome, past: History | None) -> None:
+    """Print the outcome as one line of JSON; with a history that one's numbers, and those of the demo in `demo`."""
+    document = outcome.document()
+    if past is not None:
+        document = {**past.document(), "demo": document}
+    print(json.dumps(document), flush=True)  # noqa: T201
 
 
 def _conclude(view: View, outcome: Outcome, store: PrivateStore, *, keep: bool) -> None:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
-from qworker.commands import upkeep
-from qworker.config import LogOptions, RunOptions
-from qworker.connection import ConnectionFactory
+from qworker.client.commands import upkeep
+from qworker.consumer.options import RunOptions
 from qworker.consumer.supervisor import Supervisor
 from qworker.daemon.service import EmbeddedReaper
 from qworker.demo.account import Account, settle_account
@@ -28,14 +27,16 @@ from qworker.demo.progress import Snapshot, take_snapshot
 from qworker.demo.results import Results
 from qworker.demo.sabotage import Kill, kill_worker
 from qworker.demo.stored import dead_keys, waiting_keys
+from qworker.store.connection import ConnectionFactory
+from qworker.telemetry.options import LogOptions
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from qworker.client import Client
+    from qworker.client.sync import Client
     from qworker.demo.sources import Sources
     from qworker.demo.view import View
-    from qworker.store import PrivateStore
+    from qworker.store.embedded import PrivateStore
 
 __all__ = ["Demo"]
 
@@ -50,7 +51,16 @@ _TICK_MS: Final = 200
 class Demo:
     """One run on a store that is there already. A context: leaving it closes connections and results."""
 
-    def __init__(self, store: PrivateStore, sources: Sources, view: View, *, procs: int) -> None:
+    def __init__(
+        self,
+        store: PrivateStore,
+        sources: Sources,
+        view: View,
+        *,
+        procs: int,
+        journalled: bool = False,
+    ) -> None:
+        """Take what it needs. `journalled`: the queues keep a journal of every event."""
         self._store = store
         self._sources = sources
         self._view = view
@@ -60,6 +70,9 @@ class Demo:
         self._results_path = store.directory / "results.sqlite"
         self._results = Results.create(self._results_path)
         self._procs = procs
+        if journalled:
+            for name in QUEUES:
+                self._client.execute(upkeep.configure(app.queue(name).keys, {"journal": "all"}))
         self._begun = time.monotonic()
         self._ended: float | None = None
         self._last: Snapshot | None = None

@@ -8,14 +8,14 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qworker.commands.command import Command
+from qworker.client.commands.command import Command
 from qworker.consumer.board import LeaseView, Mark
 from qworker.demo.app import NAMESPACE
 from qworker.demo.stored import keys_of_items
-from qworker.keys import QueueKeys
+from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from qworker.client import Client
+    from qworker.client.sync import Client
     from qworker.consumer.process import ChildProcess
     from qworker.consumer.supervisor import Supervisor
 

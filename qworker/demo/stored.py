@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.commands.command import Command
+from qworker.client.commands.command import Command
 from qworker.demo.account import DeadKey
 from qworker.demo.app import QUEUES, app, key_of
-from qworker.envelope import Envelope
+from qworker.wire.envelope import Envelope
 
 if TYPE_CHECKING:
-    from qworker.keys import QueueKeys
+    from qworker.wire.keys import QueueKeys
 
 __all__ = ["dead_keys", "keys_of_items", "waiting_keys"]
 

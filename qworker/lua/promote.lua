@@ -4,13 +4,14 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    limit            messages, 1-5000; a call also ends after 1 MiB
 -- Returns {'OK', now ms, moved, ended (expired or cancelled), next due ms or '' where nothing is delayed,
---   lateness ms of the first one}, or {'BROKEN', key, type} {'ARG', name}
+--   lateness ms of the first one, degraded}, or {'BROKEN', key, type} {'ARG', name}
 -- O(k log d): k moved of d delayed.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
 --- include lib/keys.lua
 --- include lib/envelope.lua
+--- include lib/journal.lua
 --- include lib/ends.lua
 
 local MAX_BYTES, READ_CHUNK = 1048576, 32
@@ -22,6 +23,7 @@ if refused then return refused end
 local now, limit = clock(ARGV[1], meta), whole(ARGV[2], 1, 5000)
 if not now or not limit then return { 'ARG', 'limit' } end
 
+open_journal(attributes.journal, now)
 local amounts, to = { promoted = 0, stored = 0 }, places({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
 local tombstones = redis.call('EXISTS', cancelled) == 1
 local seen, ended, bytes, lateness_ms, used = 0, 0, 0, 0, {}
@@ -36,8 +38,9 @@ while due_left and seen < limit and bytes < MAX_BYTES do
       break
     end
     if seen == 0 then lateness_ms = now - due_ms end
-    local ending = kind(item) == 'own' and over(item, now, tombstones)
+    local ending = kind(item) == 'own' and over(header(item), now, tombstones)
     if ending then
+      record(ending, item)
       free_unique_of(item)
       amounts[ending] = (amounts[ending] or 0) + 1
       amounts.stored = amounts.stored - 1
@@ -46,6 +49,7 @@ while due_left and seen < limit and bytes < MAX_BYTES do
       local number = kind(item) == 'own' and level(item) or 0
       used[number] = true
       put(to, to.tails, number, item)
+      if book.all then record('promoted', item) end
     end
     bytes = bytes + #item
     seen = seen + 1
@@ -60,7 +64,8 @@ if levels ~= before then redis.call('HSET', meta, 'levels', levels) end
 local moved = write_places(to)
 if seen > 0 then redis.call('ZREMRANGEBYRANK', delayed, 0, seen - 1) end
 amounts.promoted = moved
-count(stats, amounts)
+local degraded = math.max(count(stats, amounts), write_journal(''))
 if moved > 0 and not attributes.paused_out then ring(wake, moved) end
 local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
-return { 'OK', text(now), moved, ended, next_due and text(tonumber(next_due)) or '', text(lateness_ms) }
+return { 'OK', text(now), moved, ended, next_due and text(tonumber(next_due)) or '', text(lateness_ms),
+  degraded }

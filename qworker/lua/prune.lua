@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- prune.lua: forget idle lanes, expired unique keys and expired tombstones, a slice at a time.
--- KEYS[1]    producers HASH   lane → last sequence number and ms
+-- KEYS[1]    producers HASH   lane → last sequence number and ms, …
 -- KEYS[2]    unique HASH      unique key → message id and expiry ms
 -- KEYS[3]    cancelled ZSET   message id → expiry ms
 -- KEYS[4]    meta HASH
@@ -28,7 +28,7 @@ if forgotten > 0 then redis.call('ZREMRANGEBYRANK', cancelled, 0, forgotten - 1)
 local function slice(key, cursor, limit_ms)
   local page = redis.call('HSCAN', key, cursor, 'COUNT', 250)
   for i = 1, #page[2], 2 do
-    local at_ms = tonumber(string.match(page[2][i + 1], ' (%d+)$'))
+    local at_ms = tonumber(string.match(page[2][i + 1], '^%S+ (%d+)'))
     if not at_ms or at_ms <= limit_ms then
       forgotten = forgotten + redis.call('HDEL', key, page[2][i])
     end

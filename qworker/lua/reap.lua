@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
--- reap.lua: take back the messages of leases whose visibility deadline is over.
+-- reap.lua: take back the messages of leases whose visibility deadline is over; not while input is paused strictly.
 -- KEYS       see lib/keys.lua; leases: candidates that the caller read before
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    tick ms          how often the caller comes by, 1-60000
 -- Returns {'OK', now ms, leases reaped, messages, dead, suspects, set aside, lateness ms of the latest lease,
---   left (candidates still overdue, because the call ended after 1 MiB)}, or {'BROKEN', key, type} {'ARG', name}
+--   left (candidates still overdue, because the call ended after 1 MiB), degraded}, or {'BROKEN', key, type} {'ARG', name}
 -- O(m): m messages of the leases.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
 --- include lib/keys.lua
 --- include lib/envelope.lua
+--- include lib/journal.lua
 --- include lib/ends.lua
 --- include lib/lease.lua
 --- include lib/visit.lua
@@ -24,35 +25,19 @@ if refused then return refused end
 local now, tick_ms = clock(ARGV[1], meta), whole(ARGV[2], 1, 60000)
 if not now or not tick_ms then return { 'ARG', 'tick_ms' } end
 
+open_journal(attributes.journal, now)
 local overdue_ms = visit(stats, now, tick_ms)
 local amounts, reaped, messages, aside, lateness_ms, bytes, left = { dead = 0 }, 0, 0, 0, 0, 0, 0
 local suspects, rung, tombstones = 0, 0, redis.call('EXISTS', cancelled) == 1
-
--- Decide where each message of a lease goes. Only string work and writes of destinations.
-local function take_back(id, entries, to)
-  for _, entry in ipairs(entries) do
-    local item, index = entry[2], entry[3]
-    local message = delivered(item, id, index, now)
-    local ended = message and kind(item) == 'own' and over(item, now, tombstones)
-    if not message then
-      bury(item, 'foreign', '', '', now, amounts)
-      amounts.stored = (amounts.stored or 0) - 1
-    elseif ended then
-      free_unique_of(item)
-      amounts[ended] = (amounts[ended] or 0) + 1
-      amounts.stored = (amounts.stored or 0) - 1
-    else
-      blame(message, index == '0', attributes.max_receives, to, now, amounts)
-    end
-    bytes = bytes + #item
-  end
-end
 
 for i = FIRST_LEASE, #KEYS do
   local key, id = KEYS[i], lease_id(KEYS[i])
   local deadline = id and tonumber(redis.call('ZSCORE', unacked, id))
   if deadline and deadline <= overdue_ms then
-    if bytes >= MAX_BYTES then
+    if attributes.strictly_in then
+      -- Nothing enters the queue, not even what was lost: its timer begins anew.
+      redis.call('ZADD', unacked, text(now + attributes.visibility_ms), id)
+    elseif bytes >= MAX_BYTES then
       left = left + 1
     else
       local found = redis.call('TYPE', key).ok
@@ -62,7 +47,12 @@ for i = FIRST_LEASE, #KEYS do
         aside = aside + 1
       else
         local entries, to = read_lease(key), places(attributes.levels)
-        take_back(id, entries, to)
+        local received_ms = received_at(id, deadline, attributes.visibility_ms)
+        for _, entry in ipairs(entries) do
+          take_back(entry[2], { lease = id, index = entry[3], received_ms = received_ms }, attributes.max_receives,
+            tombstones, to, now, amounts)
+          bytes = bytes + #entry[2]
+        end
         rung = rung + write_places(to)
         redis.call('DEL', key)
         redis.call('ZREM', unacked, id)
@@ -76,6 +66,6 @@ amounts.unacked = -messages
 amounts.timeouts = messages
 amounts.set_aside = aside
 local dead_now = amounts.dead
-count(stats, amounts)
+local degraded = math.max(count(stats, amounts), write_journal(''))
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end
-return { 'OK', text(now), reaped, messages, dead_now, suspects, aside, text(lateness_ms), left }
+return { 'OK', text(now), reaped, messages, dead_now, suspects, aside, text(lateness_ms), left, degraded }

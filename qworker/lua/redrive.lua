@@ -3,7 +3,7 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]…   entry ids        of the dead letters, 1-100
--- Returns {'OK', now ms, 1 per entry redriven, 0 where it is not there, -1 where it is foreign: nothing that a
+-- Returns {'OK', now ms, degraded, 1 per entry redriven, 0 where it is not there, -1 where it is foreign: nothing that a
 --   consumer could take}, or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k entries.
 --- include lib/clock.lua
@@ -11,36 +11,30 @@
 --- include lib/counters.lua
 --- include lib/keys.lua
 --- include lib/envelope.lua
+--- include lib/journal.lua
 --- include lib/ends.lua
+--- include lib/letters.lua
 
 local refused = broken({ meta, 'hash' })
 if refused then return refused end
 local attributes = read_attributes()
-refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
+refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 }) or bad_letters()
 if refused then return refused end
 local now = clock(ARGV[1], meta)
-if not now or #ARGV > 101 then return { 'ARG', 'entries' } end
--- Whole ids only: an incomplete one would name a range when read and another entry when deleted.
-for i = 2, #ARGV do
-  if not string.find(ARGV[i], '^%d+%-%d+$') then return { 'ARG', 'entry id' } end
-end
+if not now then return { 'ARG', 'now' } end
 
-local function field(entry, name)
-  for i = 1, #entry, 2 do
-    if entry[i] == name then return entry[i + 1] end
-  end
-  return ''
-end
-
-local to, gone, taken, reply = places(attributes.levels), {}, {}, { 'OK', text(now) }
+open_journal(attributes.journal, now)
+local to, gone, taken, reply = places(attributes.levels), {}, {}, { 'OK', text(now), 0 }
 for i = 2, #ARGV do
-  local entry = not taken[ARGV[i]] and redis.pcall('XRANGE', dead, ARGV[i], ARGV[i])[1]
-  local message = entry and parse(field(entry[2], 'envelope'))
+  local entry = not taken[ARGV[i]] and letter(ARGV[i])
+  local message = entry and parse(letter_field(entry, 'envelope'))
   if message then
     local redrives = tonumber(string.match(message.flags, ' d=(%d+)')) or 0
     message.flags = string.gsub(string.gsub(message.flags, ' d=%d+', ''), ' x=%d+', '')
     message.flags = message.flags .. string.format(' d=%d', redrives + 1)
     message.receives, message.nacks, message.timeouts, message.shared = 0, 0, 0, 0
+    ready_from(message, now)
+    record('redriven', message.item)
     local item = assemble(message)
     put(to, to.tails, level(item), item)
     gone[#gone + 1] = ARGV[i]
@@ -50,6 +44,6 @@ for i = 2, #ARGV do
 end
 local moved = write_places(to)
 if #gone > 0 then redis.call('XDEL', dead, unpack(gone)) end
-count(stats, { redriven = moved, stored = moved })
+reply[3] = math.max(count(stats, { redriven = moved, stored = moved }), write_journal(''))
 if moved > 0 and not attributes.paused_out then ring(wake, moved) end
 return reply

@@ -1,8 +1,9 @@
 #!lua
 -- send.lua: store new messages once, however often the call is repeated.
--- KEYS[1-5]  see lib/push.lua
--- KEYS[6]    producers HASH   lane → last sequence number and ms
+-- KEYS[1-5]  see lib/sender_keys.lua
+-- KEYS[6]    producers HASH   lane → last sequence number, ms, and (message number, id) per message kept out by it
 -- KEYS[7]    unique HASH      unique key → message id and expiry ms
+-- KEYS[8]    journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    lane             '' for a one-shot sender, who may not repeat the call
 -- ARGV[3]    sequence         number of this call on its lane
@@ -11,18 +12,21 @@
 -- ARGV[6]    priority         0-9
 -- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
 -- then       u                then u × (message number 1…n, unique key, held for ms)
+-- then       maxlen           may be left out: of this call, beside the queue's; the lower one counts
 -- Returns {'OK', stored, now ms, degraded, then (message number, id) per message that another one's unique
---   key kept out}, or {'DUPLICATE', 0, now ms, 0, …} where the call had been done before, or a refusal:
+--   key kept out}, or {'DUPLICATE', 0, now ms, 0, … the same pairs} where the call had been done before, or a refusal:
 --   {'GHOST'} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
+--- include lib/sender_keys.lua
+--- include lib/journal.lua
 --- include lib/push.lua
 
 local producers, unique = KEYS[6], KEYS[7]
 local refused = broken({ ready, 'list', delayed, 'zset', wake, 'list', meta, 'hash', stats, 'hash',
-  producers, 'hash', unique, 'hash' })
+  producers, 'hash', unique, 'hash', journal, 'stream' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 local lane, sequence, priority = ARGV[2], whole(ARGV[3], 0, MAX_MS), whole(ARGV[6], 0, 9)
@@ -39,11 +43,24 @@ if not delay_ms or not ttl_ms then return { 'ARG', 'delay or ttl' } end
 local first_key = 8 + 2 * number
 local keyed = whole(ARGV[first_key], 0, number)
 if not keyed then return { 'ARG', 'messages' } end
+if not lower_maxlen(attributes, ARGV[first_key + 1 + 3 * keyed]) then return { 'ARG', 'maxlen' } end
 
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
 
--- Messages kept out by the unique key of another one: {number, id, …}; `known` are those that hold
--- their own key already, because this call is a repetition.
+if lane ~= '' then
+  local found = redis.call('HGET', producers, lane) or ''
+  local last, out = string.match(found, '^(%d+) %d+(.*)$')
+  last = tonumber(last)
+  if last and sequence == last then
+    -- Answered as the first time: the unique keys may be others' by now.
+    local reply = { 'DUPLICATE', 0, text(now), 0 }
+    for each in string.gmatch(out, '%S+') do reply[#reply + 1] = each end
+    return reply
+  end
+  if last and sequence < last then return { 'GHOST' } end
+end
+
+-- Messages kept out by the unique key of another one: {number, id, …}.
 local kept_out, outside, holds = {}, {}, {}
 for i = 0, keyed - 1 do
   local message = whole(ARGV[first_key + 1 + 3 * i], 1, number)
@@ -60,15 +77,10 @@ for i = 0, keyed - 1 do
   end
 end
 
-if lane ~= '' then
-  local last = tonumber(string.match(redis.call('HGET', producers, lane) or '', '^%d+'))
-  if last and sequence == last then return { 'DUPLICATE', 0, text(now), 0, unpack(kept_out) } end
-  if last and sequence < last then return { 'GHOST' } end
-end
 refused = refusal(attributes, number - #kept_out / 2)
 if refused then return refused end
 
-local middle, items = stamp(now, ttl_ms), {}
+local middle, items = stamp(now, ttl_ms, delay_ms), {}
 for message = 1, number do
   local head, tail = ARGV[6 + 2 * message], ARGV[7 + 2 * message]
   if attributes.maxsize > 0 then
@@ -80,6 +92,9 @@ end
 
 push(items, priority, delay_ms, attributes, now)
 for key, hold in pairs(holds) do redis.call('HSET', unique, key, hold.id .. ' ' .. text(hold.until_ms)) end
-if lane ~= '' then redis.call('HSET', producers, lane, text(sequence) .. ' ' .. text(now)) end
-local degraded = count(stats, { sent = #items, stored = #items })
+if lane ~= '' then
+  local known = table.concat({ text(sequence), text(now), unpack(kept_out) }, ' ')
+  redis.call('HSET', producers, lane, known)
+end
+local degraded = math.max(count(stats, { sent = #items, stored = #items }), write_journal(''))
 return { 'OK', #items, text(now), degraded, unpack(kept_out) }

@@ -2,7 +2,8 @@
 -- settle.lua: ack, nack, release, bury or discard received messages, and say which ones counted.
 -- KEYS       see lib/keys.lua; leases: those settled
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]…   outcomes         see lib/settle.lua
+-- ARGV[2]    who              makes the call, for the journal: `<host>:<pid>` or ''
+-- ARGV[3]…   outcomes         see lib/outcomes.lua
 -- Returns {'OK', now ms, degraded, {settled per lease}, {1 or 0 per outcome: uniques, acks, others of each lease}}
 --   or a refusal: {'BROKEN', key, type} {'ARG', name}. A stale outcome changes nothing and is counted.
 -- O(s): s outcomes.
@@ -11,8 +12,10 @@
 --- include lib/counters.lua
 --- include lib/keys.lua
 --- include lib/envelope.lua
+--- include lib/journal.lua
 --- include lib/ends.lua
 --- include lib/lease.lua
+--- include lib/outcomes.lua
 --- include lib/settle.lua
 
 local refused = broken({ meta, 'hash' })
@@ -22,11 +25,12 @@ refused = broken_queue(attributes.levels)
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 if not now then return { 'ARG', 'now' } end
-local leases, problem = read_outcomes(2)
+local leases, problem = read_outcomes(3)
 if not leases then return { 'ARG', problem } end
 
+open_journal(attributes.journal, now)
 local amounts, results = {}, {}
 local settled, rung = settle(leases, attributes, results, now, amounts)
-local degraded = count(stats, amounts)
+local degraded = math.max(count(stats, amounts), write_journal(ARGV[2]))
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end
 return { 'OK', text(now), degraded, settled, results }

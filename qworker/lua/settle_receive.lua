@@ -7,9 +7,10 @@
 -- ARGV[3]    count            0-1000; 0 settles only
 -- ARGV[4]    visibility ms    1-43200000 (12 h), '' for the queue's
 -- ARGV[5]    suspects         0 never · 1 if nothing else is ready · 2 first
--- ARGV[6]…   outcomes         see lib/settle.lua
+-- ARGV[6]    who              makes the call, for the journal: `<host>:<pid>` or ''
+-- ARGV[7]…   outcomes         see lib/outcomes.lua
 -- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
---   {items}, {indices}, suspects waiting}; indices is empty unless resumed (else '0' for one item, '1' … 'n' for several);
+--   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed (else '0' for one item, '1' … 'n' for several);
 --   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 --- include lib/clock.lua
@@ -17,8 +18,10 @@
 --- include lib/counters.lua
 --- include lib/keys.lua
 --- include lib/envelope.lua
+--- include lib/journal.lua
 --- include lib/ends.lua
 --- include lib/lease.lua
+--- include lib/outcomes.lua
 --- include lib/settle.lua
 --- include lib/receive.lua
 
@@ -36,13 +39,14 @@ request.visibility_ms = ARGV[4] == '' and attributes.visibility_ms or whole(ARGV
 if not now or not request.id or not request.count or not request.suspects or not request.visibility_ms then
   return { 'ARG', 'request' }
 end
-local leases, problem = read_outcomes(6)
+local leases, problem = read_outcomes(7)
 if not leases then return { 'ARG', problem } end
 local resumed = ARGV[2] == '1'
 if not resumed and request.count > 0 and redis.call('EXISTS', request.key) == 1 then
   return { 'LEASEUSED', request.id }
 end
 
+open_journal(attributes.journal, now)
 local amounts = {}
 local settled, rung = settle(leases, attributes, nil, now, amounts)
 local items, deadline, left, hint_ms, lone, indices = {}, 0, 0, -2, 0, {}
@@ -53,7 +57,7 @@ elseif request.count > 0 then
   items, deadline, left, hint_ms, lone = receive(request, attributes, attributes.levels, now, amounts)
   waiting = left
 end
-local degraded = count(stats, amounts)
+local degraded = math.max(count(stats, amounts), write_journal(ARGV[6]))
 if waiting > 0 and not attributes.paused_out then ring(wake, waiting) end
 return { 'OK', text(now), text(deadline), left, text(hint_ms), lone, degraded, settled, items, indices,
-  redis.call('LLEN', suspect) }
+  redis.call('LLEN', suspect), book.on and not book.shed and 1 or 0 }

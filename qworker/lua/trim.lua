@@ -3,13 +3,14 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    limit            messages per level, 1-1000; a call also ends after 1 MiB
--- Returns {'OK', now ms, expired, full (1 where a level may have more)} or {'BROKEN', key, type} {'ARG', name}
+-- Returns {'OK', now ms, expired, full (1 where a level may have more), degraded} or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k expired.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
 --- include lib/keys.lua
 --- include lib/envelope.lua
+--- include lib/journal.lua
 --- include lib/ends.lua
 
 local MAX_BYTES, READ_CHUNK = 1048576, 32
@@ -21,6 +22,7 @@ if refused then return refused end
 local now, limit = clock(ARGV[1], meta), whole(ARGV[2], 1, 1000)
 if not now or not limit then return { 'ARG', 'limit' } end
 
+open_journal(attributes.journal, now)
 local expired, full, bytes = 0, 0, 0
 for _, number in ipairs(attributes.levels) do
   local run, going = 0, true
@@ -33,6 +35,7 @@ for _, number in ipairs(attributes.levels) do
         going = false
         break
       end
+      record('expired', item)
       free_unique_of(item)
       run, bytes = run + 1, bytes + #item
     end
@@ -41,5 +44,5 @@ for _, number in ipairs(attributes.levels) do
   if run >= limit or bytes >= MAX_BYTES then full = 1 end
   expired = expired + run
 end
-count(stats, { expired = expired, stored = -expired })
-return { 'OK', text(now), expired, full }
+local degraded = math.max(count(stats, { expired = expired, stored = -expired }), write_journal(''))
+return { 'OK', text(now), expired, full, degraded }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from qworker.connection import ConnectionFactory
+from qworker.store.connection import ConnectionFactory
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker

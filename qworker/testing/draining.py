@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from qworker.app.control import ControlFlow
 from qworker.app.middleware import Middleware
-from qworker.commands import upkeep
+from qworker.client.commands import upkeep
+from qworker.client.message import DeadLetter
 from qworker.consumer.assembly import assemble, slots_for
 from qworker.consumer.board import Board
 from qworker.consumer.manifest import ChildConfig
 from qworker.daemon.reaper import Reaper
 from qworker.durations import format_ms
 from qworker.errors import InvalidOptionError
-from qworker.keys import QueueKeys
-from qworker.message import DeadLetter
 from qworker.testing.passing import age, note_reaper, queues_of
+from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
     from qworker.app.context import Context
-    from qworker.commands.upkeep import Inspection
+    from qworker.client.commands.upkeep import Inspection
     from qworker.consumer.broker import Broker
 
 __all__ = ["Drained", "drain"]

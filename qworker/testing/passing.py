@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.durations import Duration, duration_ms
-from qworker.envelope import Envelope
-from qworker.keys import QueueKeys, queues_key
+from qworker.wire.envelope import Envelope
+from qworker.wire.keys import QueueKeys, queues_key
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["advance", "age", "note_reaper", "queues_of"]
 
-#: Flags of an envelope that hold an instant: expiry, and the first receive.
-_INSTANTS: Final = (b"x=", b"f=")
+#: Flags of an envelope that hold an instant: expiry, the first receive, and when it became ready.
+_INSTANTS: Final = (b"x=", b"f=", b"t=")
 
 
 def advance(app: QWorker, duration: Duration) -> None:

@@ -28,7 +28,7 @@ def qworker_store() -> Iterator[str]:
 
     With pytest-xdist each worker process has one. Skips nothing: without a server to run, the test fails and says so.
     """
-    from qworker.store import PrivateStore
+    from qworker.store.embedded import PrivateStore
 
     with PrivateStore() as store:
         yield store.url

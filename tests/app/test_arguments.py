@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from qworker import codec
 from qworker.app.arguments import Signature
+from qworker.app.calls import Calls
 from qworker.errors import ArgumentsError, InvalidBodyError
+from qworker.wire import codec
 
 
 class Colour(enum.Enum):
@@ -51,16 +52,26 @@ def sweep() -> None: ...
 
 
 def received(signature: Signature, *args: object, **kwargs: object) -> object:
-    """What the function is called with after a send of these arguments."""
-    call = codec.decode_call(signature.encode(args, kwargs))
-    return signature.decode(call.args, call.kwargs)
+    """What the function is called with after a send of these arguments, read whole or by the signature alike."""
+    body = signature.encode(args, kwargs)
+    call = codec.decode_call(body)
+    bound, named = signature.decode(call.args, call.kwargs)
+    whole = Calls({signature: "owner"}).read(body)
+    if whole is None:
+        return bound, named
+    owner, every = whole
+    # What was not given is its default: the very object, where Python would put it in.
+    assert (owner, named, every[: len(bound)]) == ("owner", {}, bound)
+    return every, {}
 
 
 def refused(signature: Signature, *args: object, **kwargs: object) -> ArgumentsError:
     """The error on sending, which is also the one on receiving."""
     with pytest.raises(ArgumentsError) as on_send:
         signature.check(args, kwargs)
-    call = codec.decode_call(codec.encode_call(signature.task, args, kwargs))
+    body = codec.encode_call(signature.task, args, kwargs)
+    assert Calls({signature: None}).read(body) is None
+    call = codec.decode_call(body)
     with pytest.raises(ArgumentsError) as on_receive:
         signature.decode(call.args, call.kwargs)
     assert str(on_receive.value) == str(on_send.value)

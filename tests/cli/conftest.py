@@ -23,14 +23,14 @@ import pytest
 from click.testing import CliRunner
 
 from qworker.cli.main import cli
-from qworker.client import Client
-from qworker.codec import encode_call
-from qworker.commands.command import Command
-from qworker.commands.upkeep import configure
-from qworker.connection import ConnectionFactory
-from qworker.keys import QueueKeys, reapers_key, workers_key
-from qworker.options import QueueAttributes
-from qworker.queue import Queue
+from qworker.client.commands.command import Command
+from qworker.client.commands.upkeep import configure
+from qworker.client.options import QueueAttributes
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.codec import encode_call
+from qworker.wire.keys import QueueKeys, reapers_key, workers_key
 
 #: The console script of the environment that runs the tests.
 QWORKER = Path(sys.executable).with_name("qworker")
@@ -217,7 +217,7 @@ def table(lines: Sequence[str]) -> list[dict[str, str]]:
 
 @dataclass
 class Terminal:
-    """A command line on a terminal of its own, 100 columns by 30 lines."""
+    """A command line on a terminal of its own, 100 columns by 30 lines unless the test says otherwise."""
 
     process: subprocess.Popen[bytes]
     descriptor: int
@@ -260,9 +260,9 @@ def terminal(shop: Shop, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     """Start command lines on terminals; what still runs is ended with the test."""
     started: list[Terminal] = []
 
-    def start(*args: str, **env: str) -> Terminal:
+    def start(*args: str, columns: int = 100, **env: str) -> Terminal:
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         variables = {"QWORKER_URL": shop.url, "QWORKER_NAMESPACE": shop.namespace, **env}
         process = subprocess.Popen(
             [str(QWORKER), *args],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from qworker.cli.letters import Filter
+from qworker.client.dead_filter import DeadFilter
 from tests.cli.conftest import table
 
 
@@ -96,9 +98,11 @@ def test_filters_fit_together(run, shop):
     by_message = run("dead", "ls", "emails", "--id", wanted.message.id, "--json").json
     by_entry = run("dead", "ls", "emails", "--id", wanted.entry_id, "--json").json
     old = run("dead", "ls", "emails", "--older-than", "1h", "--json").json
+    new = run("dead", "ls", "emails", "--task", "render_pdf", "--newer-than", "1h", "--json").json
+    by_text = run("dead", "ls", "emails", "--error", "BAN", "--json").json
     none = run("dead", "ls", "emails", "--task", "render_pdf", "--older-than", "1h", "--json").json
 
-    for document in (by_task, by_message, by_entry):
+    for document in (by_task, by_message, by_entry, new, by_text):
         assert [each["error"] for each in document["dead_letters"]] == ["bang"]
     assert old["total"] == 0
     assert none["total"] == 0
@@ -180,7 +184,8 @@ def test_redrive_of_many_goes_page_by_page(run, shop):
 
     assert some.json == {
         "queue": "emails", "matched": 120, "redriven": 120, "foreign": 0, "gone": 0,
-        "dry_run": False,
+        "dry_run": False, "by_error_class": {"": 120}, "by_reason": {"rejected": 120},
+        "by_task": {"send_email": 120},
     }  # fmt: skip
     assert rest.json["redriven"] == 130
     assert shop.queue("emails").inspect().ready == 250
@@ -200,6 +205,50 @@ def test_redrive_leaves_what_no_consumer_can_take(run, shop):
     )
 
 
+def test_redrive_keeps_to_its_rate_and_says_how_long_it_takes(run, shop):
+    """30 at 100/s take a third of a second; the dry run has said so for more."""
+    shop.bury(*(str(number) for number in range(30)))
+
+    dry = run("dead", "redrive", "emails", "--all", "--rate", "20/s", "--dry-run")
+    began = time.monotonic()
+    wet = run("dead", "redrive", "emails", "--all", "--rate", "100/s", "--yes")
+    took_s = time.monotonic() - began
+
+    assert dry.out == "would redrive 30 dead letters of emails, in 1.5s; nothing was changed\n"
+    assert wet.out == "redriven 30 dead letters of emails\n"
+    assert took_s >= 0.3
+
+
+@pytest.mark.parametrize("rate", ["0", "0/s", "fast", "1/y", "-1", "1/d", "nan"])
+def test_a_rate_that_is_none_is_refused(run, shop, rate):
+    """Nothing is redriven at a rate that nobody can keep."""
+    shop.bury("boom")
+
+    ran = run("dead", "redrive", "emails", "--all", "--yes", "--rate", rate)
+
+    assert ran.code == 2
+    assert ran.err.startswith(f"error: --rate: '{rate}' is ")
+    assert shop.queue("emails").inspect().dead == 1
+
+
+def test_an_interrupted_redrive_says_how_far_it_came(shop, terminal):
+    """Ctrl-C: what is done is done, the rest is as it was, and the same command goes on."""
+    shop.bury(*(str(number) for number in range(100)))
+
+    line = ("dead", "redrive", "emails", "--all", "--yes")
+    slow = terminal(*line, "--rate", "20/s")
+    slow.read_until("4/100")
+    slow.write("\x03")
+
+    assert slow.wait() == 130
+    assert "100 were meant; run it again to go on" in slow.seen
+    found = shop.queue("emails").inspect()
+    assert found.ready + found.dead == 100
+    assert terminal(*line).wait() == 0
+    ids = [each.id for each in shop.queue("emails").peek(1000)]
+    assert len(ids) == len(set(ids)) == 100
+
+
 def test_drop_deletes_for_ever(run, shop):
     """What fits is gone, and nothing else."""
     shop.bury("boom")
@@ -208,7 +257,8 @@ def test_drop_deletes_for_ever(run, shop):
     ran = run("dead", "drop", "emails", "--task", "send_email", "--yes", "--json")
 
     assert ran.json == {
-        "queue": "emails", "matched": 1, "dropped": 1, "gone": 0, "dry_run": False,
+        "queue": "emails", "matched": 1, "dropped": 1, "foreign": 0, "gone": 0, "dry_run": False,
+        "by_error_class": {"": 1}, "by_reason": {"rejected": 1}, "by_task": {"send_email": 1},
     }  # fmt: skip
     assert [letter.error for letter in shop.queue("emails").dead()] == ["bang"]
 
@@ -238,7 +288,7 @@ def test_which_letters_must_be_said(run, shop, verb):
 
 def test_an_error_class_fits_with_or_without_its_module():
     """`ConnectionError` is what people read in logs, `redis.exceptions.ConnectionError` what is stored."""
-    from qworker.message import DeadLetter, Stored
+    from qworker.client.message import DeadLetter, Stored
 
     letter = DeadLetter(
         "1-0",
@@ -249,6 +299,6 @@ def test_an_error_class_fits_with_or_without_its_module():
         Stored.of("q", "dead", b""),
     )
 
-    assert Filter(error_class="ConnectionError").fits(letter, 0)
-    assert Filter(error_class="redis.exceptions.ConnectionError").fits(letter, 0)
-    assert not Filter(error_class="Error").fits(letter, 0)
+    assert DeadFilter(error_class="ConnectionError").fits(letter, 0)
+    assert DeadFilter(error_class="redis.exceptions.ConnectionError").fits(letter, 0)
+    assert not DeadFilter(error_class="Error").fits(letter, 0)

@@ -172,14 +172,17 @@ def test_redis_url_is_taken_where_an_app_would_take_it(bare, shop):
         (["queu"], "qworker: 'queu' is no verb; did you mean 'queue'? (see qworker --help)"),
         (["queue", "shwo"], "qworker queue: 'shwo' is no verb; did you mean 'show'?"),
         (["dead", "list"], "did you mean 'ls'?"),
-        (["dead", "xyz"], "'xyz' is no verb; there are ls, show, redrive, drop"),
+        (["dead", "xyz"], "'xyz' is no verb; there are ls, show, edit, redrive, drop"),
         (["queue", "ls", "--jsno"], "no such option '--jsno'. Did you mean '--json'?"),
         (["--ulr", "x", "queue", "ls"], "no such option '--ulr'. Did you mean '--url'?"),
         (["daemon", "--durablity", "warn"], "Did you mean one of: '--durability'"),
         (["run", "--concurency", "3", "m"], "Did you mean '--concurrency'?"),
         (["queue", "show"], "missing argument 'QUEUE'"),
         (["queue", "peek", "a", "--state", "raedy"], "'raedy' is not one of"),
-        (["queue", "peek", "a", "--count", "0"], "0 is not in the range 1<=x<=1000"),
+        (
+            ["queue", "peek", "a", "--count", "0"],
+            "count: 0 is out of range; a number from 1 to 1000",
+        ),
         (["top", "--every", "1ms"], "--every: '1ms' is out of range"),
         (["daemon", "--tick", "abc"], "--tick: 'abc' is not a duration"),
         (["daemon", "--metrics-port", "70000"], "--metrics-port: 70000 is out of range"),
@@ -303,7 +306,7 @@ def test_an_app_that_cannot_be_imported_is_one_line(process):
     """`run` names the module."""
     ran = process("run", "no_such_module", "--metrics-port", "0")
 
-    assert ran.code == 1
+    assert ran.code == 2
     assert "no_such_module" in ran.err.splitlines()[-1]
     assert "Traceback" not in ran.err
 

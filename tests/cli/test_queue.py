@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from qworker.commands.upkeep import inspect
+from qworker.client.commands.upkeep import inspect
 from tests.cli.conftest import table
 
 
@@ -99,8 +99,8 @@ def test_show_marks_defaults_and_counts_everything(run, shop):
 
     assert ran.code == 0
     text = ran.out
-    assert "ready     2, the oldest sent" in text
-    assert "ago (2 of priority 7)" in text
+    assert "ready     2, the oldest for " in text
+    assert "(2 of priority 7)" in text
     assert "unacked   1, in 1 lease, the next deadline in" in text
     assert re.search(r"delayed   1, the next due in (9m59s|10m00s)", text)
     rows = {line.split()[0]: line for line in ran.lines if line.strip()}
@@ -129,6 +129,8 @@ def test_show_as_json_has_everything(run, shop):
         "maxsize_bytes": 262144,
         "maxlen": 0,
         "max_receives": 5,
+        "journal": "off",
+        "journal_cap_bytes": 67108864,
     }
     assert document["attributes_set"] == ["visibility_seconds"]
     assert document["counters"]["sent"] == 3
@@ -279,7 +281,10 @@ def test_pause_of_several_checks_all_names_first(run, shop):
     assert refused.code == 2
     assert "did you mean 'pdf'?" in refused.err
     assert paused.json == {
-        "queues": [{"queue": "emails", "paused": "all"}, {"queue": "pdf", "paused": "all"}]
+        "queues": [
+            {"queue": "emails", "paused": "all", "strict": False},
+            {"queue": "pdf", "paused": "all", "strict": False},
+        ]
     }
 
 

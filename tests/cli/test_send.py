@@ -140,6 +140,17 @@ def test_the_limit_of_the_queue_counts_in_both_directions(run, shop):
     )
 
 
+def test_a_body_without_end_is_refused(process, shop):
+    """What is no file, or a pipe that never ends, is read up to what any queue takes."""
+    device = process("send", "emails", "--file", "/dev/zero")
+
+    assert device.code == 2
+    assert device.err == (
+        "error: body: is larger than 64 MiB; the limit (maxsize) is 262144 bytes\n"
+    )
+    assert shop.dump() == {}
+
+
 def test_the_same_message_many_times(run, shop):
     """--count makes a load."""
     ran = run("send", "emails", "{}", "--count", "1200")
@@ -224,3 +235,56 @@ def test_bad_input_is_named_and_nothing_is_written(run, shop, args, problem):
     assert ran.err.startswith("error: ")
     assert ran.err.count("\n") == 1
     assert shop.dump() == before
+
+
+# -- tasks that are none -----------------------------------------------------------------------
+
+
+def noted(ran):
+    return [line for line in ran.err.splitlines() if "task" in line]
+
+
+def test_a_task_that_no_worker_has_is_noted_with_the_one_that_may_be_meant(run, shop):
+    """Not refused: the worker that has it may be on its way."""
+    shop.send("emails")
+    shop.add_worker("a", tasks=["send_email", "send_letter"])
+    shop.add_worker("b", tasks=["receive"])
+    shop.add_worker("c", queues=["other"], tasks=["send_mail"])
+
+    near = run("send", "emails", "--task", "send_mail")
+    far = run("send", "emails", "--task", "xyz")
+    right = run("send", "emails", "--task", "receive")
+
+    assert noted(near) == [
+        "note: no worker of 'emails' has a task 'send_mail'; did you mean 'send_email'?"
+    ]
+    assert noted(far) == [
+        "note: no worker of 'emails' has a task 'xyz'; they have receive, send_email, send_letter"
+    ]
+    assert (noted(right), near.code, far.code, right.code) == ([], 0, 0, 0)
+
+
+def test_where_nobody_can_say_whether_there_is_a_task_that_is_said(run, shop):
+    """No worker takes from the queue, or one has too many tasks to tell them."""
+    shop.send("emails")
+    shop.add_worker("gone", age_ms=60_000, tasks=["send_email"])
+
+    nobody = run("send", "emails", "--task", "send_mail")
+    shop.add_worker("large", tasks=None)
+    untold = run("send", "emails", "--task", "send_mail")
+
+    assert noted(nobody) == [
+        "note: no worker takes from 'emails' now, so nobody could say whether there is a task 'send_mail'"
+    ]
+    assert noted(untold) == [
+        "note: a worker of 'emails' does not tell its tasks, so nobody could say whether there is a task 'send_mail'"
+    ]
+
+
+def test_no_lines_are_no_messages(run, shop):
+    """Nothing is sent, no queue comes to be, and nothing is said of a body."""
+    ran = run("send", "emails", "-", "--lines", stdin=b"\n\n")
+
+    assert (ran.code, ran.out.startswith("sent 0 messages to emails")) == (0, True)
+    assert ran.err == ""
+    assert shop.dump() == {}

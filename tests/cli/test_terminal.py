@@ -28,6 +28,19 @@ def test_tables_have_colour_on_a_terminal(shop, terminal):
     assert "\x1b[32mok" in screen.seen
 
 
+@pytest.mark.parametrize("columns", [20, 40, 60])
+def test_a_narrow_terminal_cuts_nothing_out_of_a_table(shop, terminal, columns):
+    """Where the columns do not fit, they come as into a pipe: whole, and the terminal breaks the lines."""
+    shop.bury("boom", name="newsletters")
+
+    screen = terminal("queue", "ls", columns=columns)
+
+    assert screen.wait() == 0
+    for text in ("newsletters", "UNACKED", "STATE", "ok"):
+        assert text in screen.seen
+    assert "…" not in screen.seen
+
+
 @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_colour_can_be_switched_off(shop, terminal, setting):
     """As NO_COLOR says (https://no-color.org), and where the terminal knows none."""

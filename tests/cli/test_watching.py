@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qworker.app.schedule import cron
+from qworker.client.options import QueueAttributes
 from qworker.daemon.schedules import NewSchedule, register
 from tests import servers
 from tests.cli.conftest import table
@@ -187,8 +188,41 @@ def test_the_live_screen_fits_the_terminal(run, shop, width, height, problem):
     assert ("no answer from the server since" in output.getvalue()) == bool(problem)
 
 
+@pytest.mark.parametrize(
+    ("width", "shown", "left_out"),
+    [
+        (100, ["OLDEST", "SENT/S", "DONE/S", "FAILED/S"], []),
+        (80, ["OLDEST", "DONE/S", "FAILED/S"], ["SENT/S"]),
+        (60, ["OLDEST"], ["SENT/S", "DONE/S", "FAILED/S"]),
+        (52, [], ["SENT/S", "DONE/S", "FAILED/S", "OLDEST"]),
+    ],
+)
+def test_a_narrow_screen_leaves_out_whole_columns(shop, width, shown, left_out):
+    """The least needed first; what stays is not cut."""
+    import io
+
+    from rich.console import Console
+
+    from qworker.cli.live import compose
+    from qworker.cli.pictures import Picture
+
+    shop.send("greetings", 1234)
+    queues = {"greetings": shop_inspect(shop, "greetings")}
+    output = io.StringIO()
+    screen = Console(file=output, width=width, height=30, color_system=None)
+
+    screen.print(compose(Picture("server", 1000, 1, queues), screen))
+
+    table = output.getvalue().splitlines()[2:]
+    for title in ["QUEUE", "READY", "DELAYED", "UNACKED", "DEAD", "STATE", *shown]:
+        assert title in table[1]
+    assert not any(title in table[1] for title in left_out)
+    assert "1,234" in table[2]
+    assert not any("…" in line for line in table)
+
+
 def shop_inspect(shop, name):
-    from qworker.commands.upkeep import inspect
+    from qworker.client.commands.upkeep import inspect
     from qworker.errors import BrokenQueueError
 
     try:
@@ -252,6 +286,31 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_do(run, shop):
     assert "RENAME or DEL" in checks["queue.odd"]["fix"]
     for each in checks.values():
         assert bool(each["fix"]) == (each["status"] != "ok"), each
+
+
+def test_doctor_looks_at_journals_and_their_readers(run, shop):
+    """Content while all is read; a reader that is behind, that missed entries, and a shed journal are told."""
+    shop.add_worker()
+    shop.add_reaper()
+    queue = shop.queue("emails")
+    queue.configure(QueueAttributes(journal="all", journal_cap="1MiB"))
+    queue.register_reader("archive")
+    assert found(run("doctor", "--json"))["journal"]["status"] == "ok"
+
+    queue.send_all(["x"] * 10_000)
+    unread = found(run("doctor", "--json"))["journal.unread"]
+    assert unread["status"] == "warning"
+    assert "archive of emails " in unread["text"]
+
+    epoch = int(shop.ask("HGET", queue.keys.meta, "journal_epoch"))
+    queue.advance_reader("archive", epoch, 0)
+    shop.ask("XTRIM", queue.keys.journal, "MAXLEN", 3)
+    shop.ask("HSET", queue.keys.meta, "journal_shed", 1)
+    checks = found(run("doctor", "--json"))
+    assert checks["journal.missed"]["status"] == "problem"
+    assert "archive of emails " in checks["journal.missed"]["text"]
+    assert checks["journal.shed"]["status"] == "warning"
+    assert "emails" in checks["journal.shed"]["text"]
 
 
 def test_doctor_takes_a_warning_for_a_problem_only_when_strict(run, shop):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from qworker import QWorker
+from tests import servers
 from tests.consumer.workers import Lab
 
 
@@ -25,3 +26,12 @@ def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
     lab = Lab(store_url, namespace, tmp_path)
     yield lab
     lab.close()
+
+
+@pytest.fixture
+def own_lab(namespace: str, tmp_path: Path) -> Iterator[Lab]:
+    """A lab with a server of its own, `lab.server_pid`, which the test may stop or kill."""
+    with servers.start("valkey") as server:
+        lab = Lab(server.url, namespace, tmp_path, server_pid=server.pid)
+        yield lab
+        lab.close()

@@ -20,19 +20,19 @@ import msgspec
 import redis
 
 from qworker import QWorker
-from qworker.commands import upkeep
+from qworker.client.commands import upkeep
+from qworker.client.queue import Queue
 from qworker.consumer.assembly import assemble, queues_of, slots_for
 from qworker.consumer.board import Board
 from qworker.consumer.broker import Broker
 from qworker.consumer.manifest import ChildConfig
-from qworker.keys import QueueKeys
-from qworker.queue import Queue
-from qworker.url import ServerURL
+from qworker.store.url import ServerURL
+from qworker.wire.keys import QueueKeys
 
 __all__ = ["Child", "config_of", "drain", "history_of", "make_due", "redis_of", "running", "until"]
 
 #: No condition of a test takes longer than this, on any machine.
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,18 @@ def running(app: QWorker, **config: Any) -> Iterator[Child]:
         raise errors[0]
 
 
-def until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
-    """Wait until a condition holds; fail at the deadline."""
+def until(
+    condition: Callable[[], object],
+    deadline_s: float = DEADLINE_S,
+    what: str = "the condition",
+    *,
+    every_s: float = 0.005,
+) -> None:
+    """Wait until a condition holds; fail at the deadline, and name `what` did not come true."""
     end = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.005)
+        assert time.monotonic() < end, f"{what} did not come true within {deadline_s} s"
+        time.sleep(every_s)
 
 
 def make_due(app: QWorker, queue: str = "default") -> None:

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from qworker.consumer import hand, keeper, telling
-from qworker.envelope import Envelope
+from qworker.wire.envelope import Envelope
 
 _FILE = os.open(os.environ["FAULTS_HISTORY"], os.O_APPEND | os.O_CREAT | os.O_WRONLY)
 

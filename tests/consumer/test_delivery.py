@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 
 from qworker import Context, Middleware, QWorker, Release, Retry, current
-from qworker.consumer.board import Mark
+from qworker.consumer.board import Board, Mark
 from tests.consumer.driving import drain, history_of, make_due, redis_of, running, until
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -246,25 +246,27 @@ def test_at_most_once_starts_only_what_was_its_own(app: QWorker) -> None:
     """A message whose ack did not count, because a reaper had its lease by then, is not started."""
     started = []
 
-    @app.task(at_most_once=True)
-    def once(n: int) -> None:
-        started.append(n)
-
-    decode = once.signature.decode
-
+    @dataclass
     class Thief:
         """Takes the third message away while the second one is decoded."""
 
-        def decode(self, args: Any, kwargs: Any) -> Any:
-            call = decode(args, kwargs)
-            if call == ((1,), {}):
+        n: int
+
+        def __post_init__(self) -> None:
+            if self.n == 1 and armed:
                 with redis_of(app) as redis:
                     for key in redis.scan_iter(f"{app.namespace}:*lease:*"):
                         assert redis.hdel(key, "3")
-            return call
 
-    once.send_many(once.call(n) for n in range(3))
-    once.signature = Thief()  # type: ignore[assignment]
+    armed = False
+
+    def once(thief: Thief) -> None:
+        started.append(thief.n)
+
+    once.__annotations__["thief"] = Thief
+    task = app.task(at_most_once=True)(once)
+    task.send_many(task.call(Thief(n)) for n in range(3))
+    armed = True
 
     drain(app, concurrency=3)
 
@@ -304,17 +306,22 @@ def test_what_was_acked_before_its_start_still_runs_when_the_worker_stops(app: Q
 def test_a_message_is_marked_before_it_is_decoded(app: QWorker) -> None:
     """The board says RUNNING while the arguments are decoded: a crash in there has its culprit."""
     marks = []
-    boards = []
+    boards: list[Board] = []
 
+    @dataclass
     class Look:
-        def decode(self, args: object, kwargs: object) -> object:
-            (lease,) = boards[0].held_leases()
-            marks.append(Mark(lease.marks[0]))
-            return (), {}
+        n: int
 
-    task = app.task(name="task")(lambda: None)
-    task.send()
-    task.signature = Look()  # type: ignore[assignment]
+        def __post_init__(self) -> None:
+            for board in boards:
+                (lease,) = board.held_leases()
+                marks.append(Mark(lease.marks[0]))
+
+    def look(argument: Look) -> None: ...
+
+    look.__annotations__["argument"] = Look
+    task = app.task(look)
+    task.send(Look(1))
     app.queue("default").pause("out")
     with running(app) as child:
         boards.append(child.board)

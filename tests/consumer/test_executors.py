@@ -272,3 +272,32 @@ def test_current_is_the_message_of_this_thread_or_coroutine(app: QWorker) -> Non
 
     assert sorted(seen) == list(enumerate(ids))
     assert current() is None
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_batch_handler_is_in_no_message(app: QWorker, is_async: bool) -> None:
+    """A batch handler stands for many messages, also where it runs right after the handler of a single one."""
+    seen: list[object] = []
+
+    def one(n: int) -> None:
+        seen.append(current() is None)
+
+    def many(numbers: list[int]) -> None:
+        seen.append(current() is None)
+
+    async def aone(n: int) -> None:
+        one(n)
+
+    async def amany(numbers: list[int]) -> None:
+        many(numbers)
+
+    single = app.task(name="one")(aone if is_async else one)
+    batch = app.task(name="many", batch=10)(amany if is_async else many)
+    for n in range(3):
+        single.send(n)
+        batch.send(n)
+
+    drain(app, concurrency=1)
+
+    assert seen.count(False) == 3
+    assert seen.count(True) == len(seen) - 3 >= 1

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from qworker import QueueAttributes, QWorker, Retry
-from qworker.keys import QueueKeys
+from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import drain, history_of, redis_of, running, until
 
 
@@ -179,7 +179,7 @@ def test_outcomes_of_a_queue_that_breaks_are_told_when_it_is_mended(
 
 
 def _length(app: QWorker) -> object:
-    from qworker.commands.command import Command
+    from qworker.client.commands.command import Command
 
     return Command(None, (), ("ZCARD", QueueKeys(app.namespace, "default").unacked), int)
 
@@ -308,6 +308,60 @@ def test_a_suspect_runs_alone(app: QWorker, takes_suspects: bool) -> None:
     assert [beside[n] for n in range(3)] == [{0}, {1}, {2}]
     assert max(len(each) for each in beside.values()) > 2
     assert history_of(app.queue("default"))["acked"] == 60
+
+
+def test_a_child_that_becomes_idle_takes_a_suspect_at_once(app: QWorker) -> None:
+    """A suspect that came while the child was busy does not wait until the child's wait at the doorbell is over."""
+    times: dict[str, float] = {}
+
+    @app.task
+    def slow() -> None:
+        times["begun"] = time.monotonic()
+        time.sleep(0.6)
+        times["over"] = time.monotonic()
+
+    @app.task
+    def odd() -> None:
+        times["odd"] = time.monotonic()
+
+    slow.send()
+    with running(app, concurrency=4), redis_of(app) as redis:
+        until(lambda: "begun" in times)
+        keys = QueueKeys(app.namespace, "default")
+        body = odd.signature.encode((), {}).decode()
+        redis.rpush(keys.suspect, f"q1 odd 1 1 0 1 0\n{body}")
+        redis.rpush(keys.wake, 1)
+        until(lambda: "odd" in times)
+    assert times["over"] < times["odd"] < times["over"] + 0.5
+
+
+def test_a_busy_child_leaves_a_suspect_to_an_idle_one(app: QWorker) -> None:
+    """Who hears the bell for a suspect and may not take it passes the token on."""
+    times: dict[str, float] = {}
+    over = threading.Event()
+
+    @app.task(queue="busy")
+    def slow() -> None:
+        times["begun"] = time.monotonic()
+        over.wait(20)
+
+    @app.task(queue="odd")
+    def odd() -> None:
+        times["odd"] = time.monotonic()
+
+    slow.send()
+    with running(app, concurrency=4), redis_of(app) as redis:
+        until(lambda: "begun" in times)
+        with running(app, queues=["odd"]):
+            time.sleep(0.3)
+            keys = QueueKeys(app.namespace, "odd")
+            body = odd.signature.encode((), {}).decode()
+            pushed = time.monotonic()
+            redis.rpush(keys.suspect, f"q1 odd 1 1 0 1 0\n{body}")
+            redis.rpush(keys.wake, 1)
+            until(lambda: "odd" in times)
+        over.set()
+    assert times["odd"] - pushed < 0.5
 
 
 def test_suspects_do_not_keep_others_waiting(app: QWorker) -> None:

@@ -22,8 +22,10 @@ from pathlib import Path
 import pytest
 
 from qworker import QueueAttributes
-from tests.consumer.driving import until
+from tests.consumer.driving import DEADLINE_S, until
 from tests.consumer.workers import Lab, Worker
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 KILL_S = float(os.environ.get("QWORKER_KILL_SECONDS", "5"))
 EVERY_S = 0.25
@@ -136,8 +138,8 @@ class Load:
     def settle(self) -> Account:
         """Wait until everything has ended, and return the account."""
         for each in self._producers:
-            assert each.wait(30) == 0
-        until(lambda: self._lab.queue().inspect().stored == 0, 60)
+            assert each.wait(DEADLINE_S) == 0
+        until(lambda: self._lab.queue().inspect().stored == 0, 2 * DEADLINE_S)
         return account_of(self._lab)
 
 
@@ -164,7 +166,6 @@ def check(account: Account, lab: Lab, kills: int) -> None:
     assert (stats["acked"], stats.get("dead", 0)) == (stats["sent"], 0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "flags"),
     [("handle", ()), ("handle", ("--concurrency", "8")), ("ahandle", ())],
@@ -193,7 +194,6 @@ def test_children_killed_at_random_lose_nothing(
     assert account.duplicates <= sum(event.get("running", 0) for event in ended)
 
 
-@pytest.mark.slow
 def test_workers_killed_at_random_lose_nothing(lab: Lab) -> None:
     """Supervisors are killed too, and their children with them: a reaper elsewhere brings back what they held."""
     with lab.reaper():
@@ -221,7 +221,6 @@ def test_workers_killed_at_random_lose_nothing(lab: Lab) -> None:
     assert account.duplicates <= held
 
 
-@pytest.mark.slow
 def test_what_a_killed_worker_held_is_back_within_the_visibility_timeout(lab: Lab) -> None:
     """When a whole worker dies, another one starts its message within visibility timeout, tick and a second."""
     visibility_s, tick_s = 2.0, 0.2
@@ -231,6 +230,10 @@ def handle() -> None:
     note("started", current().receive_count)
     if current().receive_count == 1:
         time.sleep(60)
+
+@app.task
+def ping() -> None:
+    note("ping")
 """)
     lab.queue().configure(QueueAttributes(visibility=visibility_s))
     with lab.reaper(tick_s):
@@ -238,6 +241,8 @@ def handle() -> None:
         lab.send("handle")
         until(lambda: lab.notes("started"))
         with lab.worker("--no-reaper"):
+            lab.send("ping")
+            until(lambda: lab.notes("ping"))
             time.sleep(1.0)  # an extension or two
             killed = time.time()
             first.kill()

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import pytest
 
 from qworker import QWorker
-from qworker.commands.command import Command
-from qworker.commands.receiving import Outcomes, settle, settle_receive
-from qworker.connection import ConnectionFactory
+from qworker.client.commands.command import Command
+from qworker.client.commands.receiving import Outcomes, settle, settle_receive
 from qworker.consumer.link import Abandoned, Link
 from qworker.errors import BrokenQueueError, ServerError
-from qworker.ids import IdSource
-from qworker.keys import QueueKeys
-from qworker.scripts import load_script
+from qworker.store.connection import ConnectionFactory
+from qworker.store.scripts import load_script
+from qworker.wire.ids import IdSource
+from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.chaos import ChaosProxy
 from tests.consumer.driving import drain, history_of, redis_of, running, until

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qworker import Bury, Discard, LetExpire, QueueAttributes, QWorker, Release, Retry
-from qworker.keys import QueueKeys
+from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import drain, history_of, make_due, redis_of, running, until
 
 

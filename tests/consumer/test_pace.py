@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qworker.consumer.pace import QueuePace
-from qworker.keys import QueueKeys
+from qworker.wire.keys import QueueKeys
 
 
 def pace(mean_s: float | None = None, **given: float) -> QueuePace:

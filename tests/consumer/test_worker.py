@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from datetime import datetime
 
 import psutil
 import pytest
 
-from tests.consumer.driving import until
+from tests.consumer.driving import DEADLINE_S, until
 from tests.consumer.workers import Lab
 
 # -- starting ----------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_an_app_that_cannot_be_used_ends_the_worker_with_the_reason(
     """A worker whose app cannot be imported, or holds nothing to do, exits with one clear error."""
     lab.app(source)
     worker = lab.start(spec=spec)
-    assert worker.process.wait(20) in (1, 2)
+    assert worker.wait() in (1, 2)
     assert words in worker.log.read_text()
 
 
@@ -79,7 +79,7 @@ def handle() -> None:
     )
     lab.send("handle")
     with lab.worker("--burst", spec="inside/jobs.py:other") as worker:
-        assert worker.process.wait(20) == 0
+        assert worker.wait() == 0
     assert lab.noted("handled") == [[]]
 
 
@@ -87,7 +87,7 @@ def test_a_queue_that_no_task_is_on_is_refused(lab: Lab) -> None:
     """A name that is not among the app's queues is told with those that are."""
     lab.app("@app.task(queue='mail')\ndef handle() -> None: ...")
     worker = lab.start("--queues", "mial")
-    assert worker.process.wait(20) in (1, 2)
+    assert worker.wait() in (1, 2)
     assert "no task of 'jobs' is on queue 'mial'; its queues are mail" in worker.log.read_text()
 
 
@@ -124,7 +124,7 @@ async def batch(ns: list[int]) -> None:
     lab.send_all("handle", 3)
     lab.send_all("batch", 5)
     with lab.worker("--burst", python=("-O",)) as worker:
-        assert worker.process.wait(20) == 0
+        assert worker.wait() == 0
     assert lab.noted("handled") == [[False]] * 3
     assert sum(n for (n,) in lab.noted("batch")) == 5
 
@@ -151,7 +151,7 @@ def handle(n: int) -> None:
     try:
         until(lambda: {n for (n,) in lab.noted("handled")} == {0, 1, 2})
         process.terminate()
-        assert process.wait(15) == 0
+        assert process.wait(DEADLINE_S) == 0
     finally:
         process.kill()
 
@@ -197,7 +197,7 @@ def misbehave(how: str) -> None:
 def handle(n: int) -> None:
     note("handled", n)
 """)
-    with lab.worker(*flags, "--grace", "3s") as worker:
+    with lab.worker(*flags, "--grace", "30s") as worker:
         for n, how in enumerate(MISBEHAVIOURS):
             lab.send("misbehave", how)
             lab.send("handle", n)
@@ -205,10 +205,10 @@ def handle(n: int) -> None:
         until(lambda: lab.queue().inspect().stored == 0)
         (pid,) = worker.children()
         assert {note.pid for note in lab.notes()} == {pid}
-        begun = time.monotonic()
         leftover = psutil.Process(pid).children()
         assert worker.stop() == 0
-        assert time.monotonic() - begun < 4
+    # Threads that a handler has left behind do not hold the end up.
+    assert worker.events("child_cut_off") == []
     for process in leftover:
         process.kill()
     # Two of them raise, and handlers of signals cannot be set in a thread.
@@ -260,11 +260,20 @@ def test_a_child_is_replaced_after_so_many_messages(lab: Lab) -> None:
 @app.task
 def handle(n: int) -> None:
     note("handled", n)
+
+@app.task
+def recycle(n: int) -> None: ...
 """)
     lab.send_all("handle", 25)
     with lab.worker("--max-messages", "10") as worker:
         until(lambda: len(lab.notes("handled")) == 25)
         until(lambda: len(worker.events("child_started")) == 3)
+        supervisor = psutil.Process(worker.process.pid)
+        descriptors = supervisor.num_fds()
+        lab.send_all("recycle", 40)
+        until(lambda: len(worker.events("child_started")) >= 7)
+        # Nothing is left of a child that has ended.
+        until(lambda: supervisor.num_fds() == descriptors)
     pids = [note.pid for note in lab.notes()]
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [10, 10, 5]
     assert sorted(n for (n,) in lab.noted("handled")) == list(range(25))
@@ -330,8 +339,10 @@ def hang() -> None:
 
 @app.task
 def patient(n: int) -> None:
+    again = os.path.exists(f"started-{n}")
+    open(f"started-{n}", "w").close()
     note("started", n, current().receive_count)
-    time.sleep(1.2)
+    time.sleep(0 if again else 60)
     note("ended", n)
 """)
     with lab.worker("--concurrency", "4"):
@@ -346,13 +357,13 @@ def patient(n: int) -> None:
 
 @pytest.mark.slow
 def test_what_waits_behind_a_slow_handler_is_given_to_others(lab: Lab) -> None:
-    """Messages in the batch of a handler that turned slow are back at the head within two seconds, uncounted."""
+    """Messages in the batch of a handler that turned slow are back at the head while it still runs, uncounted."""
     lab.app("""
 @app.task
 def handle(n: int) -> None:
     note("started", n, current().receive_count)
-    if n == 400:
-        time.sleep(6)
+    while n == 400 and not os.path.exists("go on"):
+        time.sleep(0.05)
 """)
     lab.queue().pause("out")
     lab.send_all("handle", 800)
@@ -360,12 +371,10 @@ def handle(n: int) -> None:
         until(lambda: worker.events("child_started"))
         lab.queue().resume()
         until(lambda: [400, 1] in lab.noted("started"))
-        slow = time.monotonic()
-        until(lambda: lab.queue().inspect().ready == 399, 4)
-        assert time.monotonic() - slow < 2.5
+        until(lambda: lab.queue().inspect().ready == 399)
         with lab.worker():
             until(lambda: len(lab.notes("started")) == 800)
-            assert time.monotonic() - slow < 6
+        (lab.directory / "go on").touch()
         until(lambda: lab.queue().inspect().stored == 0)
     assert sorted(lab.noted("started")) == [[n, 1] for n in range(800)]
 
@@ -388,9 +397,11 @@ def handle() -> None:
         source = (lab.directory / "jobs.py").read_text()
         (lab.directory / "jobs.py").write_text("raise RuntimeError('half deployed')")
         os.kill(worker.children()[0], signal.SIGKILL)
-        until(lambda: worker.events("child_start_failed"))
-        time.sleep(2.5)
-        assert 2 <= len(worker.events("child_started")) <= 4
+        until(lambda: len(worker.events("child_started")) == 4)
+        starts = [datetime.fromisoformat(e["timestamp"]) for e in worker.events("child_started")]
+        assert worker.events("child_start_failed")
+        second, third = starts[2] - starts[1], starts[3] - starts[2]
+        assert (second.total_seconds() > 0.5, third.total_seconds() > 1.0) == (True, True)
         (lab.directory / "jobs.py").write_text(source)
         lab.send("handle")
         until(lambda: len(lab.notes("handled")) == 2)

@@ -30,10 +30,11 @@ from typing import Any
 import psutil
 
 from qworker import QWorker
-from qworker.client import Client
-from qworker.connection import ConnectionFactory
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
 from qworker.daemon.reaper import Reaper
-from qworker.queue import Queue
+from qworker.store.connection import ConnectionFactory
+from tests.consumer.driving import DEADLINE_S
 
 __all__ = ["Lab", "Note", "Worker"]
 
@@ -61,11 +62,17 @@ class Note:
     rest: list[Any]
 
 
+def whole_lines(path: Path) -> list[str]:
+    """Read the lines of a file that others append to; the last one may be on its way."""
+    return path.read_text(errors="replace").rpartition("\n")[0].splitlines()
+
+
 class Worker:
     """A `qworker run`: its process, its log, its children."""
 
     def __init__(self, command: list[str], directory: Path, environ: dict[str, str]) -> None:
         self.log = directory / f"worker-{time.monotonic_ns()}.log"
+        self._terminated = self._waited_s = 0.0
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -79,7 +86,7 @@ class Worker:
     def events(self, name: str = "") -> list[dict[str, Any]]:
         """What the log tells, in order; all, or events of one name."""
         found = []
-        for line in self.log.read_text(errors="replace").splitlines():
+        for line in whole_lines(self.log):
             if line.startswith("{"):
                 event = json.loads(line)
                 if not name or event["event"] == name:
@@ -93,7 +100,27 @@ class Worker:
         except psutil.NoSuchProcess:
             return []
 
-    def stop(self, within_s: float = 10.0) -> int:
+    def wait(self) -> int:
+        """Wait until it has ended by itself, and return the exit code."""
+        return self.process.wait(DEADLINE_S)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._terminated = time.monotonic()
+        self._waited_s = _waited_for_a_core_s(self.process.pid)
+        self.process.terminate()
+
+    def end_s(self) -> float:
+        """Wait until it has ended, and return the seconds since `terminate`, without those waited for a core.
+
+        On a machine with more to do than cores the latter say nothing about the worker.
+        """
+        # Not reaped yet: the system still has its account.
+        os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        waited_s = _waited_for_a_core_s(self.process.pid) - self._waited_s
+        return time.monotonic() - self._terminated - waited_s
+
+    def stop(self, within_s: float = DEADLINE_S) -> int:
         """Send SIGTERM and return the exit code."""
         if self.process.poll() is None:
             self.process.terminate()
@@ -105,11 +132,23 @@ class Worker:
         self.process.wait(10)
 
 
-class Lab:
-    """One namespace on one server, with apps, workers and a history."""
+def _waited_for_a_core_s(pid: int) -> float:
+    """Seconds that a process could have run and had no core; 0 where the system keeps no such account."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
-    def __init__(self, url: str, namespace: str, directory: Path) -> None:
+
+class Lab:
+    """One namespace on one server, with apps, workers and a history.
+
+    `server_pid`: the server's, where it is the test's own; else 0.
+    """
+
+    def __init__(self, url: str, namespace: str, directory: Path, *, server_pid: int = 0) -> None:
         self.url = url
+        self.server_pid = server_pid
         self.namespace = namespace
         self.directory = directory
         self.history = directory / "history"
@@ -195,7 +234,7 @@ class Lab:
     def notes(self, word: str = "") -> list[Note]:
         """The history so far; all of it, or the lines of one word."""
         found = []
-        for line in self.history.read_text().splitlines():
+        for line in whole_lines(self.history):
             at, pid, *words = json.loads(line)
             if not word or words[0] == word:
                 found.append(Note(at, pid, words[0], words[1:]))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from structlog.testing import capture_logs
 
-from qworker.client import Client
-from qworker.connection import ConnectionFactory
-from qworker.keys import queues_key
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.keys import queues_key
 from tests.lua.drive import Drive
 
 
@@ -51,13 +50,6 @@ def open_queue(store_url: str, namespace: str) -> Iterator[Callable[..., Drive]]
     yield make
     for drive in drives:
         drive.close()
-
-
-@pytest.fixture
-def logs() -> Iterator[list[dict[str, object]]]:
-    """What is logged meanwhile."""
-    with capture_logs() as lines:
-        yield lines  # type: ignore[misc]
 
 
 def events(logs: list[dict[str, object]], event: str) -> list[dict[str, object]]:

@@ -14,9 +14,9 @@ from typing import IO
 
 _PROGRAM = """
 import sys
-from qworker.config import DaemonOptions
+from qworker.daemon.options import DaemonOptions
 from qworker.daemon.service import Daemon
-from qworker.logs import configure_logs
+from qworker.telemetry.logs import configure_logs
 
 configure_logs("json", "info")
 url, namespace, port, durability, tick = sys.argv[1:]

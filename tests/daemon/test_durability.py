@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from typing import Final
 
 import pytest
 
-from qworker.client import Client
-from qworker.connection import ConnectionFactory
+from qworker.client.sync import Client
 from qworker.daemon.durability import Durability, Finding, Grade, inspect_server
+from qworker.store.connection import ConnectionFactory
 from tests import servers
+from tests.servers import free_port
 
 LOSS, RISK, UNKNOWN = Grade.LOSS, Grade.RISK, Grade.UNKNOWN
 #: A server that nothing is said about.
@@ -31,13 +31,6 @@ def seen(url: str) -> Durability:
 def grades(found: Durability) -> dict[str, Grade]:
     """The findings by name."""
     return {finding.name: finding.grade for finding in found.findings}
-
-
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("engine", ["valkey", "redis"])

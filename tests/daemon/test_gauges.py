@@ -9,15 +9,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from qworker.client import Client
-from qworker.commands.receiving import Outcomes
-from qworker.commands.upkeep import redrive
-from qworker.connection import ConnectionFactory
+from qworker.client.commands.receiving import Outcomes
+from qworker.client.commands.upkeep import redrive
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
 from qworker.daemon.gauges import OTHER, QueueCollector, ReaperMetrics
-from qworker.daemon.http import MetricsListener
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.tick import Tally
-from qworker.keys import QueueKeys
+from qworker.store.connection import ConnectionFactory
+from qworker.telemetry.http import MetricsListener
+from qworker.wire.keys import QueueKeys
+from qworker.wire.reasons import DEATH_REASONS
 from tests import servers
 from tests.daemon.conftest import Clock, events
 from tests.lua.drive import NOW, Drive
@@ -101,6 +103,39 @@ def test_tells_the_truth_about_a_queue(
         'qworker_stale_receipts_total{queue="a"}': 1,
         'qworker_promoted_total{queue="a"}': 1,
         'qworker_dead_total{queue="a",reason="rejected"}': 1,
+        'qworker_dead_total{queue="a",reason="max_receives"}': 0,
+        'qworker_dead_total{queue="a",reason="unknown_task"}': 0,
+        'qworker_dead_total{queue="a",reason="bad_arguments"}': 0,
+        'qworker_dead_total{queue="a",reason="foreign"}': 0,
+        'qworker_dead_total{queue="a",reason="duplicate"}': 0,
+    }
+
+
+def test_journal_has_figures_where_there_is_one(
+    client: Client, registry: CollectorRegistry, scrape: Scrape, open_queue: OpenQueue
+) -> None:
+    """Its size, whether it is shed, and how near its slowest reader is to missing entries."""
+    queue, other = open_queue("a"), open_queue("b")
+    mapping = {"journal": "all", "journal_cap": 2**20, "journal_shed": 1}
+    for each in ("x" * 1000, "y" * 900):
+        queue.redis.hset(queue.keys.meta, mapping={"journal": "all", "journal_cap": 2**20})
+        queue.send("m", flags={"w": each})
+    queue.redis.hset(queue.keys.meta, mapping=mapping)
+    plan = Queue(client, queue.base.split(":")[0], "a")
+    epoch = int(queue.redis.hget(queue.keys.meta, "journal_epoch"))
+    for name, entry in (("fast", 1), ("slow", 0)):
+        plan.advance_reader(name, epoch, entry)
+    for each in (queue, other):
+        each.redis.hdel(each.keys.meta, "test")
+    registry.register(QueueCollector(client, queues_of(queue, other)))
+    written = int(queue.redis.hget(queue.keys.stats, "journal_written"))
+    first = len("sent - - - - - - m 1000000 0 0 0 0 w=") + 1000 + 64
+    found = {name: value for name, value in scrape().items() if "journal" in name}
+    assert found == {
+        'qworker_journal_entries{queue="a"}': 2,
+        'qworker_journal_bytes{queue="a"}': written,
+        'qworker_journal_shed{queue="a"}': 1,
+        'qworker_journal_unread_ratio{queue="a"}': (written - first) / 2**20,
     }
 
 
@@ -169,14 +204,14 @@ def test_labels_are_bounded(
 def test_reasons_of_dead_letters_are_bounded(
     client: Client, registry: CollectorRegistry, scrape: Scrape, open_queue: OpenQueue
 ) -> None:
-    """Handlers choose reasons; from the twenty-first on they are one."""
+    """Consumers may have reasons of their own; from the twenty-first on they are one."""
     queue = open_queue("a")
     letters = "abcdefghijklmnopqrstuvwxyz"
     queue.redis.hset(queue.keys.stats, mapping={f"dead:{letter}": 1 for letter in letters})
     queue.redis.hdel(queue.keys.meta, "test")
     registry.register(QueueCollector(client, queues_of(queue)))
     dead = {name: value for name, value in scrape().items() if name.startswith("qworker_dead")}
-    assert len(dead) == 21
+    assert len(dead) == 21 + len(DEATH_REASONS)
     assert dead['qworker_dead_total{queue="a",reason="other"}'] == 6
 
 
@@ -260,6 +295,10 @@ PUBLISHED = {
     "qworker_stale_receipts": ("counter", QUEUE),
     "qworker_promoted": ("counter", QUEUE),
     "qworker_dead": ("counter", {"queue", "reason"}),
+    "qworker_journal_entries": ("gauge", QUEUE),
+    "qworker_journal_bytes": ("gauge", QUEUE),
+    "qworker_journal_shed": ("gauge", QUEUE),
+    "qworker_journal_unread_ratio": ("gauge", QUEUE),
     "qworker_reaper_ticks": ("counter", set()),
     "qworker_reaper_tick_errors": ("counter", set()),
     "qworker_reaper_last_tick_timestamp_seconds": ("gauge", set()),
@@ -276,14 +315,15 @@ def test_names_kinds_and_labels_are_the_published_ones(
 ) -> None:
     """What is exported is the published table; a counter's samples end in _total."""
     queue = open_queue("a")
-    queue.redis.hset(queue.keys.stats, "dead:rejected", 1)
+    queue.redis.hset(queue.keys.meta, "journal", "all")
+    queue.redis.hset(queue.keys.readers, "spark", "0-0 5")
     queue.redis.hdel(queue.keys.meta, "test")
     registry.register(QueueCollector(client, queues_of(queue)))
     metrics = ReaperMetrics(registry)
     metrics.server("valkey", "9", durable=True)
     tally = Tally(queues=1)
     tally.fire("a", "t")
-    metrics.passed(tally.tick(1, 0.0))
+    metrics.passed(tally.tick(1, 0.0), {("a", "t"), ("a", "not yet")})
     exported = {
         family.name: (
             family.type,
@@ -292,3 +332,14 @@ def test_names_kinds_and_labels_are_the_published_ones(
         for family in registry.collect()
     }
     assert exported == PUBLISHED
+
+
+def test_schedules_count_from_zero(registry: CollectorRegistry, scrape: Scrape) -> None:
+    """A schedule that has not fired yet has its counter: its first time is an increase."""
+    metrics = ReaperMetrics(registry)
+    tally = Tally(queues=1)
+    metrics.passed(tally.tick(1, 0.0), {("a", "t")})
+    assert scrape()['qworker_schedules_fired_total{queue="a",task="t"}'] == 0
+    tally.fire("a", "t")
+    metrics.passed(tally.tick(1, 0.0), {("a", "t")})
+    assert scrape()['qworker_schedules_fired_total{queue="a",task="t"}'] == 1

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from qworker.client import Client
-from qworker.commands.receiving import Outcomes
+from qworker.client.commands.receiving import Outcomes
+from qworker.client.sync import Client
 from qworker.daemon.reaper import MAX_TICK_MS, PROMOTED_AT_ONCE, Reaper
 from qworker.errors import InvalidOptionError, ServerError
 from tests import servers
@@ -61,8 +61,8 @@ def test_moves_what_is_due(reaper: Reaper, open_queue: OpenQueue) -> None:
         "next_wake_ms": NOW + 90,
     }
     assert queue.state("ready", "delayed") == {
-        "ready": [own("m")],
-        "delayed": {own("n"): NOW + 90},
+        "ready": [own("m", ready_ms=NOW + 70)],
+        "delayed": {own("n", ready_ms=NOW + 90): NOW + 90},
     }
 
 
@@ -85,9 +85,14 @@ def test_takes_back_leases_that_ran_out(reaper: Reaper, open_queue: OpenQueue) -
         "suspects": 1,
         "lateness_ms": 600,
     }
+    # A lease that does not tell its visibility is taken for one of the queue's, which is 30 s.
+    first = {"m": NOW - 29_000, "n": NOW - 29_000, "o": NOW - 28_500}
     assert queue.state("ready", "suspect", "unacked") == {
-        "ready": [own("m", receives=1, shared=1), own("n", receives=1, shared=1)],
-        "suspect": [own("o", receives=1, timeouts=1)],
+        "ready": [
+            own(each, receives=1, shared=1, first_ms=first[each], ready_ms=NOW + 1600)
+            for each in "mn"
+        ],
+        "suspect": [own("o", receives=1, timeouts=1, first_ms=first["o"], ready_ms=NOW + 1600)],
     }
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from qworker.client import Client
-from qworker.commands.command import Command
+from qworker.client.commands.command import Command
+from qworker.client.sync import Client
 from qworker.daemon.presence import FORGOTTEN_MS, Presence, reaper_name
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.registry import DISCOVER_S, Registry
 from qworker.errors import AccessDeniedError
-from qworker.keys import queues_key, reapers_key
+from qworker.wire.keys import queues_key, reapers_key
 from tests.daemon.conftest import Clock, events
 from tests.lua.drive import NOW, Drive
 

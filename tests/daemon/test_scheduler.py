@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from qworker.app.schedule import Schedule, cron, every
-from qworker.client import Client
-from qworker.connection import ConnectionFactory
+from qworker.client.sync import Client
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.scheduler import MOST_MISSED, ON_TIME_MS, due_slots
 from qworker.daemon.schedules import (
@@ -23,9 +22,10 @@ from qworker.daemon.schedules import (
     register,
 )
 from qworker.daemon.tick import Fired
-from qworker.envelope import Envelope
 from qworker.errors import InvalidNameError, InvalidOptionError, ServerError
-from qworker.keys import QueueKeys
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.envelope import Envelope
+from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.daemon.conftest import Clock, events
 from tests.lua.drive import Drive

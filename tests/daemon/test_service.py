@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 import redis
 
-from qworker.client import Client
-from qworker.connection import ConnectionFactory
+from qworker import QueueAttributes, QWorker
+from qworker.client.sync import Client
 from qworker.daemon import service
 from qworker.daemon.service import EXIT_NOT_DURABLE, EmbeddedReaper
 from qworker.daemon.tick import Tick
-from qworker.keys import queues_key, reapers_key
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.keys import queues_key, reapers_key
 from tests import servers
 from tests.daemon.processes import Systemd, daemon
 from tests.lua.drive import Drive
@@ -225,6 +226,25 @@ class TestDaemon:
             ):
                 systemd.wait_for("READY=1")
                 assert logged(second, "metrics_not_served")[0]["level"] == "warning"
+
+    def test_warns_of_a_tick_that_is_long_for_a_queue(
+        self, store_url: str, namespace: str, systemd: Systemd, tmp_path: Path
+    ) -> None:
+        """A tick of half a queue's visibility or more is told, with a better one; the work goes on."""
+        app = QWorker(namespace, url=store_url)
+        app.queue("slow").configure(QueueAttributes(visibility="30s"))
+        app.queue("fast").configure(QueueAttributes(visibility="3s"))
+        log = tmp_path / "log"
+        with (
+            log.open("wb") as stderr,
+            daemon(store_url, namespace, systemd, tick="2s", stderr=stderr),
+        ):
+            wait_until(lambda: bool(logged(log, "tick_too_long")))
+            systemd.wait_for("READY=1")
+        (warning,) = logged(log, "tick_too_long")
+        assert (warning["queue"], warning["level"]) == ("fast", "warning")
+        assert warning["problem"].startswith("tick: 2s is too long for the visibility 3s")
+        app.close()
 
     def test_watchdog_hears_of_passes_only(self, namespace: str, systemd: Systemd) -> None:
         """Pings come while passes are made, and stop while a pass hangs."""

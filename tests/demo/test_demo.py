@@ -18,7 +18,7 @@ from qworker.demo.app import app, index_file
 from qworker.demo.run import Demo
 from qworker.demo.sources import find_sources
 from qworker.demo.view import PlainView
-from qworker.store import PrivateStore
+from qworker.store.embedded import PrivateStore
 
 pytestmark = pytest.mark.slow
 
@@ -58,14 +58,16 @@ def test_the_last_line_of_stdout_is_one_json_object_and_everything_is_accounted_
     assert code == 0, err
     document = json.loads(out.splitlines()[-1])
     assert len(out.splitlines()) == 1
-    numbers = {name: document[name] for name in ("sent", "handled", "dead", "lost", "duplicates")}
-    # 20 files to index and 20 to check, 20 summaries; one is too new, one is not UTF-8.
-    assert numbers == {"sent": 60, "handled": 58, "dead": 2, "lost": 0, "duplicates": 0}
+    # 20 files to index and 20 to check, 20 summaries; one is too new, one is not UTF-8. A file that the killed worker
+    # had indexed but not acked is indexed again, and sends its summary again.
+    assert (document["lost"], document["dead"]) == (0, 2)
+    assert 60 <= document["sent"] <= 60 + document["duplicates"]
+    assert document["handled"] == document["sent"] - 2
     assert document["dead_by_reason"] == {"max_receives": 1, "rejected": 1}
     assert document["retried"] == 2
     assert (document["files"], document["indexed"], document["symbols"]) == (20, 20, 36)
     assert document["seconds"] > 0
-    assert document["messages_per_s"] == pytest.approx(60 / document["seconds"], rel=0.01)
+    assert document["messages_per_s"] == pytest.approx(document["sent"] / document["seconds"], rel=0.01)
 
 
 def test_into_a_pipe_go_plain_lines_of_ascii(tmp_path):

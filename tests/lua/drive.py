@@ -11,10 +11,9 @@ from typing import Any
 
 import redis
 
-from qworker.client import Client
-from qworker.commands import Command
-from qworker.commands.command import Word
-from qworker.commands.receiving import (
+from qworker.client.commands import Command
+from qworker.client.commands.command import Word
+from qworker.client.commands.receiving import (
     Batch,
     Outcomes,
     Suspects,
@@ -22,11 +21,12 @@ from qworker.commands.receiving import (
     settle_receive,
     standard_keys,
 )
-from qworker.commands.sending import NewMessage, Sent, send
-from qworker.connection import ConnectionFactory
-from qworker.envelope import tail
-from qworker.keys import QueueKeys
-from qworker.scripts import load_script
+from qworker.client.commands.sending import NewMessage, Sent, send
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from qworker.store.scripts import load_script
+from qworker.wire.envelope import tail
+from qworker.wire.keys import QueueKeys
 
 #: Where the time of most tests begins, in ms.
 NOW = 1_000_000
@@ -48,6 +48,7 @@ STANDARD_PARTS = [
     "stats",
     "unique",
     "cancelled",
+    "journal",
 ]
 
 
@@ -135,6 +136,7 @@ class Drive:
                 "stats",
                 "producers",
                 "unique",
+                "journal",
             )
         )
 
@@ -200,9 +202,15 @@ def own(
     shared: int = 0,
     flags: str = "",
     body: str | None = None,
+    ready_ms: int | None = None,
+    first_ms: int | None = None,
 ) -> str:
-    """An envelope as stored; its body is its id unless given. `flags` with a leading blank."""
+    """An envelope as stored; its body is its id unless given. `flags` with a leading blank; `first_ms` (first received)
+    and `ready_ms` end them.
+    """
     text = message_id if body is None else body
+    flags += "" if first_ms is None else f" f={first_ms}"
+    flags += "" if ready_ms is None else f" t={ready_ms}"
     return f"q1 {message_id} {sent_ms} {receives} {nacks} {timeouts} {shared}{flags}\n{text}"
 
 

@@ -84,6 +84,8 @@ def is_noticed(tree: Path, change: Change) -> bool:
             "-p",
             "pytest_timeout",
             "-p",
+            "xdist.plugin",
+            "-p",
             "_hypothesis_pytestplugin",
             "-p",
             "no:cacheprovider",

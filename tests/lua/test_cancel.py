@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.commands.upkeep import cancel, promote, reap
+from qworker.client.commands.upkeep import cancel, promote, reap
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from qworker.commands.scheduling import fire, skip
-from qworker.envelope import tail
+from qworker.client.commands.scheduling import fire, skip
 from qworker.errors import OutOfMemoryError, QueueFullError, QueuePausedError
+from qworker.wire.envelope import tail
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, Drive, own
 
@@ -121,7 +121,7 @@ def test_full_server_refuses() -> None:
 def test_key_of_another_type_refuses(scheduled: Drive) -> None:
     """A key that holds something else is named."""
     drive = scheduled
-    parts = ["ready", "delayed", "wake", "meta", "stats", "schedules"]
+    parts = ["ready", "delayed", "wake", "meta", "stats", "schedules", "journal"]
     keys = tuple(drive.base + part for part in parts)
     drive.assert_broken(
         parts, lambda: drive.call("fire", keys, NOW, "nightly", SLOT, SPEC, 0, 0, "q1 a ", "\nA")
@@ -131,7 +131,7 @@ def test_key_of_another_type_refuses(scheduled: Drive) -> None:
 def test_bad_arguments_are_refused(scheduled: Drive) -> None:
     """A slot, priority or time to live that is none fires nothing."""
     drive = scheduled
-    parts = ["ready", "delayed", "wake", "meta", "stats", "schedules"]
+    parts = ["ready", "delayed", "wake", "meta", "stats", "schedules", "journal"]
     keys = tuple(drive.base + part for part in parts)
 
     def call(slot: Any = SLOT, priority: Any = 0, ttl: Any = 0, now: Any = NOW, *end: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from qworker.commands.upkeep import Inspection, inspect
+from qworker.client.commands.receiving import Outcomes
+from qworker.client.commands.upkeep import Inspection, inspect, promote
 from tests import servers
 from tests.lua.drive import NOW, READY_PARTS, Drive, own
 
@@ -24,7 +25,7 @@ def test_queue_that_does_not_exist_is_empty(engine_drive: Drive) -> None:
         delayed=0,
         leases=0,
         dead=0,
-        oldest_sent_ms=None,
+        oldest_ready_ms=None,
         next_due_ms=None,
         next_deadline_ms=None,
         stats={},
@@ -57,7 +58,7 @@ def test_counts_every_state(engine_drive: Drive) -> None:
     assert (seen.ready_by_priority, seen.suspect) == ((2, 0, 0, 0, 0, 0, 0, 0, 0, 1), 1)
     assert (seen.delayed, seen.leases, seen.dead) == (2, 2, 1)
     assert (seen.ready, seen.unacked, seen.stored, seen.paused) == (4, 3, 9, "out")
-    assert (seen.oldest_sent_ms, seen.oldest_age_s) == (NOW + 1, 1.5)
+    assert (seen.oldest_ready_ms, seen.oldest_age_s) == (NOW + 1, 1.5)
     assert (seen.next_due_ms, seen.next_deadline_ms) == (NOW + 40, NOW + 29_995)
     assert (seen.stats["received"], seen.meta["levels"]) == (3, "9")
     assert drive.state() == before
@@ -74,8 +75,8 @@ def test_content_of_others_breaks_nothing(drive: Drive) -> None:
     stats = {"a": "x", "b": "1.5", "c": "", "d": "--5", "e": "-", "f": "-5", "unacked": "-3"}
     drive.redis.hset(drive.keys.stats, mapping=stats)
     seen = inspected(drive)
-    assert seen.oldest_sent_ms is None
-    assert (seen.next_due_ms, seen.next_deadline_ms) == (2**53, -(2**53))
+    assert seen.oldest_ready_ms is None
+    assert (seen.next_due_ms, seen.next_deadline_ms) == (None, -(2**53))
     assert seen.stats == {"f": -5, "unacked": -3}
     assert seen.unacked == 0
 
@@ -88,6 +89,32 @@ def test_full_server_can_be_looked_at() -> None:
             drive.redis.config_set("maxmemory", 1)
             assert inspected(drive).ready == 0
             drive.close()
+
+
+def test_age_counts_from_when_a_message_became_ready(drive: Drive) -> None:
+    """A delay does not make a backlog old, and what was given back does not hide what has waited behind it."""
+    drive.send("a", delay_ms=60_000)
+    drive.run(promote(drive.keys, now_ms=NOW + 60_000))
+    assert inspected(drive, at=NOW + 61_000).oldest_age_s == 1.0
+    drive.send("b", at=NOW + 61_000)
+    drive.receive("L", 1, at=NOW + 90_000)
+    back = Outcomes("L")
+    back.release(0)
+    drive.settle(back, at=NOW + 90_000)
+    assert inspected(drive, at=NOW + 91_000).oldest_ready_ms == NOW + 61_000
+
+
+def test_size_of_the_journal(drive: Drive) -> None:
+    """Entries and bytes of what is there, not of what was written."""
+    drive.redis.hset(drive.keys.meta, "journal", "all")
+    for each in "abc":
+        drive.send(each)
+    size = len("sent - - - - - - a 1000000 0 0 0 0") + 64
+    look = inspected(drive)
+    assert (look.journal, look.journal_entries, look.journal_bytes) == ("all", 3, 3 * size)
+    drive.redis.xtrim(drive.keys.journal, maxlen=1, approximate=False)
+    look = inspected(drive)
+    assert (look.journal_entries, look.journal_bytes, look.journal_shed) == (1, size, False)
 
 
 def test_key_of_another_type_refuses(engine_drive: Drive) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.commands.upkeep import Promoted, promote
+from qworker.client.commands.upkeep import Promoted, promote
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, Drive, own
 
@@ -30,8 +30,14 @@ def test_moves_what_is_due_in_order_of_due_time(engine_drive: Drive) -> None:
         moved=4, ended=0, next_due_ms=NOW + 31, lateness_ms=20
     )
     assert drive.state() == {
-        "ready": [own("r"), own("a"), own("b1"), own("b2"), own("c")],
-        "delayed": {own("d"): NOW + 31},
+        "ready": [
+            own("r"),
+            own("a", ready_ms=NOW + 10),
+            own("b1", ready_ms=NOW + 20),
+            own("b2", ready_ms=NOW + 20),
+            own("c", ready_ms=NOW + 30),
+        ],
+        "delayed": {own("d", ready_ms=NOW + 31): NOW + 31},
         "wake": ["1"] * 4,
         "stats": {"sent": "6", "stored": "6", "promoted": "4"},
     }
@@ -51,7 +57,7 @@ def test_limit_bounds_a_call(drive: Drive) -> None:
     ids = [f"m{number:03d}" for number in range(100)]
     drive.send(*ids, delay_ms=1)
     assert promoted(drive, 70, at=NOW + 9) == Promoted(70, 0, NOW + 1, 8)
-    assert drive.state("ready")["ready"] == [own(each) for each in ids[:70]]
+    assert drive.state("ready")["ready"] == [own(each, ready_ms=NOW + 1) for each in ids[:70]]
     assert promoted(drive, 70, at=NOW + 9) == Promoted(30, 0, None, 8)
 
 
@@ -61,7 +67,9 @@ def test_five_thousand_in_one_call(engine_drive: Drive) -> None:
     for first in range(0, 5000, 1000):
         engine_drive.send(*ids[first : first + 1000], delay_ms=1)
     assert promoted(engine_drive, 5000, at=NOW + 1).moved == 5000
-    assert engine_drive.state("ready", "delayed") == {"ready": [own(each) for each in ids]}
+    assert engine_drive.state("ready", "delayed") == {
+        "ready": [own(each, ready_ms=NOW + 1) for each in ids]
+    }
 
 
 def test_bytes_bound_a_call(drive: Drive) -> None:
@@ -81,9 +89,9 @@ def test_priorities_go_to_their_level_and_open_it(drive: Drive) -> None:
     state = drive.state(*READY_PARTS, "meta")
     assert sorted(state.pop("meta")["levels"]) == ["5", "9"]
     assert state == {
-        "ready": [own("d")],
-        "ready:5": [own("a", flags=" p=5"), own("c", flags=" p=5")],
-        "ready:9": [own("b", flags=" p=9")],
+        "ready": [own("d", ready_ms=NOW + 1)],
+        "ready:5": [own("a", flags=" t=1000001 p=5"), own("c", flags=" t=1000001 p=5")],
+        "ready:9": [own("b", flags=" t=1000001 p=9")],
     }
     before = drive.state("meta")
     drive.send("e", priority=5, flags={"p": "5"}, delay_ms=1)
@@ -100,7 +108,9 @@ def test_expired_and_cancelled_messages_end(drive: Drive) -> None:
     drive.redis.zadd(drive.keys.cancelled, {"b": NOW + 1, "c": NOW + 1})
     drive.redis.zrem(drive.keys.cancelled, "c")
     assert promoted(drive, at=NOW + 11) == Promoted(1, 2, None, 1)
-    assert drive.state("ready", "delayed", "unique", "cancelled", "dead") == {"ready": [own("c")]}
+    assert drive.state("ready", "delayed", "unique", "cancelled", "dead") == {
+        "ready": [own("c", ready_ms=NOW + 11)]
+    }
     assert drive.stats("expired", "cancelled", "promoted", "stored") == {
         "expired": 1,
         "cancelled": 1,
@@ -142,7 +152,7 @@ def test_queue_paused_for_output_promotes_in_silence(drive: Drive) -> None:
     drive.send("a", delay_ms=1)
     drive.redis.hset(drive.keys.meta, "paused", "all")
     assert promoted(drive, at=NOW + 1).moved == 1
-    assert drive.state("ready", "wake") == {"ready": [own("a")]}
+    assert drive.state("ready", "wake") == {"ready": [own("a", ready_ms=NOW + 1)]}
 
 
 def test_full_queue_and_full_server_promote() -> None:

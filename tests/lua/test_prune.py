@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qworker.commands.upkeep import prune
+from qworker.client.commands.upkeep import prune
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive
 
@@ -20,13 +20,13 @@ def test_forgets_what_is_over(engine_drive: Drive) -> None:
     """Lanes after 15 minutes, unique keys and tombstones when their time is over; the limits count as over."""
     drive = engine_drive
     at = NOW + 15 * MINUTE_MS
-    lanes = {"idle": f"7 {NOW}", "busy": f"9 {NOW + 1}", "older": "1 5"}
+    lanes = {"idle": f"7 {NOW}", "busy": f"9 {NOW + 1}", "older": "1 5", "kept": f"3 {NOW + 1} 1 a"}
     drive.redis.hset(drive.keys.producers, mapping=lanes)
     drive.redis.hset(drive.keys.unique, mapping={"over": f"a {at}", "held": f"b {at + 1}"})
     drive.redis.zadd(drive.keys.cancelled, {"a": at, "b": at + 1})
     assert pruned(drive, at=at) == (("0", "0"), 4)
     assert drive.state() == {
-        "producers": {"busy": f"9 {NOW + 1}"},
+        "producers": {"busy": f"9 {NOW + 1}", "kept": f"3 {NOW + 1} 1 a"},
         "unique": {"held": f"b {at + 1}"},
         "cancelled": {"b": at + 1},
     }
@@ -36,7 +36,7 @@ def test_forgets_what_is_over(engine_drive: Drive) -> None:
 def test_forgets_what_nobody_of_us_wrote(drive: Drive) -> None:
     """A field whose time cannot be read would stay for ever: it goes."""
     drive.redis.hset(drive.keys.producers, mapping={"x": "rubbish", "y": "", "z": "5 x"})
-    drive.redis.hset(drive.keys.unique, "k", f"a {NOW + 5} ")
+    drive.redis.hset(drive.keys.unique, "k", f"{NOW + 5} ")
     assert pruned(drive) == (("0", "0"), 4)
     assert drive.state() == {}
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from qworker.commands.upkeep import purge
+import pytest
+
+from qworker.client.commands.upkeep import purge
 from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
 
 
 def purged(drive: Drive, state: str, limit: int = 1000) -> Any:
     """Purge a state; how many."""
-    return drive.run(purge(drive.keys, state, limit, now_ms=NOW))
+    return drive.run(purge(drive.keys, state, limit, now_ms=NOW)).messages
 
 
 def filled(drive: Drive) -> None:
@@ -55,7 +57,7 @@ def test_limit_takes_the_oldest_first(drive: Drive) -> None:
     assert purged(drive, "ready", 3) == 3
     assert drive.state("ready", "ready:7", "suspect") == {"ready": [own("b")]}
     assert purged(drive, "delayed", 1) == 1
-    assert drive.state("delayed") == {"delayed": {own("d2"): NOW + 2}}
+    assert drive.state("delayed") == {"delayed": {own("d2", ready_ms=NOW + 2): NOW + 2}}
     assert purged(drive, "dead", 1) == 1
     assert drive.state("dead") == {"dead": [{"envelope": own("y")}]}
 
@@ -94,6 +96,27 @@ def test_thousand_messages_in_one_call(drive: Drive) -> None:
     for first in range(0, 1200, 600):
         drive.send(*(f"m{number}" for number in range(first, first + 600)))
     assert [purged(drive, "ready"), purged(drive, "ready")] == [1000, 200]
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "dead"])
+def test_bytes_bound_a_call(engine_drive: Drive, state: str) -> None:
+    """A call ends after a mebibyte, and says whether there may be more."""
+    drive = engine_drive
+    items = [own(f"m{number:02d}", body="x" * 100_000) for number in range(30)]
+    if state == "ready":
+        drive.redis.rpush(drive.keys.suspect, *items[:5])
+        drive.redis.rpush(drive.keys.ready[0], *items[5:])
+    elif state == "delayed":
+        drive.redis.zadd(drive.keys.delayed, {item: n for n, item in enumerate(items)})
+    else:
+        for item in items:
+            drive.redis.xadd(drive.keys.dead, {"envelope": item})
+    found = []
+    for _ in range(4):
+        done = drive.run(purge(drive.keys, state, now_ms=NOW))
+        found.append((done.messages, done.more))
+    assert found == [(11, True), (11, True), (8, False), (0, False)]
+    assert not any(drive.state("ready", "suspect", "delayed", "dead").values())
 
 
 def test_bad_arguments_are_refused(drive: Drive) -> None:

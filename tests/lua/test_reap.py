@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.commands.receiving import Outcomes, extend
-from qworker.commands.upkeep import Reaped, reap
+from qworker.client.commands.receiving import Outcomes, extend
+from qworker.client.commands.upkeep import Reaped, reap
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, STANDARD_PARTS, Drive, own
 
@@ -44,7 +44,10 @@ def test_messages_in_company_return_to_the_head_in_order(engine_drive: Drive) ->
         leases=1, messages=25, dead=0, suspects=0, set_aside=0, lateness_ms=7, left=0
     )
     assert drive.state() == {
-        "ready": [*(own(each, receives=1, shared=1) for each in ids), own("later")],
+        "ready": [
+            *(own(each, receives=1, shared=1, first_ms=NOW, ready_ms=OVER + 7) for each in ids),
+            own("later"),
+        ],
         "wake": ["1"] * 8,
         "stats": {
             "sent": "1",
@@ -62,7 +65,7 @@ def test_lone_message_is_blamed_and_suspected(drive: Drive) -> None:
     leased(drive, "L", own("a"))
     assert reaped(drive, "L") == Reaped(1, 1, 0, 1, 0, 0, 0)
     assert drive.state("ready", "suspect", "wake", "lease:L", "unacked") == {
-        "suspect": [own("a", receives=1, timeouts=1)],
+        "suspect": [own("a", receives=1, timeouts=1, first_ms=NOW, ready_ms=OVER)],
         "wake": ["1"],
     }
 
@@ -72,11 +75,11 @@ def test_second_loss_in_company_makes_suspects(drive: Drive) -> None:
     leased(drive, "L", own("a", shared=1), own("b"), own("c", timeouts=1), own("d", shared=5))
     assert reaped(drive, "L") == Reaped(1, 4, 0, 3, 0, 0, 0)
     assert drive.state("ready", "suspect") == {
-        "ready": [own("b", receives=1, shared=1)],
+        "ready": [own("b", receives=1, shared=1, first_ms=NOW, ready_ms=OVER)],
         "suspect": [
-            own("a", receives=1, shared=2),
-            own("c", receives=1, timeouts=1, shared=1),
-            own("d", receives=1, shared=6),
+            own("a", receives=1, shared=2, first_ms=NOW, ready_ms=OVER),
+            own("c", receives=1, timeouts=1, shared=1, first_ms=NOW, ready_ms=OVER),
+            own("d", receives=1, shared=6, first_ms=NOW, ready_ms=OVER),
         ],
     }
 
@@ -99,14 +102,15 @@ def test_poison_costs_its_company_two_deliveries(drive: Drive) -> None:
     drive.receive("L3")
     assert reaped(drive, "L3").suspects == 1
     drive.receive("L4")
-    assert (
-        drive.redis.hget(drive.keys.lease("L4"), "0") == own("mate", receives=2, shared=2).encode()
-    )
+    mate = own("mate", receives=2, shared=2, first_ms=NOW, ready_ms=OVER)
+    assert drive.state("lease:L4") == {"lease:L4": {"0": mate}}
     drive.receive("L5")
     assert reaped(drive, "L5").dead == 1
     assert drive.state("dead")["dead"] == [
         {
-            "envelope": own("poison", receives=4, timeouts=2, shared=2),
+            "envelope": own(
+                "poison", receives=4, timeouts=2, shared=2, first_ms=NOW, ready_ms=OVER
+            ),
             "reason": "max_receives",
             "class": "",
             "error": "",
@@ -128,6 +132,7 @@ def test_dead_at_max_receives(
     flags = f" m={flag} u=a%20b" if flag else " u=a%20b"
     drive.redis.hset(drive.keys.unique, "a b", "a 999999999")
     leased(drive, "L", own("a", receives=nacks, nacks=nacks, flags=flags))
+    flags += f" f={NOW}" if dies else f" f={NOW} t={OVER}"
     after = own("a", receives=nacks + 1, nacks=nacks, timeouts=1, flags=flags)
     assert reaped(drive, "L").dead == int(dies)
     state = drive.state("suspect", "unique")
@@ -149,8 +154,14 @@ def test_priorities_return_to_their_level(drive: Drive) -> None:
     leased(drive, "M", own("c", flags=" p=3"), own("d"))
     reaped(drive, "L", "M")
     assert drive.state(*READY_PARTS) == {
-        "ready": [own("c", receives=1, shared=1, flags=" p=3"), own("d", receives=1, shared=1)],
-        "ready:6": [own(each, receives=1, shared=1, flags=" p=6") for each in "ab"],
+        "ready": [
+            own("c", receives=1, shared=1, flags=" p=3", first_ms=NOW, ready_ms=OVER),
+            own("d", receives=1, shared=1, first_ms=NOW, ready_ms=OVER),
+        ],
+        "ready:6": [
+            own(each, receives=1, shared=1, flags=" p=6", first_ms=NOW, ready_ms=OVER)
+            for each in "ab"
+        ],
     }
 
 
@@ -166,7 +177,7 @@ def test_only_overdue_leases_are_reaped(drive: Drive) -> None:
     assert reaped(drive, "N", "M", "gone", "L").leases == 1
     assert drive.state("unacked", "suspect") == {
         "unacked": {"M": OVER + 1, "N": OVER + 1},
-        "suspect": [own("a", receives=1, timeouts=1)],
+        "suspect": [own("a", receives=1, timeouts=1, first_ms=NOW, ready_ms=OVER)],
     }
 
 
@@ -185,7 +196,9 @@ def test_late_settle_of_a_reaped_lease_is_stale(drive: Drive) -> None:
     assert drive.settle(Outcomes("L", acks=[1]), at=OVER + 5000).counted == (True,)
     reaped(drive, "L", at=OVER + 5000)
     assert drive.settle(Outcomes("L", acks=[2]), at=OVER + 5000).counted == (False,)
-    assert drive.state("ready") == {"ready": [own("b", receives=1, shared=1)]}
+    assert drive.state("ready") == {
+        "ready": [own("b", receives=1, shared=1, first_ms=NOW, ready_ms=OVER + 5000)]
+    }
 
 
 def test_lease_without_messages_is_removed(drive: Drive) -> None:
@@ -226,7 +239,9 @@ def test_thousand_messages_of_a_lease(engine_drive: Drive) -> None:
     engine_drive.send(*ids)
     engine_drive.receive("L", 1000)
     assert reaped(engine_drive, "L").messages == 1000
-    assert engine_drive.state("ready")["ready"] == [own(each, receives=1, shared=1) for each in ids]
+    assert engine_drive.state("ready")["ready"] == [
+        own(each, receives=1, shared=1, first_ms=NOW, ready_ms=OVER) for each in ids
+    ]
 
 
 def test_thousand_suspects_of_a_lease(drive: Drive) -> None:
@@ -234,7 +249,9 @@ def test_thousand_suspects_of_a_lease(drive: Drive) -> None:
     ids = [f"m{number:04d}" for number in range(1000)]
     leased(drive, "L", *(own(each, shared=1) for each in ids))
     assert reaped(drive, "L").suspects == 1000
-    assert drive.state("suspect")["suspect"] == [own(each, receives=1, shared=2) for each in ids]
+    assert drive.state("suspect")["suspect"] == [
+        own(each, receives=1, shared=2, first_ms=NOW, ready_ms=OVER) for each in ids
+    ]
 
 
 # -- content --------------------------------------------------------------------------------------
@@ -247,7 +264,9 @@ def test_expired_and_cancelled_messages_end(drive: Drive) -> None:
     drive.redis.zadd(drive.keys.cancelled, {"b": NOW})
     assert reaped(drive, "L") == Reaped(1, 3, 0, 0, 0, 0, 0)
     assert drive.state("ready", "unique", "cancelled", "dead", "wake") == {
-        "ready": [own("c", receives=1, shared=1, flags=f" x={OVER + 1}")],
+        "ready": [
+            own("c", receives=1, shared=1, flags=f" x={OVER + 1}", first_ms=NOW, ready_ms=OVER)
+        ],
         "wake": ["1"],
     }
     assert drive.stats("expired", "cancelled", "stored", "unacked") == {
@@ -278,8 +297,10 @@ def test_foreign_items_in_a_lease_are_buried(drive: Drive) -> None:
     assert reaped(drive, "L").messages == 7
     assert drive.state("ready") == {
         "ready": [
-            own("a", receives=1, shared=1),
-            own("L.5", OVER, receives=1, shared=1, body='{"plain": 1}'),
+            own("a", receives=1, shared=1, first_ms=NOW, ready_ms=OVER),
+            own(
+                "L.5", OVER, receives=1, shared=1, body='{"plain": 1}', first_ms=NOW, ready_ms=OVER
+            ),
         ]
     }
     dead = drive.state("dead")["dead"]
@@ -297,7 +318,10 @@ def test_plain_messages_get_an_id_and_are_blamed(drive: Drive) -> None:
     drive.receive("M")
     reaped(drive, "L", "M")
     assert drive.state("suspect") == {
-        "suspect": [own(f"{lease}.0", OVER, 1, 0, 1, 0, body="[1]") for lease in "LM"]
+        "suspect": [
+            own(f"{lease}.0", OVER, 1, 0, 1, 0, body="[1]", first_ms=NOW, ready_ms=OVER)
+            for lease in "LM"
+        ]
     }
     assert drive.stats("stored", "unacked") == {"stored": 2, "unacked": 0}
 
@@ -450,3 +474,65 @@ def test_counter_that_is_no_number_does_not_stop_it(drive: Drive) -> None:
     drive.redis.hset(drive.keys.stats, mapping={"timeouts": "x", "unacked": "y"})
     assert reaped(drive, "L").leases == 1
     assert drive.state("unacked", "lease:L") == {}
+
+
+@pytest.mark.parametrize(
+    ("lease", "visibility", "first_ms"),
+    [("r-1-5000", "", OVER - 5000), ("r-1", "20000", OVER - 20_000), ("r-1-x", "", NOW),
+     ("r-1-5-6", "", NOW), ("r-1-43200001", "", NOW)],
+)  # fmt: skip
+def test_first_receive_is_remembered(
+    drive: Drive, lease: str, visibility: str, first_ms: int
+) -> None:
+    """A lost delivery was made, or extended last, a visibility before its deadline: the queue's, or its lease id's."""
+    leased(drive, lease, own("a"))
+    drive.redis.hset(drive.keys.meta, "visibility_ms", visibility)
+    reaped(drive, lease)
+    first = own("a", receives=1, timeouts=1, first_ms=first_ms, ready_ms=OVER)
+    assert drive.state("suspect") == {"suspect": [first]}
+    drive.receive("M", at=OVER, visibility_ms=30_000)
+    reaped(drive, "M", at=OVER + 30_000)
+    again = own("a", receives=2, timeouts=2, first_ms=first_ms, ready_ms=OVER + 30_000)
+    assert drive.state("suspect") == {"suspect": [again]}
+
+
+def test_strict_pause_of_the_input_keeps_leases(engine_drive: Drive) -> None:
+    """While input is paused strictly an overdue lease gets the queue's visibility once more; after it, it is reaped."""
+    drive = engine_drive
+    drive.send("a", "b")
+    drive.receive("L", visibility_ms=10)
+    lease = drive.state("lease:L")
+    for paused in ("in", "all"):
+        drive.redis.hset(
+            drive.keys.meta,
+            mapping={"paused": paused, "pause_strict": "1", "visibility_ms": "5000"},
+        )
+        drive.redis.zadd(drive.keys.unacked, {"L": NOW + 10})
+        done = drive.run(reap(drive.keys, ["L"], 1000, now_ms=NOW + 20))
+        assert (done.leases, done.messages, done.left) == (0, 0, 0)
+        assert drive.state("unacked", "lease:L", "ready") == {
+            **lease,
+            "unacked": {"L": NOW + 5020},
+        }
+    for meta in ({"paused": "out"}, {"paused": "in", "pause_strict": "0"}):
+        drive.redis.hset(drive.keys.meta, mapping=meta)
+        drive.redis.zadd(drive.keys.unacked, {"L": NOW + 10})
+        assert drive.run(reap(drive.keys, ["L"], 1000, now_ms=NOW + 20)).leases == 1
+        drive.receive("L", at=NOW + 20, visibility_ms=10)
+
+
+@pytest.mark.parametrize("others", [(), ("b", "c")])
+def test_message_at_most_once_is_never_delivered_again(
+    drive: Drive, others: tuple[str, ...]
+) -> None:
+    """What may have been run and may not be run twice is dead, alone or in company; its neighbours come back."""
+    drive.send("a", flags={"v": "0"})
+    if others:
+        drive.send(*others)
+    drive.receive("L", visibility_ms=10)
+    done = drive.run(reap(drive.keys, ["L"], 1000, now_ms=NOW + 10))
+    assert (done.messages, done.dead) == (1 + len(others), 1)
+    [letter] = drive.state("dead")["dead"]
+    assert letter["envelope"].startswith("q1 a ")
+    assert letter["reason"] == "max_receives"
+    assert drive.stats("stored") == {"stored": len(others)}

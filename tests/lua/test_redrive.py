@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qworker.commands.upkeep import redrive
+from qworker.client.commands.upkeep import redrive
 from tests.lua.drive import NOW, READY_PARTS, Drive, own
 
 
@@ -34,7 +34,11 @@ def test_puts_dead_letters_back_with_fresh_counts(engine_drive: Drive) -> None:
     drive.redis.delete(drive.keys.wake)
     assert redriven(drive, entries[1], entries[0]) == (1, 1)
     assert drive.state() == {
-        "ready": [own("r"), own("b", flags=" d=1"), own("a", 5, flags=" w=x m=7 f=6 d=10")],
+        "ready": [
+            own("r"),
+            own("b", flags=" d=1", ready_ms=NOW),
+            own("a", 5, flags=" w=x m=7 f=6 d=10", ready_ms=NOW),
+        ],
         "dead": [{"envelope": own("c"), "reason": "rejected"}],
         "wake": ["1", "1"],
         "stats": {"sent": "1", "stored": "3", "redriven": "2"},
@@ -45,10 +49,10 @@ def test_says_what_is_not_there_and_what_is_foreign(drive: Drive) -> None:
     """Nothing that no consumer could take goes back; bytes that are not ours stay where they are."""
     entries = bury(drive, "hello", '{"a": 1}', "q1 broken\n", own("a"), "q2 x\n")
     before = drive.state("dead")["dead"]
-    assert redriven(drive, *entries, "5-5", "18446744073709551615-1") == (-1, -1, -1, 1, -1, 0, 0)
+    assert redriven(drive, *entries, "5-5", "1844674407370955161-1") == (-1, -1, -1, 1, -1, 0, 0)
     assert drive.state("dead", "ready") == {
         "dead": [before[0], before[1], before[2], before[4]],
-        "ready": [own("a", flags=" d=1")],
+        "ready": [own("a", flags=" d=1", ready_ms=NOW)],
     }
 
 
@@ -58,7 +62,7 @@ def test_entry_named_twice_is_redriven_once(drive: Drive) -> None:
     assert redriven(drive, entry, entry) == (1, 0)
     assert redriven(drive, entry) == (0,)
     assert drive.state("ready", "stats") == {
-        "ready": [own("a", flags=" d=1")],
+        "ready": [own("a", flags=" d=1", ready_ms=NOW)],
         "stats": {"stored": "1", "redriven": "1"},
     }
 
@@ -74,8 +78,8 @@ def test_priorities_go_to_their_level(drive: Drive) -> None:
     drive.redis.hset(drive.keys.meta, "levels", "5")
     redriven(drive, *bury(drive, own("a", flags=" p=5"), own("b", flags=" p=6")))
     assert drive.state(*READY_PARTS) == {
-        "ready": [own("b", flags=" p=6 d=1")],
-        "ready:5": [own("a", flags=" p=5 d=1")],
+        "ready": [own("b", flags=" p=6 d=1", ready_ms=NOW)],
+        "ready:5": [own("a", flags=" p=5 d=1", ready_ms=NOW)],
     }
 
 
@@ -111,6 +115,8 @@ def test_words_that_are_no_entry_ids_are_refused(engine_drive: Drive) -> None:
         "1-2-3",
         "*",
         "5-",
+        f"{2**64}-1",
+        f"1-{2**64}",
     ]
     drive.assert_refused_argument(
         [
@@ -130,6 +136,6 @@ def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
     drive = engine_drive
     (entry,) = bury(drive, own("a"))
     drive.assert_broken(
-        [*READY_PARTS, "wake", "dead", "meta", "stats"],
+        [*READY_PARTS, "wake", "dead", "meta", "stats", "journal"],
         lambda: drive.call("redrive", drive.standard_keys(), NOW, entry),
     )

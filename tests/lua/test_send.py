@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.commands.sending import NewMessage, send
-from qworker.envelope import tail
+from qworker.client.commands.sending import NewMessage, send
 from qworker.errors import (
     BodyTooLargeError,
     GhostSendError,
@@ -15,6 +14,7 @@ from qworker.errors import (
     QueueFullError,
     QueuePausedError,
 )
+from qworker.wire.envelope import tail
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 
@@ -76,7 +76,7 @@ def test_delayed_messages_wait_with_their_due_time(drive: Drive) -> None:
     """A delay puts messages into delayed at their due time; nobody is woken."""
     drive.send("a", delay_ms=2500)
     assert drive.state() == {
-        "delayed": {own("a"): NOW + 2500},
+        "delayed": {own("a", ready_ms=NOW + 2500): NOW + 2500},
         "stats": {"sent": "1", "stored": "1"},
     }
 
@@ -110,8 +110,8 @@ def test_queue_gives_delay_and_ttl_where_the_send_does_not(drive: Drive) -> None
     assert drive.state("ready", "delayed") == {
         "ready": [own("b")],
         "delayed": {
-            own("a", flags=" x=1005000"): NOW + 100,
-            own("c", flags=" x=1000008"): NOW + 7,
+            own("a", flags=" x=1005000", ready_ms=NOW + 100): NOW + 100,
+            own("c", flags=" x=1000008", ready_ms=NOW + 7): NOW + 7,
         },
     }
 
@@ -124,7 +124,7 @@ def test_due_time_is_counted_by_the_clock_of_the_server(drive: Drive) -> None:
     drive.send("c", due_ms=5)
     assert drive.state("ready", "delayed") == {
         "ready": [own("b"), own("c")],
-        "delayed": {own("a"): NOW + 70},
+        "delayed": {own("a", ready_ms=NOW + 70): NOW + 70},
     }
 
 
@@ -142,7 +142,7 @@ def test_times_are_clamped_to_whole_numbers_that_a_score_keeps(drive: Drive) -> 
     """The largest delay and time to live end at 2^53 ms instead of losing digits."""
     drive.send("a", delay_ms=2**53, ttl_ms=2**53)
     assert drive.state("delayed") == {
-        "delayed": {own("a", flags=f" x={2**53}"): float(2**53)},
+        "delayed": {own("a", flags=f" x={2**53}", ready_ms=2**53): float(2**53)},
     }
 
 
@@ -163,7 +163,7 @@ def test_thousand_messages_go_in_one_call(engine_drive: Drive) -> None:
     engine_drive.send(*ids, delay_ms=10)
     state = engine_drive.state()
     assert state["ready"] == [own(each) for each in ids]
-    assert state["delayed"] == {own(each): NOW + 10 for each in ids}
+    assert state["delayed"] == {own(each, ready_ms=NOW + 10): NOW + 10 for each in ids}
     assert state["stats"] == {"sent": "2000", "stored": "2000"}
     assert state["wake"] == ["1"] * 8
 
@@ -290,7 +290,7 @@ def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
     drive = engine_drive
     drive.send("a")
     drive.assert_broken(
-        ["ready", "delayed", "wake", "meta", "stats", "producers", "unique"],
+        ["ready", "delayed", "wake", "meta", "stats", "producers", "unique", "journal"],
         lambda: drive.call("send", drive.sending_keys(), *words(A)),
     )
 
@@ -414,6 +414,19 @@ def test_repetition_is_not_kept_out_by_its_own_key(drive: Drive) -> None:
     assert len(drive.state()["ready"]) == 1
 
 
+def test_repetition_is_answered_as_the_first_time(drive: Drive) -> None:
+    """Keys that were freed or taken meanwhile change nothing of what a call has done."""
+    send_unique(drive, ("a", "k"))
+    call = (("b", "k"), ("c", "l"), ("d", "k"))
+    first = send_unique(drive, *call, lane="lane", sequence=1)
+    assert (first.ids, first.duplicates) == (("a", "c", "a"), (0, 2))
+    drive.redis.hset(drive.keys.unique, mapping={"l": "x 9999999"})
+    drive.redis.hdel(drive.keys.unique, "k")
+    again = send_unique(drive, *call, lane="lane", sequence=1)
+    assert (again.ids, again.duplicates, again.repeated) == (("a", "c", "a"), (0, 2), True)
+    assert drive.state("producers") == {"producers": {"lane": "1 1000000 1 a 3 a"}}
+
+
 def test_kept_out_messages_need_no_room(drive: Drive) -> None:
     """What a unique key keeps out does not count against maxlen, and a call may store nothing at all."""
     send_unique(drive, ("a", "k"))
@@ -444,3 +457,36 @@ def test_thousand_unique_messages_kept_out_in_one_call(drive: Drive) -> None:
     assert sent.ids == tuple(each for each, _ in first)
     assert sent.duplicates == tuple(range(1000))
     assert drive.stats() == {"sent": 1000, "stored": 1000}
+
+
+def test_a_send_has_a_maxlen_of_its_own(engine_drive: Drive) -> None:
+    """The lower of the send's and the queue's counts; refused, it leaves nothing."""
+    drive = engine_drive
+    drive.send("a", "b", maxlen=2)
+    before = drive.state()
+    with pytest.raises(QueueFullError) as refused:
+        drive.send("c", maxlen=2)
+    assert (refused.value.stored, refused.value.maxlen) == (2, 2)
+    drive.redis.hset(drive.keys.meta, "maxlen", "2")
+    with pytest.raises(QueueFullError) as refused:
+        drive.send("c", maxlen=9)
+    assert refused.value.maxlen == 2
+    drive.redis.hset(drive.keys.meta, "maxlen", "9")
+    with pytest.raises(QueueFullError):
+        drive.send("c", maxlen=2)
+    drive.redis.hdel(drive.keys.meta, "maxlen")
+    assert drive.state() == before
+    drive.send("c", maxlen=3)
+    assert drive.stats("stored") == {"stored": 3}
+
+
+def test_bad_maxlen_is_refused(drive: Drive) -> None:
+    """A maxlen of a send that is no number from 1 on leaves nothing, also behind unique keys."""
+    start = (NOW, "", 0, "", "", 0, 1, "q1 a ", "\n")
+    drive.assert_refused_argument(
+        [
+            lambda bad=bad, keys=keys: drive.call("send", drive.sending_keys(), *start, *keys, bad)
+            for bad in [*BAD_NUMBERS, "0"]
+            for keys in ((0,), (1, 1, "k", 1000))
+        ]
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.commands.receiving import Outcomes
+from qworker.client.commands.receiving import Outcomes
 from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
 
 
@@ -105,7 +105,7 @@ def test_ack_of_all_leaves_what_came_to_something_else(drive: Drive) -> None:
     settled = drive.settle(outcomes)
     assert (settled.per_lease, settled.counted) == ((4,), (True, True))
     assert drive.state("ready", "lease:L", "unacked") == {
-        "ready": [own("b", receives=1, nacks=1)],
+        "ready": [own("b", receives=1, nacks=1, ready_ms=NOW)],
     }
     assert dead(drive) == [(own("c", receives=1), "rejected")]
     assert drive.stats("acked", "stored", "unacked", "stale") == {
@@ -127,7 +127,7 @@ def test_message_has_one_outcome_in_a_call(drive: Drive) -> None:
     settled = drive.settle(outcomes)
     assert settled.counted == (True, True, False, False, False, False)
     assert drive.state("ready", "lease:L", "dead") == {
-        "ready": [own("a", receives=1, nacks=1)],
+        "ready": [own("a", receives=1, nacks=1, ready_ms=NOW)],
         "lease:L": {"3": own("c")},
     }
     assert drive.stats("nacked", "stale", "stored", "unacked", "dead", "released") == {
@@ -251,8 +251,12 @@ def test_nack_counts_and_goes_to_the_tail(drive: Drive) -> None:
     high.nack(0, 0)
     drive.settle(outcomes, high, at=NOW + 5)
     assert drive.state("ready", "ready:7", "wake") == {
-        "ready": [own("c"), own("b", receives=1, nacks=1), own("a", receives=1, nacks=1)],
-        "ready:7": [own("q"), own("p", receives=1, nacks=1, flags=" p=7")],
+        "ready": [
+            own("c"),
+            own("b", receives=1, nacks=1, ready_ms=NOW + 5),
+            own("a", receives=1, nacks=1, ready_ms=NOW + 5),
+        ],
+        "ready:7": [own("q"), own("p", receives=1, nacks=1, flags=" p=7", ready_ms=NOW + 5)],
         "wake": ["1", "1", "1"],
     }
     assert drive.stats("nacked", "stored", "unacked") == {
@@ -270,8 +274,8 @@ def test_nack_with_a_delay_waits_in_delayed(drive: Drive) -> None:
     drive.settle(outcomes, at=NOW + 5)
     assert drive.state("delayed", "ready", "wake") == {
         "delayed": {
-            own("a", receives=1, nacks=1): NOW + 1505,
-            own("b", receives=1, nacks=1): float(2**53),
+            own("a", receives=1, nacks=1, ready_ms=NOW + 1505): NOW + 1505,
+            own("b", receives=1, nacks=1, ready_ms=2**53): float(2**53),
         }
     }
 
@@ -284,9 +288,9 @@ def test_nack_notes_first_received_and_max_receives_once(drive: Drive) -> None:
     drive.receive("M", 1)
     again = Outcomes("M")
     again.nack(0, 0, max_receives=9, first_received_ms=NOW + 9)
-    drive.settle(again)
+    drive.settle(again, at=NOW + 8)
     assert drive.state("ready") == {
-        "ready": [own("a", receives=2, nacks=2, flags=" w=trace f=1000001 m=3")]
+        "ready": [own("a", receives=2, nacks=2, flags=" w=trace f=1000001 m=3", ready_ms=NOW + 8)]
     }
 
 
@@ -307,11 +311,13 @@ def test_max_receives_of_message_over_task_over_queue(
         outcomes = Outcomes(f"L{delivery}")
         outcomes.nack(0, 0, max_receives=task, error=("ValueError", "no"))
         drive.settle(outcomes, at=NOW + 7)
+    # When it became ready for the last time is kept.
+    again = f" t={NOW + 7}" if dies_at > 1 else ""
     limit = f" m={flag}" if flag else f" m={task}" if task else ""
     assert drive.state("dead", "ready") == {
         "dead": [
             {
-                "envelope": own("a", receives=dies_at, nacks=dies_at, flags=limit),
+                "envelope": own("a", receives=dies_at, nacks=dies_at, flags=limit + again),
                 "reason": "max_receives",
                 "class": "ValueError",
                 "error": "no",
@@ -339,7 +345,9 @@ def test_lone_timeouts_count_like_nacks_and_shared_ones_do_not(drive: Drive) -> 
     outcomes.nack(2, 0)
     drive.settle(outcomes)
     assert dead(drive) == [(own("a", receives=81, nacks=2, timeouts=2, shared=77), "max_receives")]
-    assert drive.state("ready") == {"ready": [own("b", receives=1, nacks=1, shared=99)]}
+    assert drive.state("ready") == {
+        "ready": [own("b", receives=1, nacks=1, shared=99, ready_ms=NOW)]
+    }
 
 
 # -- release and share ----------------------------------------------------------------------------
@@ -354,7 +362,7 @@ def test_release_goes_uncounted_to_the_head_in_order(drive: Drive) -> None:
     outcomes.release(3)
     drive.settle(outcomes)
     assert drive.state("ready", "wake", "lease:L") == {
-        "ready": [own("a"), own("c"), own("d")],
+        "ready": [own("a", ready_ms=NOW), own("c", ready_ms=NOW), own("d")],
         "wake": ["1", "1"],
         "lease:L": {"2": own("b")},
     }
@@ -376,7 +384,10 @@ def test_release_of_all_that_is_left(engine_drive: Drive) -> None:
     settled = drive.settle(outcomes)
     assert settled.per_lease == (1000,)
     assert drive.state("ready", "lease:L", "unacked") == {
-        "ready": [own(ids[1]), *map(own, ids[3:]), own(ids[2], receives=1, nacks=1)]
+        "ready": [
+            *(own(each, ready_ms=NOW) for each in (ids[1], *ids[3:])),
+            own(ids[2], receives=1, nacks=1, ready_ms=NOW),
+        ]
     }
     assert drive.stats("released", "acked", "nacked", "stale", "stored", "unacked") == {
         "released": 998,
@@ -411,7 +422,9 @@ def test_release_with_a_delay(drive: Drive) -> None:
     outcomes = received(drive, "a")
     outcomes.release(0, 250)
     drive.settle(outcomes, at=NOW + 1)
-    assert drive.state("delayed", "ready", "wake") == {"delayed": {own("a"): NOW + 251}}
+    assert drive.state("delayed", "ready", "wake") == {
+        "delayed": {own("a", ready_ms=NOW + 251): NOW + 251}
+    }
 
 
 def test_released_suspect_stays_a_suspect(drive: Drive) -> None:
@@ -424,8 +437,8 @@ def test_released_suspect_stays_a_suspect(drive: Drive) -> None:
     outcomes.release("*")
     drive.settle(outcomes)
     assert drive.state("ready", "suspect") == {
-        "ready": [own("a", shared=1)],
-        "suspect": [own("s", timeouts=1), own("t", shared=2)],
+        "ready": [own("a", shared=1, ready_ms=NOW)],
+        "suspect": [own("s", timeouts=1, ready_ms=NOW), own("t", shared=2, ready_ms=NOW)],
     }
 
 
@@ -441,8 +454,8 @@ def test_priority_returns_to_its_level(drive: Drive) -> None:
         each.release("*")
     drive.settle(*outcomes)
     assert drive.state("ready", "ready:4", "ready:8") == {
-        "ready": [own(f"b{p}", flags=f" p={p}") for p in ("8", "x", "99")],
-        "ready:4": [own("a", flags=" p=4")],
+        "ready": [own(f"b{p}", flags=f" p={p}", ready_ms=NOW) for p in ("8", "x", "99")],
+        "ready:4": [own("a", flags=" p=4", ready_ms=NOW)],
     }
     assert len(drive.receive("N").items) == 4
 
@@ -458,8 +471,12 @@ def test_death_in_company_is_shared(drive: Drive) -> None:
         outcomes.share(index)
     drive.settle(outcomes)
     assert drive.state("ready", "suspect", "dead") == {
-        "ready": [own("a", receives=1, shared=1), own("c", receives=1, shared=1), own("d")],
-        "suspect": [own("b", receives=1, shared=2)],
+        "ready": [
+            own("a", receives=1, shared=1, ready_ms=NOW),
+            own("c", receives=1, shared=1, ready_ms=NOW),
+            own("d"),
+        ],
+        "suspect": [own("b", receives=1, shared=2, ready_ms=NOW)],
     }
     assert drive.stats("timeouts") == {"timeouts": 3}
 
@@ -474,7 +491,7 @@ def test_message_that_killed_its_worker_is_delivered_alone_next(drive: Drive) ->
     outcomes.crash(2, error=("WorkerDiedError", "signal 11"))
     drive.settle(outcomes)
     assert drive.state("ready", "suspect", "delayed") == {
-        "suspect": [own("a", receives=1, timeouts=1)]
+        "suspect": [own("a", receives=1, timeouts=1, ready_ms=NOW)]
     }
     assert dead(drive) == [(own("b", receives=1, nacks=2, timeouts=1), "max_receives")]
     assert drive.stats("timeouts") == {"timeouts": 2}
@@ -511,7 +528,7 @@ def test_bury_keeps_the_message_with_its_reason_and_error(drive: Drive) -> None:
 def test_error_text_is_cut(drive: Drive) -> None:
     """At most 2 KiB of an error are kept, whoever sends more."""
     received(drive, "a")
-    arguments = [NOW, 1, 0, 0, 1, "b", "0", "rejected", "", "", "E", "x" * 3000]
+    arguments = [NOW, "", 1, 0, 0, 1, "b", "0", "rejected", "", "", "E", "x" * 3000, "", 0]
     drive.call("settle", drive.standard_keys("L"), *arguments)
     assert drive.state("dead")["dead"][0]["error"] == "x" * 2048
 
@@ -557,15 +574,18 @@ def test_plain_messages_get_an_id_when_they_are_moved(drive: Drive) -> None:
     outcomes.discard(5)
     drive.settle(outcomes, at=NOW + 9)
 
-    def moved(number: int, receives: int = 0, nacks: int = 0) -> str:
-        return own(f"lease-1.{number}", NOW + 9, receives, nacks, body='{"u": " u=k"}')
+    def moved(
+        number: int, receives: int = 0, nacks: int = 0, ready_ms: int | None = NOW + 9
+    ) -> str:
+        name, body = f"lease-1.{number}", '{"u": " u=k"}'
+        return own(name, NOW + 9, receives, nacks, body=body, ready_ms=ready_ms)
 
     assert drive.state("ready", "delayed", "lease:lease-1", "unique") == {
         "ready": [moved(3), moved(1, 1, 1)],
-        "delayed": {moved(2, 1, 1): NOW + 59},
+        "delayed": {moved(2, 1, 1, NOW + 59): NOW + 59},
         "unique": {"k": "x 9"},
     }
-    assert dead(drive) == [(moved(4, 1), "bad_arguments")]
+    assert dead(drive) == [(moved(4, 1, ready_ms=None), "bad_arguments")]
     assert drive.stats("stored", "unacked", "acked") == {"stored": 3, "unacked": 0, "acked": 1}
 
 
@@ -616,13 +636,14 @@ def test_item_that_a_consumer_calls_foreign_keeps_its_bytes(drive: Drive) -> Non
 
 def test_six_digits_are_ours(drive: Drive) -> None:
     """Six digits in every count are still a header that can be read."""
-    item = own("a", 5, 999_999, 999_998, 999_997, 999_996)
+    counts = (5, 999_999, 999_998, 999_997, 999_996)
+    item = own("a", *counts)
     drive.redis.rpush(drive.keys.ready[0], item)
     drive.receive("L")
     outcomes = Outcomes("L")
     outcomes.release(0)
     drive.settle(outcomes)
-    assert drive.state("ready", "suspect", "dead") == {"suspect": [item]}
+    assert drive.state("ready", "suspect", "dead") == {"suspect": [own("a", *counts, ready_ms=NOW)]}
 
 
 def test_six_digits_are_kept(drive: Drive) -> None:
@@ -634,8 +655,9 @@ def test_six_digits_are_kept(drive: Drive) -> None:
     outcomes = Outcomes("L")
     outcomes.nack(0, 0)
     drive.settle(outcomes)
+    counts = (9_999_999_999_999_999, 999_999, 13, 13, 14)
     assert drive.state("ready")["ready"] == [
-        own("A.b_c-9", 9_999_999_999_999_999, 999_999, 13, 13, 14, flags=" w=x", body="\nq1")
+        own("A.b_c-9", *counts, flags=" w=x", body="\nq1", ready_ms=NOW)
     ]
 
 
@@ -651,7 +673,7 @@ def test_queue_paused_for_output_settles_in_silence(drive: Drive) -> None:
     outcomes.release(3)
     drive.settle(outcomes)
     assert drive.state("ready", "wake") == {
-        "ready": [own("c"), own("b", receives=1, nacks=1)],
+        "ready": [own("c", ready_ms=NOW), own("b", receives=1, nacks=1, ready_ms=NOW)],
     }
 
 
@@ -663,7 +685,7 @@ def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
     outcomes.acks = [1]
     drive.assert_broken(
         [*STANDARD_PARTS, "lease:L"],
-        lambda: drive.call("settle", drive.standard_keys("L"), NOW, 1, *outcomes.words()),
+        lambda: drive.call("settle", drive.standard_keys("L"), NOW, "", 1, *outcomes.words()),
     )
 
 
@@ -673,19 +695,29 @@ def test_bad_outcomes_are_refused_with_their_call(engine_drive: Drive) -> None:
     received(drive, "a", "b")
 
     def call(*others: Any) -> Any:
-        arguments = [NOW, 1, 1, "1", 0, 1, *others]
+        arguments = [NOW, "", 1, 1, "1", 0, 1, *others]
         return lambda: drive.call("settle", drive.standard_keys("L"), *arguments)
 
     drive.assert_refused_argument(
-        [call("n", "2", bad, "", "", "", "") for bad in BAD_NUMBERS]
-        + [call("r", "2", bad, "", "", "", "") for bad in BAD_NUMBERS]
-        + [call("n", "2", 0, bad, "", "", "") for bad in BAD_NUMBERS if bad != ""]
-        + [call("n", "2", 0, "", bad, "", "") for bad in BAD_NUMBERS if bad != ""]
-        + [call(kind, "2", 0, "", "", "", "") for kind in ("x", "", "nr", "*", ".")]
-        + [call("n", "2", 0, "", "", ""), call("n"), call()]
-        + [lambda: drive.call("settle", drive.standard_keys("L"), "x", 0)]
-        + [lambda: drive.call("settle", drive.standard_keys(), NOW, 1, 0, 0, 0)]
-        + [lambda: drive.call("settle", drive.standard_keys("L", "x y"), NOW, 2, *[0] * 6)]
+        [call("n", "2", bad, "", "", "", "", "", 0) for bad in BAD_NUMBERS]
+        + [call("r", "2", bad, "", "", "", "", "", 0) for bad in BAD_NUMBERS]
+        + [call("n", "2", 0, bad, "", "", "", "", 0) for bad in BAD_NUMBERS if bad != ""]
+        + [call("n", "2", 0, "", bad, "", "", "", 0) for bad in BAD_NUMBERS if bad != ""]
+        + [call(kind, "2", 0, "", "", "", "", "", 0) for kind in ("x", "", "nr", "*", ".")]
+        + [
+            call("n", "2", 0, "", "", "", "", times, 0)
+            for times in ("x", "1 2 3", "1 2 3 a b", "1 2 3 a\n", " 1 2 3 a", "1 2 x a")
+        ]
+        + [call("n", "2", 0, "", "", "", "", "", bad) for bad in [*BAD_NUMBERS, 10_001]]
+        + [
+            call("n", "2", 0, "", "", "", "", "", 1, *end)
+            for end in ((), (1,), (0, "x"), ("x", "x"))
+        ]
+        + [call("n", "2", 0, "", "", "", "", "", 1, 1, "x" * 16_385)]
+        + [call("n", "2", 0, "", "", "", ""), call("n", "2", 0, "", "", ""), call("n"), call()]
+        + [lambda: drive.call("settle", drive.standard_keys("L"), "x", "", 0)]
+        + [lambda: drive.call("settle", drive.standard_keys(), NOW, "", 1, 0, 0, 0, 0)]
+        + [lambda: drive.call("settle", drive.standard_keys("L", "x y"), NOW, "", 2, *[0] * 8)]
     )
 
 
@@ -695,7 +727,9 @@ def test_wrong_limits_of_an_outcome_do_not_kill(drive: Drive) -> None:
     drive.assert_refused_argument(
         [
             lambda limit=limit: drive.call(
-                "settle", drive.standard_keys("L"), NOW, 1, 0, 0, 1, "n", "0", 0, limit, "", "", ""
+                "settle",
+                drive.standard_keys("L"),
+                *(NOW, "", 1, 0, 0, 1, "n", "0", 0, limit, "", "", "", "", 0),
             )
             for limit in ("0", "1000000", "9" * 40)
         ]
@@ -707,10 +741,10 @@ def test_counter_that_is_no_number_is_reported_and_does_not_fail_the_call(drive:
     outcomes = received(drive, "a", "b")
     drive.redis.hset(drive.keys.stats, mapping={"stored": "x", "acked": "y"})
     outcomes.acks = [1]
-    reply = drive.call("settle", drive.standard_keys("L"), NOW, 1, *outcomes.words())
+    reply = drive.call("settle", drive.standard_keys("L"), NOW, "", 1, *outcomes.words())
     assert reply == ["OK", str(NOW), 1, [1], [1]]
     assert drive.state("lease:L") == {"lease:L": {"2": own("b")}}
     outcomes.acks = [2]
     drive.redis.hset(drive.keys.stats, mapping={"stored": "1", "acked": "1"})
-    reply = drive.call("settle", drive.standard_keys("L"), NOW, 1, *outcomes.words())
+    reply = drive.call("settle", drive.standard_keys("L"), NOW, "", 1, *outcomes.words())
     assert reply == ["OK", str(NOW), 0, [1], [1]]

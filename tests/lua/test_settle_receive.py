@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.commands.receiving import PAUSED, UNKNOWN, Outcomes, Suspects
+from qworker.client.commands.receiving import PAUSED, UNKNOWN, Outcomes, Suspects
 from qworker.errors import LeaseUsedError
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
@@ -350,13 +350,13 @@ def test_settles_and_receives_in_one_call(engine_drive: Drive) -> None:
     second.nack(2, 0)
     batch = drive.receive("N", 100, first, second, at=NOW + 1)
     assert batch.items == [
-        own("c").encode(),
+        own("c", ready_ms=NOW + 1).encode(),
         own("f").encode(),
-        own("e", receives=1, nacks=1).encode(),
+        own("e", receives=1, nacks=1, ready_ms=NOW + 1).encode(),
     ]
     assert batch.settled == (3, 2)
     assert drive.state() == {
-        "lease:N": {"1": own("c"), "2": own("f"), "3": own("e", receives=1, nacks=1)},
+        "lease:N": {str(n): item.decode() for n, item in enumerate(batch.items, 1)},
         "unacked": {"N": NOW + 30_001},
         "wake": ["1"] * 6,
         "stats": {
@@ -422,7 +422,7 @@ def test_queue_paused_for_output_settles_but_delivers_nothing(drive: Drive) -> N
         batch = drive.receive("M", 10, back)
         assert (batch.items, batch.hint_ms, batch.ready_left) == ([], PAUSED, 0)
     assert drive.state() == {
-        "ready": [own("a"), own("c")],
+        "ready": [own("a", ready_ms=NOW), own("c")],
         "lease:L": {"2": own("b")},
         "unacked": {"L": NOW + 30_000},
         "meta": {"paused": "all"},
@@ -481,7 +481,9 @@ def test_ghost_of_a_burned_call_loses_nothing(drive: Drive) -> None:
     drive.receive("N", 20, at=NOW + 1)
     drive.call("reap", drive.standard_keys("M"), NOW + 30_000, 60_000)
     assert drive.state("ready", "lease:M", "unacked") == {
-        "ready": [own("a", receives=1, shared=1), own("b", receives=1, shared=1)]
+        "ready": [
+            own(each, receives=1, shared=1, first_ms=NOW, ready_ms=NOW + 30_000) for each in "ab"
+        ]
     }
 
 
@@ -512,7 +514,9 @@ def test_repetition_tells_a_suspect_from_a_lone_message(drive: Drive) -> None:
 
 def call_words(**changed: Any) -> list[Any]:
     """The arguments of a receive with no outcomes, some of them changed by name."""
-    named = {"now": NOW, "resume": 0, "count": 10, "visibility": 30_000, "suspects": 1} | changed
+    named = {
+        "now": NOW, "resume": 0, "count": 10, "visibility": 30_000, "suspects": 1, "who": "",
+    } | changed  # fmt: skip
     tail = named.pop("outcomes", [0])
     return [*named.values(), *tail]
 
@@ -528,7 +532,7 @@ def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
         lambda: drive.call(
             "settle_receive",
             drive.standard_keys("L", "M"),
-            *call_words(outcomes=[1, 1, "0", 0, 0]),
+            *call_words(outcomes=[1, 1, "0", 0, 0, 0]),
         ),
     )
 
@@ -549,9 +553,10 @@ def test_bad_arguments_are_refused(engine_drive: Drive) -> None:
         + [call(visibility=bad) for bad in [*BAD_NUMBERS, 0, 43_200_001] if bad != ""]
         + [call(count=1001), call(suspects=3), call(now="x")]
         + [call(outcomes=[bad]) for bad in [*BAD_NUMBERS, 65, 2, 3]]
-        + [call(outcomes=[1, bad, 0, 0]) for bad in [*BAD_NUMBERS, 10_001]]
-        + [call(outcomes=[1, 0, bad, 0]) for bad in [*BAD_NUMBERS, 10_001]]
-        + [call(outcomes=[1, 0, 0, bad]) for bad in [*BAD_NUMBERS, 10_001]]
+        + [call(outcomes=[1, bad, 0, 0, 0]) for bad in [*BAD_NUMBERS, 10_001]]
+        + [call(outcomes=[1, 0, bad, 0, 0]) for bad in [*BAD_NUMBERS, 10_001]]
+        + [call(outcomes=[1, 0, 0, bad, 0]) for bad in [*BAD_NUMBERS, 10_001]]
+        + [call(outcomes=[1, 0, 0, 0, bad]) for bad in [*BAD_NUMBERS, 10_001]]
         + [call(outcomes=[1]), call(outcomes=[1, 2, "1"]), call(outcomes=[1, 0, 1, "1"])]
         + [
             lambda: drive.call(
@@ -588,7 +593,7 @@ def test_full_server_can_be_drained() -> None:
             drive.receive("M", 2, last)
             drive.settle(outcomes("M", 0))
             assert drive.state("ready", "delayed", "unacked") == {
-                "delayed": {own("b", receives=1, nacks=1): NOW + 50}
+                "delayed": {own("b", receives=1, nacks=1, ready_ms=NOW + 50): NOW + 50}
             }
             drive.close()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from qworker.commands.receiving import Outcomes, split
-from qworker.errors import LeaseUsedError
+from qworker.client.commands.receiving import Outcomes, split
+from qworker.errors import LeaseUsedError, TooLateError
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 
 
@@ -61,7 +61,7 @@ def test_visibility_0_is_over_at_once(drive: Drive) -> None:
     assert splitted(drive, "L", 1, "N", 0) == NOW
     drive.call("reap", drive.standard_keys("N"), NOW, 1000)
     assert drive.state("ready", "unacked") == {
-        "ready": [own("a", receives=1, shared=1)],
+        "ready": [own("a", receives=1, shared=1, first_ms=NOW - 30_000, ready_ms=NOW)],
         "unacked": {"L": NOW + 30_000},
     }
 
@@ -121,7 +121,7 @@ def test_bad_arguments_are_refused(engine_drive: Drive) -> None:
     drive.assert_refused_argument(
         [
             lambda bad=bad: drive.call("split", (*keys, *leases), NOW, "1", bad)
-            for bad in [*BAD_NUMBERS, 43_200_001]
+            for bad in [*(each for each in BAD_NUMBERS if each), 43_200_001]
         ]
         + [
             lambda: drive.call("split", (*keys, *leases), "x", "1", 1000),
@@ -144,3 +144,44 @@ def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
         ["unacked", "meta", "lease:L", "lease:N"],
         lambda: drive.call("split", keys, NOW, "1", 1000),
     )
+
+
+def test_own_visibility_is_the_messages_or_the_queues(engine_drive: Drive) -> None:
+    """Without a time the message gets its own visibility, else the queue's, else the default."""
+    drive = engine_drive
+    drive.send("a", flags={"v": "7000"})
+    drive.send("b", "c", "d")
+    drive.send("e", flags={"v": "0"})
+    drive.redis.rpush(drive.keys.ready[0], "{}")
+    drive.receive("L")
+
+    def own_of(index: int, new: str) -> Any:
+        return drive.run(split(drive.keys, "L", index, new, None, now_ms=NOW))
+
+    assert [own_of(1, "N1"), own_of(2, "N2")] == [NOW + 7000, NOW + 30_000]
+    drive.redis.hset(drive.keys.meta, "visibility_ms", "9000")
+    assert [own_of(3, "N3"), own_of(5, "N5"), own_of(6, "N6")] == [NOW + 9000] * 3
+    drive.redis.hset(drive.keys.meta, "visibility_ms", "x")
+    assert own_of(4, "N4") == NOW + 30_000
+
+
+def test_half_of_the_life_of_a_message_is_its_bound(engine_drive: Drive) -> None:
+    """Asked to mind it, a split past half of the time to live is refused; without one nothing is bound."""
+    drive = engine_drive
+    drive.send("a", "b", ttl_ms=1001)
+    drive.send("c")
+    drive.redis.rpush(drive.keys.ready[0], "{}")
+    drive.receive("L")
+
+    def half(index: int, new: str, at: int) -> Any:
+        return drive.run(split(drive.keys, "L", index, new, 5000, half=True, now_ms=at))
+
+    before = drive.state()
+    with pytest.raises(TooLateError) as late:
+        half(1, "N1", NOW + 501)
+    assert (late.value.message_id, late.value.half_ms) == ("a", NOW + 500)
+    assert drive.state() == before
+    assert half(1, "N1", NOW + 500) == NOW + 5500
+    assert half(3, "N3", NOW + 10**6) == half(4, "N4", NOW + 10**6) == NOW + 10**6 + 5000
+    assert splitted(drive, "L", 2, "N2", at=NOW + 900) == NOW + 5900
+    assert half(1, "N9", NOW + 501) == 0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from qworker.commands.upkeep import Look, sweep
-from qworker.keys import QueueKeys
+from qworker.client.commands.upkeep import Look, sweep
+from qworker.wire.keys import QueueKeys
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 
 TICK_MS = 1000

@@ -38,6 +38,11 @@ class Item:
         counts = f"{self.receives} {self.nacks} {self.timeouts} {self.shared}"
         return f"q1 {self.id} {self.sent_ms} {counts}{flags}\n{self.body}"
 
+    @property
+    def header(self) -> str | None:
+        """The header without its magic; None where it is not one of ours."""
+        return self.text.partition("\n")[0][3:] if self.kind in ("own", "unread") else None
+
     def flag(self, key: str) -> str | None:
         """The value of a flag, or None."""
         return dict(self.flags).get(key) if self.kind == "own" else None
@@ -48,10 +53,19 @@ class Item:
             self if self.flag(key) is not None else replace(self, flags=(*self.flags, (key, value)))
         )
 
+    def ready_from(self, at_ms: int) -> Item:
+        """The item as it becomes ready at a time, again or later than it was sent."""
+        others = tuple(pair for pair in self.flags if pair[0] != "t")
+        return replace(self, flags=(*others, ("t", str(at_ms))))
+
     @property
     def suspect(self) -> bool:
         """Whether it is to be delivered alone."""
         return self.timeouts > 0 or self.shared >= 2
+
+
+#: Of a queue that does not say.
+VISIBILITY_MS = 30_000
 
 
 @dataclass
@@ -63,6 +77,8 @@ class Ending:
     delay_ms: int = 0
     max_receives: int | None = None
     reason: str = ""
+    #: What the journal is told of the delivery.
+    times: str = ""
 
 
 @dataclass
@@ -74,6 +90,8 @@ class LeaseEnd:
     uniques: list[tuple[str, str, str]] = field(default_factory=list)
     others: list[Ending] = field(default_factory=list)
     ack_all: bool = False
+    #: The caller has lines for the journal, of the acks.
+    told: bool = False
 
 
 class Model:
@@ -89,7 +107,8 @@ class Model:
         self.dead: list[tuple[Item, str]] = []
         self.unique: dict[str, tuple[str, int]] = {}
         self.cancelled: dict[str, int] = {}
-        self.lanes: dict[str, tuple[int, int]] = {}
+        #: Lane → last number, its time, and what that call answered: ids and positions kept out.
+        self.lanes: dict[str, tuple[int, int, list[str], list[int]]] = {}
         self.stats: Counter[str] = Counter()
         self.notes: dict[str, int] = {}
         self.tokens = 0
@@ -97,6 +116,19 @@ class Model:
         self.maxlen = 0
         self.max_receives = 5
         self.fired_ms: int | None = None
+        self.now = 0
+        #: What the journal must say of each message, in order; `-` is what has no id.
+        self.story: dict[str, list[str]] = {}
+
+    def tell(
+        self, event: str, item: Item, *, place: str = "-", reason: str = "-", times: str = "- - - -"
+    ) -> None:
+        """Note an event; `place` names a plain message."""
+        header = item.header
+        if header is None:
+            header = f"{place if item.kind == 'plain' else '-'} {self.now} 0 0 0 0"
+        line = f"{event} {times or '- - - -'} {reason} - {header}"
+        self.story.setdefault(header.partition(" ")[0], []).append(line)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -113,8 +145,13 @@ class Model:
         hold_ms: int = 0,
     ) -> Any:
         """Store (message, unique key or None) pairs; ids and positions kept out, or the name of a refusal."""
-        ids: list[str] = []
-        outside: list[int] = []
+        if lane in self.lanes and lane:
+            last, _, ids, outside = self.lanes[lane]
+            if sequence == last:
+                return (ids, outside, True)
+            if sequence < last:
+                return "GhostSendError"
+        ids, outside = [], []
         holds: dict[str, str] = {}
         for position, (item, key) in enumerate(messages):
             holder = self._holder(key, now) or holds.get(key) if key else None
@@ -123,12 +160,6 @@ class Model:
             elif key:
                 holds.setdefault(key, item.id)
             ids.append(holder or item.id)
-        if lane in self.lanes and lane:
-            last = self.lanes[lane][0]
-            if sequence == last:
-                return (ids, outside, True)
-            if sequence < last:
-                return "GhostSendError"
         number = len(messages) - len(outside)
         if refusal := self._refusal(number):
             return refusal
@@ -136,7 +167,9 @@ class Model:
             replace(
                 item,
                 sent_ms=now,
-                flags=((("x", str(now + ttl_ms)),) if ttl_ms else ()) + item.flags,
+                flags=((("x", str(now + ttl_ms)),) if ttl_ms else ())
+                + ((("t", str(now + delay_ms)),) if delay_ms else ())
+                + item.flags,
             )
             for position, (item, _) in enumerate(messages)
             if position not in outside
@@ -145,7 +178,7 @@ class Model:
         for key, holder in holds.items():
             self.unique[key] = (holder, now + hold_ms)
         if lane:
-            self.lanes[lane] = (sequence, now)
+            self.lanes[lane] = (sequence, now, ids, outside)
         return (ids, outside, False)
 
     def fire(self, now: int, slot_ms: int, item: Item) -> Any:
@@ -175,6 +208,8 @@ class Model:
 
     def _accept(self, items: list[Item], priority: int, delay_ms: int, now: int) -> None:
         self.stats.update(sent=len(items), stored=len(items))
+        for item in items:
+            self.tell("sent", item)
         if delay_ms:
             self.delayed |= {item.text: (now + delay_ms, item) for item in items}
             return
@@ -211,6 +246,8 @@ class Model:
             behind += len(moved)
             self.ready[0] += moved
         indices = ["0"] if len(taken) == 1 else [str(n) for n in range(1, len(taken) + 1)]
+        for index, item in zip(indices, taken, strict=True):
+            self.tell("delivered", item, place=f"{lease}.{index}", times=f"{now} - - -")
         if taken:
             self.leases[lease] = dict(zip(indices, taken, strict=True))
             self.deadlines[lease] = now + visibility_ms
@@ -236,6 +273,7 @@ class Model:
             self.stats["unsupported"] += 1
             moved.append(item)
         elif item.kind == "foreign":
+            self.tell("dead", item, reason="foreign")
             self._bury(item, "foreign", stored=0)
         else:
             self.stats["stored"] += item.kind == "plain"
@@ -249,12 +287,45 @@ class Model:
 
     # -- settling ------------------------------------------------------------------------------
 
-    def settle(self, now: int, ends: list[LeaseEnd]) -> tuple[list[int], list[bool]]:
-        """Apply outcomes: messages settled per lease, and which outcomes counted."""
+    def lines(self, end: LeaseEnd) -> list[str]:
+        """What a caller who tells of its acks tells: a line for each, in order."""
+        held = self.leases.get(end.lease, {})
+        acks = [index for index, _, _ in end.uniques] + end.acks
+        if end.ack_all:
+            acks += [index for index in held if index not in acks]
+        return [self._line(end.lease, index, held.get(index)) for index in acks]
+
+    def _line(self, lease: str, index: str, item: Item | None) -> str:
+        header = (item and item.header) or f"{lease}.{index} {self.now} 0 0 0 0"
+        return f"acked 5 6 7 task - - {header}"
+
+    def _tell_acks(
+        self, end: LeaseEnd, asked: list[str], gone: dict[str, Item], *, per_message: bool
+    ) -> None:
+        """`gone` were acked, of those `asked` for."""
+        if not end.told:
+            for index, item in gone.items():
+                self.tell("acked", item, place=f"{end.lease}.{index}")
+        elif gone and len(asked) != len(gone) and not per_message:
+            line = f"unsure - - - - {len(gone)}_of_{len(asked)} - - {self.now} 0 0 0 0"
+            self.story.setdefault("-", []).append(line)
+        else:
+            for index, item in gone.items():
+                line = self._line(end.lease, index, item)
+                self.story.setdefault(line.split(" ")[7], []).append(line)
+
+    def settle(
+        self, now: int, ends: list[LeaseEnd], *, per_message: bool = True
+    ) -> tuple[list[int], list[bool]]:
+        """Apply outcomes: messages settled per lease, and which outcomes counted.
+
+        `per_message`: the script finds out for each ack whether it counted.
+        """
         per_lease, counted, rung = [], [], 0
         for end in ends:
             held = self.leases.get(end.lease, {})
             before = len(held)
+            at_first = dict(held)
             for index, key, message_id in end.uniques:
                 counted.append(index in held)
                 if held.pop(index, None) and self.unique.get(key, ("",))[0] == message_id:
@@ -263,6 +334,8 @@ class Model:
                 counted.append(held.pop(index, None) is not None)
             self.stats["acked"] += before - len(held)
             self.stats["stored"] -= before - len(held)
+            asked = [index for index, _, _ in end.uniques] + end.acks
+            gone = {index: at_first[index] for index in dict.fromkeys(asked) if index in at_first}
             heads: list[Item] = []
             tails: list[Item] = []
             suspects: list[Item] = []
@@ -279,7 +352,10 @@ class Model:
             if end.ack_all:
                 self.stats["acked"] += len(held)
                 self.stats["stored"] -= len(held)
+                asked += held
+                gone |= held
                 held.clear()
+            self._tell_acks(end, asked, gone, per_message=per_message and not end.ack_all)
             self._forget_if_empty(end.lease)
             settled = before - len(held)
             self.stats["unacked"] -= settled
@@ -303,21 +379,32 @@ class Model:
         tails: list[Item],
         suspects: list[Item],
     ) -> None:
+        before = item
+
+        def tell(event: str, reason: str = "-") -> None:
+            self.tell(event, before, place=f"{lease}.{index}", reason=reason, times=end.times)
+
         if end.kind in "de":
+            tell("discarded" if end.kind == "d" else "expired")
             self.stats["discarded" if end.kind == "d" else "expired"] += 1
             self._gone(item)
             return
         if item.kind == "plain":
             item = Item("own", f"{lease}.{index}", now, body=item.body)
         if item.kind != "own":
+            tell("dead", "foreign")
             self._bury(item, "foreign")
         elif end.kind == "b":
+            tell("dead", end.reason)
             self._bury(replace(item, receives=item.receives + 1), end.reason)
         elif end.kind == "s":
             self.stats["timeouts"] += 1
-            self._blame(item, alone=False, heads=heads, suspects=suspects)
+            dies = self._blame(now, item, alone=False, heads=heads, suspects=suspects)
+            tell("dead" if dies else "timed_out", "max_receives" if dies else "shared")
         elif end.kind == "r":
+            tell("released")
             self.stats["released"] += 1
+            item = item.ready_from(now + end.delay_ms)
             if end.delay_ms:
                 self.delayed[item.text] = (now + end.delay_ms, item)
             else:
@@ -334,8 +421,12 @@ class Model:
             if end.max_receives is not None:
                 item = item.with_flag("m", str(end.max_receives))
             if self._is_spent(item):
+                tell("dead", "max_receives")
                 self._bury(item, "max_receives")
-            elif end.kind == "c":
+                return
+            tell("timed_out" if crashed else "nacked", "crashed" if crashed else "-")
+            item = item.ready_from(now + end.delay_ms)
+            if end.kind == "c":
                 suspects.append(item)
             elif end.delay_ms:
                 self.delayed[item.text] = (now + end.delay_ms, item)
@@ -396,15 +487,23 @@ class Model:
                 continue
             heads: list[Item] = []
             suspects: list[Item] = []
-            for index, item in sorted(self.leases[lease].items(), key=lambda pair: int(pair[0])):
+            for index, before in sorted(self.leases[lease].items(), key=lambda pair: int(pair[0])):
                 messages += 1
+                item, alone = before, index == "0"
                 if item.kind == "unread":
+                    self.tell("dead", item, reason="foreign")
                     self._bury(item, "foreign")
-                elif item.kind == "plain":
+                    continue
+                if item.kind == "plain":
                     item = Item("own", f"{lease}.{index}", now, body=item.body)
-                    self._blame(item, alone=index == "0", heads=heads, suspects=suspects)
-                elif not self._over(item, now, tombstones=tombstones):
-                    self._blame(item, alone=index == "0", heads=heads, suspects=suspects)
+                elif self._over(item, now, tombstones=tombstones):
+                    continue
+                # By the queue's visibility: the ids of these leases tell no other one.
+                item = item.with_flag("f", str(max(0, self.deadlines[lease] - VISIBILITY_MS)))
+                dies = self._blame(now, item, alone=alone, heads=heads, suspects=suspects)
+                reason = "max_receives" if dies else "alone" if alone else "shared"
+                event = "dead" if dies else "timed_out"
+                self.tell(event, before, place=f"{lease}.{index}", reason=reason)
             rung += self._put_back(heads, [], suspects)
             self.leases.pop(lease)
             self.deadlines.pop(lease)
@@ -426,6 +525,7 @@ class Model:
             level = int(item.flag("p") or 0)
             self._use(level)
             self.ready[level].append(item)
+            self.tell("promoted", item)
             moved += 1
         self.stats["promoted"] += moved
         self._ring(moved)
@@ -439,6 +539,7 @@ class Model:
                 head = self.ready[level][0] if self.ready[level] else None
                 if head is None or int(head.flag("x") or now + 1) > now:
                     break
+                self.tell("expired", head)
                 self._free(self.ready[level].pop(0))
                 expired += 1
         self.stats.update(expired=expired, stored=-expired)
@@ -464,16 +565,19 @@ class Model:
                 gone.append(self.delayed.pop(text)[1])
         else:
             number = len(self.dead[:limit])
+            for item, _ in self.dead[:limit]:
+                self.tell("purged", item, reason="dead")
             del self.dead[:limit]
             self.stats["purged"] += number
             return number
         for item in gone:
+            self.tell("purged", item, reason=state)
             self._free(item)
             self.stats["stored"] -= item.kind in ("own", "unread")
         self.stats["purged"] += len(gone)
         return len(gone)
 
-    def redrive(self, positions: list[int]) -> list[int]:
+    def redrive(self, now: int, positions: list[int]) -> list[int]:
         """Put dead letters back, named by their positions; 1 or -1 for each."""
         answer = []
         for position in positions:
@@ -481,9 +585,10 @@ class Model:
             answer.append(1 if item.kind == "own" else -1)
             if item.kind != "own":
                 continue
+            self.tell("redriven", item)
             redrives = int(item.flag("d") or 0) + 1
-            flags = [(key, value) for key, value in item.flags if key not in "dx"]
-            flags = (*flags, ("d", str(redrives)))
+            flags = [(key, value) for key, value in item.flags if key not in "dxt"]
+            flags = (*flags, ("d", str(redrives)), ("t", str(now)))
             item = replace(item, receives=0, nacks=0, timeouts=0, shared=0, flags=flags)
             level = int(item.flag("p") or 0)
             self.ready[level if level in self.levels else 0].append(item)
@@ -492,6 +597,22 @@ class Model:
         self.stats.update(redriven=len(done), stored=len(done))
         self._ring(len(done))
         return answer
+
+    def drop(self, positions: list[int]) -> int:
+        """Delete dead letters, named by their positions."""
+        for position in positions:
+            self.tell("purged", self.dead[position][0], reason="dead")
+        self.dead = [letter for n, letter in enumerate(self.dead) if n not in positions]
+        self.stats["purged"] += len(positions)
+        return len(positions)
+
+    def recount(self) -> int:
+        """Bring the count of stored messages between its bounds."""
+        least = len(self.suspects) + len(self.delayed) + sum(map(len, self.leases.values()))
+        most = least + sum(map(len, self.ready.values()))
+        change = max(least, min(self.stats["stored"], most)) - self.stats["stored"]
+        self.stats["stored"] += change
+        return change
 
     def pause(self, paused: str) -> None:
         """Set the pause; opening the output wakes every waiter."""
@@ -505,15 +626,20 @@ class Model:
     def _over(self, item: Item, now: int, *, tombstones: bool) -> bool:
         if int(item.flag("x") or now + 1) <= now:
             self.stats["expired"] += 1
+            self.tell("expired", item)
         elif tombstones and item.id in self.cancelled:
             del self.cancelled[item.id]
             self.stats["cancelled"] += 1
+            self.tell("cancelled", item)
         else:
             return False
         self._gone(item)
         return True
 
-    def _blame(self, item: Item, *, alone: bool, heads: list[Item], suspects: list[Item]) -> None:
+    def _blame(
+        self, now: int, item: Item, *, alone: bool, heads: list[Item], suspects: list[Item]
+    ) -> bool:
+        """Count a delivery that nobody ended; whether the message is dead of it."""
         item = replace(
             item,
             receives=item.receives + 1,
@@ -522,8 +648,9 @@ class Model:
         )
         if self._is_spent(item):
             self._bury(item, "max_receives")
-        else:
-            (suspects if item.suspect else heads).append(item)
+            return True
+        (suspects if item.suspect else heads).append(item.ready_from(now))
+        return False
 
     def _is_spent(self, item: Item) -> bool:
         return item.nacks + item.timeouts >= int(item.flag("m") or self.max_receives)
@@ -583,12 +710,16 @@ class Model:
             "dead": [(item.text, reason) for item, reason in self.dead],
             "unique": {key: f"{holder} {until}" for key, (holder, until) in self.unique.items()},
             "cancelled": dict(self.cancelled),
-            "producers": {lane: f"{last} {at}" for lane, (last, at) in self.lanes.items()},
+            "producers": {lane: _lane_text(*known) for lane, known in self.lanes.items()},
             "wake": ["1"] * self.tokens,
             "levels": self.levels,
             "stats": {k: v for k, v in (*self.stats.items(), *self.notes.items()) if v},
         }
         return {part: value for part, value in parts.items() if value}
+
+
+def _lane_text(last: int, at_ms: int, ids: list[str], outside: list[int]) -> str:
+    return " ".join([f"{last} {at_ms}", *(f"{n + 1} {ids[n]}" for n in outside)])
 
 
 def _texts(held: dict[str, Item]) -> dict[str, str]:

@@ -24,24 +24,26 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from qworker.commands import Command
-from qworker.commands.receiving import Outcomes, Suspects, extend, settle_receive, split
-from qworker.commands.scheduling import fire
-from qworker.commands.sending import NewMessage, send
-from qworker.commands.upkeep import (
+from qworker.client.commands import Command
+from qworker.client.commands.receiving import Outcomes, Suspects, extend, settle_receive, split
+from qworker.client.commands.scheduling import fire
+from qworker.client.commands.sending import NewMessage, send
+from qworker.client.commands.upkeep import (
     cancel,
     configure,
+    drop,
     inspect,
     promote,
     prune,
     purge,
     reap,
+    recount,
     redrive,
     sweep,
     trim,
 )
-from qworker.envelope import tail
 from qworker.errors import RefusedError
+from qworker.wire.envelope import tail
 from tests import servers
 from tests.lua.drive import NOW, Drive
 from tests.model.queue_model import Ending, Item, LeaseEnd, Model
@@ -51,6 +53,8 @@ SPEC = b"spec"
 CONSUMERS = ("ann", "bob", "cyd")
 LANES = ("one", "two")
 KEYS = (None, None, None, "k", "a b%")
+#: Events after which a message is no more, unless it is redriven.
+ENDS = {"acked", "discarded", "expired", "cancelled", "dead"}
 #: Reasons for which a message may be dead here.
 CAUSES = {"foreign", "max_receives", "rejected"}
 
@@ -67,8 +71,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.drive = Drive(self.url, "m", uuid.uuid4().hex[:12])
         self.keys = self.drive.keys
         self.drive.redis.hset(self.keys.schedules, "s", SPEC)
+        self.drive.redis.hset(self.keys.meta, "journal", "all")
         self.model = Model()
-        self.now = NOW
+        self.now = self.model.now = NOW
+        self.told: dict[str, list[str]] = {}
+        self.entries = self.events = self.written = 0
         self.number = 0
         self.sequences = dict.fromkeys(LANES, 0)
         self.sends: dict[str, list[tuple[Any, ...]]] = {lane: [] for lane in LANES}
@@ -242,11 +249,13 @@ class QueueMachine(RuleBasedStateMachine):
                     other.max_receives = data.draw(st.sampled_from([None, None, 2, 3]))
                 if kind == "b":
                     other.reason = "rejected"
+                other.times = data.draw(st.sampled_from(["", "1 2 3 a.task", "- 1 - -"]))
                 end.others.append(other)
             if data.draw(st.integers(0, 4)) == 0:
                 end.others.append(Ending("r", "*"))
             if data.draw(st.integers(0, 5)) == 0:
                 end.acks, end.ack_all = [], True
+            end.told = not (end.ack_all and end.others) and data.draw(st.booleans())
             ends.append(end)
         return ends
 
@@ -255,23 +264,33 @@ class QueueMachine(RuleBasedStateMachine):
         written = []
         for end in ends:
             words = [word for unique in end.uniques for word in unique]
-            outcomes = Outcomes(end.lease, end.ack_all, list(end.acks), words)
+            lines = "\n".join(self.model.lines(end)).encode() if end.told else b""
+            end.told = bool(lines)
+            outcomes = Outcomes(end.lease, end.ack_all, list(end.acks), words, lines)
             for other in end.others:
                 match other.kind:
                     case "n":
-                        outcomes.nack(other.index, other.delay_ms, max_receives=other.max_receives)
+                        outcomes.nack(
+                            other.index,
+                            other.delay_ms,
+                            max_receives=other.max_receives,
+                            times=other.times,
+                        )
                     case "c":
-                        outcomes.crash(other.index, max_receives=other.max_receives)
+                        outcomes.crash(
+                            other.index, max_receives=other.max_receives, times=other.times
+                        )
                     case "r":
-                        outcomes.release(other.index, other.delay_ms)
+                        outcomes.release(other.index, other.delay_ms, times=other.times)
                     case "s":
-                        outcomes.share(other.index)
+                        outcomes.share(other.index, times=other.times)
                     case "b":
-                        outcomes.bury(other.index, other.reason)
+                        outcomes.bury(other.index, other.reason, times=other.times)
                     case "d":
-                        outcomes.discard(other.index)
+                        outcomes.discard(other.index, times=other.times)
                     case "e":
                         outcomes.expire(other.index)
+                        other.times = ""
             written.append(outcomes)
         return written
 
@@ -331,6 +350,8 @@ class QueueMachine(RuleBasedStateMachine):
         *,
         resume: bool = False,
     ) -> None:
+        for end in ends:  # a call that is repeated says what it said
+            end.told = end.told and resume is False
         command = settle_receive(
             self.keys,
             lease,
@@ -345,7 +366,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert got == "LeaseUsedError"
             return
         self.note_acked(ends)
-        per_lease, _ = self.model.settle(self.now, ends)
+        per_lease, _ = self.model.settle(self.now, ends, per_message=False)
         batch: list[tuple[str, Item]] = []
         hint, alone = -2, False
         if resume and count:
@@ -421,19 +442,22 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(step_ms=st.sampled_from([1, 400, 900, 1000]))
     def time_passes(self, step_ms: int) -> None:
         """The clock goes on, and a reaper comes by on its tick."""
-        self.now += step_ms
+        self.set_clock(self.now + step_ms)
         self.tick()
 
     @rule(jump_ms=st.sampled_from([5000, 40_000, -3000]))
     def clock_jumps(self, jump_ms: int) -> None:
         """The server stood still, or its clock was set."""
-        self.now += jump_ms
+        self.set_clock(self.now + jump_ms)
+
+    def set_clock(self, now: int) -> None:
+        self.now = self.model.now = now
 
     @rule(times=st.integers(1, 9))
     def quiet_time(self, times: int) -> None:
         """Some seconds in which only the reaper works."""
         for _ in range(times):
-            self.now += 900
+            self.set_clock(self.now + 900)
             self.tick()
 
     @rule(limit=st.sampled_from([1, 100]), most=st.sampled_from([1, 10]))
@@ -462,6 +486,7 @@ class QueueMachine(RuleBasedStateMachine):
         """The slower duties of a reaper."""
         got = self.drive.run(trim(self.keys, limit, now_ms=self.now))
         assert got.expired == self.model.trim(self.now, limit)
+        assert self.drive.run(recount(self.keys, now_ms=self.now)) == self.model.recount()
         _, forgotten = self.drive.run(prune(self.keys, idle_ms, now_ms=self.now))
         assert forgotten == self.model.prune(self.now, idle_ms)
         # Lanes are forgotten long after their senders have given up.
@@ -495,9 +520,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(state=st.sampled_from(["ready", "delayed", "dead"]), limit=st.sampled_from([1, 3]))
     def purge_some(self, state: str, limit: int) -> None:
         """An operator deletes some messages."""
-        assert self.drive.run(purge(self.keys, state, limit, now_ms=self.now)) == self.model.purge(
-            state, limit
-        )
+        purged = self.drive.run(purge(self.keys, state, limit, now_ms=self.now))
+        assert purged.messages == self.model.purge(state, limit)
 
     @precondition(lambda self: self.model.dead)
     @rule(data=st.data())
@@ -508,7 +532,18 @@ class QueueMachine(RuleBasedStateMachine):
         )
         entries = [entry.decode() for entry, _ in self.drive.redis.xrange(self.keys.dead)]
         got = self.drive.run(redrive(self.keys, [entries[n] for n in positions], now_ms=self.now))
-        assert list(got) == self.model.redrive(positions)
+        assert list(got) == self.model.redrive(self.now, positions)
+
+    @precondition(lambda self: self.model.dead)
+    @rule(data=st.data())
+    def drop_some(self, data: st.DataObject) -> None:
+        """An operator deletes dead letters, one of them gone already."""
+        positions = data.draw(
+            st.lists(st.integers(0, len(self.model.dead) - 1), max_size=2, unique=True)
+        )
+        entries = [entry.decode() for entry, _ in self.drive.redis.xrange(self.keys.dead)]
+        command = drop(self.keys, ["5-5", *(entries[n] for n in positions)], now_ms=self.now)
+        assert self.drive.run(command) == self.model.drop(positions)
 
     @rule()
     def doorbell_is_heard(self) -> None:
@@ -523,17 +558,46 @@ class QueueMachine(RuleBasedStateMachine):
         """Every key, every header and every counter."""
         state = self.drive.state()
         self.holds_of_any_queue(state)
+        self.journal_tells_the_story(state.pop("journal", []))
         schedules = state.pop("schedules")
         assert schedules.get("s:fired") == (
             None if self.model.fired_ms is None else str(self.model.fired_ms)
         )
-        levels = state.pop("meta", {}).get("levels", "")
+        meta = state.pop("meta", {})
+        levels = meta.get("levels", "")
         state["levels"] = sorted({0, *map(int, levels)}, reverse=True)
         if "dead" in state:
             state["dead"] = [(each["envelope"], each["reason"]) for each in state["dead"]]
         if "stats" in state:
-            state["stats"] = {k: int(v) for k, v in state["stats"].items() if v != "0"}
+            state["stats"] = {
+                name: int(number)
+                for name, number in state["stats"].items()
+                if number != "0" and not name.startswith("journal_")
+            }
         assert {part: value for part, value in state.items() if value} == self.model.table()
+
+    def journal_tells_the_story(self, entries: list[dict[str, str]]) -> None:
+        """The journal says of every message what happened to it, in order, and its entries are numbered without gap."""
+        for entry in entries[self.entries :]:
+            lines = entry["e1"].split("\n")
+            assert list(entry) == ["n", "k", "b", "t", "w", "e1"]
+            assert (int(entry["n"]), int(entry["k"])) == (self.events, len(lines))
+            assert int(entry["b"]) == self.written
+            self.events += len(lines)
+            self.written += len(entry["e1"]) + 64
+            for line in lines:
+                self.told.setdefault(line.split(" ")[7], []).append(line)
+        self.entries = len(entries)
+        wrong = [name for name, story in self.model.story.items() if self.told.get(name) != story]
+        assert [(self.told.get(name), self.model.story[name]) for name in wrong] == []
+        assert self.told.keys() == self.model.story.keys()
+        for name, story in self.told.items():
+            ends = [line.split(" ")[0] for line in story if name != "-"]
+            last = max((n for n, event in enumerate(ends) if event == "redriven"), default=-1)
+            over = [event in ENDS for event in ends[last + 1 :]]
+            assert over.count(True) <= 1, story
+            # Dropping a dead letter is the end of its end.
+            assert True not in over or over.index(True) >= len(over) - 1 - (ends[-1] == "purged")
 
     def holds_of_any_queue(self, state: dict[str, Any]) -> None:
         """What holds of any queue, whatever the model thinks."""

@@ -3,13 +3,21 @@
 
 local REASON = '^[a-z_]+$'
 
--- Add to the dead letters. `class` and `words` tell the error, both may be ''.
+-- Add to the dead letters; returns the reason as it was written. `class` and `words` tell the error, both may be ''.
 local function bury(item, reason, class, words, now, amounts)
   if not string.find(reason, REASON) then reason = 'rejected' end
   redis.call('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
     'error', string.sub(words, 1, 2048), 'died_ms', text(now))
   amounts.dead = (amounts.dead or 0) + 1
   amounts['dead:' .. reason] = (amounts['dead:' .. reason] or 0) + 1
+  return reason
+end
+
+-- Bury something that is no message of ours.
+local function bury_foreign(item, about, now, amounts)
+  bury(item, 'foreign', about.class or '', about.words or '', now, amounts)
+  about.reason = 'foreign'
+  record('dead', item, about)
 end
 
 -- Free the unique key of a message that has ended, if the key still is this message's.
@@ -28,12 +36,13 @@ local function free_unique_of(item)
   if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
 end
 
--- Expired or cancelled: which of the two, or nil. `tombstones` says whether any cancel is known.
-local function over(item, now, tombstones)
-  local expiry = tonumber(flag(item, ' x='))
+-- Expired or cancelled: which of the two, or nil. `head` is the header of an own item; `tombstones` says whether any
+-- cancel is known.
+local function over(head, now, tombstones)
+  local expiry = tonumber(flag_in(head, ' x='))
   if expiry and expiry <= now then return 'expired' end
   if tombstones then
-    local id = string.match(item, '^q1 (%S+)')
+    local id = string.match(head, '^%S+')
     if id and redis.call('ZSCORE', cancelled, id) then
       redis.call('ZREM', cancelled, id)
       return 'cancelled'
@@ -95,17 +104,42 @@ end
 
 -- A delivery that ended in nobody's word (the lease ran out, the worker died). Alone in its lease
 -- a message is to blame (timeouts); in company all only share it, and from the second time on each
--- goes to `suspect`, to be delivered alone.
-local function blame(message, alone, limit, to, now, amounts)
+-- goes to `suspect`, to be delivered alone. `about.received_ms`: when it was delivered, where that is known.
+local function blame(message, alone, about, limit, to, now, amounts)
   message.receives = message.receives + 1
+  if about.received_ms then with_flag(message, 'f', text(about.received_ms)) end
   if alone then message.timeouts = message.timeouts + 1 else message.shared = message.shared + 1 end
-  local item = assemble(message)
   limit = tonumber(string.match(message.flags, ' m=(%d+)')) or limit
-  if message.nacks + message.timeouts >= limit then
-    bury(item, 'max_receives', '', '', now, amounts)
+  -- At most once (v=0): whoever lost it may have run it, so nobody else does.
+  if message.nacks + message.timeouts >= limit or string.find(message.flags, ' v=0', 1, true) then
+    local item = assemble(message)
+    about.reason = bury(item, 'max_receives', '', '', now, amounts)
     free_unique_of(item)
     amounts.stored = (amounts.stored or 0) - 1
+    record('dead', message.item, about)
   else
-    put_back(to, message, item)
+    ready_from(message, now)
+    put_back(to, message, assemble(message))
+    about.reason = alone and 'alone' or 'shared'
+    record('timed_out', message.item, about)
   end
+end
+
+-- What becomes of a message whose lease is taken back: it ends, or is blamed and goes to one of the places. `about`
+-- tells its delivery: lease, index, received_ms.
+local function take_back(item, about, limit, tombstones, to, now, amounts)
+  local message = delivered(item, about.lease, about.index, now)
+  local ended = message and kind(item) == 'own' and over(header(item), now, tombstones)
+  if message and not ended then
+    blame(message, about.index == '0', about, limit, to, now, amounts)
+    return
+  end
+  if ended then
+    record(ended, item)
+    free_unique_of(item)
+    amounts[ended] = (amounts[ended] or 0) + 1
+  else
+    bury_foreign(item, {}, now, amounts)
+  end
+  amounts.stored = (amounts.stored or 0) - 1
 end

@@ -10,15 +10,23 @@ local function kind(item)
   return 'foreign'
 end
 
--- The value of a header flag of an own item, or nil. `mark` is ' x=' for flag x.
--- Most items have no flag at all, which two short searches tell; a body is never walked through.
-local function flag(item, mark)
-  local line_end = string.find(item, '\n', 1, true)
-  local first = string.find(item, '=', 1, true)
-  if not first or not line_end or first > line_end then return nil end
-  local head = string.sub(item, 1, line_end)
+-- The header of an own item, without `q1 `; '' where it has no end. What is asked of a header is sought in this, so that
+-- no body is ever searched.
+local function header(item)
+  local stop = string.find(item, '\n', 1, true)
+  return stop and string.sub(item, 4, stop - 1) or ''
+end
+
+-- The value of a flag in a header, or nil. `mark` is ' x=' for flag x. Most headers have no flag at all.
+local function flag_in(head, mark)
+  if not string.find(head, '=', 1, true) then return nil end
   local at = string.find(head, mark, 1, true)
-  return at and string.match(head, '^[^ \n]+', at + #mark)
+  return at and string.match(head, '^[^ ]+', at + #mark)
+end
+
+-- The value of a flag of an own item, or nil.
+local function flag(item, mark)
+  return flag_in(header(item), mark)
 end
 
 local function level(item)
@@ -69,4 +77,9 @@ local function with_flag(message, key, value)
   if not string.find(message.flags, ' ' .. key .. '=', 1, true) then
     message.flags = message.flags .. ' ' .. key .. '=' .. value
   end
+end
+
+-- Note when a message becomes ready again: the flag `t`, from which its next wait is counted.
+local function ready_from(message, at_ms)
+  message.flags = string.gsub(message.flags, ' t=[^ ]*', '') .. ' t=' .. text(at_ms)
 end

@@ -1,10 +1,10 @@
 -- The keys of a queue as consumers and reapers declare them, in this order in KEYS:
 --   1-10 ready … ready:9 LIST · 11 suspect LIST · 12 delayed ZSET · 13 unacked ZSET · 14 wake LIST
---   15 dead STREAM · 16 meta HASH · 17 stats HASH · 18 unique HASH · 19 cancelled ZSET
--- and from 20 on the leases (HASH) of the call.
+--   15 dead STREAM · 16 meta HASH · 17 stats HASH · 18 unique HASH · 19 cancelled ZSET · 20 journal STREAM
+-- and from 21 on the leases (HASH) of the call.
 local suspect, delayed, unacked, wake, dead = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local meta, stats, unique, cancelled = KEYS[16], KEYS[17], KEYS[18], KEYS[19]
-local FIRST_LEASE = 20
+local meta, stats, unique, cancelled, journal = KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20]
+local FIRST_LEASE = 21
 
 local function ready(level_number)
   return KEYS[level_number + 1]
@@ -28,7 +28,7 @@ end
 local function broken_queue(levels, without_leases)
   local expected = {
     suspect, 'list', delayed, 'zset', unacked, 'zset', wake, 'list', dead, 'stream',
-    stats, 'hash', unique, 'hash', cancelled, 'zset',
+    stats, 'hash', unique, 'hash', cancelled, 'zset', journal, 'stream',
   }
   for _, number in ipairs(levels) do
     expected[#expected + 1] = ready(number)
@@ -46,11 +46,14 @@ local DEFAULT_MAX_RECEIVES = 5
 
 -- The attributes that scripts go by; the caller has checked that meta is a HASH.
 local function read_attributes()
-  local found = redis.call('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives')
+  local found = redis.call('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
+    'journal_epoch', 'journal_shed', 'pause_strict')
   return {
     visibility_ms = whole(found[1], 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS,
     paused_out = found[2] == 'out' or found[2] == 'all',
+    strictly_in = (found[2] == 'in' or found[2] == 'all') and found[9] == '1',
     levels = levels_in_use(found[3]),
     max_receives = whole(found[4], 1, MAX_MS) or DEFAULT_MAX_RECEIVES,
+    journal = { mode = found[5], cap = found[6], epoch = found[7], shed = found[8] },
   }
 end

@@ -8,6 +8,12 @@ local function read_lease(key)
   return entries
 end
 
+-- When a lease was delivered, or extended last: its deadline less its visibility, which is the queue's unless its id
+-- tells another one (`<random>-<counter>-<visibility ms>`).
+local function received_at(id, deadline, visibility_ms)
+  return math.max(0, deadline - (whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms))
+end
+
 local function delete_fields(key, fields)
   local gone = 0
   for first = 1, #fields, 1000 do

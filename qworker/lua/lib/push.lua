@@ -1,9 +1,8 @@
--- Accept new messages. KEYS as the sending scripts declare them:
---   1 ready LIST of the message's priority · 2 delayed ZSET · 3 wake LIST · 4 meta HASH · 5 stats HASH
-local ready, delayed, wake, meta, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+-- Accept new messages.
 
 local function read_attributes()
-  local found = redis.call('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels')
+  local found = redis.call('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
+    'journal', 'journal_cap', 'journal_epoch', 'journal_shed')
   return {
     paused_in = found[1] == 'in' or found[1] == 'all',
     paused_out = found[1] == 'out' or found[1] == 'all',
@@ -12,7 +11,17 @@ local function read_attributes()
     delay_ms = whole(found[4], 0, MAX_MS) or 0,
     ttl_ms = whole(found[5], 0, MAX_MS) or 0,
     levels = found[6] or '',
+    journal = { mode = found[7], cap = found[8], epoch = found[9], shed = found[10] },
   }
+end
+
+-- A caller may name a maxlen of its own (nil: none); the lower one counts. Returns false where that is no number.
+local function lower_maxlen(attributes, given)
+  if not given then return true end
+  local most = whole(given, 1, MAX_MS)
+  if not most then return false end
+  attributes.maxlen = attributes.maxlen > 0 and math.min(attributes.maxlen, most) or most
+  return true
 end
 
 -- A refusal if the queue takes no `number` more messages, else nil. maxlen counts what is stored
@@ -29,15 +38,19 @@ local function refusal(attributes, number)
 end
 
 -- The middle of the header: what only the server knows.
-local function stamp(now, ttl_ms)
+local function stamp(now, ttl_ms, delay_ms)
   local middle = text(now) .. ' 0 0 0 0'
   if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
+  if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_MS)) end
   return middle
 end
 
 local CHUNK = 500
+-- Put messages where they belong, and record that they were sent; the caller writes the journal at its end.
 local function push(items, priority, delay_ms, attributes, now)
   if #items == 0 then return end
+  open_journal(attributes.journal, now)
+  if book.all then record_sent(items) end
   if delay_ms > 0 then
     local due = text(math.min(now + delay_ms, MAX_MS))
     for first = 1, #items, CHUNK do

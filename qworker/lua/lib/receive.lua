@@ -6,28 +6,31 @@ local SPARE = 256 -- items that may be looked at beyond `count` (expired, cancel
 
 -- What becomes of one item at the head: it is taken, or ends, or (newer version) goes behind the
 -- others, where the consumers that know it find it.
-local function take(item, number, batch, to, now, amounts)
-  local what = kind(item)
+local function take(item, level_number, batch, to, now, amounts)
+  local what, head = kind(item), nil
   batch.bytes = batch.bytes + #item
   if what == 'own' then
-    local ended = over(item, now, batch.tombstones)
+    head = header(item)
+    local ended = over(head, now, batch.tombstones)
     if ended then
+      record(ended, item)
       free_unique_of(item)
       amounts[ended] = (amounts[ended] or 0) + 1
       amounts.stored = (amounts.stored or 0) - 1
       return
     end
   elseif what == 'newer' then
-    put(to, to.tails, number, item)
+    put(to, to.tails, level_number, item)
     amounts.unsupported = (amounts.unsupported or 0) + 1
     return
   elseif what == 'foreign' then
-    bury(item, 'foreign', '', '', now, amounts)
+    bury_foreign(item, {}, now, amounts)
     return
   else
     amounts.stored = (amounts.stored or 0) + 1 -- plain: counted when first seen
   end
-  batch.items[#batch.items + 1] = item
+  local number = #batch.items + 1
+  batch.items[number], batch.heads[number] = item, head or item
 end
 
 -- Read one level into the batch; the number of items looked at is cut from its head afterwards.
@@ -79,7 +82,7 @@ end
 local function receive(request, attributes, levels, now, amounts)
   if attributes.paused_out then return {}, 0, 0, -1, 0 end
   local first_lease = redis.call('ZCARD', unacked) == 0
-  local batch = { items = {}, bytes = 0, tombstones = redis.call('EXISTS', cancelled) == 1 }
+  local batch = { items = {}, heads = {}, bytes = 0, tombstones = redis.call('EXISTS', cancelled) == 1 }
   local to, cut = places(levels), {}
   local lone = request.suspects == 2 and redis.call('LINDEX', suspect, 0)
   if not lone then
@@ -95,6 +98,7 @@ local function receive(request, attributes, levels, now, amounts)
   end
   local deadline = now + request.visibility_ms
   if #batch.items > 0 then write_lease(request.key, request.id, batch.items, deadline) end
+  if book.all then record_delivered(batch.heads, request.id) end
   local behind = write_places(to)
   for number, seen in pairs(cut) do
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end

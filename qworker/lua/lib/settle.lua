@@ -1,145 +1,139 @@
--- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
--- stand from KEYS[20] on), and for each lease
---   acks     n, then n indices; or '*' for all that is left in the lease
---   uniques  n, then n × (index, unique key, message id): acks that free a unique key
---   others   n, then n × (kind, index, a, b, c, class, error)
---     n nack      a delay ms, b max receives of the task or '', c first received ms or ''
---                                                                 counted; dead at max receives
---     c crashed   b, c as of a nack                               its worker died of it: counted as a
---                                                                 lone timeout, delivered alone from now on
---     r release   a delay ms; index '*' means all that is left    not counted, to the head
---     s shared    -                                               the worker died, several ran
---     b bury      a reason                                        dead letter
---     d discard   -                                               done, by the handler's wish
---     e expired   -                                               done, its time to live is over
+-- Applies the outcomes that lib/outcomes.lua read.
 
-local KINDS = 'ncrsbde'
-local MAX_OUTCOMES = 10000
-
-local function read_outcomes(at)
-  local leases = {}
-  local number = whole(ARGV[at], 0, 64)
-  if not number or #KEYS < FIRST_LEASE + number - 1 then return nil, 'leases' end
-  at = at + 1
-  for l = 1, number do
-    local lease = { key = KEYS[FIRST_LEASE + l - 1], all = ARGV[at] == '*', acks = {}, uniques = {}, others = {} }
-    lease.id = lease_id(lease.key)
-    local acks = lease.all and 0 or whole(ARGV[at], 0, MAX_OUTCOMES)
-    if not lease.id or not acks then return nil, 'acks' end
-    for i = 1, acks do lease.acks[i] = ARGV[at + i] end
-    at = at + acks + 1
-    local uniques = whole(ARGV[at], 0, MAX_OUTCOMES)
-    if not uniques then return nil, 'uniques' end
-    for i = 0, uniques - 1 do
-      lease.uniques[i + 1] = { ARGV[at + i * 3 + 1], ARGV[at + i * 3 + 2], ARGV[at + i * 3 + 3] }
-    end
-    at = at + uniques * 3 + 1
-    local others = whole(ARGV[at], 0, MAX_OUTCOMES)
-    if not others then return nil, 'others' end
-    for i = 0, others - 1 do
-      local from = at + i * 7 + 1
-      local other = {
-        kind = ARGV[from], index = ARGV[from + 1], a = ARGV[from + 2], b = ARGV[from + 3],
-        c = ARGV[from + 4], class = ARGV[from + 5], words = ARGV[from + 6],
-      }
-      if not other.words or #other.kind ~= 1 or not string.find(KINDS, other.kind, 1, true) then
-        return nil, 'kind'
-      end
-      if other.kind == 'n' or other.kind == 'r' then
-        other.delay_ms = whole(other.a, 0, MAX_MS)
-        if not other.delay_ms then return nil, 'delay_ms' end
-      end
-      if other.b ~= '' and not whole(other.b, 1, 999999) then return nil, 'max receives' end
-      if other.c ~= '' and not whole(other.c, 0, MAX_MS) then return nil, 'first received' end
-      lease.others[i + 1] = other
-    end
-    at = at + others * 7 + 1
-    leases[l] = lease
-  end
-  return leases, at
+-- Acks whose caller says nothing of them are recorded by the script: the items are read before they go.
+local function reads_acks(lease)
+  return book.on and not book.shed and lease.told_number == 0
 end
 
-local function settle_ack(lease, results, amounts)
-  local acked = 0
+local function record_held(lease, index)
+  local item = redis.call('HGET', lease.key, index)
+  if item then record('acked', item, { lease = lease.id, index = index }) end
+end
+
+-- The caller's lines count if all of their acks did. Where only some did, `results` tells which.
+local function record_told(lease, acked, results, first)
+  if lease.told_number == acked then
+    for _, chunk in ipairs(lease.told) do add_lines(chunk.lines, chunk.number) end
+  elseif book.shed then
+    add_lines('', acked)
+  elseif results and not lease.all then
+    local number = first
+    for _, chunk in ipairs(lease.told) do
+      for line in string.gmatch(chunk.lines, '[^\n]+') do
+        if results[number] == 1 then add_lines(line, 1) end
+        number = number + 1
+      end
+    end
+  else
+    add_lines(string.format('unsure - - - - %d_of_%d - - %s 0 0 0 0', acked, lease.told_number, text(book.now)), 1)
+  end
+end
+
+local function settle_ack(lease, results)
+  local acked, reads = 0, reads_acks(lease)
   for _, it in ipairs(lease.uniques) do
+    if reads then record_held(lease, it[1]) end
     local held = redis.call('HDEL', lease.key, it[1])
     if held == 1 then free_unique(it[2], it[3]) end
     acked = acked + held
     if results then results[#results + 1] = held end
   end
-  if results then
+  if results or reads then
     for _, index in ipairs(lease.acks) do
+      if reads then record_held(lease, index) end
       local held = redis.call('HDEL', lease.key, index)
       acked = acked + held
-      results[#results + 1] = held
+      if results then results[#results + 1] = held end
     end
   else
     acked = acked + delete_fields(lease.key, lease.acks)
   end
-  amounts.acked = (amounts.acked or 0) + acked
-  amounts.stored = (amounts.stored or 0) - acked
   return acked
 end
 
-local function ack_rest(lease, amounts)
+local function ack_rest(lease)
   local acked = redis.call('HLEN', lease.key)
+  if reads_acks(lease) then
+    for _, entry in ipairs(read_lease(lease.key)) do
+      record('acked', entry[2], { lease = lease.id, index = entry[3] })
+    end
+  end
   redis.call('DEL', lease.key)
-  amounts.acked = (amounts.acked or 0) + acked
-  amounts.stored = (amounts.stored or 0) - acked
   return acked
 end
 
 -- Put one message where its outcome sends it.
 local function settle_other(lease, other, index, item, limit, to, now, amounts)
   local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
+  local about = { lease = lease.id, index = index, class = other.class, words = other.words, times = other.times }
+  local function tell(event, reason)
+    about.reason = reason
+    record(event, item, about)
+  end
   if other.kind == 'd' or other.kind == 'e' then
     free_unique_of(item)
-    add(other.kind == 'd' and 'discarded' or 'expired', 1)
+    local ended = other.kind == 'd' and 'discarded' or 'expired'
+    add(ended, 1)
     add('stored', -1)
+    tell(ended)
     return
   end
   local message = delivered(item, lease.id, index, now)
-  if not message or other.kind == 'b' then
-    if message and other.a ~= 'foreign' then
+  if not message then
+    bury_foreign(item, about, now, amounts)
+    add('stored', -1)
+  elseif other.kind == 'b' then
+    local back = item
+    if other.a ~= 'foreign' then
       message.receives = message.receives + 1
-      item = assemble(message)
-      free_unique_of(item)
+      back = assemble(message)
+      free_unique_of(back)
     end
-    bury(item, message and other.a or 'foreign', other.class, other.words, now, amounts)
+    tell('dead', bury(back, other.a, other.class, other.words, now, amounts))
     add('stored', -1)
   elseif other.kind == 's' then
     add('timeouts', 1)
-    blame(message, false, limit, to, now, amounts)
+    blame(message, false, about, limit, to, now, amounts)
   elseif other.kind == 'r' then
     add('released', 1)
+    local due_ms = math.min(now + other.delay_ms, MAX_MS)
+    ready_from(message, due_ms)
     local back = assemble(message)
     if other.delay_ms > 0 then
-      redis.call('ZADD', delayed, text(math.min(now + other.delay_ms, MAX_MS)), back)
+      redis.call('ZADD', delayed, text(due_ms), back)
     else
       put_back(to, message, back)
     end
+    tell('released')
   else
     -- A worker's death by a message is counted as what it is without a supervisor: a lone timeout. From
     -- that on the message is a suspect, wherever it is moved.
-    local counter = other.kind == 'c' and 'timeouts' or 'nacks'
-    add(other.kind == 'c' and 'timeouts' or 'nacked', 1)
+    local crashed = other.kind == 'c'
+    local counter = crashed and 'timeouts' or 'nacks'
+    add(crashed and 'timeouts' or 'nacked', 1)
     message.receives = message.receives + 1
     message[counter] = message[counter] + 1
     if other.c ~= '' then with_flag(message, 'f', other.c) end
     if other.b ~= '' then with_flag(message, 'm', other.b) end
-    local back = assemble(message)
     local most = tonumber(string.match(message.flags, ' m=(%d+)')) or limit
     if message.nacks + message.timeouts >= most then
-      bury(back, 'max_receives', other.class, other.words, now, amounts)
+      local back = assemble(message)
+      tell('dead', bury(back, 'max_receives', other.class, other.words, now, amounts))
       free_unique_of(back)
       add('stored', -1)
-    elseif other.kind == 'c' then
+      return
+    end
+    local due_ms = crashed and now or math.min(now + other.delay_ms, MAX_MS)
+    ready_from(message, due_ms)
+    local back = assemble(message)
+    if crashed then
       table.insert(to.suspects, back)
     elseif other.delay_ms > 0 then
-      redis.call('ZADD', delayed, text(math.min(now + other.delay_ms, MAX_MS)), back)
+      redis.call('ZADD', delayed, text(due_ms), back)
     else
       put(to, to.tails, level(back), back)
     end
+    tell(crashed and 'timed_out' or 'nacked', crashed and 'crashed')
   end
 end
 
@@ -148,8 +142,9 @@ end
 local function settle(leases, attributes, results, now, amounts)
   local settled, rung = {}, 0
   for l, lease in ipairs(leases) do
-    local held = settle_ack(lease, results, amounts)
-    local stale = #lease.acks + #lease.uniques - held
+    local first = results and #results + 1
+    local held = settle_ack(lease, results)
+    local stale, acked = #lease.acks + #lease.uniques - held, held
     local to, gone, moved = places(attributes.levels), {}, {}
     -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them.
     local function move(other, index, item)
@@ -170,7 +165,13 @@ local function settle(leases, attributes, results, now, amounts)
     end
     rung = rung + write_places(to)
     held = held + delete_fields(lease.key, gone)
-    if lease.all then held = held + ack_rest(lease, amounts) end
+    if lease.all then
+      local rest = ack_rest(lease)
+      acked, held = acked + rest, held + rest
+    end
+    if book.on and acked > 0 and not reads_acks(lease) then record_told(lease, acked, results, first) end
+    amounts.acked = (amounts.acked or 0) + acked
+    amounts.stored = (amounts.stored or 0) - acked
     if redis.call('EXISTS', lease.key) == 0 then redis.call('ZREM', unacked, lease.id) end
     amounts.unacked = (amounts.unacked or 0) - held
     amounts.stale = (amounts.stale or 0) + stale

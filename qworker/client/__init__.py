@@ -1,0 +1,1 @@
+"""Commands as values, their executors, and queues."""

@@ -1,0 +1,149 @@
+"""Commands that store messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from qworker.client.commands.command import Command, Word
+from qworker.client.commands.replies import accepted
+from qworker.client.options import SendOptions
+from qworker.durations import Duration
+from qworker.errors import NotReplicatedError
+from qworker.store.scripts import load_script
+from qworker.wire.envelope import head
+from qworker.wire.keys import QueueKeys
+
+__all__ = ["MAX_PER_CALL", "NewMessage", "SendCall", "Sent", "confirm", "send"]
+
+#: Messages that one call stores atomically.
+MAX_PER_CALL: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to be stored: its id and its envelope from the flags on, see `qworker.wire.envelope.tail`.
+
+    `unique` is a key that keeps further messages out while this one lives, for `unique_ms` at most.
+    """
+
+    id: str
+    tail: bytes
+    unique: str = ""
+    unique_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a send came to: `ids` in the order of the messages, each its own or, where a unique key kept the message
+    out, the id of the message that holds the key; `duplicates` are the positions of those.
+    """
+
+    ids: tuple[str, ...]
+    duplicates: tuple[int, ...]
+    now_ms: int
+    repeated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendCall:
+    """A send that waits for its lane: `make(lane=, sequence=)` gives the command."""
+
+    make: Callable[..., Command[Sent]]
+
+
+def confirm(replicas: int, within: Duration) -> Command[int]:
+    """Wait until `replicas` have everything that the server has stored so far; how many have."""
+    options = SendOptions(replicas=replicas, within=within)
+    # WAIT goes by the last command of its connection; a PING brings that up to now.
+    return Command(
+        None,
+        (),
+        ("PING",),
+        lambda replies: int(replies[1]),
+        then=("WAIT", options.replicas, options.within_ms),
+    )
+
+
+def send(
+    keys: QueueKeys,
+    messages: Sequence[NewMessage],
+    *,
+    lane: str,
+    sequence: int,
+    delay_ms: int | None = None,
+    due_ms: int | None = None,
+    ttl_ms: int | None = None,
+    priority: int = 0,
+    maxlen: int | None = None,
+    replicas: int = 0,
+    within_ms: int = 0,
+    earlier: Sequence[str] = (),
+    now_ms: int | None = None,
+) -> Command[Sent]:
+    """Store up to `MAX_PER_CALL` messages in one atomic call, once for each (lane, sequence).
+
+    `delay_ms` and `ttl_ms` None take the queue's; `due_ms` is a time by the server's clock, instead of a delay. It
+    is refused where the queue would hold more than `maxlen`. With `replicas` it waits up to `within_ms` until so many
+    have what was stored (`earlier` are ids of calls before it, which they have then too) and raises
+    `NotReplicatedError` where they have not, everything being stored. The reply raises `QueueFullError`,
+    `QueuePausedError`, `GhostSendError`, `BodyTooLargeError` or `BrokenQueueError`; then nothing was stored.
+    """
+    args: list[Word] = [
+        "" if now_ms is None else now_ms,
+        lane,
+        sequence,
+        f"@{due_ms}" if due_ms is not None else "" if delay_ms is None else delay_ms,
+        "" if ttl_ms is None else ttl_ms,
+        priority,
+        len(messages),
+    ]
+    uniques: list[Word] = []
+    for number, message in enumerate(messages, 1):
+        args.append(head(message.id))
+        args.append(message.tail)
+        if message.unique:
+            uniques += (number, message.unique, message.unique_ms)
+    args.append(len(uniques) // 3)
+    args += uniques
+    if maxlen:
+        args.append(maxlen)
+
+    def decode(reply: Any) -> Sent:
+        if not replicas:
+            return decode_sent(reply)
+        sent, confirmed = decode_sent(reply[0]), reply[1]
+        refused = confirmed if isinstance(confirmed, Exception) else None
+        number = 0 if refused else int(confirmed)
+        if number < replicas:
+            ids = [*earlier, *sent.ids]
+            raise NotReplicatedError(keys.queue, ids, number, replicas, within_ms) from refused
+        return sent
+
+    def decode_sent(reply: Any) -> Sent:
+        answer = accepted(reply, keys.queue, lane, sequence)
+        ids = [message.id for message in messages]
+        duplicates = []
+        for at in range(4, len(answer), 2):
+            position = int(answer[at]) - 1
+            ids[position] = answer[at + 1].decode()
+            duplicates.append(position)
+        return Sent(tuple(ids), tuple(duplicates), int(answer[2]), answer[0] == b"DUPLICATE")
+
+    return Command(
+        load_script("send"),
+        (
+            keys.ready[priority],
+            keys.delayed,
+            keys.wake,
+            keys.meta,
+            keys.stats,
+            keys.producers,
+            keys.unique,
+            keys.journal,
+        ),
+        tuple(args),
+        decode,
+        then=("WAIT", replicas, within_ms) if replicas else (),
+    )

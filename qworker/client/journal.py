@@ -1,0 +1,134 @@
+"""Readers of a queue's journal: who reads it and how far, so that others can warn before unread entries are trimmed.
+
+As the operations of a queue these are plans, free of I/O: the sync and the async client run the same ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from qworker.client.commands.command import Command
+from qworker.errors import InvalidOptionError
+from qworker.wire.keys import QueueKeys
+
+__all__ = ["JournalReader", "ReaderLag", "advance", "forget", "lags", "readers", "register"]
+
+T = TypeVar("T")
+Plan = Generator[Command[Any], Any, T]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_PROGRESS: Final = re.compile(rb"(\d{1,16})-(\d{1,16}) (\d{1,16})")
+
+
+@dataclass(frozen=True, slots=True)
+class JournalReader:
+    """A reader, the last entry that it has read (0-0 for none), and when it said so, in ms by the server's clock."""
+
+    name: str
+    epoch: int
+    entry: int
+    seen_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLag:
+    """How far a reader is behind: bytes that it has not read, of those that are there, and entries lost to it."""
+
+    reader: JournalReader
+    unread_bytes: int
+    missed: int
+
+
+def register(keys: QueueKeys, name: str) -> Plan[None]:
+    """Make a reader known that has read nothing yet; one that is known stays as it is. Raises `InvalidOptionError`."""
+    _check_name(name)
+    now_ms: int = yield _time()
+    yield Command(None, (), ("HSETNX", keys.readers, name, f"0-0 {now_ms}"), int)
+
+
+def advance(keys: QueueKeys, name: str, epoch: int, entry: int) -> Plan[None]:
+    """Note the last entry that a reader has read for good. Raises `InvalidOptionError`."""
+    _check_name(name)
+    now_ms: int = yield _time()
+    yield Command(None, (), ("HSET", keys.readers, name, f"{epoch}-{entry} {now_ms}"), int)
+
+
+def forget(keys: QueueKeys, name: str) -> Plan[bool]:
+    """Forget a reader; returns whether there was one."""
+    gone: int = yield Command(None, (), ("HDEL", keys.readers, name), int)
+    return gone == 1
+
+
+def readers(keys: QueueKeys) -> Plan[list[JournalReader]]:
+    """List the readers by name; what is not written as theirs is left aside."""
+    flat: list[bytes] = yield Command(None, (), ("HGETALL", keys.readers), _flat)
+    found = []
+    for name, progress in zip(flat[::2], flat[1::2], strict=True):
+        match = _PROGRESS.fullmatch(progress)
+        if match is not None:
+            epoch, entry, seen_ms = (int(number) for number in match.groups())
+            found.append(JournalReader(name.decode("utf-8", "replace"), epoch, entry, seen_ms))
+    return sorted(found, key=lambda each: each.name)
+
+
+def lags(keys: QueueKeys) -> Plan[list[ReaderLag]]:
+    """Tell how far each reader is behind. One call per reader and two more."""
+    found = yield from readers(keys)
+    if not found:
+        return []
+    written: int = yield Command(None, (), ("HGET", keys.stats, "journal_written"), _number)
+    behind = []
+    for each in found:
+        after = f"({each.epoch}-{each.entry}" if each.epoch else "-"
+        entry: _Entry | None = yield Command(
+            None, (), ("XRANGE", keys.journal, after, "+", "COUNT", 1), _first
+        )
+        unread = missed = 0
+        if entry is not None:
+            unread = max(0, written - entry.before)
+            missed = entry.number - each.entry - 1 if entry.epoch == each.epoch else 0
+        behind.append(ReaderLag(each, unread, missed))
+    return behind
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Where an entry stands, and the bytes of all before it."""
+
+    epoch: int
+    number: int
+    before: int
+
+
+def _first(reply: list[Any]) -> _Entry | None:
+    if not reply:
+        return None
+    entry_id, fields = reply[0]
+    epoch, _, number = entry_id.partition(b"-")
+    named = dict(zip(fields[::2], fields[1::2], strict=False))
+    return _Entry(int(epoch), int(number), _number(named.get(b"b")))
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise InvalidOptionError(
+            "reader", f"{ascii(name)[:80]} is not a name", "1 to 128 of A-Z, a-z, 0-9, '_.:-'"
+        )
+
+
+def _time() -> Command[int]:
+    return Command(None, (), ("TIME",), lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
+
+
+def _number(reply: bytes | None) -> int:
+    return int(reply) if reply is not None and reply.isdigit() else 0
+
+
+def _flat(reply: Any) -> list[bytes]:
+    # RESP3 answers a map.
+    if isinstance(reply, dict):
+        return [word for pair in reply.items() for word in pair]
+    return list(reply)

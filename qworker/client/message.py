@@ -1,0 +1,211 @@
+"""What a receiver holds: the message, and the receipt that proves its delivery."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from qworker.client.commands.receiving import Batch
+from qworker.client.commands.upkeep import NEVER_MS
+from qworker.errors import InvalidBodyError, InvalidOptionError
+from qworker.wire.codec import decode, decode_call
+from qworker.wire.envelope import Envelope, Kind, kind_of
+
+__all__ = ["DeadLetter", "Message", "Receipt", "Stored", "deliver"]
+
+_RECEIPT: Final = re.compile(r"([A-Za-z0-9._-]{1,64}):(\d{1,4})")
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof of one delivery: a lease and the place in it. Written `lease:index`."""
+
+    lease_id: str
+    index: str
+
+    def __str__(self) -> str:
+        return f"{self.lease_id}:{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> Receipt:
+        """Read the written form. Raises `InvalidOptionError`."""
+        match = _RECEIPT.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise InvalidOptionError(
+                "receipt", f"{ascii(text)[:80]} is not a receipt", "it is written <lease>:<index>"
+            )
+        return cls(match[1], match[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One delivered message. Times are ms since 1970 by the server's clock.
+
+    `receive_count` is 1 at the first delivery; `nacks` and `timeouts` are earlier failures that count against max
+    receives, `shared` earlier deliveries lost in company, which do not. `plain` messages were pushed as bare
+    JSON and get their id from the delivery.
+    """
+
+    queue: str
+    id: str
+    body: bytes
+    receipt: Receipt
+    receive_count: int
+    nacks: int
+    timeouts: int
+    shared: int
+    sent_ms: int
+    first_received_ms: int
+    received_ms: int
+    deadline_ms: int
+    flags: dict[str, str]
+    plain: bool = False
+
+    @property
+    def additional_deliveries(self) -> int:
+        """Deliveries before this one."""
+        return self.receive_count - 1
+
+    def json(self) -> Any:
+        """Decode the body. Raises `InvalidBodyError`."""
+        return decode(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message seen without being received. `at_ms` is its due time or visibility deadline, where it has one."""
+
+    queue: str
+    state: str
+    id: str
+    body: bytes
+    receives: int
+    nacks: int
+    timeouts: int
+    sent_ms: int | None
+    flags: dict[str, str]
+    at_ms: int | None = None
+    receipt: Receipt | None = None
+    kind: Kind = Kind.OWN
+    #: The whole item, header and body.
+    item: bytes = field(default=b"", repr=False)
+
+    @property
+    def additional_deliveries(self) -> int:
+        """Deliveries beyond the first one; one that goes on counts."""
+        return max(0, self.receives - (self.state != "unacked"))
+
+    @property
+    def task(self) -> str:
+        """The task that the body calls; '' where it calls none."""
+        try:
+            return decode_call(self.body).task
+        except InvalidBodyError:
+            return ""
+
+    @classmethod
+    def of(
+        cls,
+        queue: str,
+        state: str,
+        item: bytes,
+        at_ms: int | None = None,
+        receipt: Receipt | None = None,
+    ) -> Stored:
+        """Read an item as stored; items that are not ours keep their bytes as body.
+
+        What is delayed without a due time is held.
+        """
+        if state == "delayed" and at_ms is not None and at_ms >= NEVER_MS:
+            state, at_ms = "held", None
+        envelope = Envelope.parse(item)
+        if envelope is None:
+            name = str(receipt).replace(":", ".") if receipt else ""
+            return cls(
+                queue, state, name, item, 0, 0, 0, None, {}, at_ms, receipt, kind_of(item), item
+            )
+        return cls(
+            queue,
+            state,
+            envelope.id,
+            envelope.body,
+            envelope.receives,
+            envelope.nacks,
+            envelope.timeouts,
+            envelope.sent_ms,
+            envelope.flags,
+            at_ms,
+            receipt,
+            Kind.OWN,
+            item,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter: the stored message, why it died, and the entry id by which it is redriven."""
+
+    entry_id: str
+    reason: str
+    error_class: str
+    error: str
+    died_ms: int
+    message: Stored
+
+    @classmethod
+    def of(cls, queue: str, entry_id: bytes, fields: list[bytes]) -> DeadLetter:
+        """Read an entry of the dead stream; missing fields are empty."""
+        named = dict(zip(fields[::2], fields[1::2], strict=False))
+        died = named.get(b"died_ms", b"")
+        return cls(
+            entry_id.decode(),
+            named.get(b"reason", b"").decode("utf-8", "replace"),
+            named.get(b"class", b"").decode("utf-8", "replace"),
+            named.get(b"error", b"").decode("utf-8", "replace"),
+            int(died) if died.isdigit() else int(entry_id.partition(b"-")[0]),
+            Stored.of(queue, "dead", named.get(b"envelope", b"")),
+        )
+
+
+def deliver(queue: str, batch: Batch, position: int) -> Message | None:
+    """Read one item of a batch; None where it is neither ours nor plain JSON (foreign)."""
+    item, index = batch.items[position], batch.indices[position]
+    receipt = Receipt(batch.lease_id, index)
+    envelope = Envelope.parse(item)
+    if envelope is None:
+        if kind_of(item) is not Kind.PLAIN:
+            return None
+        return Message(
+            queue,
+            f"{batch.lease_id}.{index}",
+            item,
+            receipt,
+            1,
+            0,
+            0,
+            0,
+            batch.now_ms,
+            batch.now_ms,
+            batch.now_ms,
+            batch.deadline_ms,
+            {},
+            plain=True,
+        )
+    flags = envelope.flags if envelope.has_flags else {}
+    first = flags.get("f", "")
+    return Message(
+        queue,
+        envelope.id,
+        envelope.body,
+        receipt,
+        envelope.receives + 1,
+        envelope.nacks,
+        envelope.timeouts,
+        envelope.shared,
+        envelope.sent_ms,
+        int(first) if first.isdecimal() else batch.now_ms,
+        batch.now_ms,
+        batch.deadline_ms,
+        flags,
+    )

@@ -1,0 +1,45 @@
+"""Reaping without a daemon: one bounded pass over one queue, made by whoever receives from it.
+
+For scripts and small programs that are the only ones on their queues. A daemon does the same in time; where there is
+one, or a worker that carries one, nobody needs this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qworker.client.commands import upkeep
+from qworker.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from qworker.client.operations import Plan
+
+__all__ = ["reap_queue"]
+
+#: How often a receiver is expected to come by; after three times that without one, leases get their grace.
+_TICK_MS: Final = 1000
+_LEASES: Final = 10
+_PROMOTED: Final = 500
+#: What is overdue after a pass has its grace, or is more than one pass moves.
+_AGAIN_MS: Final = 100
+
+
+def reap_queue(keys: QueueKeys) -> Plan[int | None]:
+    """Promote up to 500 due messages, reap up to 10 overdue leases, trim what expired at the head.
+
+    Returns in how many ms (1 or more) to come by again, None where nothing is in sight.
+    One call where nothing is to be done.
+    """
+    swept: tuple[int, list[upkeep.Look]] = yield upkeep.sweep([keys], _TICK_MS, leases=_LEASES)
+    now_ms, (look,) = swept
+    times = [time for time in (look.next_due_ms, look.next_deadline_ms) if time is not None]
+    if look.next_due_ms is not None and look.next_due_ms <= now_ms:
+        yield upkeep.promote(keys, _PROMOTED)
+    if look.overdue:
+        yield upkeep.reap(keys, look.overdue, _TICK_MS)
+    if look.expired_at_head:
+        yield upkeep.trim(keys, _PROMOTED)
+    if not times:
+        return None
+    left_ms = min(times) - now_ms
+    return left_ms if left_ms > 0 else _AGAIN_MS

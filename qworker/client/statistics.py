@@ -1,0 +1,107 @@
+"""What a queue does: since when it is there and idle, who waits for it, what came and went."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.client.commands import upkeep
+from qworker.client.commands.command import Command
+from qworker.wire.keys import workers_key
+
+if TYPE_CHECKING:
+    from qworker.client.operations import Operations, Plan
+
+__all__ = ["QueueStat", "queue_stat"]
+
+#: A worker that is silent for so long, in ms, is gone.
+_GONE_MS: Final = 15_000
+_LANES: Final = 1000
+#: Calls that the look for the last send makes at most.
+_CALLS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStat:
+    """A queue at an instant `now_ms`; numbers of messages count from its beginning.
+
+    `age_s`: since it was made, None for one that came to be by its first message. `idle_s`: since something was sent; 0
+    while messages are in hand, None where the last send is too long ago to be known (15 minutes, without a journal).
+    `consumers`: processes of workers that take from it, of which `blocked` have nothing in hand and wait.
+    """
+
+    queue: str
+    now_ms: int
+    ready: int
+    age_s: float | None
+    idle_s: float | None
+    consumers: int
+    blocked: int
+    messages_in: int
+    messages_out: int
+    paused: str
+    strict: bool
+
+    def rates_since(self, earlier: QueueStat) -> tuple[float, float]:
+        """Messages that came and went per second since an earlier look."""
+        seconds = max(0.001, (self.now_ms - earlier.now_ms) / 1000)
+        return (
+            max(0, self.messages_in - earlier.messages_in) / seconds,
+            max(0, self.messages_out - earlier.messages_out) / seconds,
+        )
+
+
+def queue_stat(operations: Operations, namespace: str) -> Plan[QueueStat]:
+    """Look at a queue. A few calls: one for a thousand clients that have sent lately, one for the workers."""
+    keys = operations.keys
+    seen: upkeep.Inspection = yield upkeep.inspect(keys)
+    last_ms = yield from _last_activity_ms(operations)
+    entries: list[bytes] = yield Command(None, (), ("HVALS", workers_key(namespace)), list)
+    children = [child for entry in entries for child in _children(entry, keys.queue, seen.now_ms)]
+    created_ms = seen.meta.get("created_ms", "")
+    idle_s = None if last_ms is None else max(0, seen.now_ms - last_ms) / 1000
+    return QueueStat(
+        keys.queue,
+        seen.now_ms,
+        seen.ready,
+        max(0, seen.now_ms - int(created_ms)) / 1000 if created_ms.isdecimal() else None,
+        0.0 if seen.unacked else idle_s,
+        len(children),
+        sum(not child.get("in_hand") for child in children),
+        seen.stats.get("sent", 0),
+        seen.stats.get("received", 0),
+        seen.paused,
+        seen.strict,
+    )
+
+
+def _last_activity_ms(operations: Operations) -> Plan[int | None]:
+    """The last send of a client that numbers its sends, or the last entry of the journal."""
+    times: list[int] = []
+    cursor = "0"
+    for _ in range(_CALLS):
+        reply: list[Any] = yield Command(
+            None, (), ("HSCAN", operations.keys.producers, cursor, "COUNT", _LANES), list
+        )
+        words = (lane.split(b" ", 2) for lane in reply[1][1::2])
+        times += [int(each[1]) for each in words if len(each) > 1 and each[1].isdigit()]
+        cursor = reply[0].decode()
+        if cursor == "0":
+            break
+    entries: list[Any] = yield Command(
+        None, (), ("XREVRANGE", operations.keys.journal, "+", "-", "COUNT", 1), list
+    )
+    for _, fields in entries:
+        at = fields.index(b"t") + 1 if b"t" in fields[::2] else len(fields)
+        times += [int(each) for each in fields[at : at + 1] if each.isdigit()]
+    return max(times, default=None)
+
+
+def _children(entry: bytes, queue: str, now_ms: int) -> list[dict[str, Any]]:
+    try:
+        worker = json.loads(entry)
+        listens = queue in worker["queues"] and now_ms - worker["seen_ms"] <= _GONE_MS
+        return [each for each in worker["children"] if isinstance(each, dict)] if listens else []
+    except (ValueError, KeyError, TypeError):
+        return []  # Nothing that a worker wrote.

@@ -1,0 +1,1 @@
+"""Options classes, the kinds of their fields, and where their values come from."""

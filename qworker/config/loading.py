@@ -1,0 +1,105 @@
+"""Configuration: options > `QWORKER_<OPTION>` > configuration file > default.
+
+    url = "redis://localhost"         options of the client and of logs stand at the top of the file,
+    [run]                             those of a command in its table
+    concurrency = 8
+
+The file is `qworker.toml`, or `[tool.qworker]` in pyproject.toml, in the current directory only, or named with
+`--config`. Where each value came from is kept for `qworker config show`, and every refusal names that place: `--tick`,
+`QWORKER_TICK`, `qworker.toml: daemon.tick`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from qworker.config.fields import Options, kinds_of, unknown_option
+from qworker.config.files import ConfigFile
+from qworker.errors import InvalidOptionError
+
+__all__ = ["Loaded", "Setting", "check_keys", "load"]
+
+T = TypeVar("T", bound=Options)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value as people may see it (no password shows), and where it came from."""
+
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[T]):
+    """Options, and the setting behind each of their fields."""
+
+    options: T
+    settings: Mapping[str, Setting]
+
+
+def load(
+    options: type[T],
+    *,
+    given: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: ConfigFile,
+) -> Loaded[T]:
+    """Load an options class: what was `given` (None counts as not given), the environment, the file, the defaults.
+
+    Given text is parsed, other values are taken as they are. Raises `InvalidOptionError` naming the place of a value
+    that is not accepted.
+    """
+    table = _table(file, options.section)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, kind in kinds_of(options).items():
+        flag, variable = f"--{name.replace('_', '-')}", f"QWORKER_{name.upper()}"
+        if (value := given.get(name)) is not None:
+            values[name] = (
+                kind.parse(value, flag) if isinstance(value, str) else kind.check(value, flag)
+            )
+            sources[name] = flag
+        elif variable in environ:
+            values[name] = kind.parse(environ[variable], variable)
+            sources[name] = variable
+        elif name in table:
+            place = f"{options.section}.{name}" if options.section else name
+            values[name] = kind.check(table[name], f"{file.name}: {place}")
+            sources[name] = f"{file.name}: {place}"
+    loaded = options(**values)
+    settings = {
+        name: Setting(kind.show(getattr(loaded, name)), sources.get(name, "default"))
+        for name, kind in kinds_of(options).items()
+    }
+    return Loaded(loaded, MappingProxyType(settings))
+
+
+def _table(file: ConfigFile, section: str) -> Mapping[str, object]:
+    table = file.values.get(section, {}) if section else file.values
+    if not isinstance(table, Mapping):
+        raise InvalidOptionError(f"{file.name}: {section}", "is no table", f"write [{section}]")
+    return table
+
+
+def check_keys(file: ConfigFile, classes: Iterable[type[Options]]) -> None:
+    """Raise `InvalidOptionError` for a key of the file that none of the `classes` reads."""
+    known: dict[str, list[str]] = {}
+    for options in classes:
+        known.setdefault(options.section, []).extend(kinds_of(options))
+    sections = [section for section in known if section]
+    known[""] += sections
+    for section, names in known.items():
+        for name in _table(file, section):
+            if name in names:
+                continue
+            place = f"{file.name}: {section}.{name}" if section else f"{file.name}: {name}"
+            homes = [f"[{home}]" if home else "the top" for home in known if name in known[home]]
+            if homes:
+                raise InvalidOptionError(
+                    place, "stands in the wrong place", f"it belongs in {' or '.join(homes)}"
+                )
+            raise unknown_option(ascii(place)[1:-1], name, names)

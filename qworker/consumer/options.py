@@ -1,0 +1,106 @@
+"""How `qworker run` consumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from qworker.client.options import MAX_VISIBILITY_MS, MIN_VISIBILITY_MS
+from qworker.config.fields import Options
+from qworker.config.kinds import (
+    HOUR_MS,
+    DurationKind,
+    FlagKind,
+    IntegerKind,
+    SizeKind,
+)
+from qworker.config.name_kinds import NamesKind, WeightsKind
+from qworker.durations import Duration
+from qworker.errors import InvalidOptionError
+from qworker.telemetry.options import METRICS_HOST, METRICS_PORT
+from qworker.wire.names import check_queue
+
+__all__ = ["RunOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(Options):
+    """How `qworker run` consumes."""
+
+    section: ClassVar[str] = "run"
+
+    procs: Annotated[
+        int | None, IntegerKind("child processes", minimum=1, maximum=1024, none="one per core")
+    ] = None
+    concurrency: Annotated[
+        int | None,
+        IntegerKind(
+            "handlers at once in a child", minimum=1, maximum=1000, none="1 if sync, 100 if async"
+        ),
+    ] = None
+    queues: Annotated[
+        tuple[str, ...],
+        NamesKind("queues to receive from, best first; empty: all", rule=check_queue),
+    ] = ()
+    weights: Annotated[
+        Mapping[str, int],
+        WeightsKind("shares of queues; empty: strictly in their order", rule=check_queue),
+    ] = field(default_factory=dict)
+    burst: Annotated[bool, FlagKind("end when the queues are empty")] = False
+    reload: Annotated[bool, FlagKind("start anew when a source file changes")] = False
+    grace: Annotated[
+        Duration,
+        DurationKind("what running handlers get to end", maximum_ms=HOUR_MS, zero="nothing"),
+    ] = "25s"
+    max_messages: Annotated[
+        int, IntegerKind("a child is replaced after so many", maximum=10**12, zero="never")
+    ] = 0
+    max_rss: Annotated[
+        int,
+        SizeKind("a child is replaced above", minimum=32 * 2**20, maximum=2**50, zero="never"),
+    ] = 0
+    metrics_host: Annotated[str, METRICS_HOST] = "127.0.0.1"
+    metrics_port: Annotated[int, METRICS_PORT] = 9464
+    reaper: Annotated[bool, FlagKind("carry a reaper")] = True
+    visibility: Annotated[
+        Duration | None,
+        DurationKind(
+            "visibility of its leases",
+            minimum_ms=MIN_VISIBILITY_MS,
+            maximum_ms=MAX_VISIBILITY_MS,
+            none="the queue's",
+        ),
+    ] = None
+    batch: Annotated[
+        int | None, IntegerKind("messages per receive", minimum=1, maximum=1000, none="adaptive")
+    ] = None
+    watchdog: Annotated[
+        Duration,
+        DurationKind(
+            "end the process when receiving stalls for",
+            minimum_ms=5000,
+            maximum_ms=HOUR_MS,
+            zero="never",
+        ),
+    ] = "60s"
+    grace_ms: int = field(init=False)
+    visibility_ms: int | None = field(init=False)
+    watchdog_ms: int = field(init=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is accepted but may surprise, a line each."""
+        if self.grace_ms < 30_000:
+            return ()
+        return (
+            f"grace is {self.grace}; Kubernetes kills 30 s after SIGTERM unless "
+            "terminationGracePeriodSeconds is longer than that",
+        )
+
+    def _check_together(self) -> None:
+        for name in self.weights:
+            if self.queues and name not in self.queues:
+                raise InvalidOptionError(
+                    "weights", f"{name!r} is not among the queues", "name it in queues too"
+                )

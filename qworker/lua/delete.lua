@@ -1,0 +1,40 @@
+#!lua flags=allow-oom
+-- delete.lua: delete waiting messages, wherever they wait. What is unacked or dead is not touched.
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]…   items            1-100 messages as they are stored
+-- Returns {'OK', now ms, degraded, 1 per item that was deleted, 0 where it does not wait any more}
+--   or {'BROKEN', key, type} {'ARG', name}
+-- O(k n): k items among n that are ready; O(k log d) for items among d delayed.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/ends.lua
+--- include lib/pick.lua
+
+local refused = broken({ meta, 'hash' })
+if refused then return refused end
+local attributes = read_attributes()
+refused = broken_queue(attributes.levels) or bad_items()
+if refused then return refused end
+local now = clock(ARGV[1], meta)
+if not now then return { 'ARG', 'now' } end
+
+open_journal(attributes.journal, now)
+local deleted, reply = 0, { 'OK', text(now), 0 }
+for i = 2, #ARGV do
+  local item = ARGV[i]
+  local place = waits_in(item, attributes.levels)
+  if place then
+    take_out(item, place)
+    free_unique_of(item)
+    record('cancelled', item)
+    deleted = deleted + 1
+  end
+  reply[i + 2] = place and 1 or 0
+end
+reply[3] = math.max(count(stats, { cancelled = deleted, stored = -deleted }), write_journal(''))
+return reply

@@ -1,0 +1,180 @@
+-- The journal: what became of messages, one entry of a stream per call (more where its lines exceed 16 KiB).
+--   journal STREAM   `<epoch>-<entry number>` → n number of its first event · k events · b bytes of all entries before it ·
+--                    t now ms · w who made the call · e1 the events, a line each, without a newline at the end
+-- A line is `<event> <delivered_ms> <started_ms> <run_us> <task> <reason> <error class> <header>`, `-` where a field is
+-- unknown; the header is the message's as it stood before the event, without `q1 `. docs/protocol.md tells the rest.
+-- Numbers come from counters in `stats` and are dense within an epoch, so that whatever is missing shows as a gap.
+
+local MAX_LINES = 16384 -- bytes of the lines of one entry
+local ENTRY_BYTES = 64 -- what an entry takes beside its lines, about
+local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
+local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
+local NOTHING_KNOWN = ' - - - - '
+
+local book = { on = false, all = false, shed = false, events = 0, entries = {}, lines = {}, number = 0, bytes = 0 }
+
+-- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
+local function open_journal(attributes, now)
+  book.all = attributes.mode == 'all'
+  book.on = book.all or attributes.mode == 'outcomes'
+  book.shed = attributes.shed == '1'
+  book.cap = whole(attributes.cap, MIN_CAP, MAX_CAP) or DEFAULT_CAP
+  book.epoch = whole(attributes.epoch, 1, MAX_MS)
+  book.now = now
+end
+
+local function close_entry()
+  if book.number == 0 then return end
+  book.entries[#book.entries + 1] = { number = book.number, lines = table.concat(book.lines, '\n') }
+  book.lines, book.number, book.bytes = {}, 0, 0
+end
+
+-- Add `number` lines of together at most 16 KiB. While the journal is shed they are only counted.
+local function add_lines(lines, number)
+  book.events = book.events + number
+  if book.shed then return end
+  if book.bytes + #lines > MAX_LINES then close_entry() end
+  book.lines[#book.lines + 1] = lines
+  book.number, book.bytes = book.number + number, book.bytes + #lines + 1
+end
+
+local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
+
+-- The header of an item as the journal has it. A plain one is named by its delivery, if it had one.
+local function header_of(item, lease, index)
+  local header = string.match(item, HEADER_SHAPE)
+  if header then return header end
+  local id = lease and string.find(item, '^[{[]') and lease .. '.' .. index or '-'
+  return id .. ' ' .. text(book.now) .. ' 0 0 0 0'
+end
+
+local function word(value)
+  if not value or value == '' then return '-' end
+  return (string.gsub(string.sub(value, 1, 200), '[^%w_.:-]', '_'))
+end
+
+-- Record one event of an item. `about` may have: lease and index (for plain items), reason, class, and times, which
+-- are `<delivered_ms> <started_ms> <run_us> <task>`.
+local function record(event, item, about)
+  if not book.on then return end
+  if book.shed then return add_lines('', 1) end
+  about = about or {}
+  local times = about.times and about.times ~= '' and ' ' .. about.times .. ' ' or NOTHING_KNOWN
+  local header = header_of(item, about.lease, about.index)
+  local line = event .. times .. word(about.reason) .. ' ' .. word(about.class) .. ' ' .. header
+  add_lines(string.sub(line, 1, MAX_LINES), 1)
+end
+
+-- Record the same event of many messages, given their headers. These are joined at once, with what is the same in all
+-- lines between them: this is the hot path of a journal of everything.
+local function record_headers(start, headers)
+  if book.shed then return add_lines('', #headers) end
+  local joint, first, bytes = '\n' .. start, 1, 0
+  for i = 1, #headers do
+    local size = #headers[i] + #joint
+    if size > MAX_LINES then headers[i], size = string.sub(headers[i], 1, MAX_LINES - #joint), MAX_LINES end
+    if bytes + size > MAX_LINES then
+      add_lines(start .. table.concat(headers, joint, first, i - 1), i - first)
+      first, bytes = i, 0
+    end
+    bytes = bytes + size
+  end
+  if #headers > 0 then add_lines(start .. table.concat(headers, joint, first), #headers - first + 1) end
+end
+
+-- `heads` are headers, or whole items where these are plain.
+local function record_delivered(heads, lease)
+  for i, head in ipairs(heads) do
+    local first = string.byte(head)
+    if first == 123 or first == 91 then heads[i] = header_of(head, lease, #heads > 1 and i or 0) end
+  end
+  record_headers('delivered ' .. text(book.now) .. ' - - - - - ', heads)
+end
+
+local function record_sent(items)
+  local heads = {}
+  for i, item in ipairs(items) do heads[i] = header_of(item) end
+  record_headers('sent - - - - - - ', heads)
+end
+
+-- The bytes before the first entry from `id` on, its epoch and its number; nil where there is none.
+local function entry_from(id)
+  local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
+  if not entry then return nil end
+  local epoch, number = string.match(entry[1], '^(%d+)%-(%d+)$')
+  return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
+end
+
+-- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
+-- goes on from the stream's.
+local function begin_epoch(counted)
+  local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
+  if last then
+    last_epoch = tonumber(string.match(last[1], '^%d+'))
+    written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
+  end
+  book.epoch = math.max(book.now, (book.epoch or 0) + 1, last_epoch + 1)
+  redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
+  counted.entries, counted.events, counted.written = 0, 0, written
+end
+
+local function add_entry(counted, entry, who)
+  local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
+    'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
+    'w', who, 'e1', entry.lines)
+  if type(reply) == 'table' then return false end
+  counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
+  counted.written = counted.written + #entry.lines + ENTRY_BYTES
+  return true
+end
+
+-- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
+local function trim_journal(counted)
+  local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
+  if enough <= 0 then return end
+  local before, epoch, low, id = entry_from('-')
+  for _ = 1, OLD_AT_ONCE do
+    if not id or before and before >= enough then return end
+    if before and epoch == book.epoch then break end
+    redis.call('XDEL', journal, id)
+    before, epoch, low, id = entry_from('-')
+  end
+  if epoch ~= book.epoch then return end
+  local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
+  end
+  redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
+end
+
+local function write_entries(who)
+  local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
+  local counted = {
+    entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
+  }
+  if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
+  local first, left, degraded = counted.entries, book.events, 0
+  for _, entry in ipairs(book.entries) do
+    if not add_entry(counted, entry, who) then
+      begin_epoch(counted)
+      first = 0
+      if not add_entry(counted, entry, who) then degraded = 1 break end
+    end
+    left = left - entry.number
+  end
+  -- What is shed or could not be written is counted all the same.
+  redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
+    'journal_written', text(counted.written))
+  if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
+  return degraded
+end
+
+-- Write what was recorded. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
+-- where the journal could not be written, else 0.
+local function write_journal(who)
+  if book.events == 0 then return 0 end
+  close_entry()
+  local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
+  return done and degraded or 1
+end

@@ -1,0 +1,26 @@
+-- Dead letters: entries of the dead STREAM as XRANGE gives them, {id, {field, value, …}}.
+
+-- A field of a dead letter; '' where it has not got it.
+local function letter_field(entry, name)
+  for i = 1, #entry[2], 2 do
+    if entry[2][i] == name then return entry[2][i + 1] end
+  end
+  return ''
+end
+
+-- One dead letter by its whole id, or nil.
+local function letter(id)
+  return redis.call('XRANGE', dead, id, id)[1]
+end
+
+-- A refusal where ARGV from 2 on, to `last` or all, are not 1-100 whole ids: an incomplete one would name a range when
+-- read and another entry when deleted.
+local function bad_letters(last)
+  last = last or #ARGV
+  if last > 101 then return { 'ARG', 'entries' } end
+  for i = 2, last do
+    local time_ms, number = string.match(ARGV[i], '^(%d+)%-(%d+)$')
+    if not time_ms or #time_ms > 19 or #number > 19 then return { 'ARG', 'entry id' } end
+  end
+  return nil
+end

@@ -1,0 +1,77 @@
+-- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
+-- stand from KEYS[21] on), and for each lease
+--   acks     n, then n indices; or '*' for all that is left in the lease
+--   uniques  n, then n × (index, unique key, message id): acks that free a unique key
+--   others   n, then n × (kind, index, a, b, c, class, error, times)
+--     n nack      a delay ms, b max receives of the task or '', c first received ms or ''
+--                                                                 counted; dead at max receives
+--     c crashed   b, c as of a nack                               its worker died of it: counted as a
+--                                                                 lone timeout, delivered alone from now on
+--     r release   a delay ms; index '*' means all that is left    not counted, to the head
+--     s shared    -                                               the worker died, several ran
+--     b bury      a reason                                        dead letter
+--     d discard   -                                               done, by the handler's wish
+--     e expired   -                                               done, its time to live is over
+--   acked    n, then n × (number, lines): what the journal shall say of the acks, in the order uniques, acks; each of
+--            at most 16 KiB. 0: the items are read for it, where the journal is on.
+-- times tells the journal about a delivery: `<delivered_ms> <started_ms> <run_us> <task>`, `-` for what is unknown; or ''.
+
+local KINDS = 'ncrsbde'
+local MAX_OUTCOMES = 10000
+local TIMES = '^[%d-]+ [%d-]+ [%d-]+ [%w_.:-]+$'
+
+local function read_outcomes(at)
+  local leases = {}
+  local number = whole(ARGV[at], 0, 64)
+  if not number or #KEYS < FIRST_LEASE + number - 1 then return nil, 'leases' end
+  at = at + 1
+  for l = 1, number do
+    local lease = {
+      key = KEYS[FIRST_LEASE + l - 1], all = ARGV[at] == '*', acks = {}, uniques = {}, others = {},
+      told = {}, told_number = 0,
+    }
+    lease.id = lease_id(lease.key)
+    local acks = lease.all and 0 or whole(ARGV[at], 0, MAX_OUTCOMES)
+    if not lease.id or not acks then return nil, 'acks' end
+    for i = 1, acks do lease.acks[i] = ARGV[at + i] end
+    at = at + acks + 1
+    local uniques = whole(ARGV[at], 0, MAX_OUTCOMES)
+    if not uniques then return nil, 'uniques' end
+    for i = 0, uniques - 1 do
+      lease.uniques[i + 1] = { ARGV[at + i * 3 + 1], ARGV[at + i * 3 + 2], ARGV[at + i * 3 + 3] }
+    end
+    at = at + uniques * 3 + 1
+    local others = whole(ARGV[at], 0, MAX_OUTCOMES)
+    if not others then return nil, 'others' end
+    for i = 0, others - 1 do
+      local from = at + i * 8 + 1
+      local other = {
+        kind = ARGV[from], index = ARGV[from + 1], a = ARGV[from + 2], b = ARGV[from + 3],
+        c = ARGV[from + 4], class = ARGV[from + 5], words = ARGV[from + 6], times = ARGV[from + 7],
+      }
+      if not other.times or #other.kind ~= 1 or not string.find(KINDS, other.kind, 1, true) then
+        return nil, 'kind'
+      end
+      if other.kind == 'n' or other.kind == 'r' then
+        other.delay_ms = whole(other.a, 0, MAX_MS)
+        if not other.delay_ms then return nil, 'delay_ms' end
+      end
+      if other.b ~= '' and not whole(other.b, 1, 999999) then return nil, 'max receives' end
+      if other.c ~= '' and not whole(other.c, 0, MAX_MS) then return nil, 'first received' end
+      if other.times ~= '' and not string.find(other.times, TIMES) then return nil, 'times' end
+      lease.others[i + 1] = other
+    end
+    at = at + others * 8 + 1
+    local chunks = whole(ARGV[at], 0, MAX_OUTCOMES)
+    if not chunks then return nil, 'acked' end
+    for i = 1, chunks do
+      local told, lines = whole(ARGV[at + 2 * i - 1], 1, MAX_OUTCOMES), ARGV[at + 2 * i]
+      if not told or not lines or #lines > MAX_LINES then return nil, 'acked' end
+      lease.told[i] = { number = told, lines = lines }
+      lease.told_number = lease.told_number + told
+    end
+    at = at + chunks * 2 + 1
+    leases[l] = lease
+  end
+  return leases, at
+end

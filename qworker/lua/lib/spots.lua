@@ -1,0 +1,46 @@
+-- Spots: where an item stands, as whoever looked at the queue names it. A spot is four arguments:
+--   place (0-9 a level of ready, suspect, delayed, dead, or lease) · number of the lease among those of the call, else ''
+--   · at: index in the lease, or entry id of the dead letter, else '' · item, as it was seen
+local SPOT = 4
+
+local function spot(first)
+  local place, number = ARGV[first], whole(ARGV[first + 1], 1, 64)
+  local found = { place = place, at = ARGV[first + 2], item = ARGV[first + 3] }
+  if string.find(place or '', '^%d$') then
+    found.key, found.list = ready(tonumber(place)), true
+  elseif place == 'suspect' then
+    found.key, found.list = suspect, true
+  elseif place == 'delayed' or place == 'dead' then
+    found.key = place == 'dead' and dead or delayed
+  elseif place == 'lease' and number then
+    found.key = KEYS[FIRST_LEASE + number - 1]
+    found.lease = found.key and lease_id(found.key)
+  end
+  return found.key and found.at and found.item and found or nil
+end
+
+-- How many copies of its item stand there still: 0, 1, or 2 where a list has more than one.
+local function copies(one)
+  if one.list then return #redis.call('LPOS', one.key, one.item, 'RANK', -1, 'COUNT', 2) end
+  if one.place == 'delayed' then return redis.call('ZSCORE', one.key, one.item) and 1 or 0 end
+  if one.place == 'lease' then return redis.call('HGET', one.key, one.at) == one.item and 1 or 0 end
+  local entry = letter(one.at)
+  return entry and letter_field(entry, 'envelope') == one.item and 1 or 0
+end
+
+-- Take the item away from there; it has been written elsewhere, or stands elsewhere. What is ready was counted as stored
+-- only where we had sent it, which nobody can tell: see recount.lua.
+local function clear(one, amounts)
+  if one.list then
+    redis.call('LREM', one.key, -1, one.item)
+  elseif one.place == 'delayed' then
+    redis.call('ZREM', one.key, one.item)
+  elseif one.place == 'dead' then
+    redis.call('XDEL', one.key, one.at)
+  else
+    redis.call('HDEL', one.key, one.at)
+    if one.lease and redis.call('EXISTS', one.key) == 0 then redis.call('ZREM', unacked, one.lease) end
+    amounts.unacked = (amounts.unacked or 0) - 1
+  end
+  if one.place ~= 'dead' and not string.find(one.place, '^%d$') then amounts.stored = (amounts.stored or 0) - 1 end
+end

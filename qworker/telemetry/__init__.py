@@ -1,0 +1,1 @@
+"""Logs, and the listener for metrics and health."""

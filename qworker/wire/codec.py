@@ -1,0 +1,301 @@
+"""Bodies: Python values as JSON and back, and the call body that names a task.
+
+JSON carries str, int of any size, finite float, bool, None, list and object. Tuples and sets become lists; datetime,
+date, time, timedelta, UUID, Decimal and bytes become text, Enum its value, dataclass and msgspec Struct objects: the
+types of the handler restore them. What JSON cannot carry is refused with its path, on sending. Never pickle.
+
+msgspec alone writes NaN as null, turns the key 1 into "1" and knows no limit of depth. A look at every value in Python
+would cost ten times the encoding, so the text is proved instead: read back, it must equal the value taken down to
+builtins, three calls that run in C. Only what differs (a fault, or a harmless tuple) is walked through for its path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw, Struct
+
+from qworker.errors import BodyTooLargeError, InvalidBodyError
+
+__all__ = [
+    "MAX_DEPTH",
+    "SHORT",
+    "Call",
+    "check_size",
+    "decode",
+    "decode_call",
+    "encode",
+    "encode_call",
+    "is_too_deep",
+]
+
+#: The deepest nesting of a body. A call body spends two levels: the call itself, and its args or kwargs.
+MAX_DEPTH: Final = 64
+#: A body of so many bytes cannot be nested too deep: 65 levels take 65 opening and as many closing brackets.
+SHORT: Final = 2 * MAX_DEPTH
+
+_NO_ARGS: Final = Raw(b"[]")
+_NO_KWARGS: Final = Raw(b"{}")
+
+
+class Call(Struct, frozen=True, gc=False):
+    """A call body, decoded down to its task: `args` (a JSON array) and `kwargs` (an object) are still JSON."""
+
+    task: str
+    args: Raw = _NO_ARGS
+    kwargs: Raw = _NO_KWARGS
+
+
+_TEXTS: Final = (datetime, date, time, timedelta, UUID, Decimal, bytes, bytearray, memoryview)
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder()
+_CALL_DECODER: Final = msgspec.json.Decoder(Call)
+
+_ERRORS: Final = (TypeError, ValueError, RecursionError, msgspec.MsgspecError)
+
+_BODY: Final = "body"
+_CARRIED: Final = (
+    "a body is made of str, int, finite float, bool, None, list, tuple, set, dict with text keys, datetime, date, "
+    "time, timedelta, UUID, Decimal, bytes, Enum, dataclass and msgspec.Struct"
+)
+_TOO_DEEP: Final = f"is nested deeper than {MAX_DEPTH} levels"
+_JSON: Final = "a body is JSON text in UTF-8"
+_CALL: Final = 'a call body is {"task": "name", "args": [...], "kwargs": {...}}'
+
+
+def encode(value: object) -> bytes:
+    """Write a value as JSON; integers are exact at any size that Python writes (4,300 digits).
+
+    Raises `InvalidBodyError`, its field the path of the offending value (`items[3].price`), for NaN and infinity,
+    lone surrogates, keys that are numbers, nesting over `MAX_DEPTH` and types that JSON cannot carry. O(size).
+    """
+    try:
+        data = _ENCODER.encode(value)
+    except _ERRORS as error:
+        _examine(value)
+        raise InvalidBodyError(_BODY, _problem(error), _CARRIED) from error
+    if is_too_deep(data) or not _is_carried(value, data):
+        _examine(value)
+    return data
+
+
+def encode_call(task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
+    """Write the call body of `task(*args, **kwargs)`; empty kwargs are left out. Errors are those of `encode`."""
+    if kwargs:
+        return encode({"task": task, "args": list(args), "kwargs": kwargs})
+    return encode({"task": task, "args": list(args)})
+
+
+def decode(data: bytes) -> Any:
+    """Read a JSON body without knowing its types; raises `InvalidBodyError` if it is none, or nested too deep."""
+    try:
+        value = _DECODER.decode(data)
+    except _ERRORS as error:
+        raise InvalidBodyError(_BODY, _problem(error), _JSON) from error
+    if is_too_deep(data):
+        raise InvalidBodyError(_BODY, _TOO_DEEP, _JSON)
+    return value
+
+
+def decode_call(data: bytes) -> Call:
+    """Read a call body. Absent args and kwargs are empty, other fields are ignored.
+
+    Raises `InvalidBodyError` for anything that is no such object, and for nesting over `MAX_DEPTH`. What stands in
+    args and kwargs is only known to be well-formed: the task's signature decodes it.
+    """
+    try:
+        call = _CALL_DECODER.decode(data)
+    except _ERRORS as error:
+        raise InvalidBodyError(_BODY, _problem(error), _CALL) from error
+    args, kwargs = call.args, call.kwargs
+    if args is not _NO_ARGS and memoryview(args)[0] != 0x5B:
+        raise InvalidBodyError("args", "is not an array", _CALL)
+    if kwargs is not _NO_KWARGS and memoryview(kwargs)[0] != 0x7B:
+        raise InvalidBodyError("kwargs", "is not an object", _CALL)
+    if len(data) > SHORT and is_too_deep(data):
+        raise InvalidBodyError(_BODY, _TOO_DEEP, _CALL)
+    return call
+
+
+def check_size(data: bytes, maxsize: int) -> None:
+    """Raise `BodyTooLargeError` for a body of more than `maxsize` bytes."""
+    if len(data) > maxsize:
+        raise BodyTooLargeError(_BODY, len(data), maxsize)
+
+
+class _Fault(Exception):  # noqa: N818  # never leaves this module
+    """What is wrong, and the steps from there outwards to the body."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.steps: list[object] = []
+
+
+def _is_carried(value: object, data: bytes) -> bool:
+    """Say whether `data` reads back as the value. Tuples inside it say no, and so do NaN, number keys and raw JSON."""
+    try:
+        return bool(_DECODER.decode(data) == msgspec.to_builtins(value))
+    except _ERRORS:
+        return False
+
+
+def _examine(value: object) -> None:
+    """Raise `InvalidBodyError` for the first thing that JSON cannot carry, if there is one."""
+    try:
+        _visit(value, depth=0)
+    except _Fault as fault:
+        raise InvalidBodyError(_path(fault.steps), fault.problem, _CARRIED) from None
+
+
+def _visit(value: object, depth: int) -> None:
+    if isinstance(value, Enum):
+        value = value.value
+    members = _members(value)
+    if members is None:
+        return _check_scalar(value)
+    if depth == MAX_DEPTH:
+        raise _Fault(_TOO_DEEP)
+    for step, member in members:
+        try:
+            _visit(member, depth + 1)
+        except _Fault as fault:
+            fault.steps.append(step)
+            raise
+    return None
+
+
+def _members(value: object) -> Iterable[tuple[object, object]] | None:
+    """List what a container holds, with the step that leads there; None for a scalar."""
+    if isinstance(value, dict):
+        _check_keys(value)
+        return value.items()
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return enumerate(value)
+    names: Iterable[tuple[str, str]]
+    if isinstance(value, Struct):
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = ((each.name, each.name) for each in dataclasses.fields(value))
+    else:
+        return None
+    fields = ((written, getattr(value, name, msgspec.UNSET)) for written, name in names)
+    return [(written, member) for written, member in fields if member is not msgspec.UNSET]
+
+
+def _check_keys(members: dict[object, object]) -> None:
+    for key in members:
+        text = key.value if isinstance(key, Enum) else key
+        if isinstance(text, str):
+            _check_text(text, "has a key with")
+        elif not isinstance(text, _TEXTS):
+            raise _Fault(
+                f"has the key {_shown(key)} of type {type(key).__qualname__}; a key must be text"
+            )
+
+
+def _check_scalar(value: object) -> None:
+    if isinstance(value, str):
+        _check_text(value, "holds")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise _Fault(f"is {value}, which JSON cannot carry")
+    elif isinstance(value, int):
+        _check_integer(value)
+    elif isinstance(value, Raw):
+        _check_raw(value)
+    elif value is not None and not isinstance(value, _TEXTS):
+        raise _Fault(f"is of type {type(value).__qualname__}, which JSON cannot carry")
+
+
+def _check_text(text: str, verb: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _Fault(
+            f"{verb} a lone surrogate (U+{ord(text[error.start]):04X}), which is no text"
+        ) from None
+
+
+def _check_integer(value: int) -> None:
+    try:
+        str(value)
+    except ValueError:
+        raise _Fault(
+            f"is an integer of {value.bit_length()} bits, too long to be written"
+        ) from None
+
+
+def _check_raw(raw: Raw) -> None:
+    try:
+        decode(bytes(raw))
+    except InvalidBodyError as error:
+        raise _Fault(f"is raw JSON that {error.problem}") from None
+
+
+_PATH_LENGTH: Final = 120
+
+
+def _path(steps: list[object]) -> str:
+    """Write steps, innermost first, as `args[0].items[3].price`."""
+    text = ""
+    for step in reversed(steps):
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif isinstance(step, str) and step.isascii() and step.isidentifier():
+            text += f".{step}"
+        else:
+            text += f"[{_shown(step)}]"
+    if len(text) > _PATH_LENGTH:
+        text = text[:_PATH_LENGTH] + "..."
+    if not text.startswith("."):
+        return _BODY + text
+    return text[1:]
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8"
+    if isinstance(error, RecursionError):
+        return _TOO_DEEP
+    text = str(error).replace("`", "")
+    return f"cannot be read: {text[:1].lower()}{text[1:160]}"
+
+
+_STRING: Final = re.compile(rb'"[^"]*"')
+_ALL_BUT_MARKS: Final = bytes(set(range(256)) - set(b'"[]{}'))
+_BRACES_AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+
+
+def is_too_deep(data: bytes) -> bool:
+    """Say whether well-formed JSON is nested over `MAX_DEPTH`; O(size), in C, and O(1) up to `SHORT` bytes."""
+    if len(data) <= SHORT or data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Without escapes a quote begins or ends a string. Empty strings may go before the others: two neighbouring quotes
+    # leave the parity of every other one as it was.
+    brackets = data.translate(_BRACES_AS_BRACKETS, _ALL_BUT_MARKS).replace(b'""', b"")
+    if b'"' in brackets:
+        brackets = _STRING.sub(b"", brackets)
+    # Each pass removes the innermost level; in well-formed JSON every bracket has its partner.
+    for _ in range(MAX_DEPTH):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)

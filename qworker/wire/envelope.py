@@ -1,0 +1,144 @@
+r"""The envelope of a stored message: one text line, then the body.
+
+    q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>
+
+`receives` counts deliveries that have ended; a message in hand is one more. `nacks` and `timeouts` together are held
+against max receives, `shared` (deliveries lost in company) never is. Flags: x expiry ms, m max receives, v visibility
+ms of its own, p priority, f first received ms, t became ready ms, u unique key, d redrives, w trace context, e codec.
+Values of flags are percent-encoded.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+from urllib.parse import quote, unquote
+
+__all__ = ["FIRST", "Envelope", "Kind", "head", "kind_of", "tail"]
+
+_HEADER: Final = re.compile(
+    rb"q1 ([A-Za-z0-9._-]{1,64}) (\d{1,16}) (\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6})((?: [a-z]=[^ \n]*)*)\n"
+)
+#: The header of a first delivery, as nearly all are: `sent_ms`, and the flags with their leading spaces if there are
+#: any. A look at it costs two thirds of reading a header in full.
+FIRST: Final = re.compile(rb"q1 [A-Za-z0-9._-]{1,64} (\d{1,16}) 0 0 0 0((?: [a-z]=[^ \n]*)+)?\n")
+_NEWER: Final = re.compile(rb"q\d+ ")
+
+
+class Kind(Enum):
+    """What an item of a list is."""
+
+    OWN = "own"
+    PLAIN = "plain"
+    NEWER = "newer"
+    FOREIGN = "foreign"
+
+
+def kind_of(item: bytes) -> Kind:
+    """Tell what an item is; an own item has a header that matches in full."""
+    if item[:1] in (b"{", b"["):
+        return Kind.PLAIN
+    if _HEADER.match(item):
+        return Kind.OWN
+    if not item.startswith(b"q1 ") and _NEWER.match(item):
+        return Kind.NEWER
+    return Kind.FOREIGN
+
+
+def head(message_id: str) -> str:
+    """Write the part of a header before the time, which the server fills in."""
+    return f"q1 {message_id} "
+
+
+def tail(body: bytes, flags: dict[str, str] | None = None) -> bytes:
+    """Write the part of an envelope after the counters; flag values are encoded here."""
+    if not flags:
+        return b"\n" + body
+    text = "".join(f" {key}={quote(value, safe='')}" for key, value in flags.items())
+    return text.encode() + b"\n" + body
+
+
+class Envelope:
+    """A parsed envelope. Times are ms since 1970 by the server's clock.
+
+    The header is checked as a whole when it is parsed; its parts are converted when they are asked for, because most
+    messages are handled without anybody asking.
+    """
+
+    __slots__ = ("_match",)
+
+    def __init__(self, match: re.Match[bytes]) -> None:
+        self._match = match
+
+    @classmethod
+    def parse(cls, item: bytes) -> Envelope | None:
+        """Read an own item; None where the header does not match (plain, newer and foreign items)."""
+        match = _HEADER.match(item)
+        return None if match is None else cls(match)
+
+    @classmethod
+    def adopt(cls, message_id: str, sent_ms: int, item: bytes) -> Envelope:
+        """Give a plain item the envelope of a first delivery."""
+        envelope = cls.parse(f"q1 {message_id} {sent_ms} 0 0 0 0\n".encode() + item)
+        assert envelope is not None
+        return envelope
+
+    @property
+    def id(self) -> str:
+        """The message id."""
+        return self._match[1].decode()
+
+    @property
+    def sent_ms(self) -> int:
+        """When it was sent."""
+        return int(self._match[2])
+
+    @property
+    def ready_ms(self) -> int | None:
+        """When it became ready; None where nobody wrote it down: it was not sent to be ready at once."""
+        match = self._match
+        if match[7]:
+            written = self.flags.get("t", "")
+            if written.isdecimal() and len(written) <= 16:
+                return int(written)
+        return int(match[2]) if match[3] == b"0" else None
+
+    @property
+    def receives(self) -> int:
+        """Deliveries that have ended."""
+        return int(self._match[3])
+
+    @property
+    def nacks(self) -> int:
+        """Deliveries that failed by somebody's word."""
+        return int(self._match[4])
+
+    @property
+    def timeouts(self) -> int:
+        """Deliveries that ended in nobody's word, alone."""
+        return int(self._match[5])
+
+    @property
+    def shared(self) -> int:
+        """Deliveries lost in company."""
+        return int(self._match[6])
+
+    @property
+    def body(self) -> bytes:
+        """The body."""
+        match = self._match
+        return match.string[match.end() :]
+
+    @property
+    def has_flags(self) -> bool:
+        """Whether there is any flag."""
+        return self._match[7] != b""
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """All flags, decoded."""
+        return {
+            part[:1].decode(): unquote(part[2:].decode("utf-8", "replace"))
+            for part in self._match[7].split(b" ")[1:]
+        }

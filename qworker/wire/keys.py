@@ -1,0 +1,125 @@
+"""Every Redis key of the data model. Nothing else makes a key name.
+
+All keys of a queue share one hash tag, `ns:{queue}:part`, and so one Cluster slot. Outside the tag stand only the
+registry of queues and the presence keys.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["LEVELS", "QueueKeys", "leaving_key", "queues_key", "reapers_key", "workers_key"]
+
+#: Priorities, lowest first. Level 0 lives in `ready`, level p in `ready:p`.
+LEVELS: Final = 10
+
+
+class QueueKeys:
+    """The keys of one queue (or of one shard of it) in one namespace."""
+
+    __slots__ = (
+        "bulk_prefix",
+        "cancelled",
+        "dead",
+        "delayed",
+        "imported",
+        "journal",
+        "lease_prefix",
+        "meta",
+        "producers",
+        "queue",
+        "readers",
+        "ready",
+        "schedules",
+        "stats",
+        "suspect",
+        "unacked",
+        "unique",
+        "wake",
+    )
+
+    def __init__(self, namespace: str, queue: str) -> None:
+        base = f"{namespace}:{{{queue}}}:"
+        self.queue = queue
+        #: LIST per priority level, index = level.
+        self.ready = (base + "ready", *(f"{base}ready:{level}" for level in range(1, LEVELS)))
+        #: LIST: delivered alone, to a child that runs nothing else meanwhile.
+        self.suspect = base + "suspect"
+        #: ZSET envelope → due ms.
+        self.delayed = base + "delayed"
+        #: ZSET lease id → visibility deadline ms.
+        self.unacked = base + "unacked"
+        #: HASH per lease: index → envelope.
+        self.lease_prefix = base + "lease:"
+        #: LIST: bounded doorbell that waiting consumers block on.
+        self.wake = base + "wake"
+        #: STREAM of dead letters.
+        self.dead = base + "dead"
+        #: HASH of attributes.
+        self.meta = base + "meta"
+        #: HASH of counters.
+        self.stats = base + "stats"
+        #: HASH lane → last sequence number and ms.
+        self.producers = base + "producers"
+        #: HASH unique key → message id and expiry ms.
+        self.unique = base + "unique"
+        #: ZSET message id → expiry ms.
+        self.cancelled = base + "cancelled"
+        #: HASH schedule → spec, and last fired slot.
+        self.schedules = base + "schedules"
+        #: STREAM of what became of messages, see `lua/lib/journal.lua`.
+        self.journal = base + "journal"
+        #: HASH reader of the journal → `<epoch>-<last entry read> <ms>`.
+        self.readers = base + "readers"
+        #: HASH mark of a message of another system → its id here, while an import moves it.
+        self.imported = base + "imported"
+        #: HASH per bulk write, which expires: the ledger of what was taken, see `lua/lib/ledger.lua`.
+        self.bulk_prefix = base + "bulk:"
+
+    def all(self) -> tuple[str, ...]:
+        """Name every key but the leases and the bulk writes."""
+        return (
+            *self.ready,
+            self.suspect,
+            self.delayed,
+            self.unacked,
+            self.wake,
+            self.dead,
+            self.meta,
+            self.stats,
+            self.producers,
+            self.unique,
+            self.cancelled,
+            self.schedules,
+            self.journal,
+            self.readers,
+            self.imported,
+        )
+
+    def lease(self, lease_id: str) -> str:
+        """Name the HASH of one lease."""
+        return self.lease_prefix + lease_id
+
+    def bulk(self, write_id: str) -> str:
+        """Name the HASH of one bulk write."""
+        return self.bulk_prefix + write_id
+
+
+def queues_key(namespace: str) -> str:
+    """Name the HASH queue → shards: the registry of queues."""
+    return f"{namespace}:queues"
+
+
+def reapers_key(namespace: str) -> str:
+    """Name the ZSET reaper → last seen ms."""
+    return f"{namespace}:reapers"
+
+
+def workers_key(namespace: str) -> str:
+    """Name the HASH worker → what it says of itself (JSON, with its time)."""
+    return f"{namespace}:workers"
+
+
+def leaving_key(namespace: str) -> str:
+    """Name the HASH worker → when it was asked to leave, ms."""
+    return f"{namespace}:leaving"

@@ -1,0 +1,20 @@
+"""Reasons for which a message becomes a dead letter: one place, for what writes them and what lists them."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+__all__ = ["DEATH_REASONS"]
+
+#: Reason → what it means. Consumers in other languages may have reasons of their own: one word of a-z and _.
+DEATH_REASONS: Final = MappingProxyType(
+    {
+        "max_receives": "it failed as often as its max receives allows",
+        "rejected": "its handler, or whoever received it, buried it",
+        "unknown_task": "no worker knows the task that it names",
+        "bad_arguments": "its arguments do not fit the task",
+        "foreign": "it was not written by qworker, no consumer can take it",
+        "duplicate": "another message had its id; `qworker fsck` gave it one of its own",
+    }
+)

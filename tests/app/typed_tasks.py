@@ -1,0 +1,136 @@
+"""How tasks look to a type checker; read by mypy, never run. Each expected error stands beside its line."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+from qworker import QueueFullError, QWorker, Retry, every
+from qworker.app.task import BatchTask, Call, Sender
+
+app = QWorker("shop")
+
+
+@dataclass
+class Event:
+    name: str
+
+
+event = Event("sale")
+
+
+# -- plain -------------------------------------------------------------------------------------
+
+
+@app.task
+def plain(number: int, text: str = "") -> str:
+    return text * number
+
+
+@app.task(queue="mail", retry=Retry.none(), time_limit=None)
+def with_options(number: int, *, text: str) -> None: ...
+
+
+assert_type(plain(1), str)
+assert_type(plain.send(1, text="x"), str)
+assert_type(plain.call(1), Call)
+assert_type(plain.send_many(plain.call(n) for n in range(3)), list[str])
+assert_type(plain.send_later("1m", 1, "x"), str)
+assert_type(plain.options(ttl="1h").send(2), str)
+plain("x")  # error: [arg-type]
+plain.send()  # error: [call-arg]
+plain.send("x")  # error: [arg-type]
+plain.send_later("1m", "x")  # error: [arg-type]
+plain.options(ttl="1h").send("x")  # error: [arg-type]
+plain.send_many([1])  # error: [list-item]
+
+with_options(1, text="x")
+assert_type(with_options.send(1, text="x"), str)
+with_options.send(1, "x")  # error: [call-arg]
+
+
+# -- async -------------------------------------------------------------------------------------
+
+
+@app.task
+async def later(number: int) -> str:
+    return str(number)
+
+
+async def use_later() -> None:
+    assert_type(await later(1), str)
+    assert_type(await later.asend(1), str)
+    assert_type(await later.asend_later("1s", 1), str)
+    assert_type(await later.asend_many([later.call(1)]), list[str])
+    assert_type(later.send(1), str)
+    await later("x")  # error: [arg-type]
+    await later.asend("x")  # error: [arg-type]
+
+
+# -- batch -------------------------------------------------------------------------------------
+
+
+@app.task(batch=500)
+async def load(events: list[Event]) -> None: ...
+
+
+@app.task(queue="events", batch=10, max_wait="1s", max_receives=3)
+def settle(events: Sequence[Event]) -> list[BaseException | None]:
+    return [None for _ in events]
+
+
+assert_type(load, BatchTask[Event, Coroutine[Any, Any, None]])
+assert_type(load.send(event), str)
+assert_type(load.call(event), Call)
+assert_type(load.send_many(load.call(each) for each in [event]), list[str])
+assert_type(load.send_later("1m", event), str)
+assert_type(load.options(priority=9), Sender[[Event], Coroutine[Any, Any, None]])
+assert_type(load.options(priority=9).send(event), str)
+load.send([event])  # error: [arg-type]
+load.send()  # error: [call-arg]
+load.send(event, event)  # error: [call-arg]
+load.call([event])  # error: [arg-type]
+load.options(priority=9).send([event])  # error: [arg-type]
+
+assert_type(settle, BatchTask[Event, list[BaseException | None]])
+assert_type(settle([event]), list[BaseException | None])
+settle(event)  # error: [arg-type]
+
+
+async def use_load() -> None:
+    await load([event])
+    assert_type(await load.asend(event), str)
+    assert_type(await load.asend_many([load.call(event)]), list[str])
+    await load(event)  # error: [arg-type]
+    await load.asend([event])  # error: [arg-type]
+
+
+@app.task(batch=10)  # error: [arg-type]
+def one_at_a_time(event: Event) -> None: ...
+
+
+@app.task(max_wait="1s")  # error: [call-overload] [untyped-decorator]
+def waits_for_nothing(event: Event) -> None: ...
+
+
+# -- schedules and errors ----------------------------------------------------------------------
+
+
+@app.schedule(every("1m"))
+def sweep() -> int:
+    return 0
+
+
+assert_type(sweep(), int)
+sweep.send(1)  # error: [call-arg]
+
+
+@app.schedule(every("1m"))  # error: [arg-type]
+def sweep_one(number: int) -> None: ...
+
+
+try:
+    plain.send(1)
+except QueueFullError as error:
+    assert_type(error, QueueFullError)

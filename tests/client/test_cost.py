@@ -1,0 +1,120 @@
+"""What a message costs on the plain path: round trips, and commands that Redis runs for it.
+
+Whatever else there is (reaping on receive, several queues, claims, holds), who does not ask for it pays nothing. The
+server counts its commands, those inside of scripts too; a script adds the ones below to its own call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from qworker.client.aio import AsyncClient
+from qworker.client.aqueue import AsyncQueue
+from qworker.client.commands.receiving import Outcomes, settle_receive
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.keys import QueueKeys
+from tests import servers
+
+#: Commands of a send of any number of messages that fit into one write (500).
+SEND = {
+    "evalsha": 1, "type": 8, "time": 1, "hmget": 1, "hget": 1, "rpush": 1, "hset": 1, "hincrby": 2,
+    "llen": 1,
+}  # fmt: skip
+#: Of a receive; messages are read 32 at a time.
+RECEIVE = {
+    "evalsha": 1, "type": 12, "time": 1, "hmget": 1, "exists": 2, "zcard": 1, "lrange": 1, "hset": 2,
+    "zadd": 1, "ltrim": 1, "llen": 3, "zrange": 1, "hincrby": 2,
+}  # fmt: skip
+#: Of an ack, which answers for each message, and so asks for each.
+ACK = {
+    "evalsha": 1, "type": 12, "time": 1, "hmget": 1, "hdel": 1, "exists": 1, "zrem": 1, "hincrby": 3,
+}  # fmt: skip
+#: Of a worker's call, which settles a batch and receives the next one.
+WORKER = {
+    "evalsha": 1, "type": 13, "time": 1, "hmget": 1, "exists": 3, "del": 1, "hlen": 1, "zrem": 1,
+    "zcard": 1, "lrange": 4, "hset": 2, "zadd": 1, "ltrim": 1, "llen": 4, "hincrby": 3,
+}  # fmt: skip
+
+
+class Meter:
+    """Counts the commands of a server of its own, by name."""
+
+    def __init__(self, server: servers.Server) -> None:
+        self.url, self._redis = server.url, server.redis()
+
+    def cost(self, call: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
+        """Make a call; its result and the commands that it took."""
+        self._redis.config_resetstat()
+        result = call()
+        found = self._redis.info("commandstats")
+        counts = {name.removeprefix("cmdstat_"): each["calls"] for name, each in found.items()}
+        ours = {"config|resetstat", "info", "hello", "client|setinfo", "client|setname", "select"}
+        return result, {name: number for name, number in counts.items() if name not in ours}
+
+
+@pytest.fixture(scope="module")
+def meter() -> Iterator[Meter]:
+    """A server that nobody else uses."""
+    with servers.start("valkey") as server:
+        yield Meter(server)
+
+
+def _assert_no_dearer(found: dict[str, int], allowed: dict[str, int]) -> None:
+    """No command more than allowed; so no round trip more either, for each is a command at least."""
+    dearer = {name: number for name, number in found.items() if number > allowed.get(name, 0)}
+    assert dearer == {}, f"of {found}"
+
+
+def _check(meter: Meter, queue: Any, finish: Callable[[Any], Any], count: int) -> None:
+    bodies = list(range(count))
+    # Connection, scripts and registry first: they are paid once.
+    finish(queue.send_all(bodies))
+    finish(queue.ack(*finish(queue.receive(count))))
+    _, sending = meter.cost(lambda: finish(queue.send_all(bodies)))
+    messages, receiving = meter.cost(lambda: finish(queue.receive(count)))
+    counted, acking = meter.cost(lambda: finish(queue.ack(*messages)))
+    assert len(messages) == len(counted) == count
+    _assert_no_dearer(sending, SEND)
+    _assert_no_dearer(receiving, {**RECEIVE, "lrange": (count + 31) // 32})
+    _assert_no_dearer(acking, {**ACK, "hdel": count})
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_plain_path(meter: Meter, count: int, namespace: str) -> None:
+    """Send, receive and ack are a round trip each, for one message as for a hundred."""
+    with Client(ConnectionFactory(meter.url)) as client:
+        _check(meter, Queue(client, namespace, "q"), lambda result: result, count)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_plain_path_async(meter: Meter, count: int, namespace: str) -> None:
+    """The async queue costs the same."""
+
+    async def client() -> AsyncClient:
+        return AsyncClient(ConnectionFactory(meter.url))
+
+    with asyncio.Runner() as runner:
+        made = runner.run(client())
+        _check(meter, AsyncQueue(made, namespace, "q"), runner.run, count)
+        runner.run(made.close())
+
+
+def test_worker_path(meter: Meter, namespace: str) -> None:
+    """A worker settles a batch and receives the next one in one round trip: less than half a command per message."""
+    keys = QueueKeys(namespace, "q")
+    with Client(ConnectionFactory(meter.url)) as client:
+        queue = Queue(client, namespace, "q")
+        queue.send_all(range(300))
+        client.execute(settle_receive(keys, "a", 100))
+        done = [Outcomes("a", ack_all=True)]
+        batch, found = meter.cost(
+            lambda: client.execute(settle_receive(keys, "b", 100, outcomes=done))
+        )
+        assert (len(batch.items), batch.settled) == (100, (100,))
+        _assert_no_dearer(found, WORKER)

@@ -1,0 +1,116 @@
+"""Receiving from several queues, and reaping on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from qworker.client.commands.command import Command
+from qworker.client.message import Message
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.errors import BrokenQueueError
+from qworker.store.connection import ConnectionFactory
+from tests import servers
+
+
+@pytest.fixture
+def client(store_url: str) -> Iterator[Client]:
+    with Client(ConnectionFactory(store_url), give_up_s=5.0) as made:
+        yield made
+
+
+def ask(client: Client, *words: str | int) -> object:
+    return client.execute(Command(None, (), words, lambda reply: reply))
+
+
+@pytest.mark.parametrize("verb", ["receive", "pop"])
+def test_a_broken_queue_costs_the_others_nothing(client: Client, namespace: str, verb: str) -> None:
+    """What the first queue gave comes back after its visibility timeout: nothing is acked before all have answered."""
+    high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
+    high.send_all(range(3))
+    ask(client, "SET", low.keys.ready[0], "x")
+    with pytest.raises(BrokenQueueError, match="low"):
+        getattr(high, verb)(5, then=[low])
+    assert [each.body for each in high.pending()] == [b"0", b"1", b"2"]
+
+
+def test_a_full_batch_asks_no_further_queue(client: Client, namespace: str) -> None:
+    """A queue whose turn does not come is not even looked at."""
+    high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
+    high.send_all(range(3))
+    ask(client, "SET", low.keys.ready[0], "x")
+    assert len(high.receive(3, then=[low])) == 3
+
+
+def test_a_waiter_that_is_served_elsewhere_rings_again(client: Client, namespace: str) -> None:
+    """Woken by one queue and filled up by another one, it leaves the first one's bell for somebody else."""
+    high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
+    ask(client, "RPUSH", low.keys.wake, "1")
+    plan = high.operations.receive(1, wait="5s", then=[low.operations])
+    result: object = None
+    found: list[Message] = []
+    try:
+        while True:
+            step = plan.send(result)
+            assert isinstance(step, Command)
+            result = client.execute(step)
+            if step.args[0] == "BLPOP":
+                ask(client, "RPUSH", high.keys.ready[0], "[1]")
+                ask(client, "RPUSH", low.keys.ready[0], "[2]")
+    except StopIteration as end:
+        found = end.value
+    assert [each.queue for each in found] == ["high"]
+    assert ask(client, "LLEN", low.keys.wake) == 1
+
+
+def test_a_queue_may_be_named_twice(client: Client, namespace: str) -> None:
+    """The second time it has nothing more to give."""
+    queue = Queue(client, namespace, "q")
+    queue.send_all(range(3))
+    assert len(queue.receive(5, then=[queue])) == 3
+
+
+def test_a_paused_queue_is_passed_over(client: Client, namespace: str) -> None:
+    """The others go on, and nobody looks at it without end."""
+    high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
+    high.send("h")
+    high.pause("out")
+    low.send("l")
+    assert [each.queue for each in high.receive(5, wait="5s", then=[low])] == ["low"]
+    assert high.receive(5, wait="50ms", then=[low]) == []
+
+
+def test_a_lease_in_its_grace_is_waited_for_in_peace() -> None:
+    """After a gap an overdue lease is left alone for 6 s: a waiting receiver looks ten times a second, no more."""
+    with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
+        queue = Queue(client, "n", "q")
+        queue.send("x")
+        queue.receive()
+        now_ms = queue.inspect().now_ms
+        (lease,) = client.execute(
+            Command(None, (), ("ZRANGE", queue.keys.unacked, 0, -1), lambda reply: reply)
+        )
+        ask(client, "ZADD", queue.keys.unacked, now_ms - 1000, lease.decode())
+        ask(client, "HSET", queue.keys.stats, "reaped_ms", now_ms - 60_000)
+        redis = server.redis()
+        redis.config_resetstat()
+        started = time.monotonic()
+        assert queue.receive(wait="400ms", reap=True) == []
+        assert time.monotonic() - started >= 0.4
+        assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] <= 14
+
+
+def test_reaping_removes_what_has_expired(client: Client, namespace: str) -> None:
+    """Expired messages at the head end without being looked at by a receive that takes none of them."""
+    queue = Queue(client, namespace, "q")
+    queue.send_all(range(3), ttl="1ms")
+    queue.send("fresh")
+    queue.pause("out")
+    while True:
+        assert queue.receive(1, reap=True) == []
+        if queue.inspect().ready == 1:
+            break
+    assert queue.inspect().stats["expired"] == 3

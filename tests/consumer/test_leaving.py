@@ -1,0 +1,43 @@
+"""Workers that were asked to leave: they take all the time of what runs, until they are told to stop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qworker.client.commands import Command
+from qworker.wire.keys import leaving_key, workers_key
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
+
+APP = """
+@app.task
+def block(n: int) -> None:
+    note("started", n)
+    time.sleep(600)
+"""
+
+
+def test_a_leaving_worker_that_is_told_to_stop_has_its_grace_time(lab: Lab) -> None:
+    """It does not wait for ever any more: what still runs then is cut off and given back."""
+    lab.app(APP)
+    lab.send("block", 0)
+    lab.send("block", 1)
+    worker = lab.start("--grace", "1s")
+    until(lambda: lab.notes("started"))
+
+    def ask(*words: str | int | bytes) -> Any:
+        command = Command(None, (), words, lambda reply: reply)
+        return lab.sender.client.execute(command)
+
+    until(lambda: ask("HLEN", workers_key(lab.namespace)) == 1)
+    [name] = ask("HKEYS", workers_key(lab.namespace))
+    ask("HSET", leaving_key(lab.namespace), name, 1)
+    until(lambda: worker.events("worker_stopping"))
+    assert worker.events("worker_stopping")[0]["grace_seconds"] is None
+    until(lambda: b'"leaving":true' in ask("HGET", workers_key(lab.namespace), name))
+    assert worker.process.poll() is None
+    assert worker.stop() == 0
+    assert len(worker.events("child_cut_off")) == 1
+    assert lab.noted("started") == [[0]]
+    assert [each.receives for each in lab.queue().peek()] == [0, 0]
+    assert ask("EXISTS", leaving_key(lab.namespace), workers_key(lab.namespace)) == 0

@@ -1,0 +1,97 @@
+"""Messages that kill the process that handles them: they are dead soon, and their neighbours hardly notice."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from qworker import QueueAttributes
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
+
+POISON = """
+@app.task
+def poison() -> None:
+    note("poison")
+    ctypes.string_at(0)
+
+@app.task
+def handle(n: int) -> None:
+    note("started", n)
+    time.sleep(0.005)
+
+@app.task
+async def apoison() -> None:
+    note("poison")
+    await asyncio.sleep(0)
+    ctypes.string_at(0)
+
+@app.task
+async def ahandle(n: int) -> None:
+    note("started", n)
+    await asyncio.sleep(0.005)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prefix", "flags"),
+    [("", ()), ("", ("--concurrency", "8")), ("a", ())],
+    ids=["inline", "threads", "async"],
+)
+def test_a_message_that_crashes_its_worker_is_dead_after_max_receives(
+    lab: Lab, prefix: str, flags: tuple[str, ...]
+) -> None:
+    """A segmentation fault costs its message a receive each time, and those that ran beside it one start at most."""
+    lab.app(POISON)
+    with lab.worker(*flags) as worker:
+        sent = 0
+        while not lab.queue().inspect().dead:
+            lab.send(f"{prefix}handle", sent)
+            sent += 1
+            if sent == 20:
+                until(lambda: lab.queue().inspect().stored == 0)
+                lab.send(f"{prefix}poison")
+            time.sleep(0.005)
+        until(lambda: lab.queue().inspect().stored == 0)
+    starts = Counter(n for (n,) in lab.noted("started"))
+
+    assert len(lab.notes("poison")) == 5
+    assert set(starts) == set(range(sent))
+    assert starts.total() - sent < 10
+    (letter,) = lab.queue().dead()
+    assert (letter.reason, letter.error_class) == ("max_receives", "WorkerDiedError")
+    assert letter.error.startswith("the process was ended by signal 11 (SIGSEGV)")
+    assert "in poison" in letter.error or "in apoison" in letter.error
+    assert letter.message is not None
+    assert letter.message.receives == 5
+    ended = worker.events("child_ended")
+    assert [(e["reason"], e["code"]) for e in ended[:-1]] == [("crashed", -signal.SIGSEGV)] * 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [("--concurrency", "8"), ()], ids=["threads", "async"])
+def test_poison_that_leaves_no_word_is_found_out_all_the_same(
+    lab: Lab, flags: tuple[str, ...]
+) -> None:
+    """A process that just vanishes says nothing: after two deaths in company its messages run alone, and one dies."""
+    prefix = "" if flags else "a"
+    lab.app(POISON.replace("ctypes.string_at(0)", "os.kill(os.getpid(), signal.SIGKILL)"))
+    lab.queue().configure(QueueAttributes(max_receives=2))
+    with lab.worker(*flags):
+        until(lambda: lab.queue().inspect().stats.get("received", 0) == 0)
+        for n in range(20):
+            lab.send(f"{prefix}handle", n)
+            if n == 10:
+                lab.send(f"{prefix}poison")
+        until(lambda: lab.queue().inspect().dead == 1)
+        until(lambda: lab.queue().inspect().stored == 0)
+    (letter,) = lab.queue().dead()
+    assert letter.message is not None
+    assert b"poison" in letter.message.body
+    # Two in company at the most, then max receives of them alone.
+    assert 2 <= len(lab.notes("poison")) <= 4
+    assert {n for (n,) in lab.noted("started")} == set(range(20))

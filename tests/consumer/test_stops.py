@@ -1,0 +1,190 @@
+"""Ends of workers: asked for, asked for twice, without a server, and with a supervisor that is just gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
+
+GRACE_S = 2
+#: Others may have the cores of a shared machine: a time has to be kept in one of so many rounds.
+ROUNDS = 3
+
+STOPPING = """
+@app.task
+def block(n: int) -> None:
+    note("started", n)
+    time.sleep(60)
+
+@app.task
+def brief(n: int) -> None:
+    note("started", n)
+    time.sleep(0.7)
+    note("ended", n)
+
+@app.task
+def quick(n: int) -> None:
+    note("started", n)
+    if n == 300:
+        time.sleep(60)
+
+@app.task
+async def wait(n: int) -> None:
+    note("started", n)
+    await asyncio.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "flags", "running"),
+    [
+        ("block", (), 1),
+        ("quick", (), 1),
+        ("block", ("--concurrency", "3"), 3),
+        ("wait", ("--concurrency", "5"), 5),
+    ],
+)
+def test_a_stop_gives_back_what_has_not_started_at_once(
+    lab: Lab, task: str, flags: tuple[str, ...], running: int
+) -> None:
+    """After SIGTERM unstarted messages are ready within half a second, uncounted, also beside a blocked handler."""
+    lab.app(STOPPING)
+    times = []
+    for _ in range(ROUNDS):
+        times.append(stop_at_work(lab, task, flags, running))
+        back_s, end_s = times[-1]
+        if back_s <= 0.5 and end_s <= GRACE_S + 1.0:
+            return
+    pytest.fail(f"seconds until messages were back, and until the end: {times}")
+
+
+def stop_at_work(lab: Lab, task: str, flags: tuple[str, ...], running: int) -> tuple[float, float]:
+    """Stop a worker with a full hand; returns the seconds until its messages were back, and until it had ended."""
+    lab.queue().purge()
+    lab.history.write_text("")
+    lab.queue().pause("out")
+    lab.send_all(task, 600)
+    worker = lab.start("--grace", f"{GRACE_S}s", *flags)
+    until(lambda: worker.events("child_started"))
+    lab.queue().resume()
+    if task == "quick":
+        until(lambda: [300] in lab.noted("started"))
+    else:
+        until(lambda: len(lab.notes("started")) == running)
+    stopped = time.time()
+    worker.terminate()
+    back_s = 0.0
+
+    def unstarted_are_back() -> bool:
+        nonlocal back_s
+        seen = lab.queue().inspect()
+        # By the server's clock: what this process waits for its own core is nobody's delay.
+        back_s = seen.now_ms / 1000 - stopped
+        return seen.ready == 600 - len(lab.notes("started"))
+
+    until(unstarted_are_back)
+    assert {each.receives for each in lab.queue().peek(1000)} == {0}
+    end_s = worker.end_s()
+    assert worker.wait() == 0
+    # What was cut off at the end of the grace time is back as well, uncounted.
+    seen = lab.queue().inspect()
+    done = len(lab.notes("started")) - running
+    assert (seen.ready, seen.unacked) == (600 - done, 0)
+    assert {each.receives for each in lab.queue().peek(1000)} == {0}
+    return back_s, end_s
+
+
+def test_a_stop_waits_for_what_runs(lab: Lab) -> None:
+    """Within the grace time a running handler ends its work and is acked; nothing new is started."""
+    lab.app(STOPPING)
+    lab.send_all("brief", 5)
+    worker = lab.start("--grace", "60s")
+    until(lambda: lab.notes("started"))
+    assert worker.stop() == 0
+    assert worker.events("child_cut_off") == []
+    assert lab.noted("started") == lab.noted("ended") == [[0]]
+    seen = lab.queue().inspect()
+    assert (seen.stats["acked"], seen.ready, seen.unacked) == (1, 4, 0)
+
+
+def test_a_second_signal_cuts_the_grace_time_short(lab: Lab) -> None:
+    """Whoever asks twice does not wait: what runs is cut off and given back."""
+    lab.app(STOPPING)
+    lab.send("block", 0)
+    worker = lab.start("--grace", "10m")
+    until(lambda: lab.notes("started"))
+    worker.process.terminate()
+    until(lambda: worker.events("worker_stopping"))
+    assert worker.stop() == 0
+    assert lab.queue().inspect().ready == 1
+
+
+@pytest.mark.slow
+def test_a_stop_without_a_server_takes_no_longer_than_the_grace_time(own_lab: Lab) -> None:
+    """A worker whose server does not answer ends in time as well, and lets its handler end first."""
+    lab = own_lab
+    lab.app(STOPPING.replace("time.sleep(0.7)", "time.sleep(1.5)"))
+    times = []
+    for n in range(ROUNDS):
+        lab.send("brief", n)
+        worker = lab.start("--grace", f"{GRACE_S}s", "--concurrency", "2")
+        until(lambda n=n: [n] in lab.noted("started"))
+        os.kill(lab.server_pid, signal.SIGSTOP)
+        worker.terminate()
+        times.append(worker.end_s())
+        os.kill(lab.server_pid, signal.SIGCONT)
+        assert [n] in lab.noted("ended")
+        if times[-1] <= GRACE_S + 1.0:
+            return
+    pytest.fail(f"seconds until the end: {times}")
+
+
+def test_an_idle_worker_stops_at_once(lab: Lab) -> None:
+    """With nothing in hand a stop waits for nothing, also while children are still importing."""
+    lab.app("@app.task\ndef handle() -> None: ...")
+    worker = lab.start("--procs", "2", "--grace", "10m")
+    until(lambda: len(worker.children()) == 2)
+    assert worker.stop() == 0
+    assert worker.events("child_cut_off") == []
+    assert {event["reason"] for event in worker.events("child_ended")} == {"stopped"}
+
+
+# -- orphans -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "nap",
+    ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)", "None"],
+    ids=["sleeping", "holding the GIL", "idle"],
+)
+def test_a_child_ends_with_its_supervisor(lab: Lab, nap: str) -> None:
+    """When a supervisor is killed, its children end at once, whatever their handlers do."""
+    lab.app(f"""
+@app.task
+def nap() -> None:
+    note("started")
+    {nap}
+""")
+    lab.send("nap")
+    worker = lab.start("--procs", "2")
+    until(lambda: lab.notes("started"))
+    until(lambda: len(worker.children()) == 2)
+    children = [psutil.Process(pid) for pid in worker.children()]
+    worker.kill()
+    until(lambda: not any(map(is_alive, children)))
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs; one that only waits to be collected by init does not."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

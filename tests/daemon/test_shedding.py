@@ -1,0 +1,106 @@
+"""Journals give way to messages on a server that is nearly full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qworker.client.commands import Command
+from qworker.client.commands.upkeep import shed
+from qworker.daemon.shedding import Shedding
+from tests import servers
+from tests.daemon.conftest import Clock
+from tests.lua.drive import Drive
+
+Logs = list[dict[str, object]]
+
+
+class Memory:
+    """Executes commands, but for the look at the memory: `part` of 1,000 bytes are used, or there is no limit."""
+
+    def __init__(self, queue: Drive) -> None:
+        self.queue = queue
+        self.part: float | None = 0.5
+        self.calls: list[str] = []
+
+    def __call__(self, command: Command[Any], /) -> Any:
+        if command.script is not None:
+            self.calls.append(command.script.name)
+            return self.queue.run(command)
+        used, most = (999, 0) if self.part is None else (round(self.part * 1000), 1000)
+        return command.decode(f"# Memory\r\nused_memory:{used}\r\nmaxmemory:{most}\r\n".encode())
+
+
+@pytest.fixture
+def queue(store_url: str, namespace: str, queue_name: str) -> Iterator[Drive]:
+    """A queue with a journal."""
+    drive = Drive(store_url, namespace, queue_name)
+    drive.redis.hset(drive.keys.meta, "journal", "all")
+    yield drive
+    drive.close()
+
+
+def is_shed(queue: Drive) -> bool:
+    """Whether the queue's journal is not written."""
+    return bool(queue.redis.hget(queue.keys.meta, "journal_shed") == b"1")
+
+
+def test_sheds_above_85_percent_and_writes_again_below_75(queue: Drive, logs: Logs) -> None:
+    """Between the two nothing changes, so that journals do not flicker."""
+    memory = Memory(queue)
+    shedding = Shedding(memory, clock=Clock())
+    seen = []
+    for memory.part in (0.85, 0.851, 0.8, 0.75, 0.749, 0.85, None):
+        shedding.look([queue.keys])
+        seen.append(is_shed(queue))
+    assert seen == [False, True, True, True, False, False, False]
+    assert [line["event"] for line in logs] == ["journals_shed", "journals_resumed"]
+
+
+def test_tells_queues_again_every_ten_seconds(queue: Drive) -> None:
+    """What another daemon left behind is mended at the first look, and a journal that was opened later is found."""
+    queue.redis.hset(queue.keys.meta, "journal_shed", 1)
+    memory, clock = Memory(queue), Clock()
+    shedding = Shedding(memory, clock=clock)
+    for _ in range(3):
+        shedding.look([queue.keys])
+    assert (is_shed(queue), memory.calls) == (False, ["shed"])
+    memory.part = 0.9
+    shedding.look([])
+    clock.now_s += 10
+    shedding.look([queue.keys])
+    assert is_shed(queue)
+
+
+def test_queues_without_a_journal_are_left_alone(queue: Drive) -> None:
+    """Neither a queue without one nor a key of another type is touched, nor stops the others."""
+    queue.redis.hdel(queue.keys.meta, "journal")
+    assert queue.run(shed([queue.keys], on=True)) == 0
+    assert queue.state() == {}
+    queue.redis.delete(queue.keys.meta)
+    queue.redis.set(queue.keys.meta, "x")
+    assert queue.run(shed([queue.keys, queue.keys], on=True)) == 0
+
+
+def test_bad_arguments_are_refused(queue: Drive) -> None:
+    """Neither another word nor more queues than a call may take."""
+    calls: list[Any] = [
+        lambda word=word: queue.call("shed", (queue.keys.meta,), "", word)
+        for word in ("", "2", "x")
+    ]
+    calls.append(lambda: queue.call("shed", (queue.keys.meta,) * 501, "", "1"))
+    queue.assert_refused_argument(calls)
+
+
+def test_full_server_sheds() -> None:
+    """On a real server that is full a reaper's look is enough."""
+    for engine, _ in servers.engines():
+        with servers.start(engine) as server:
+            drive = Drive(server.url, "n", "q")
+            drive.redis.hset(drive.keys.meta, "journal", "outcomes")
+            drive.redis.config_set("maxmemory", 1000)
+            Shedding(drive.run).look([drive.keys])
+            assert is_shed(drive)
+            drive.close()

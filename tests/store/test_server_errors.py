@@ -1,0 +1,269 @@
+"""Server errors: which named error a real server's refusal becomes, what its text says, and what may be repeated."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import threading
+import time
+
+import pytest
+import redis
+from redis._parsers import BaseParser
+from redis.exceptions import InvalidResponse
+
+from qworker.errors import (
+    AccessDeniedError,
+    BusyError,
+    ClusterMovingError,
+    InDoubtError,
+    LoadingError,
+    NoReplicasError,
+    NotPersistedError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RetryRule,
+    ServerError,
+    UnavailableError,
+    UnsupportedServerError,
+)
+from qworker.store.connection import ConnectionFactory, map_error
+from tests import servers
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def server(request):
+    """A server that the test may misconfigure."""
+    with servers.start(request.param) as server:
+        yield server
+
+
+def refusal(url, *command):
+    """Send a command that the server refuses, over a new connection, and return the error that it becomes."""
+    connection = ConnectionFactory(url).connect()
+    try:
+        connection.send_packed_command(connection.pack_command(*command))
+        with pytest.raises(redis.RedisError) as caught:
+            connection.read_response()
+        return map_error(caught.value, sent=True)
+    finally:
+        connection.disconnect()
+
+
+class TestRealServers:
+    """Refusals as both engines write them; each is definite although the call was sent."""
+
+    def check(self, error, kind, retry, *words):
+        assert type(error) is kind
+        assert error.retry is retry
+        for word in words:
+            assert word in str(error)
+
+    def test_out_of_memory(self, server):
+        """maxmemory refuses a write, inside a script too."""
+        server.redis().config_set("maxmemory", 1)
+        for command in (("RPUSH", "l", "x"), ("EVAL", "redis.call('RPUSH', 'l', 'x')", "0")):
+            error = refusal(server.url, *command)
+            words = ("has reached maxmemory; consume messages, or raise maxmemory", "OOM")
+            self.check(error, OutOfMemoryError, RetryRule.LATER, *words)
+
+    def test_read_only(self, server):
+        """A replica refuses a write."""
+        server.redis().execute_command("REPLICAOF", "127.0.0.1", "1")
+        error = refusal(server.url, "RPUSH", "l", "x")
+        self.check(error, ReadOnlyError, RetryRule.LATER, "is a replica; connect to its master")
+
+    def test_a_replica_without_its_master(self, server):
+        """A replica that serves no stale data refuses reads as well."""
+        client = server.redis()
+        client.config_set("replica-serve-stale-data", "no")
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        error = refusal(server.url, "LLEN", "l")
+        self.check(error, ReadOnlyError, RetryRule.LATER, "lost its master", "MASTERDOWN")
+
+    def test_a_wait_ended_by_a_failover(self, server):
+        """A BLPOP that waits while the server becomes a replica is ended with UNBLOCKED."""
+        client = server.redis()
+        turn = threading.Timer(0.1, client.execute_command, ("REPLICAOF", "127.0.0.1", "1"))
+        turn.start()
+        error = refusal(server.url, "BLPOP", "l", "2")
+        turn.join()
+        self.check(error, ReadOnlyError, RetryRule.LATER, "became a replica during the call")
+
+    def test_no_replicas(self, server):
+        """min-replicas-to-write refuses a write when no replica follows."""
+        server.redis().config_set("min-replicas-to-write", 1)
+        error = refusal(server.url, "RPUSH", "l", "x")
+        self.check(error, NoReplicasError, RetryRule.LATER, "too few replicas", "NOREPLICAS")
+
+    def test_no_disk(self, server):
+        """A failed save refuses every write, and PING as well."""
+        client = server.redis()
+        (server.directory / "dump.rdb").mkdir()  # The new file cannot take this name.
+        client.config_set("save", "900 1")
+        client.bgsave()
+        while client.info("persistence")["rdb_last_bgsave_status"] != "err":
+            time.sleep(0.01)
+        for command in (("RPUSH", "l", "x"), ("PING",)):
+            error = refusal(server.url, *command)
+            words = ("cannot write to its disk", "MISCONF")
+            self.check(error, NotPersistedError, RetryRule.LATER, *words)
+
+    def test_busy(self, server):
+        """A script over the busy threshold refuses every other call, PING too."""
+        client, other = server.redis(), server.redis()
+        other.ping()
+        client.config_set("busy-reply-threshold", 20)
+        busy = threading.Thread(target=self.spin, args=(client,))
+        connection = ConnectionFactory(server.url).connect()
+        busy.start()
+        try:
+            error = None
+            deadline = time.monotonic() + 5
+            while error is None and time.monotonic() < deadline:
+                connection.send_packed_command(connection.pack_command("PING"))
+                try:
+                    connection.read_response()
+                except redis.RedisError as refused:
+                    error = map_error(refused, sent=True)
+            self.check(error, BusyError, RetryRule.LATER, "end it with SCRIPT KILL", "BUSY")
+        finally:
+            connection.disconnect()
+            other.script_kill()
+            busy.join()
+
+    @staticmethod
+    def spin(client):
+        with contextlib.suppress(redis.ResponseError):
+            client.eval("while true do end", 0)
+
+    def test_access(self, server):
+        """A command, a key and a password that the server does not take."""
+        rules = ("on", ">pw", "~mine:*", "+@all", "-llen")
+        server.redis().execute_command("ACL", "SETUSER", "u", *rules)
+        user = server.url.replace("unix://", "unix://u:pw@")
+        for command in (("LLEN", "mine:l"), ("RPUSH", "yours:l", "x")):
+            error = refusal(user, *command)
+            words = ("the user's ACL forbids this command or key", "NOPERM")
+            self.check(error, AccessDeniedError, RetryRule.NEVER, *words)
+        error = refusal(server.url, "AUTH", "u", "wrong")
+        words = ("user or password is wrong; check them in the URL (QWORKER_URL)", "WRONGPASS")
+        self.check(error, AccessDeniedError, RetryRule.NEVER, *words)
+
+    def test_an_unknown_command(self, server):
+        """What the server lacks is named, without the arguments that the server quotes."""
+        error = refusal(server.url, "EVALX", "body-of-a-message")
+        self.check(error, UnsupportedServerError, RetryRule.NEVER, "lacks a command", "'EVALX'")
+        assert "body-of-a-message" not in str(error)
+        assert "body-of-a-message" not in str(
+            refusal(server.url, "CLIENT", "X", "body-of-a-message")
+        )
+
+    def test_anything_else(self, server):
+        """A refusal without a rule of its own is a plain ServerError with the server's words."""
+        server.redis().set("text", "x")
+        error = refusal(server.url, "RPUSH", "text", "x")
+        self.check(error, ServerError, RetryRule.NEVER, "the server refused the call (WRONGTYPE")
+
+    @pytest.mark.parametrize("engine", ["valkey", "redis"])
+    def test_a_cluster_without_slots(self, engine):
+        """A node of a cluster that is not complete serves nothing."""
+        port = str(servers.free_port())
+        with servers.start(engine, "--cluster-enabled", "yes", "--cluster-port", port) as server:
+            error = refusal(server.url, "RPUSH", "l", "x")
+            words = ("no node of the cluster serves the keys now", "CLUSTERDOWN")
+            self.check(error, ClusterMovingError, RetryRule.LATER, *words)
+
+    def test_loading(self):
+        """A server that is loading its data is told from one that is down."""
+        with servers.start("valkey", "--enable-debug-command", "local") as server:
+            client = server.redis()
+            client.execute_command("DEBUG", "POPULATE", "100000")
+            client.config_set("key-load-delay", -50)
+            client.config_set("loading-process-events-interval-bytes", 1024)
+            other = server.redis()
+            other.ping()
+            load = threading.Thread(target=self.reload, args=(client,))
+            load.start()
+            error = None
+            deadline = time.monotonic() + 10
+            while error is None and time.monotonic() < deadline:
+                try:
+                    other.llen("l")
+                except redis.RedisError as refused:
+                    error = map_error(refused, sent=True)
+            load.join()
+            words = ("is loading its data; try again in a moment", "LOADING")
+            self.check(error, LoadingError, RetryRule.LATER, *words)
+
+    @staticmethod
+    def reload(client):
+        client.execute_command("DEBUG", "RELOAD")
+
+
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        ("MOVED 866 10.0.0.1:6379", ClusterMovingError),
+        ("ASK 866 10.0.0.1:6379", ClusterMovingError),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", ClusterMovingError),
+        ("CLUSTERDOWN The cluster is down", ClusterMovingError),
+        ("NOAUTH Authentication required.", AccessDeniedError),
+        ("ERR max number of clients reached", UnavailableError),
+        ("ERR invalid password", AccessDeniedError),
+        ("BUSYGROUP Consumer Group name already exists", ServerError),
+        ("NOSCRIPT No matching script. Please use EVAL.", ServerError),
+        ("", ServerError),
+    ],
+)
+def test_error_replies_are_definite(reply, kind, sent):
+    """What the parser makes of an error reply is mapped by its code, whether or not the call was sent."""
+    error = map_error(BaseParser.parse_error(reply), sent=sent)
+    assert type(error) is kind
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        redis.ConnectionError("Connection closed by server."),
+        redis.TimeoutError("Timeout reading from socket"),
+        ConnectionResetError(104, "Connection reset by peer"),
+        BrokenPipeError(32, "Broken pipe"),
+        TimeoutError("timed out"),
+        ssl.SSLEOFError(8, "EOF occurred in violation of protocol"),
+        OSError(24, "Too many open files"),
+        EOFError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_broken_connection_is_definite_only_before_sending(broken):
+    """Before the call was sent it did not run and may be made again later; after that it is in doubt."""
+    before = map_error(broken, sent=False)
+    assert type(before) is UnavailableError
+    assert before.retry is RetryRule.LATER
+    assert "nothing was sent" in str(before)
+    after = map_error(broken, sent=True)
+    assert type(after) is InDoubtError
+    assert after.retry is RetryRule.REPEAT
+    assert "only the identical call may be repeated" in str(after)
+
+
+def test_bytes_that_are_no_reply():
+    """Garbage at the handshake is another kind of server; garbage after a call leaves the call in doubt."""
+    garbage = InvalidResponse("Protocol error, got 'H' as reply type byte")
+    assert type(map_error(garbage, sent=False)) is UnsupportedServerError
+    assert type(map_error(garbage, sent=True)) is InDoubtError
+
+
+def test_a_mapped_error_stays_itself():
+    """Mapping twice changes nothing."""
+    error = BusyError("x")
+    assert map_error(error, sent=True) is error
+
+
+def test_texts_are_bounded_and_printable():
+    """A reply of any length or content is cut, and reaches no terminal raw."""
+    error = map_error(redis.ResponseError("ERR \x1b[2J\n" + "x" * 10_000), sent=True)
+    assert len(str(error)) < 400
+    assert str(error).isprintable()

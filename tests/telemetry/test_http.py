@@ -1,0 +1,231 @@
+"""The metrics listener: three pages, and bounds on everything a stranger may send."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from qworker.telemetry import http as listener_module
+from qworker.telemetry.http import MAX_CONNECTIONS, MetricsListener
+from tests.daemon.conftest import events
+
+Start = Callable[..., MetricsListener]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start listeners; they are stopped after the test."""
+    started: list[MetricsListener] = []
+
+    def make(
+        healthy: str | None = None, ready: str | None = None, **options: object
+    ) -> MetricsListener:
+        registry = CollectorRegistry()
+        Gauge("thing", 'a "thing"', ["queue"], registry=registry).labels('a"b\n').set(1)
+        listener = MetricsListener(
+            registry,
+            healthy=lambda: healthy,
+            ready=lambda: ready,
+            **options,  # type: ignore[arg-type]
+        )
+        assert listener.start()
+        started.append(listener)
+        return listener
+
+    yield make
+    for listener in started:
+        listener.stop()
+
+
+def ask(
+    listener: MetricsListener, method: str, path: str, host: str = "127.0.0.1"
+) -> tuple[int, dict[str, str], str]:
+    """One request: status, headers, body."""
+    assert listener.port is not None
+    connection = http.client.HTTPConnection(host, listener.port, timeout=10)
+    connection.request(method, path)
+    response = connection.getresponse()
+    body = response.read().decode()
+    connection.close()
+    return response.status, dict(response.getheaders()), body
+
+
+def raw(listener: MetricsListener, data: bytes) -> bytes:
+    """Send bytes as they are; all that comes back until the listener closes."""
+    assert listener.port is not None
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection:
+        try:
+            connection.sendall(data)
+            answer = b""
+            while piece := connection.recv(65536):
+                answer += piece
+        except ConnectionError:
+            pass  # closed while we were still sending
+        return answer
+
+
+def test_serves_metrics(start: Start) -> None:
+    """/metrics is the registry in Prometheus' format, labels escaped; HEAD tells its length alone."""
+    listener = start()
+    status, headers, body = ask(listener, "GET", "/metrics")
+    assert (status, headers["Content-Type"].split(";")[0]) == (200, "text/plain")
+    assert body.endswith('thing{queue="a\\"b\\n"} 1.0\n')
+    assert headers["Content-Length"] == str(len(body))
+    assert headers["Server"].strip() == "qworker"
+    head = ask(listener, "HEAD", "/metrics?x=1")
+    assert (head[0], head[1]["Content-Length"], head[2]) == (200, headers["Content-Length"], "")
+
+
+def test_tells_health(start: Start) -> None:
+    """The checks answer 200, or 503 with what is wrong."""
+    well, ill = start(), start(healthy="the reaper has stopped", ready="no server")
+    assert [ask(well, "GET", path)[::2] for path in ("/healthz", "/readyz")] == [(200, "ok\n")] * 2
+    assert ask(ill, "GET", "/healthz")[::2] == (503, "the reaper has stopped\n")
+    assert ask(ill, "GET", "/readyz")[::2] == (503, "no server\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/", "/../etc/passwd", "/healthz/x", "*"])
+def test_nothing_else_is_there(start: Start, path: str) -> None:
+    """Any other path is 404."""
+    assert ask(start(), "GET", path)[0] == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
+def test_only_get_and_head(start: Start, method: str) -> None:
+    """Any other method is 405, and says which are allowed."""
+    status, headers, _ = ask(start(), method, "/metrics")
+    assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\n" + b"X: a\r\n" * 2000 + b"\r\n",
+        b"\x16\x03\x01" + b"\0" * 9000,
+    ],
+)
+def test_a_long_request_ends_after_its_first_bytes(start: Start, data: bytes) -> None:
+    """Request line and headers together are bounded, and the listener goes on."""
+    listener = start()
+    answer = raw(listener, data)
+    assert answer == b"" or answer.split()[1] in (b"431", b"400")
+    assert ask(listener, "GET", "/healthz")[0] == 200
+
+
+def test_a_megabyte_is_not_read(start: Start) -> None:
+    """A sender of endless headers is cut off."""
+    listener = start()
+    raw(listener, b"GET /metrics HTTP/1.1\r\nX: " + b"a" * 2**20)
+    assert ask(listener, "GET", "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "data", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\0\xff\r\n"]
+)
+def test_nonsense_is_answered_or_dropped(start: Start, data: bytes) -> None:
+    """Bytes that are no request do no harm."""
+    listener = start()
+    answer = raw(listener, data)
+    assert answer == b"" or b"400" in answer or b"505" in answer
+    assert ask(listener, "GET", "/healthz")[0] == 200
+
+
+def test_a_slow_request_ends_in_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then does not keep a connection for ever: the time is that of the whole request."""
+    monkeypatch.setattr(listener_module, "REQUEST_S", 0.3)
+    listener = start()
+    assert listener.port is not None
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection:
+        connection.settimeout(0.05)
+        while time.monotonic() - began < 10:
+            try:
+                connection.sendall(b"G")
+                if connection.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+    assert time.monotonic() - began < 5
+
+
+def test_connections_are_limited(start: Start) -> None:
+    """More connections than the limit are closed at once; when one ends there is room again."""
+    listener = start()
+    assert listener.port is not None
+    address = ("127.0.0.1", listener.port)
+    held = [socket.create_connection(address, timeout=10) for _ in range(MAX_CONNECTIONS)]
+    with socket.create_connection(address, timeout=10) as extra:
+        assert extra.recv(1) == b""
+    held.pop().close()
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            assert ask(listener, "GET", "/healthz")[0] == 200
+            break
+        except (ConnectionError, http.client.HTTPException):
+            assert time.monotonic() < deadline
+    for connection in held:
+        connection.close()
+
+
+def test_port_that_is_taken_is_told_and_the_work_goes_on(
+    start: Start, logs: list[dict[str, object]]
+) -> None:
+    """Without its port the listener says so and serves nothing."""
+    port = start().port
+    other = MetricsListener(
+        CollectorRegistry(), healthy=lambda: None, ready=lambda: None, port=port or 0
+    )
+    assert not other.start()
+    assert other.port is None
+    other.stop()
+    (line,) = events(logs, "metrics_not_served")
+    assert (line["log_level"], line["port"]) == ("warning", port)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "256.1.1.1"])
+def test_host_that_is_none_is_told(host: str, logs: list[dict[str, object]]) -> None:
+    """A host that cannot be listened on is told like a taken port."""
+    listener = MetricsListener(
+        CollectorRegistry(), healthy=lambda: None, ready=lambda: None, host=host
+    )
+    assert not listener.start()
+    assert events(logs, "metrics_not_served")
+
+
+def test_listens_on_ipv6(start: Start) -> None:
+    """An address of the other family works as well."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert ask(start(host="::1"), "GET", "/healthz", host="::1")[0] == 200
+
+
+def test_collector_that_fails_is_one_bad_scrape(logs: list[dict[str, object]]) -> None:
+    """An error while the page is made is 500 without its text."""
+    registry = CollectorRegistry()
+
+    class Failing:
+        def collect(self) -> list[object]:
+            raise RuntimeError("secret")
+
+        def describe(self) -> list[object]:
+            return []
+
+    registry.register(Failing())  # type: ignore[arg-type]
+    listener = MetricsListener(registry, healthy=lambda: None, ready=lambda: None)
+    listener.start()
+    assert ask(listener, "GET", "/metrics")[::2] == (500, "failed\n")
+    listener.stop()
+    assert events(logs, "metrics_failed")

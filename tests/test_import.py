@@ -1,0 +1,68 @@
+"""What importing the package costs, and what it offers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import qworker
+from qworker import errors
+
+#: What takes longest to import, and what nobody needs to list names, print help or start pytest.
+HEAVY = {"redis", "msgspec", "structlog", "rich", "asyncio", "prometheus_client", "cronsim"}
+
+
+def modules_after(*statements: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has imported after running statements."""
+    code = "; ".join(
+        (*statements, "import sys", "print(*{name.partition('.')[0] for name in sys.modules})")
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
+    return set(ran.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("import qworker",),
+        ("import qworker.testing",),
+        # Of pytest's own modules those that it imports anyway are not ours.
+        ("import pytest", "import qworker.testing.plugin"),
+        ("import qworker.cli.main",),
+    ],
+)
+def test_importing_the_package_imports_nothing_heavy(statements: tuple[str, ...]) -> None:
+    """The pytest plugin and the help of the command line wait for no Redis client."""
+    before = modules_after(*statements[:-1])
+
+    assert not (modules_after(*statements) - before) & HEAVY
+
+
+def test_the_help_imports_nothing_heavy() -> None:
+    """`qworker --help` names the verbs without importing them."""
+    statement = "from click.testing import CliRunner; from qworker.cli.main import cli"
+    run = "assert 'redrive' in CliRunner().invoke(cli, ['--help']).output"
+
+    assert not modules_after(statement, run) & HEAVY
+
+
+def test_every_public_name_is_there() -> None:
+    """`__all__`, `dir` and a star import agree, and each name is the object of the module that defines it."""
+    taken: dict[str, object] = {}
+    exec("from qworker import *", taken)
+
+    assert set(qworker.__all__) == set(dir(qworker)) == set(taken) - {"__builtins__"}
+    assert len(qworker.__all__) == len(set(qworker.__all__))
+    assert set(errors.__all__) < set(qworker.__all__)
+    for name in qworker.__all__:
+        assert getattr(qworker, name).__name__ == name
+
+
+def test_an_unknown_name_is_refused_as_python_does() -> None:
+    """A typo is an AttributeError, or an ImportError in an import."""
+    with pytest.raises(AttributeError, match="module 'qworker' has no attribute 'Qworker'"):
+        qworker.Qworker  # type: ignore[attr-defined]  # noqa: B018

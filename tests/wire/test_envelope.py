@@ -1,0 +1,175 @@
+"""The envelope: written and read in Python as the scripts write and read it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qworker.wire.envelope import FIRST, Envelope, Kind, head, kind_of, tail
+
+ids = st.text("abcXYZ019._-", min_size=1, max_size=64)
+counters = st.integers(0, 999_999)
+flags = st.dictionaries(st.sampled_from("xmvpftudwe"), st.text(min_size=0, max_size=40))
+
+
+def written(
+    message_id: str,
+    sent_ms: int,
+    counts: tuple[int, int, int, int],
+    flags: dict[str, str],
+    body: bytes,
+) -> bytes:
+    """An envelope as the sending script puts it together."""
+    middle = " ".join(map(str, (sent_ms, *counts)))
+    return head(message_id).encode() + middle.encode() + tail(body, flags)
+
+
+@given(ids, st.integers(0, 10**16 - 1), st.tuples(*[counters] * 4), flags, st.binary(max_size=200))
+def test_reads_what_was_written(
+    message_id: str,
+    sent_ms: int,
+    counts: tuple[int, int, int, int],
+    flags: dict[str, str],
+    body: bytes,
+) -> None:
+    """Every id, time, count, flag and body comes back as it was."""
+    item = written(message_id, sent_ms, counts, flags, body)
+    envelope = Envelope.parse(item)
+    assert envelope is not None
+    assert (envelope.id, envelope.sent_ms, envelope.body) == (message_id, sent_ms, body)
+    assert (envelope.receives, envelope.nacks, envelope.timeouts, envelope.shared) == counts
+    assert (envelope.flags, envelope.has_flags) == (flags, bool(flags))
+    assert kind_of(item) is Kind.OWN
+
+
+def test_example_is_what_the_documentation_shows() -> None:
+    """The envelope is readable as it stands."""
+    item = written("abc", 17, (1, 2, 3, 4), {"p": "5", "u": "a b"}, b'{"x":1}')
+    assert item == b'q1 abc 17 1 2 3 4 p=5 u=a%20b\n{"x":1}'
+
+
+@pytest.mark.parametrize(
+    ("item", "kind"),
+    [
+        (b"q1 a 1 0 0 0 0\n", Kind.OWN),
+        (b"q1 a 1 0 0 0 0\nq2 b", Kind.OWN),
+        (b'{"a": 1}', Kind.PLAIN),
+        (b"[1]", Kind.PLAIN),
+        (b"{", Kind.PLAIN),
+        (b"q2 whatever", Kind.NEWER),
+        (b"q10 \n", Kind.NEWER),
+        (b"q01 a 1 0 0 0 0\n", Kind.NEWER),
+        (b"", Kind.FOREIGN),
+        (b"hello", Kind.FOREIGN),
+        (b"q1", Kind.FOREIGN),
+        (b"q2", Kind.FOREIGN),
+        (b"q 1", Kind.FOREIGN),
+        (b"Q1 a 1 0 0 0 0\n", Kind.FOREIGN),
+        (b" q1 a 1 0 0 0 0\n", Kind.FOREIGN),
+        (b"q1 a 1 0 0 0 0", Kind.FOREIGN),
+        (b"q1 a 1 0 0 0\n", Kind.FOREIGN),
+        (b"q1 a 1 0 0 0 0 \n", Kind.FOREIGN),
+        (b"q1 a 1 0 0 0 0 px\n", Kind.FOREIGN),
+        (b"q1 a 1 0 0 0 0 pp=1\n", Kind.FOREIGN),
+        (b"q1 a  1 0 0 0 0\n", Kind.FOREIGN),
+        (b"q1 a -1 0 0 0 0\n", Kind.FOREIGN),
+        (b"q1 a 1 1234567 0 0 0\n", Kind.FOREIGN),
+        (b"q1 a 12345678901234567 0 0 0 0\n", Kind.FOREIGN),
+        (b"q1 " + b"a" * 65 + b" 1 0 0 0 0\n", Kind.FOREIGN),
+        (b"q1 a 1 0 0 0 \xd9\xa1\n", Kind.FOREIGN),
+        (b"\x80\x04K\x01.", Kind.FOREIGN),
+    ],
+)
+def test_tells_what_an_item_is(item: bytes, kind: Kind) -> None:
+    """Ours is what matches in full; JSON is plain, another version is newer, the rest is foreign."""
+    assert kind_of(item) is kind
+    assert (Envelope.parse(item) is not None) is (kind is Kind.OWN)
+
+
+def test_no_cut_header_is_ours() -> None:
+    """An envelope that was cut off anywhere in its header is foreign; cut in its body it has another body."""
+    item = written("abc", 17, (1, 2, 3, 4), {"p": "5"}, b"body\n")
+    line_end = item.index(b"\n") + 1
+    assert all(kind_of(item[:at]) is Kind.FOREIGN for at in range(line_end))
+    assert all(kind_of(item[:at]) is Kind.OWN for at in range(line_end, len(item) + 1))
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=300)
+def test_no_bytes_raise(junk: bytes) -> None:
+    """Whatever stands in a list, reading it never raises."""
+    for item in (
+        junk,
+        b"q1 " + junk,
+        b"q1 a 1 0 0 0 0" + junk,
+        b"q1 a 1 0 0 0 0 w=" + junk + b"\n",
+    ):
+        kind_of(item)
+        envelope = Envelope.parse(item)
+        if envelope is not None:
+            assert isinstance(envelope.flags, dict)
+
+
+def test_body_begins_behind_the_first_newline() -> None:
+    """No flag value can end the header, and a body may begin with newlines."""
+    item = written("a", 1, (0, 0, 0, 0), {"w": "x\n y=\r\n"}, b"\n\nbody")
+    envelope = Envelope.parse(item)
+    assert envelope is not None
+    assert (envelope.body, envelope.flags) == (b"\n\nbody", {"w": "x\n y=\r\n"})
+
+
+@given(ids, st.integers(0, 10**16 - 1), st.sampled_from([(0,) * 4, (1, 0, 0, 0)]), flags)
+def test_the_header_of_a_first_delivery_is_told_at_a_glance(
+    message_id: str, sent_ms: int, counts: tuple[int, int, int, int], flags: dict[str, str]
+) -> None:
+    """What the glance takes is an own header without counts, and it finds the same time, flags and body."""
+    item = written(message_id, sent_ms, counts, flags, b'{"a":\n1}')
+    first = FIRST.match(item)
+    assert (first is not None) == (counts == (0,) * 4)
+    if first is not None:
+        assert (int(first[1]), item[first.end() :]) == (sent_ms, b'{"a":\n1}')
+        assert (first[2] is None) == (not flags)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        b"q1 a b 1 0 0 0 0\n",
+        b"q1  1 0 0 0 0\n",
+        b"q1 a -1 0 0 0 0\n",
+        b"q1 a 1 0 0 0\n",
+        b"q1 a 1 0 0 0 0",
+        b"q1 a 1 0 0 0 0 \n",
+        b"q1 a 1 0 0 0 0 X=1\n",
+        b"q1 a 12345678901234567 0 0 0 0\n",
+        b"q2 a 1 0 0 0 0\n",
+        b"q1 " + b"a" * 65 + b" 1 0 0 0 0\n",
+        b" q1 a 1 0 0 0 0\n",
+    ],
+)
+def test_the_glance_takes_no_header_that_is_none(item: bytes) -> None:
+    """What is no own item in full is none at a glance either."""
+    assert Envelope.parse(item) is None
+    assert FIRST.match(item) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "ready_ms"),
+    [
+        (b"q1 a 17 0 0 0 0", 17),
+        (b"q1 a 17 0 0 0 0 p=5", 17),
+        (b"q1 a 17 0 0 0 0 p=5 t=99", 99),
+        (b"q1 a 17 2 1 0 0 t=99", 99),
+        # Given back by a version that did not write the time down.
+        (b"q1 a 17 2 1 0 0", None),
+        (b"q1 a 17 2 1 0 0 t=", None),
+        (b"q1 a 17 0 0 0 0 t=x", 17),
+        (b"q1 a 17 0 0 0 0 t=12345678901234567", 17),
+    ],
+)
+def test_when_a_message_became_ready(header: bytes, ready_ms: int | None) -> None:
+    """The flag says it, or the time of the send; where nobody wrote it down it is not known."""
+    envelope = Envelope.parse(header + b"\n")
+    assert envelope is not None
+    assert envelope.ready_ms == ready_ms
