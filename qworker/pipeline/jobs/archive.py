@@ -1,0 +1,219 @@
+"""Archive: the journal goes to Parquet by queue and day, each event once, whoever is killed on the way.
+
+One batch after the other: the driver plans which entries it holds, each task reads a range of them and writes files,
+and the driver commits these together with the offsets behind them (`qworker.pipeline.jobs.change`). No event passes
+through the JVM. Columns are those of the table `journal`, and the partition columns `queue`, `day` (DATE, of ts in
+UTC) and `batch` (STRING).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qworker.pipeline.jobs.change import Change, recover
+from qworker.pipeline.jobs.compact import compact, plan
+from qworker.pipeline.jobs.files import EventFile, write_events
+from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.source.offsets import Place, dump
+from qworker.pipeline.writing.failures import clear_errors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StructType
+
+    from qworker.pipeline.source.stream import JournalStreamReader
+
+__all__ = ["Archived", "Archiver", "archive", "read_archive"]
+
+_FILE: Final = ("path", "events", "gaps", "missing")
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What an archiver has done so far. `missing`: events that were trimmed before they were read."""
+
+    batches: int = 0
+    entries: int = 0
+    events: int = 0
+    gaps: int = 0
+    missing: int = 0
+    seconds: float = 0.0
+    compacted_days: int = 0
+
+    @property
+    def events_per_s(self) -> float:
+        """Events archived per second."""
+        return self.events / self.seconds if self.seconds > 0 else 0.0
+
+
+def read_archive(spark: SparkSession, lake: Lake) -> DataFrame:
+    """Read the events of an archive: the columns of `journal`, then `day` and `batch`."""
+    lake.root.mkdir(parents=True, exist_ok=True)
+    return spark.read.schema(_schema()).parquet(str(lake.root))
+
+
+class Archiver:
+    """Archives a batch at a time. The caller holds `lake.writing()`.
+
+    `source`: options of the data source; `maxEntriesPerTrigger` bounds a batch, under `readerName` the progress is
+    noted in Redis. Begins where the archive ends.
+    """
+
+    def __init__(self, spark: SparkSession, lake: Lake, source: Mapping[str, str]) -> None:
+        from qworker.pipeline.source.options import ReadOptions
+        from qworker.pipeline.source.stream import JournalStreamReader
+
+        self._spark, self._lake = spark, lake
+        recover(lake)
+        begun = lake.offsets()
+        given = dict(source)
+        if begun is None and (found := _ends(spark, lake)):
+            given["startingOffsets"] = json.dumps(dump(found))
+        options = ReadOptions.of(given)
+        #: Entries that a batch has at most; 0: no limit.
+        self.limit = options.max_entries_per_trigger
+        self._reader = JournalStreamReader(options)
+        self._reached = self._reader.initialOffset() if begun is None else begun
+
+    def end_here(self) -> None:
+        """Leave what is written from now on to the next run."""
+        self._reader.prepareForTriggerAvailableNow()
+
+    def archive_batch(self) -> Archived | None:
+        """Archive the next batch; returns what it held, or None where there was nothing to archive.
+
+        Raises the error of ours that ended a task, or Spark's.
+        """
+        begun = time.monotonic()
+        reached = self._reader.latestOffset(self._reached, self._reader.getDefaultReadLimit())
+        if reached == self._reached:
+            return None
+        parts = self._reader.partitions(self._reached, reached)
+        change = Change(self._lake)
+        files = _write(self._spark, self._reader, parts, change)
+        change.commit([Path(file.path) for file in files], offsets=reached)
+        self._reached = reached
+        self._reader.commit(reached)
+        return Archived(
+            1,
+            sum(part.value.stop - part.value.begin for part in parts),
+            sum(file.events for file in files),
+            sum(file.gaps for file in files),
+            sum(file.missing for file in files),
+            time.monotonic() - begun,
+        )
+
+
+def archive(
+    spark: SparkSession,
+    lake: Lake,
+    source: Mapping[str, str],
+    *,
+    once: bool,
+    every_s: float = 10.0,
+    on_batch: Callable[[Archived], None] = lambda done: None,
+    stopped: Callable[[float], bool] = lambda wait_s: False,
+) -> Archived:
+    """Write the journal into the archive; the caller holds `lake.writing()`.
+
+    `once`: end with what is there now; else go on until `stopped(seconds)`, which is to wait so long, says so, with a
+    look every `every_s` seconds, and compact days that are over at midnight (UTC). `on_batch` gets the sums after each
+    batch.
+    """
+    archiver = Archiver(spark, lake, source)
+    if once:
+        archiver.end_here()
+    begun, sums, compacted = time.monotonic(), Archived(), _today()
+    while not stopped(0):
+        looked, done = time.monotonic(), archiver.archive_batch()
+        if done is not None:
+            sums = Archived(
+                sums.batches + 1,
+                sums.entries + done.entries,
+                sums.events + done.events,
+                sums.gaps + done.gaps,
+                sums.missing + done.missing,
+                time.monotonic() - begun,
+                sums.compacted_days,
+            )
+            on_batch(sums)
+        if once and done is None:
+            break
+        if once or (done is not None and 0 < archiver.limit <= done.entries):
+            continue  # There is more.
+        if _today() > compacted:
+            compacted = _today()
+            days = compact(lake, plan(lake, before=compacted)).days
+            sums = replace(sums, compacted_days=sums.compacted_days + days)
+        stopped(max(0.0, every_s - (time.monotonic() - looked)))
+    return replace(sums, seconds=time.monotonic() - begun)
+
+
+def _write(
+    spark: SparkSession, reader: JournalStreamReader, parts: list[InputPartition], change: Change
+) -> list[EventFile]:
+    """Let a task per partition write its events; returns the files of the attempts that count."""
+    if not parts:
+        return []
+    directory, batch = change.directory, change.batch
+
+    def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for each in rows:
+            for number in each.column("id").to_pylist():
+                # Every attempt has files of its own.
+                name = f"part-{number:05d}-{secrets.token_hex(4)}"
+                files = write_events(reader.read(parts[number]), directory, batch=batch, name=name)
+                if files:
+                    columns = zip(*map(astuple, files), strict=True)
+                    yield pa.RecordBatch.from_arrays(
+                        [pa.array(column) for column in columns], names=_FILE
+                    )
+
+    tasks = spark.range(0, len(parts), numPartitions=len(parts))
+    with clear_errors():
+        rows = tasks.mapInArrow(write, "path STRING, events BIGINT, gaps BIGINT, missing BIGINT")
+        return [EventFile(*row) for row in rows.collect()]
+
+
+def _ends(spark: SparkSession, lake: Lake) -> dict[str, Place]:
+    """Find where the journal of each queue goes on behind the archive, by its rows."""
+    from pyspark.sql import functions as F
+
+    last = F.max(F.struct("epoch", "entry", "number")).alias("last")
+    events = read_archive(spark, lake).where("event <> 'gap'")
+    return {
+        row.queue: Place(row.last.epoch, row.last.entry + 1, row.last.number + 1)
+        for row in events.groupBy("queue").agg(last).collect()
+    }
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _schema() -> StructType:
+    """The columns of the files, and those of the directories."""
+    from pyspark.sql import types as T
+
+    from qworker.pipeline.source.schemas import struct_of
+
+    columns = [each for each in struct_of("journal").fields if each.name != "queue"]
+    return T.StructType(
+        [
+            *columns,
+            T.StructField("queue", T.StringType()),
+            T.StructField("day", T.DateType()),
+            T.StructField("batch", T.StringType()),
+        ]
+    )

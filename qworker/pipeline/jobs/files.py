@@ -1,0 +1,132 @@
+"""Events as Parquet files by queue and day: what a task writes of the entries that it reads. No Spark here.
+
+Files have the columns of the table `journal` but for `queue`, which is in their path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.pipeline.jobs.lake import sync
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ROWS", "EventFile", "open_parquet", "write_events"]
+
+#: Rows of a row group: some 50 MB while they are gathered.
+ROWS: Final = 262_144
+#: Columns with few values, and columns that grow by a little from row to row.
+_FEW_VALUES: Final = (
+    "shard",
+    "epoch",
+    "event",
+    "attempt",
+    "task",
+    "reason",
+    "error_class",
+    "worker",
+)
+_GROWING: Final = (
+    *("entry", "number", "age_ms"),
+    *("ts", "sent_ts", "ready_ts", "delivered_ts", "started_ts"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EventFile:
+    """A file, and what is in it. `missing`: events that its gaps stand for."""
+
+    path: str
+    events: int
+    gaps: int
+    missing: int
+
+
+def write_events(
+    batches: Iterable[pa.RecordBatch], directory: Path, *, batch: str, name: str
+) -> list[EventFile]:
+    """Write batches of the table `journal`, each of one queue, to `queue=…/day=…/batch=<batch>/<name>.parquet`.
+
+    Each file is on the disk when this returns.
+    """
+    files: dict[Path, _File] = {}
+    for each in batches:
+        queue = each.column("queue")[0].as_py()
+        rows = each.drop_columns(["queue"])
+        for day, part in _by_day(rows):
+            path = (
+                directory / f"queue={queue}" / f"day={day}" / f"batch={batch}" / f"{name}.parquet"
+            )
+            if path not in files:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files[path] = _File(path, open_parquet(path, part.schema))
+            files[path].add(part)
+    return [file.close() for file in files.values()]
+
+
+def open_parquet(path: Path, schema: pa.Schema) -> Any:
+    """Open a file for rows of the journal (a `pyarrow.parquet.ParquetWriter`)."""
+    import pyarrow.parquet as pq
+
+    names = set(schema.names)
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[each for each in _FEW_VALUES if each in names],
+        column_encoding={each: "DELTA_BINARY_PACKED" for each in _GROWING if each in names},
+    )
+
+
+@dataclass
+class _File:
+    """A file that is being written: rows are gathered until they make a row group."""
+
+    path: Path
+    writer: Any
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    gaps: int = 0
+    missing: int = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        import pyarrow.compute as pc
+
+        self.waiting.append(rows)
+        self.rows += rows.num_rows
+        gaps = rows.column("reason").filter(pc.equal(rows.column("event"), "gap")).to_pylist()
+        self.gaps += len(gaps)
+        self.missing += sum(int(reason.split()[0]) for reason in gaps)
+        if sum(each.num_rows for each in self.waiting) >= ROWS:
+            self._flush()
+
+    def close(self) -> EventFile:
+        self._flush()
+        self.writer.close()
+        sync(self.path)
+        return EventFile(str(self.path), self.rows - self.gaps, self.gaps, self.missing)
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self.waiting:
+            self.writer.write_table(pa.Table.from_batches(self.waiting), row_group_size=ROWS)
+            self.waiting = []
+
+
+def _by_day(rows: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
+    """Divide rows by the day of ts; a gap without a time belongs to the day on which it was found."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    now = pa.scalar(datetime.now(UTC), pa.timestamp("us", tz="UTC"))
+    days = pc.coalesce(rows.column("ts"), now).cast(pa.date32())
+    found = pc.unique(days)
+    for day in found:
+        yield day.as_py(), rows if len(found) == 1 else rows.filter(pc.equal(days, day))

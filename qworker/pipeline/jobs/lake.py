@@ -1,0 +1,129 @@
+"""The archive as a directory: its places, and who may write into it.
+
+    OUT/queue=emails/day=2031-05-04/batch=20310504T101512-3f9a1c07/part-….parquet    events; day: of ts, in UTC
+    OUT/_offsets.json     where the journals go on behind what is archived
+    OUT/_work/            what the writer has in hand: see `qworker.pipeline.jobs.change`
+    OUT/_lock             held by the one writer
+
+Readers take `OUT/queue=*/day=*/*/*.parquet`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from qworker.errors import InvalidOptionError, PipelineError
+
+__all__ = ["Day", "Lake", "sync"]
+
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """One day of one queue: its directory, and the names of the batches in it."""
+
+    path: Path
+    queue: str
+    day: date
+    batches: tuple[str, ...]
+
+    def files(self) -> list[Path]:
+        """List the Parquet files, in the order of their batches."""
+        return [
+            file
+            for batch in self.batches
+            for file in sorted((self.path / f"batch={batch}").glob("*.parquet"))
+        ]
+
+
+class Lake:
+    """The directory of an archive, which need not exist yet."""
+
+    def __init__(self, root: Path | str) -> None:
+        """Take the directory. Raises `InvalidOptionError` for a URL or a file: all hosts must see it as a directory."""
+        text = str(root)
+        # A Path has made one slash of two.
+        if _URL.match(text):
+            raise InvalidOptionError(
+                "archive",
+                f"{text!r} is a URL",
+                "name a directory; mount the storage where driver and executors see it",
+            )
+        self.root = Path(root).absolute()
+        if self.root.exists() and not self.root.is_dir():
+            raise InvalidOptionError("archive", f"{text!r} is a file", "name a directory")
+
+    @property
+    def pattern(self) -> str:
+        """What readers give to `read_parquet` of DuckDB and the like."""
+        return f"{self.root}/queue=*/day=*/*/*.parquet"
+
+    @property
+    def work(self) -> Path:
+        """Where changes are prepared."""
+        return self.root / "_work"
+
+    def exists(self) -> bool:
+        """Say whether there is an archive, though it may be empty."""
+        return self.offsets() is not None or next(self.days(), None) is not None
+
+    def days(self) -> Iterator[Day]:
+        """Yield the days of all queues, in order."""
+        for path in sorted(self.root.glob("queue=*/day=*")):
+            with suppress(ValueError):
+                batches = sorted(each.name[6:] for each in path.glob("batch=*") if each.is_dir())
+                day = date.fromisoformat(path.name[4:])
+                yield Day(path, path.parent.name[6:], day, tuple(batches))
+
+    def offsets(self) -> dict[str, Any] | None:
+        """Say where the journals go on, in the form of `qworker.pipeline.source.offsets`; None: that is not noted."""
+        try:
+            document = json.loads((self.root / "_offsets.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return document if isinstance(document, dict) else None
+
+    def note_offsets(self, offsets: dict[str, Any]) -> None:
+        """Write down, durably, where the journals go on."""
+        draft = self.root / "_offsets.draft"
+        draft.write_text(json.dumps(offsets, indent=1), encoding="utf-8")
+        sync(draft)
+        draft.rename(self.root / "_offsets.json")
+        sync(self.root)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the one writer, until the block or this process ends. Raises `PipelineError` where another writes."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / "_lock").open("a+") as file:
+            file.seek(0)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PipelineError(
+                    f"process {file.read() or 'unknown'} is writing into the archive {self.root}; wait for it or "
+                    "stop it"
+                ) from None
+            file.truncate()
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+
+def sync(path: Path) -> None:
+    """Bring a file or directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,181 @@
+"""Options of a read: which table, and which part of the journal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, ClassVar, Final
+
+from qworker.config.kinds import ChoiceKind, FlagKind, IntegerKind, Kind
+from qworker.config.name_kinds import NameKind
+from qworker.errors import InvalidNameError, InvalidOptionError
+from qworker.pipeline.options import SparkOptions, camel
+from qworker.pipeline.source.offsets import Place, parse
+from qworker.pipeline.source.schemas import TABLES
+from qworker.wire.names import check_queue
+
+__all__ = ["ReadOptions"]
+
+_PATTERN: Final = re.compile(r"[a-z0-9._*?\[\]!-]{1,80}")
+_READER: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+_OF_JOURNAL: Final = (
+    "starting_offsets",
+    "ending_offsets",
+    "starting_timestamp",
+    "ending_timestamp",
+    "reader_name",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesKind(Kind):
+    """Names of queues with `*`, `?` and `[…]`, separated by commas."""
+
+    @property
+    def limit(self) -> str:
+        """The form."""
+        return "it must be names of queues separated by commas; *, ? and [a-z] stand for any"
+
+    def _checked(self, value: object, field: str) -> tuple[str, ...]:
+        if not isinstance(value, tuple):
+            raise self._refused(value, field)
+        for each in value:
+            if _PATTERN.fullmatch(each) is None:
+                raise self._refused(each, field)
+            if not any(sign in each for sign in "*?["):
+                check_queue(each, field)
+        return value
+
+    def _parsed(self, text: str) -> object:
+        return tuple(each.strip() for each in text.split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsKind(Kind):
+    """'earliest', 'latest', or places as JSON."""
+
+    @property
+    def limit(self) -> str:
+        """The forms."""
+        return 'it must be "earliest", "latest" or JSON as the progress of a query shows it'
+
+    def _checked(self, value: object, field: str) -> object:
+        return parse(value, field) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampKind(Kind):
+    """A moment: ISO 8601 (UTC where it names no zone), or ms since 1970; kept as ms."""
+
+    @property
+    def limit(self) -> str:
+        """The forms."""
+        return "it must be a time such as 2031-05-04T10:00:00Z, or ms since 1970"
+
+    def _checked(self, value: object, field: str) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        if text.isdecimal() and len(text) <= 15:
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise self._refused(value, field) from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return round(moment.timestamp() * 1000)
+
+
+def _check_reader(value: object, field: str) -> str:
+    if not isinstance(value, str) or _READER.fullmatch(value) is None:
+        raise InvalidNameError(
+            field,
+            f"{ascii(value)[:80]} is not a name",
+            "1 to 100 of A-Z, a-z, 0-9, '.', '_', ':' and '-'",
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(SparkOptions):
+    """What is read. In Spark the names are camelCase: `maxEntriesPerTrigger`. Offsets and limits count entries."""
+
+    #: What load("dead") comes as.
+    aliases: ClassVar[Mapping[str, str]] = {"path": "table"}
+
+    queues: Annotated[tuple[str, ...], QueuesKind("queues to read")] = ()
+    table: Annotated[str, ChoiceKind("what is read", choices=TABLES)] = "journal"
+    starting_offsets: Annotated[
+        str | Mapping[str, Place] | None,
+        OffsetsKind("where the journal is read from", none="earliest"),
+    ] = None
+    ending_offsets: Annotated[
+        str | Mapping[str, Place] | None,
+        OffsetsKind("where a batch read of the journal ends", none="latest"),
+    ] = None
+    starting_timestamp: Annotated[
+        int | None, TimestampKind("read the journal from this time on", none="by offsets")
+    ] = None
+    ending_timestamp: Annotated[
+        int | None, TimestampKind("read the journal up to this time", none="by offsets")
+    ] = None
+    max_entries_per_trigger: Annotated[
+        int, IntegerKind("most entries in a batch of a stream", zero="no limit")
+    ] = 20_000
+    min_partitions: Annotated[
+        int,
+        IntegerKind("partitions to cut the journal into", maximum=100_000, zero="as many as cores"),
+    ] = 0
+    fetch_size: Annotated[
+        int,
+        IntegerKind("entries per call to Redis, of up to 16 KiB each", minimum=1, maximum=10_000),
+    ] = 500
+    fail_on_data_loss: Annotated[
+        bool, FlagKind("fail where entries were trimmed before they were read; else a row `gap`")
+    ] = True
+    reader_name: Annotated[
+        str | None,
+        NameKind(
+            "name under which a stream notes how far it has come", rule=_check_reader, none="none"
+        ),
+    ] = None
+    include_body: Annotated[bool, FlagKind("messages and dead: add the column body")] = False
+
+    def check_stream(self) -> None:
+        """Raise `InvalidOptionError` for what only a batch read can do."""
+        if self.table != "journal":
+            raise InvalidOptionError(
+                "option table",
+                f"{self.table} is no stream",
+                "read it with spark.read; the journal is a stream",
+            )
+        for name in ("ending_offsets", "ending_timestamp"):
+            if getattr(self, name) is not None:
+                raise InvalidOptionError(
+                    f"option {camel(name)}",
+                    "is for batch reads",
+                    "a stream ends when it is stopped; use trigger(availableNow=True)",
+                )
+
+    def _check_together(self) -> None:
+        if self.ending_offsets == "earliest":
+            raise InvalidOptionError(
+                "option endingOffsets", "is before every start", "leave it out for the latest"
+            )
+        for edge in ("starting", "ending"):
+            if None not in (getattr(self, f"{edge}_offsets"), getattr(self, f"{edge}_timestamp")):
+                raise InvalidOptionError(
+                    f"option {edge}Timestamp", f"stands beside {edge}Offsets", "give one of them"
+                )
+        if self.table == "journal":
+            return
+        for name in _OF_JOURNAL:
+            if getattr(self, name) is not None:
+                raise InvalidOptionError(
+                    f"option {camel(name)}",
+                    f"is not for table {self.table}",
+                    "leave it out: it is read as it is now",
+                )

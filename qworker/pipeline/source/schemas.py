@@ -1,0 +1,114 @@
+"""Columns of the four tables, and what a row of each stands for.
+
+journal    one row per event of a message. Primary key: queue, shard, epoch, number
+    queue, shard              the queue; shard is 0
+    epoch, entry              the journal's epoch (ms at which it was begun), and the entry of the stream
+    number                    of the event in its epoch: 0, 1, 2 …
+    event                     sent delivered promoted acked nacked released timed_out expired cancelled discarded dead
+                              redriven purged unsure; `gap` where events are missing (number: the first of them; reason:
+                              how many; ts: of the next event that is there), `unreadable` where a line is not one
+    message_id, attempt       attempt counts deliveries from 1; 0 for events outside of one
+    ts                        when it happened. Every time is by the server's clock, in UTC
+    sent_ts, ready_ts         when the message was sent, and when it became ready (after its delay or backoff)
+    delivered_ts, started_ts  when it was received, and when its handler began
+    wait_ms, run_ms           from ready to started (or delivered), and how long the handler ran, in ms
+    age_ms                    from sent to this event, in ms
+    task, reason, error_class, worker, trace_id
+queues     one row per queue, as it was at snapshot_ts; ages in ms, counters since the queue began
+messages   one row per message seen in ready, suspect, delayed or unacked. A message that moves while it is looked for
+           may be seen twice, and one that goes back to ready may be missed
+dead       one row per dead letter; entry_id is what redrives it. Same columns
+    state                     ready, suspect, delayed, unacked or dead
+    task                      from a JSON body; null where it names none
+    body                      only with includeBody; null where it is not UTF-8 text
+
+Every column may be null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["COLUMNS", "LAST_MS", "TABLES", "arrow_of", "struct_of"]
+
+#: The last ms of the year 9999: what Spark and Python can still show.
+LAST_MS: Final = 253_402_300_799_999
+
+Columns = tuple[tuple[str, str], ...]
+
+
+def _columns(text: str) -> Columns:
+    return tuple((name, kind) for name, kind in (line.split() for line in text.split(", ")))
+
+
+_STORED: Final = _columns(
+    "queue string, shard int, message_id string, state string, attempt int, sent_ts timestamp, "
+    "ready_ts timestamp, task string, reason string, error_class string, error string, "
+    "died_ts timestamp, entry_id string, body string, snapshot_ts timestamp"
+)
+
+#: Table → its columns and their types, in order.
+COLUMNS: Final[Mapping[str, Columns]] = MappingProxyType(
+    {
+        "journal": _columns(
+            "queue string, shard int, epoch bigint, entry bigint, number bigint, event string, "
+            "message_id string, attempt int, ts timestamp, sent_ts timestamp, ready_ts timestamp, "
+            "delivered_ts timestamp, started_ts timestamp, wait_ms double, run_ms double, "
+            "age_ms bigint, task string, reason string, error_class string, worker string, "
+            "trace_id string"
+        ),
+        "queues": _columns(
+            "queue string, shard int, ready bigint, suspect bigint, delayed bigint, "
+            "unacked bigint, dead bigint, oldest_ready_age_ms bigint, paused string, "
+            "journal string, journal_entries bigint, counters map<string,bigint>, "
+            "snapshot_ts timestamp"
+        ),
+        "messages": _STORED,
+        "dead": _STORED,
+    }
+)
+TABLES: Final = tuple(COLUMNS)
+
+
+def struct_of(table: str, *, include_body: bool = False) -> StructType:
+    """Return Spark's schema of a table."""
+    from pyspark.sql import types
+
+    kinds: dict[str, DataType] = {
+        "string": types.StringType(),
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "double": types.DoubleType(),
+        "timestamp": types.TimestampType(),
+        "map<string,bigint>": types.MapType(types.StringType(), types.LongType()),
+    }
+    return types.StructType(
+        [
+            types.StructField(name, kinds[kind])
+            for name, kind in COLUMNS[table]
+            if name != "body" or include_body
+        ]
+    )
+
+
+def arrow_of(table: str, *, include_body: bool = False) -> Any:
+    """Return the Arrow schema that Spark expects of the table's batches (a `pyarrow.Schema`)."""
+    import pyarrow as pa
+
+    kinds: dict[str, pa.DataType] = {
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "double": pa.float64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
+    }
+    return pa.schema(
+        [(name, kinds[kind]) for name, kind in COLUMNS[table] if name != "body" or include_body]
+    )

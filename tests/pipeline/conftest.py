@@ -1,0 +1,48 @@
+"""One Spark session for all tests of the pipeline, small and quick to start.
+
+Tests that ask for `spark` need Java; where there is none they are skipped with the reason, and fail where CI=true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from qworker.errors import JavaMissingError, SparkMissingError
+from qworker.pipeline.source.session import open_session
+from tests.servers import missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Compile quickly rather than well, no adaptive planning, as many partitions as cores: tests are small.
+FAST = {
+    "spark.default.parallelism": "2",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "1g",
+    "spark.sql.warehouse.dir": "file:///tmp/qworker-tests-warehouse",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that ask for a session; with `--dist loadgroup` one process runs them all, with one session."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session of two threads (`local[2,3]`: a task is tried three times, as on a cluster)."""
+    try:
+        session = open_session(app="qworker-tests", master="local[2,3]", settings=FAST)
+    except (JavaMissingError, SparkMissingError) as error:
+        missing(str(error))
+    yield session
+    session.stop()

@@ -1,0 +1,197 @@
+"""The report: its numbers on a journal made by hand, and the page as text."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from qworker.pipeline.jobs.report import Scope, make_document, render
+from qworker.pipeline.jobs.report.buckets import bucket_width
+from qworker.pipeline.jobs.report.charts import make_figures
+from qworker.pipeline.jobs.report.forecast import forecast, theil_sen
+from qworker.pipeline.jobs.report.tables import TABLES
+from qworker.pipeline.jobs.report.text import moment, span
+from qworker.pipeline.jobs.report.tiles import tiles
+from tests.pipeline.forging import T0, Book, frame
+
+MS = int(T0.timestamp() * 1000)
+
+
+def journal() -> list[Book]:
+    """Two queues over ten seconds; one message is dead, one was redriven, one is open."""
+    emails, orders = Book("emails"), Book("orders")
+    emails.write("a", "sent@0 delivered@1000 acked@1500", worker="web-1:1")
+    emails.write("b", "sent@100 delivered@1100 nacked@1600 delivered@4600 acked@5100")
+    emails.write("c", "sent@200 delivered@1200 dead@9200:rejected", error_class="ValueError")
+    emails.write("open", "sent@300")
+    orders.write("d", "sent@0 delivered@10 dead@20 redriven@2000 delivered@2010 acked@9020")
+    return [emails.sort(), orders.sort()]
+
+
+@pytest.fixture(scope="module")
+def document(spark):
+    scope = Scope("shop", "an archive", targets_ms={"emails": 2000.0}, default_target_ms=8000.0)
+    return make_document(frame(spark, *journal()), scope)
+
+
+def test_the_head_says_what_was_read(document):
+    assert document["data"] == {"rows": 18, "first_ms": MS, "last_ms": MS + 9200}
+    assert (document["bucket_s"], len(document["t_ms"])) == (1, 10)
+
+
+def test_messages_are_counted_where_they_were_sent_and_where_they_ended(document):
+    emails, orders = document["queues"]["emails"], document["queues"]["orders"]
+    assert emails["in"] == [4, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert emails["acked"] == [0, 1, 0, 0, 0, 1, 0, 0, 0, 0]
+    assert emails["failed"] == [0, 1, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert orders["dead"] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert (sum(emails["dead"]), sum(orders["acked"])) == (1, 1)
+
+
+def test_the_backlog_is_what_is_due_and_has_not_ended(document):
+    emails, orders = document["queues"]["emails"], document["queues"]["orders"]
+    assert emails["backlog"] == [4, 3, 3, 3, 3, 2, 2, 2, 2, 1]
+    assert emails["oldest_s"][0] == pytest.approx(1.0)
+    assert emails["oldest_s"][-1] == pytest.approx(9.7)
+    # Dead until somebody redrove it.
+    assert orders["backlog"] == [0, 0, 1, 1, 1, 1, 1, 1, 1, 0]
+
+
+def test_waiting_and_running_are_those_of_attempts(document):
+    wait = document["percentiles_ms"]["wait"]
+    assert wait["p50"][1] == pytest.approx(1000)
+    assert wait["p50"][3] is None
+    assert document["percentiles_ms"]["run"]["all"]["p50_ms"] == pytest.approx(500)
+    for bars in document["histograms"].values():
+        assert sum(bars["count"]) == 6
+
+
+def test_attempts_and_what_retries_cost(document):
+    assert document["attempts"] == [
+        {"attempts": 1, "ended": 1, "dead": 1},
+        {"attempts": 2, "ended": 2, "dead": 0},
+    ]
+    cost = document["retry_cost"]
+    assert (cost["attempts"], cost["failed"]) == (6, 3)
+    assert cost["run_s"] == pytest.approx(0.5 + 1.0 + 8.0 + 0.01 + 7.01)
+    assert cost["failed_s"] == pytest.approx(0.5 + 8.0 + 0.01)
+
+
+def test_dead_letters_are_told_with_ids_and_the_command_that_brings_them_back(document):
+    (letter,) = document["dead"]
+    assert (letter["queue"], letter["reason"], letter["dead"]) == ("emails", "rejected", 1)
+    assert letter["samples"] == ["c"]
+    assert letter["redrive"] == (
+        "qworker --namespace shop dead redrive emails --reason rejected --error-class ValueError --dry-run"
+    )
+
+
+def test_targets_are_by_queue_from_due_to_acked_and_a_death_is_a_miss(document):
+    emails, orders = document["sla"]
+    assert (emails["target_ms"], emails["done"], emails["within"]) == (2000, 3, 1)
+    assert emails["percent"] == pytest.approx(100 / 3, abs=0.001)
+    # Due again when it was redriven: 7.02 s.
+    assert (orders["target_ms"], orders["done"], orders["within"]) == (8000, 1, 1)
+
+
+def test_the_same_numbers_are_in_the_page_and_in_json(document):
+    page = render(json.loads(json.dumps(document)))
+    assert page == render(document)
+    assert page.count("data-figure=") == 14
+    names = re.findall(r'data-figure="(\w+)"', page)
+    assert set(names) == set(make_figures(document))
+    assert "http://" not in page.split('id="plotly"')[0]
+
+
+def test_every_figure_is_one_that_plotly_accepts(document):
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    for figure in make_figures(document).values():
+        text = re.sub(r'"@[a-z0-9]+(/\d+)?"', '"#123456"', json.dumps(figure))
+        graph_objects.Figure(json.loads(text))
+
+
+def test_every_table_has_as_many_cells_as_titles(document):
+    for name, make in TABLES.items():
+        table = make(document)
+        assert table.rows or table.none, name
+        assert {len(row) for row in table.rows} <= {len(table.titles)}, name
+    assert [tile.value for tile in tiles(document)][:5] == ["5", "3", "3", "1", "1"]
+
+
+def test_text_of_others_stays_text(document):
+    evil = "</script><script>alert(1)</script>"
+    changed = json.loads(json.dumps(document).replace("ValueError", evil).replace("shop", evil))
+    page = render(changed)
+    assert evil not in page
+    assert "&lt;/script&gt;" in page
+
+
+def test_a_page_without_events_says_so(spark):
+    document = make_document(Book().frame(spark), Scope("shop", "the live journal"))
+    page = render(document)
+    assert "Nothing to report" in page
+    assert "qworker queue set QUEUE journal=all" in page
+    assert 'id="plotly"' not in page
+
+
+@pytest.mark.parametrize(
+    ("seconds", "width"), [(0, 1), (240, 1), (241, 2), (3600, 30), (86_400, 900), (604_800, 3600)]
+)
+def test_buckets_are_as_wide_as_the_window_needs(seconds, width):
+    assert bucket_width(seconds) == width
+
+
+def test_buckets_of_years_are_not_too_many():
+    assert 10 * 366 * 86_400 / bucket_width(10 * 366 * 86_400) <= 241
+
+
+def capacity(arrivals, busy, *, backlog=0, bucket_s=60):
+    return forecast(
+        "q", arrivals=arrivals, ended=arrivals, busy_s=busy, backlog=backlog, bucket_s=bucket_s
+    )
+
+
+def test_capacity_is_arrivals_times_handler_time():
+    found = capacity([60, 120, 60], [30, 60, 30])
+    assert found.run_s == pytest.approx(0.5)
+    assert (found.busiest_per_s, found.busiest_load, found.had) == (2, 1, 1)
+    assert found.needed == 2  # 1 busy handler at 70 %
+    assert found.growth_per_day is None
+
+
+def test_a_burst_of_a_second_counts_as_its_minute():
+    assert capacity([600] + [0] * 59, [0] * 60, bucket_s=1).busiest_per_s == 10
+
+
+def test_a_backlog_drains_with_what_is_spare_and_never_without():
+    assert capacity([60, 180], [1, 1], backlog=100).drained_in_s == pytest.approx(100)
+    assert capacity([60, 60], [1, 1], backlog=100).drained_in_s is None
+    assert capacity([60, 60], [1, 1]).drained_in_s == 0
+
+
+def test_a_trend_needs_three_whole_days():
+    hours = [100 * day for day in (1, 2, 3) for _ in range(24)]
+    assert capacity(hours[:-1], [1] * 71, bucket_s=3600).growth_per_day is None
+    assert capacity(hours, [1] * 72, bucket_s=3600).growth_per_day == pytest.approx(100 / 3600)
+
+
+def test_one_odd_day_does_not_turn_the_trend():
+    assert theil_sen([1, 2, 3, 400, 5, 6]) == pytest.approx(1)
+    assert theil_sen([7]) == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"), (0.0004, "0.4 ms"), (0.12, "120 ms"), (4.25, "4.25 s"), (60, "1 m"), (192, "3 m 12 s"),
+        (7500, "2 h 5 m"), (90_000, "1 d 1 h"), (None, "–"),
+    ],
+)  # fmt: skip
+def test_lengths_of_time_are_written_for_people(seconds, text):
+    assert span(seconds) == text
+
+
+def test_instants_are_in_utc():
+    assert moment(MS) == "2031-05-04 10:00:00"

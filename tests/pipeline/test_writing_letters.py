@@ -1,0 +1,148 @@
+"""Redriving and discarding what rows name: only what is still dead, in calls of 100, at a rate. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+
+from qworker.errors import InvalidNameError, InvalidOptionError
+from qworker.pipeline.writing.letters import Changed, LetterChanger, add_up
+from qworker.pipeline.writing.options import WriteOptions
+from qworker.store.url import ServerURL
+
+
+class Graveyard:
+    """A queue with dead letters, made by hand."""
+
+    def __init__(self, url: str, namespace: str, queue: str) -> None:
+        self.url, self.namespace, self.queue = url, namespace, queue
+        self.base = f"{namespace}:{{{queue}}}:"
+        self.redis = redis.Redis(unix_socket_path=url.removeprefix("unix://"))
+
+    def bury(self, *ids: str, envelope: str = "q1 {} 1 5 5 0 0\nbody") -> list[str]:
+        """Add dead letters of these message ids; returns their entry ids."""
+        entries = []
+        for each in ids:
+            fields = {
+                "envelope": envelope.format(each),
+                "reason": "max_receives",
+                "class": "",
+                "error": "",
+                "died_ms": "1",
+            }
+            entries.append(self.redis.xadd(self.base + "dead", fields).decode())
+        return entries
+
+    def change(
+        self, rows: list[dict[str, Any]], *, action: str = "redrive", **more: Any
+    ) -> Changed:
+        """Change what rows name."""
+        clocks = {name: more.pop(name) for name in ("clock", "sleep") if name in more}
+        given = {"namespace": self.namespace, "queue": self.queue, "action": action, **more}
+        changer = LetterChanger(ServerURL.parse(self.url), WriteOptions.of(given), **clocks)
+        return changer.change(2, [pa.RecordBatch.from_pylist(rows)])
+
+    def ready(self) -> list[bytes]:
+        """The ids in ready, in their order."""
+        return [item.split(b" ")[1] for item in self.redis.lrange(self.base + "ready", 0, -1)]
+
+    def dead(self) -> int:
+        """How many are dead."""
+        return int(self.redis.xlen(self.base + "dead"))
+
+
+@pytest.fixture
+def graveyard(store_url: str, namespace: str, queue_name: str) -> Iterator[Graveyard]:
+    """A queue with dead letters on Valkey."""
+    made = Graveyard(store_url, namespace, queue_name)
+    yield made
+    made.redis.close()
+
+
+def test_redrives_the_letters_that_rows_name(graveyard: Graveyard) -> None:
+    """What is named goes back to ready in the order of the rows; the others stay."""
+    entries = graveyard.bury(*(f"m{number}" for number in range(250)))
+    changed = graveyard.change([{"entry_id": entry} for entry in entries[:240]])
+    assert changed == Changed(2, {graveyard.queue: {"done": 240, "gone": 0, "foreign": 0}})
+    assert graveyard.ready() == [b"m%d" % number for number in range(240)]
+    assert graveyard.dead() == 10
+
+
+def test_what_is_dead_no_longer_is_left_alone(graveyard: Graveyard) -> None:
+    """A repetition finds its letters gone and sends nothing twice; a foreign letter stays."""
+    entries = graveyard.bury("a", "b") + graveyard.bury("x", envelope="foreign {}")
+    rows = [{"entry_id": entry} for entry in entries]
+    graveyard.change(rows[:1])
+    changed = graveyard.change(rows)
+    assert changed.queues == {graveyard.queue: {"done": 1, "gone": 1, "foreign": 1}}
+    assert graveyard.ready() == [b"a", b"b"]
+
+
+def test_letters_are_found_by_message_id(graveyard: Graveyard) -> None:
+    """A row may name the message; one that is not dead counts as gone."""
+    graveyard.bury(*(f"m{number}" for number in range(250)))
+    changed = graveyard.change([{"message_id": "m249"}, {"message_id": "none"}])
+    assert changed.queues == {graveyard.queue: {"done": 1, "gone": 1, "foreign": 0}}
+    assert graveyard.ready() == [b"m249"]
+
+
+def test_discards_the_letters_that_rows_name(graveyard: Graveyard) -> None:
+    """Discarded letters are deleted, and nothing goes to ready."""
+    entries = graveyard.bury("a", "b", "c")
+    rows = [{"entry_id": entry, "queue": graveyard.queue} for entry in entries[:2]]
+    for counts in ({"done": 2, "gone": 0}, {"done": 0, "gone": 2}):
+        changed = graveyard.change(rows, action="discard")
+        assert changed.queues == {graveyard.queue: counts}
+    assert (graveyard.dead(), graveyard.ready()) == (1, [])
+
+
+def test_rate_is_kept(graveyard: Graveyard) -> None:
+    """Calls of 100 are spread so that no second has more than the rate."""
+    now = [0.0]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    entries = graveyard.bury(*(f"m{number}" for number in range(250)))
+    rows = [{"entry_id": entry} for entry in entries]
+    graveyard.change(rows, rate="50", clock=lambda: now[0], sleep=sleep)
+    assert slept == pytest.approx([2.0, 2.0])
+    assert graveyard.dead() == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"entry_id": "5"}, "partition 2, row 1: entry_id '5' is no entry of dead letters"),
+        ({"entry_id": None, "message_id": None}, "row 1: entry_id and message_id are null"),
+        ({"queue": "A", "entry_id": "1-0"}, "partition 2, row 1: 'A' is not a valid name"),
+    ],
+)
+def test_bad_row_is_named(graveyard: Graveyard, row: dict[str, Any], text: str) -> None:
+    """A row that names nothing ends the write."""
+    with pytest.raises((InvalidOptionError, InvalidNameError)) as caught:
+        graveyard.change([row])
+    assert text in str(caught.value)
+
+
+def test_counts_are_added_up() -> None:
+    """Totals are over tasks, together and per queue."""
+    one = Changed(0, {"a": {"done": 1, "gone": 2}, "b": {"done": 5, "foreign": 1}})
+    two = Changed(1, {"a": {"done": 3, "gone": 0}})
+    assert add_up("redrive", [one, two]) == {
+        "action": "redrive",
+        "rows": 12,
+        "done": 9,
+        "gone": 2,
+        "foreign": 1,
+        "queues": {
+            "a": {"rows": 6, "done": 4, "gone": 2, "foreign": 0},
+            "b": {"rows": 6, "done": 5, "gone": 0, "foreign": 1},
+        },
+    }
