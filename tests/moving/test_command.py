@@ -1,0 +1,219 @@
+"""`qworker import`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import table
+from tests.moving.keys import add_celery, add_rq, add_rsmq
+
+
+def everything(other):
+    """All keys of the other server, byte for byte."""
+    return {key: other.redis.dump(key) for key in other.redis.scan_iter()}
+
+
+def test_dry_run_tells_what_would_become_of_all_and_changes_nothing(bring, run, other, shop):
+    """By queue and state, by function, and what stays by reason and by name."""
+    add_rq(other.redis, "jobs", "a")
+    add_rq(other.redis, "jobs", "b", "shop.mail.send", "x")
+    add_rq(other.redis, "jobs", "c", repeats_left=1)
+    add_rq(other.redis, "slow", "d")
+    other.redis.zadd("rq:scheduled:slow", {"d": other.redis.time()[0] + 60})
+    other.redis.delete("rq:queue:slow")
+    other.redis.zadd("rq:failed:jobs", {"x": 1})
+    theirs, ours = everything(other), shop.dump()
+
+    ran = run("import", "rq", "--from", other.url, "--dry-run", "--queue-map", "slow=later")
+
+    assert ran.code == 3
+    assert table(ran.lines[:3]) == [
+        {
+            "QUEUE": "jobs", "INTO": "jobs", "READY": "2", "DELAYED": "0", "IN-FLIGHT": "0",
+            "STAYS": "2", "WHY": "1 repeats, 1 failed",
+        },
+        {
+            "QUEUE": "slow", "INTO": "later", "READY": "0", "DELAYED": "1", "IN-FLIGHT": "0",
+            "STAYS": "0", "WHY": "-",
+        },
+    ]  # fmt: skip
+    assert table(ran.lines[4:7]) == [
+        {"FUNCTION": "shop.tasks.add", "TASK": "add", "MESSAGES": "2"},
+        {"FUNCTION": "shop.mail.send", "TASK": "send", "MESSAGES": "1"},
+    ]
+    assert ran.lines[7:] == ["would move 3 messages; nothing was changed"]
+    assert ran.err == "stays: jobs c, repeats: it is to be repeated\n"
+    assert (everything(other), shop.dump()) == (theirs, ours)
+
+
+def test_moves_what_it_can_and_names_what_stays(bring, other, shop):
+    """The exit code is 3 for as long as anything stays that waits; failed jobs do not count."""
+    for at in range(12):
+        add_rq(other.redis, "jobs", f"r{at}", repeats_left=1)
+    add_rq(other.redis, "jobs", "a")
+
+    ran = bring("rq")
+
+    assert (ran.code, ran.lines[-1]) == (3, "moved 1 message")
+    assert ran.err.splitlines()[-1] == "stays: 2 more (--json names 100 a queue)"
+    assert other.redis.llen("rq:queue:jobs") == 12
+    assert bring("rq").lines[-1] == "nothing can be moved; nothing was changed"
+    again = bring("rq", "--drop-callbacks", "--json")
+    assert (again.code, again.json["moved"], again.json["refused"]) == (0, 12, 0)
+    assert shop.queue("jobs").inspect().stored == 13
+
+
+def test_system_without_queues_is_told(bring):
+    """Probably the wrong server."""
+    ran = bring("celery")
+    assert ran.code == 0
+    assert ran.lines[0].startswith("celery has no queue on /")
+
+
+def test_asks_before_it_moves_anything(run, other):
+    """Without a terminal nobody can be asked."""
+    add_rq(other.redis, "jobs", "a")
+    ran = run("import", "rq", "--from", other.url)
+    assert ran.code == 2
+    assert "give --yes to do it, or --dry-run to look first" in ran.err
+    assert other.redis.llen("rq:queue:jobs") == 1
+
+
+def test_queues_can_be_chosen_and_renamed(bring, other, shop):
+    """The others stay, without a word."""
+    for queue in ("a", "b", "c"):
+        add_rq(other.redis, queue, f"job-{queue}")
+    ran = bring("rq", "--queue", "a", "--queue", "b", "--queue-map", "b=x", "--json")
+    assert [(each["queue"], each["into"]) for each in ran.json["queues"]] == [
+        ("a", "a"),
+        ("b", "x"),
+    ]
+    assert [shop.queue(name).inspect().stored for name in ("a", "x", "c")] == [1, 1, 0]
+    assert other.redis.lrange("rq:queue:c", 0, -1) == [b"job-c"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--queue", "mial"], ["--queue: rq has no queue 'mial'", "there are: Mail, other"]),
+        (["--queue-map", "x=y"], ["rq has no queue 'x'"]),
+        (["--queue-map", "xy"], ["--queue-map: 'xy' is no pair; write THEIRS=OURS"]),
+        ([], ["--queue-map: 'Mail' is not a valid name", "--queue-map Mail=OURS"]),
+        (["--queue", "other", "--task-map", "x"], ["--task-map: 'x' is no pair"]),
+    ],
+)
+def test_names_are_checked_before_anything_is_changed(bring, other, flags, words):
+    """With what to write instead."""
+    add_rq(other.redis, "Mail", "a")
+    add_rq(other.redis, "other", "b")
+    before = everything(other)
+    ran = bring("rq", *flags)
+    assert ran.code == 2
+    for each in words:
+        assert each in ran.err
+    assert everything(other) == before
+
+
+def test_functions_that_would_become_one_task_stop_it(bring, other, shop):
+    """Until they are named; one that comes later than the look stays."""
+    add_celery(other.redis, "jobs", "a", task="mail.send")
+    add_celery(other.redis, "jobs", "b", task="sms.send")
+    ran = bring("celery")
+    assert ran.code == 2
+    assert "--task-map: sms.send and mail.send would both be send; name both" in ran.err
+    assert other.redis.llen("jobs") == 2
+    assert bring("celery", "--full-names").code == 0
+    bodies = [json.loads(each.body)["task"] for each in shop.queue("jobs").peek()]
+    assert bodies == ["mail.send", "sms.send"]
+
+
+def test_attributes_fill_what_ours_leaves_open(bring, other, shop):
+    """What an operator has set counts; --no-attributes takes none."""
+    shop.configure("texts", visibility="90s")
+    add_rsmq(other.redis, "texts", [b"a"], vt=45, maxsize=2048)
+    add_rsmq(other.redis, "plain", [b"b"], vt=45)
+    ran = bring("rsmq", "--queue", "texts")
+    assert "texts takes over maxsize 2KiB" in ran.lines
+    meta = shop.queue("texts").inspect().meta
+    assert (meta["visibility_ms"], meta["maxsize"]) == ("90000", "2048")
+    bring("rsmq", "--no-attributes")
+    assert "visibility_ms" not in shop.queue("plain").inspect().meta
+
+
+def test_rsmq_task_is_of_a_queue_or_of_all(bring, other, shop):
+    """Without one the body is what it was."""
+    for queue in ("a", "b", "c"):
+        add_rsmq(other.redis, queue, [b'{"x": 1}'])
+    bring("rsmq", "--queue", "c")
+    bring("rsmq", "--task", "a=first", "--task", "any", "--text")
+    bodies = {name: shop.queue(name).peek()[0].body for name in ("a", "b", "c")}
+    assert bodies["c"] == b'{"x": 1}'
+    assert json.loads(bodies["a"]) == {"task": "first", "args": ['{"x": 1}']}
+    assert json.loads(bodies["b"])["task"] == "any"
+
+
+def test_other_system_may_be_on_our_server(run, shop):
+    """Then no --from is needed; its keys are none of ours."""
+    prefix, queue = f"r{shop.namespace}", "texts"
+    shop.ask("SADD", f"{prefix}:QUEUES", queue)
+    shop.ask("ZADD", f"{prefix}:{queue}", 1, "z" * 32)
+    shop.ask("HSET", f"{prefix}:{queue}:Q", "z" * 32, "hello")
+    ran = run("import", "rsmq", "--prefix", prefix, "--yes", "--no-attributes")
+    assert ran.lines[-1] == "moved 1 message"
+    assert shop.queue(queue).peek()[0].body == b"hello"
+
+
+def test_prefix_of_celery(bring, other, shop):
+    """Its global_keyprefix stands before every key."""
+    add_celery(other.redis, "jobs", "a", key="shop:jobs")
+    other.redis.rename("_kombu.binding.jobs", "shop:_kombu.binding.jobs")
+    assert bring("celery", "--prefix", "shop:").lines[-1] == "moved 1 message"
+    assert other.redis.keys() == [b"shop:_kombu.binding.jobs"]
+
+
+def test_consumers_that_run_are_warned_of(bring, other):
+    """They may take what is just being moved."""
+    add_rq(other.redis, "jobs", "a")
+    other.redis.sadd("rq:workers", "rq:worker:w")
+    other.redis.hset("rq:worker:w", "pid", 1)
+    ran = bring("rq", "--dry-run")
+    assert ran.err.startswith("warning: consumers of rq seem to run (1)")
+    assert bring("rsmq").err.startswith("note: rsmq does not tell whether consumers run")
+
+
+def test_refusal_of_ours_says_how_to_go_on(bring, other, shop):
+    """A full queue is no loss."""
+    shop.configure("jobs", maxlen=1)
+    add_rq(other.redis, "jobs", "a")
+    add_rq(other.redis, "jobs", "b")
+    ran = bring("rq")
+    assert ran.code == 1
+    assert (
+        "at least 0 messages of 2 were moved; nothing is lost: the same command goes on" in ran.err
+    )
+    assert "queue 'jobs' is full" in ran.err
+    assert other.redis.llen("rq:queue:jobs") == 2
+
+
+def test_server_that_is_away_is_named(run, tmp_path):
+    """The other one, not ours."""
+    ran = run("import", "rq", "--from", f"unix://{tmp_path}/none", "--yes")
+    assert (ran.code, str(tmp_path) in ran.err) == (1, True)
+    assert run("import", "rq", "--from", "http://x", "--yes").code == 2
+    assert "--from" in run("import", "rq", "--from", "http://x", "--yes").err
+
+
+def test_origin_may_stand_in_the_environment(run, other):
+    """Its password is nothing for a command line."""
+    add_rq(other.redis, "jobs", "a")
+    assert run("import", "rq", "--yes", QWORKER_FROM=other.url).lines[-1] == "moved 1 message"
+
+
+def test_keys_of_another_type_are_told(bring, other):
+    """The first one that is met."""
+    other.redis.set("rq:queues", "x")
+    ran = bring("rq")
+    assert ran.code == 1
+    assert "WRONGTYPE" in ran.err

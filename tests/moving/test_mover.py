@@ -1,0 +1,207 @@
+"""Whatever interrupts a move: nothing is lost, and nothing is moved twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qworker.client.operations import Operations
+from qworker.errors import QueueFullError, QueuePausedError
+from qworker.moving.mover import ImportSupersededError, Moved, Mover
+from qworker.moving.rsmq import Rsmq, as_it_is
+from qworker.moving.survey import PAGE
+from qworker.moving.waiting import Place
+from tests.moving.keys import add_rsmq
+
+BODIES = [f"message {at}".encode() for at in range(2 * PAGE + 50)]
+
+
+class Stop(BaseException):
+    """What a kill is to the code that it hits."""
+
+
+class Stopping:
+    """A place at which a call ends the run: the `at`-th step, before it or after it was done."""
+
+    priority = 0
+
+    def __init__(self, place: Place, step: str, at: int, *, done: bool) -> None:
+        self._place, self._step, self._left, self._done = place, step, at, done
+
+    def size(self) -> int:
+        return self._place.size()
+
+    def read(self, start: int, count: int) -> Any:
+        return self._do("read", lambda: self._place.read(start, count))
+
+    def let_go(self, entries: Any) -> Any:
+        return self._do("let_go", lambda: self._place.let_go(entries))
+
+    def _do(self, step: str, call: Callable[[], Any]) -> Any:
+        self._left -= step == self._step
+        stops = step == self._step and self._left == 0
+        if stops and not self._done:
+            raise Stop
+        result = call()
+        if stops:
+            raise Stop
+        return result
+
+
+@pytest.fixture
+def source(other: Any) -> Rsmq:
+    """A queue of 450 messages."""
+    add_rsmq(other.redis, "texts", BODIES)
+    return Rsmq(other.redis, lambda _: as_it_is)
+
+
+@pytest.fixture
+def ours(shop: Any) -> Operations:
+    """Where they go."""
+    return Operations(shop.namespace, "texts", shop.client.ids, maxsize=2**20)
+
+
+def handled(shop: Any) -> Iterator[bytes]:
+    """Handle all that is there, as consumers do that run meanwhile."""
+    queue = shop.queue("texts")
+    while messages := queue.receive(1000):
+        queue.ack(*messages)
+        yield from (each.body for each in messages)
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("step", ["read", "let_go"])
+@pytest.mark.parametrize("consumers", [False, True], ids=["alone", "consumed"])
+def test_interrupted_run_is_continued(
+    source: Rsmq, shop: Any, ours: Operations, move: Any, other: Any, step: str, at: int, done: bool,
+    consumers: bool,
+) -> None:  # fmt: skip
+    """At each step, also when what had been copied was handled before the second run."""
+    queue = source.queue("texts")
+    stopping = replace(queue, places=[Stopping(queue.places[0], step, at, done=done)])
+    with pytest.raises(Stop):
+        Mover(shop.client, ours).move(stopping)
+    seen = Counter(handled(shop)) if consumers else Counter[bytes]()
+
+    moved = move(source, "texts")
+
+    seen.update(handled(shop))
+    assert seen == Counter(BODIES)
+    copied = min(PAGE, len(BODIES) - (at - 1) * PAGE)
+    assert moved.known == (copied if step == "let_go" and not done else 0)
+    assert other.redis.zcard("rsmq:texts") == 0
+    # At most the marks of the page before stay, of messages that nobody will bring again.
+    assert shop.ask("HLEN", ours.keys.imported) <= PAGE + 1
+    if step == "let_go" and not done:
+        assert shop.ask("HLEN", ours.keys.imported) == 0
+
+
+def test_earlier_import_is_stopped_by_a_later_one(
+    source: Rsmq, shop: Any, ours: Operations, move: Any
+) -> None:
+    """It may have read messages that the later one has moved and forgotten."""
+    queue = source.queue("texts")
+    place = queue.places[0]
+    others: list[Moved] = []
+
+    class Slow(Stopping):
+        def read(self, start: int, count: int) -> Any:
+            page = place.read(start, count)
+            if not others:
+                others.append(move(source, "texts"))
+            return page
+
+    slow = replace(queue, places=[Slow(place, "", 0, done=False)])
+    with pytest.raises(ImportSupersededError):
+        Mover(shop.client, ours).move(slow)
+
+    assert others == [Moved(stored=len(BODIES))]
+    assert Counter(handled(shop)) == Counter(BODIES)
+
+
+def test_message_that_vanishes_meanwhile_is_told(source: Rsmq, shop: Any, ours: Operations) -> None:
+    """A consumer of theirs took it: both have it, which is what at least once means."""
+    queue = source.queue("texts")
+    place = queue.places[0]
+
+    class Taken(Stopping):
+        def let_go(self, entries: Any) -> Any:
+            place.let_go(entries[:3])
+            return place.let_go(entries)
+
+    taken = replace(queue, places=[Taken(place, "", 0, done=False)])
+
+    moved = Mover(shop.client, ours).move(taken)
+
+    assert moved == Moved(stored=len(BODIES), vanished=9)
+
+
+def test_full_or_paused_queue_stops_it_and_loses_nothing(
+    source: Rsmq, shop: Any, move: Any, other: Any
+) -> None:
+    """What was copied was let go of, the rest is where it was."""
+    shop.configure("texts", maxlen=PAGE + 1)
+    with pytest.raises(QueueFullError):
+        move(source, "texts")
+    assert other.redis.zcard("rsmq:texts") == len(BODIES) - PAGE
+    seen = Counter(handled(shop))
+    shop.queue("texts").pause("in")
+    with pytest.raises(QueuePausedError):
+        move(source, "texts")
+    shop.queue("texts").resume()
+    shop.configure("texts", maxlen=10**6)
+    move(source, "texts")
+    assert seen + Counter(handled(shop)) == Counter(BODIES)
+
+
+def test_producer_that_goes_on_does_not_keep_it_going(
+    source: Rsmq, shop: Any, ours: Operations
+) -> None:
+    """A run moves as many as there were when it began."""
+    queue = source.queue("texts")
+    place = queue.places[0]
+
+    class Growing(Stopping):
+        def let_go(self, entries: Any) -> Any:
+            let_go = place.let_go(entries)
+            place._redis.zadd(
+                "rsmq:texts", {f"new{n}{entries[0].name}": 2 for n in range(len(entries))}
+            )
+            return let_go
+
+    growing = replace(queue, places=[Growing(place, "", 0, done=False)])
+
+    moved = Mover(shop.client, ours).move(growing)
+
+    assert moved.stored == len(BODIES)
+
+
+def test_large_messages_go_in_calls_of_few_bytes(other: Any, shop: Any, move: Any) -> None:
+    """A call blocks the server for as long as it takes to store what it brings."""
+    add_rsmq(other.redis, "texts", [b"x" * 3_000_000] * 5)
+    calls = int(shop.client.execute(_calls()))
+    assert move(Rsmq(other.redis, lambda _: as_it_is), "texts") == Moved(stored=5)
+    assert int(shop.client.execute(_calls())) - calls >= 6
+    assert [len(body) for body in handled(shop)] == [3_000_000] * 5
+
+
+def _calls() -> Any:
+    from qworker.client.commands.command import Command
+
+    def count(reply: bytes) -> int:
+        lines = dict(line.split(b":", 1) for line in reply.split() if b":" in line)
+        calls = lines.get(b"cmdstat_evalsha", b"calls=0")
+        return int(calls.partition(b"calls=")[2].partition(b",")[0])
+
+    return Command(None, (), ("INFO", "commandstats"), count)
+
+
+def test_queue_is_registered(source: Rsmq, shop: Any, move: Any) -> None:
+    """So that reapers and consumers find it."""
+    move(source, "texts")
+    assert shop.ask("HGET", f"{shop.namespace}:queues", "texts") == b"1"
