@@ -1,0 +1,96 @@
+"""What a check finds: kinds of damage, what is done about each, and what is left to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+__all__ = ["REMEDIES", "Finding", "Kind", "Remedy"]
+
+
+class Kind(Enum):
+    """Kinds of damage."""
+
+    WRONG_TYPE = "wrong type"
+    EXPIRY = "expiry"
+    FOREIGN_LEASE = "foreign lease"
+    UNNAMED_LEASE = "unnamed lease"
+    NO_DEADLINE = "no deadline"
+    NO_MESSAGES = "no messages"
+    BAD_DEADLINE = "bad deadline"
+    FOREIGN_ITEM = "foreign item"
+    BAD_DUE_TIME = "bad due time"
+    NO_ENVELOPE = "no envelope"
+    TWO_PLACES = "two places"
+    SAME_ID = "same id"
+    COUNTER = "counter"
+    LEVEL = "level"
+    JOURNAL = "journal"
+    LANE = "lane"
+    UNIQUE = "unique key"
+    UNREGISTERED = "unregistered"
+    BAD_NAME = "bad name"
+    BAD_SHARDS = "bad shards"
+
+
+class Remedy(NamedTuple):
+    """What a repair does, and what to do besides; '' nothing."""
+
+    repair: str
+    then: str = ""
+
+
+_WHO: Final = "find out who writes into keys of qworker (ACL LOG, MONITOR)"
+
+#: Kind → what is done about it. No repair deletes a message.
+REMEDIES: Final = {
+    Kind.WRONG_TYPE: Remedy("rename it out of the way", f"look what it holds; {_WHO}"),
+    Kind.EXPIRY: Remedy("take the expiry away", _WHO),
+    Kind.FOREIGN_LEASE: Remedy("bury it as foreign", _WHO),
+    Kind.UNNAMED_LEASE: Remedy("put its messages to the tail of ready", _WHO),
+    Kind.NO_DEADLINE: Remedy("give it the deadline of a lease received now"),
+    Kind.NO_MESSAGES: Remedy("remove the deadline"),
+    Kind.BAD_DEADLINE: Remedy("give it the deadline of a lease received now"),
+    Kind.FOREIGN_ITEM: Remedy("bury it as foreign, with its bytes", "qworker dead ls QUEUE"),
+    Kind.BAD_DUE_TIME: Remedy("make it due now"),
+    Kind.NO_ENVELOPE: Remedy("make one of all that the entry says", "qworker dead ls QUEUE"),
+    Kind.TWO_PLACES: Remedy("remove the second copy"),
+    Kind.SAME_ID: Remedy(
+        "bury the second under an id of its own", "qworker dead redrive QUEUE --reason duplicate"
+    ),
+    Kind.COUNTER: Remedy("set it right"),
+    Kind.LEVEL: Remedy("declare the level, so that it is received"),
+    Kind.JOURNAL: Remedy("let the numbers go on behind the stream's last"),
+    Kind.LANE: Remedy("forget it, or date it now"),
+    Kind.UNIQUE: Remedy("free the key"),
+    Kind.UNREGISTERED: Remedy("register the queue"),
+    Kind.BAD_NAME: Remedy("remove the entry"),
+    Kind.BAD_SHARDS: Remedy("write one shard"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it must be.
+
+    `where`: the key, and what in it, as text that may hold what others wrote. `repaired`: it has been mended.
+    """
+
+    queue: str
+    kind: Kind
+    where: str
+    problem: str
+    repaired: bool = False
+
+    @property
+    def remedy(self) -> Remedy:
+        """What a repair does about it, and what to do besides."""
+        repair, then = REMEDIES[self.kind]
+        return Remedy(repair, then.replace("QUEUE", self.queue or "QUEUE"))
+
+    def document(self) -> dict[str, Any]:
+        """Write it for programs."""
+        remedy = self.remedy
+        words = {"kind": self.kind.value, "repair": remedy.repair, "then": remedy.then}
+        return {**asdict(self), **words}

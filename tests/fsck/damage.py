@@ -1,0 +1,213 @@
+"""Damage done by hand to a queue that holds some of everything: each kind, and what must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qworker.fsck.finding import Kind
+from qworker.wire.keys import queues_key
+from tests.lua.drive import NOW, Drive, own
+
+__all__ = ["DAMAGES", "fill"]
+
+DAY_MS = 86_400_000
+
+
+def fill(drive: Drive) -> set[str]:
+    """Put messages into every state, as the scripts leave them; returns their ids. The time is the server's."""
+    drive.redis.hdel(drive.keys.meta, "test")
+    namespace = drive.base.partition(":")[0]
+    drive.redis.hset(queues_key(namespace), drive.keys.queue, 1)
+    drive.redis.hset(drive.keys.meta, "journal", "all")
+    drive.send("a1", "a2", "a3", lane="lane", sequence=1, at=None)
+    drive.receive("L-1", 2, at=None)
+    drive.send("b1", "b2", "b3", at=None)
+    drive.send("p1", priority=5, at=None)
+    drive.send("d1", "d2", delay_ms=DAY_MS, at=None)
+    drive.send("x1", at=None)
+    drive.redis.rpush(drive.keys.suspect, own("s1", timeouts=1))
+    drive.redis.hincrby(drive.keys.stats, "stored", 1)
+    drive.redis.xadd(
+        drive.keys.dead,
+        {"envelope": own("e1"), "reason": "rejected", "class": "", "error": "", "died_ms": NOW},
+    )
+    drive.redis.hset(drive.keys.unique, "key", f"b1 {NOW * 10**7}")
+    return {"a1", "a2", "a3", "b1", "b2", "b3", "p1", "d1", "d2", "x1", "s1", "e1"}
+
+
+def _copy(drive: Drive, wanted: str) -> str:
+    """The item of a ready message."""
+    for item in drive.state("ready")["ready"]:
+        if item.split()[1] == wanted:
+            return str(item)
+    raise AssertionError(wanted)
+
+
+def _string(part: str) -> Callable[[Drive], None]:
+    def do(drive: Drive) -> None:
+        drive.redis.set(drive.base + part, "other")
+
+    return do
+
+
+def _foreign_in_lease(drive: Drive) -> None:
+    drive.redis.hset(drive.keys.lease("L-1"), "7", "hello")
+    drive.redis.hincrby(drive.keys.stats, "unacked", 1)
+    drive.redis.hincrby(drive.keys.stats, "stored", 1)
+
+
+def _half_received(drive: Drive) -> None:
+    """A receive that wrote its lease and did not cut the list."""
+    drive.redis.hset(drive.keys.lease("L-2"), "0", _copy(drive, "b1"))
+    drive.redis.zadd(drive.keys.unacked, {"L-2": _soon(drive)})
+    drive.redis.hincrby(drive.keys.stats, "unacked", 1)
+    drive.redis.hincrby(drive.keys.stats, "stored", 1)
+
+
+def _half_buried(drive: Drive) -> None:
+    drive.redis.xadd(drive.keys.dead, {"envelope": _copy(drive, "b2"), "reason": "rejected"})
+
+
+def _soon(drive: Drive) -> int:
+    seconds, _ = drive.redis.time()
+    return int(seconds) * 1000 + 30_000
+
+
+def _level(drive: Drive) -> None:
+    drive.redis.rpush(drive.keys.ready[7], own("q7", flags=" p=7"))
+
+
+def _rewind_journal(drive: Drive) -> None:
+    drive.redis.hset(drive.keys.stats, "journal_entries", 1)
+
+
+def _strange_journal(drive: Drive) -> None:
+    drive.redis.xadd(drive.keys.journal, {"hello": "world"}, id=f"{2**52}-5")
+
+
+#: Name → what is done, and the kinds that are found.
+DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
+    "a list of another type": (_string("ready:3"), [Kind.WRONG_TYPE]),
+    "a journal of another type": (_string("schedules"), [Kind.WRONG_TYPE]),
+    "a lease of another type": (_string("lease:L-9"), [Kind.WRONG_TYPE]),
+    "ready expires": (lambda d: d.redis.expire(d.keys.ready[0], 1000), [Kind.EXPIRY]),
+    "a lease expires": (lambda d: d.redis.expire(d.keys.lease("L-1"), 1000), [Kind.EXPIRY]),
+    "a lease without deadline": (
+        lambda d: d.redis.zrem(d.keys.unacked, "L-1"),
+        [Kind.NO_DEADLINE, Kind.COUNTER],
+    ),
+    "a deadline without lease": (
+        lambda d: d.redis.zadd(d.keys.unacked, {"L-8": _soon(d)}),
+        [Kind.NO_MESSAGES],
+    ),
+    "a deadline in years": (
+        lambda d: d.redis.zadd(d.keys.unacked, {"L-1": 9e15}),
+        [Kind.BAD_DEADLINE],
+    ),
+    "an endless deadline": (
+        lambda d: d.redis.zadd(d.keys.unacked, {"L-1": "+inf"}),
+        [Kind.BAD_DEADLINE],
+    ),
+    "a deadline before all time": (
+        lambda d: d.redis.zadd(d.keys.unacked, {"L-1": -5}),
+        [Kind.BAD_DEADLINE],
+    ),
+    "something else among the deadlines": (
+        lambda d: d.redis.zadd(d.keys.unacked, {b"no lease \xff": _soon(d)}),
+        [Kind.FOREIGN_LEASE],
+    ),
+    "a lease that has no name": (
+        lambda d: d.redis.hset(d.keys.lease("a b"), "1", own("n1")),
+        [Kind.UNNAMED_LEASE],
+    ),
+    "a foreign item in ready": (
+        lambda d: d.redis.rpush(d.keys.ready[0], "hello"),
+        [Kind.FOREIGN_ITEM],
+    ),
+    "half an envelope in ready": (
+        lambda d: d.redis.lpush(d.keys.ready[0], "q1 abc 1 1"),
+        [Kind.FOREIGN_ITEM],
+    ),
+    "a foreign item among the suspects": (
+        lambda d: (
+            d.redis.rpush(d.keys.suspect, b"\xff\x00"),
+            d.redis.hincrby(d.keys.stats, "stored"),
+        ),
+        [Kind.FOREIGN_ITEM],
+    ),
+    "a foreign item in delayed": (
+        lambda d: (
+            d.redis.zadd(d.keys.delayed, {"hi": 5}),
+            d.redis.hincrby(d.keys.stats, "stored"),
+        ),
+        [Kind.FOREIGN_ITEM],
+    ),
+    "a foreign item in a lease": (_foreign_in_lease, [Kind.FOREIGN_ITEM]),
+    "delayed for ever": (
+        lambda d: d.redis.zadd(
+            d.keys.delayed, {d.state("delayed")["delayed"].popitem()[0]: "+inf"}
+        ),
+        [Kind.BAD_DUE_TIME],
+    ),
+    "delayed until before all time": (
+        lambda d: d.redis.zadd(d.keys.delayed, {d.state("delayed")["delayed"].popitem()[0]: -1}),
+        [Kind.BAD_DUE_TIME],
+    ),
+    "a dead letter without envelope": (
+        lambda d: d.redis.xadd(d.keys.dead, {"reason": "x", "text": "y"}),
+        [Kind.NO_ENVELOPE],
+    ),
+    "half received": (_half_received, [Kind.TWO_PLACES]),
+    "half buried": (_half_buried, [Kind.TWO_PLACES]),
+    "the same item twice in a list": (
+        lambda d: d.redis.rpush(d.keys.ready[0], _copy(d, "b1")),
+        [Kind.TWO_PLACES],
+    ),
+    "two messages of one id": (
+        lambda d: d.redis.rpush(d.keys.ready[0], own("b1", body="another")),
+        [Kind.SAME_ID],
+    ),
+    "a level that nobody receives": (_level, [Kind.LEVEL]),
+    "stored too high": (lambda d: d.redis.hset(d.keys.stats, "stored", 999), [Kind.COUNTER]),
+    "stored too low": (lambda d: d.redis.hset(d.keys.stats, "stored", -3), [Kind.COUNTER]),
+    "no stored": (lambda d: d.redis.hdel(d.keys.stats, "stored"), [Kind.COUNTER]),
+    "unacked wrong": (lambda d: d.redis.hset(d.keys.stats, "unacked", 1), [Kind.COUNTER]),
+    "a counter that is no number": (
+        lambda d: d.redis.hset(d.keys.stats, mapping={"sent": "many", "unacked": "x"}),
+        [Kind.COUNTER, Kind.COUNTER],
+    ),
+    "journal numbers behind": (_rewind_journal, [Kind.JOURNAL]),
+    "journal written by others": (_strange_journal, [Kind.JOURNAL]),
+    "a lane that says nothing": (
+        lambda d: d.redis.hset(d.keys.producers, "lane", "hello"),
+        [Kind.LANE],
+    ),
+    "a lane of the future": (
+        lambda d: d.redis.hset(d.keys.producers, "lane", "1 99999999999999"),
+        [Kind.LANE],
+    ),
+    "a unique key of nobody": (
+        lambda d: d.redis.hset(d.keys.unique, "k", "gone 99999999999999"),
+        [Kind.UNIQUE],
+    ),
+    "a unique key that says nothing": (
+        lambda d: d.redis.hset(d.keys.unique, "k", "?"),
+        [Kind.UNIQUE],
+    ),
+    "not registered": (
+        lambda d: d.redis.hdel(queues_key(d.base.partition(":")[0]), d.keys.queue),
+        [Kind.UNREGISTERED],
+    ),
+    "a name of no queue": (
+        lambda d: d.redis.hset(queues_key(d.base.partition(":")[0]), "No Queue", 1),
+        [Kind.BAD_NAME],
+    ),
+    "no number of shards": (
+        lambda d: d.redis.hset(queues_key(d.base.partition(":")[0]), d.keys.queue, "x"),
+        [Kind.BAD_SHARDS],
+    ),
+    "a registry of another type": (
+        lambda d: d.redis.copy(d.keys.ready[0], queues_key(d.base.partition(":")[0]), replace=True),
+        [Kind.WRONG_TYPE],
+    ),
+}
