@@ -1,0 +1,113 @@
+"""A place to call queues from, sync and async by turns, so that each test is written once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from qworker.cli.main import cli
+from qworker.client.aio import AsyncClient
+from qworker.client.aqueue import AsyncQueue
+from qworker.client.commands.command import Command
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.keys import QueueKeys
+
+
+class Called:
+    """An object whose coroutine methods are run to their end; everything else is passed through."""
+
+    def __init__(self, target: Any, finish: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._target, self._finish = target, finish
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            result = found(*args, **options)
+            return self._finish(result) if inspect.iscoroutine(result) else result
+
+        return call
+
+
+class Place:
+    """A namespace of the test's own. `way` is `sync` or `async`: how `queue()` is called."""
+
+    def __init__(self, url: str, namespace: str, way: str) -> None:
+        self.url, self.namespace, self.way = url, namespace, way
+        factory = ConnectionFactory(url)
+        self._runner = asyncio.Runner()
+        self.sync_client = Client(factory, give_up_s=5.0)
+        self.client: Any = self.sync_client
+        if way == "async":
+            self.client = self._runner.run(_async_client(factory))
+
+    def finish(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the loop of the place."""
+        return self._runner.run(coroutine)
+
+    def called(self, target: Any) -> Any:
+        """Call the methods of an object alike, sync or async."""
+        return Called(target, self.finish)
+
+    def queue(self, name: str = "emails") -> Any:
+        """The low-level API of a queue: `Queue`, or `AsyncQueue` with each call run to its end."""
+        if self.way == "sync":
+            return Queue(self.sync_client, self.namespace, name)
+        return self.called(AsyncQueue(self.client, self.namespace, name))
+
+    def keys(self, name: str = "emails") -> QueueKeys:
+        """The names of the keys of a queue."""
+        return QueueKeys(self.namespace, name)
+
+    def ask(self, *words: str | int | bytes) -> Any:
+        """Send one plain command of Redis; returns its reply."""
+        return self.sync_client.execute(Command(None, (), words, lambda reply: reply))
+
+    def now_ms(self) -> int:
+        """The server's clock."""
+        seconds, microseconds = self.ask("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def cli(self, *args: str, stdin: str | bytes | None = None, code: int = 0) -> str:
+        """Run a command line in this process; returns what it printed. `code` is what it must exit with."""
+        wiped: dict[str, str | None] = {
+            name: None for name in os.environ if name.startswith(("QWORKER_", "REDIS_"))
+        }
+        given = {"QWORKER_URL": self.url, "QWORKER_NAMESPACE": self.namespace}
+        result = CliRunner().invoke(cli, list(args), input=stdin, env={**wiped, **given})
+        assert result.exit_code == code, f"{args} exited {result.exit_code}: {result.output}"
+        return result.output if code else result.stdout
+
+    def cli_json(self, *args: str, stdin: str | bytes | None = None) -> Any:
+        """Run a command line with `--json`; returns the document."""
+        return json.loads(self.cli(*args, "--json", stdin=stdin))
+
+    def close(self) -> None:
+        """Close the clients."""
+        if self.way == "async":
+            self.finish(self.client.close())
+        self.sync_client.close()
+        self._runner.close()
+
+
+async def _async_client(factory: ConnectionFactory) -> AsyncClient:
+    return AsyncClient(factory, give_up_s=5.0)
+
+
+@pytest.fixture(params=["sync", "async"])
+def place(request: pytest.FixtureRequest, store_url: str, namespace: str) -> Iterator[Place]:
+    """A namespace of the test's own; the test runs once for each way to call."""
+    made = Place(store_url, namespace, request.param)
+    yield made
+    made.close()
