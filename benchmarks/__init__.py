@@ -1,4 +1,6 @@
 """Benchmarks that anyone can run: us, the raw floor and (where named) peers, interleaved in one run.
 
-python -m benchmarks drain [--json FILE] [--messages N] [--rounds N]
+    python -m benchmarks --help
+
+See docs/benchmarks.md.
 """

@@ -4,38 +4,111 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import click
 
-from benchmarks.drain import drain as measure_drain
+from benchmarks.catalog import BENCHMARKS
+from benchmarks.figures import lines
+from benchmarks.peers.catalog import PEERS
+from benchmarks.peers.environment import installed
+from benchmarks.rounds import ContenderError, environment
+from benchmarks.stand import Plan, Stand
 
 
-@click.group()
-def main() -> None:
-    """Measure qworker beside the raw floor, in one run; figures are medians, ratios are what counts."""
+def _names(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    names = tuple(PEERS) if value == "all" else tuple(filter(None, value.split(",")))
+    for name in names:
+        if name not in PEERS:
+            raise click.BadParameter(f"{name!r} is none of {', '.join(PEERS)}")
+    return names
 
 
-@main.command()
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _listed() -> str:
+    return "\n".join(f"  {name:<18} {each.about}" for name, each in BENCHMARKS.items())
+
+
+@click.command(epilog=f"\b\nBenchmarks:\n{_listed()}")
+@click.argument("names", nargs=-1, required=True, metavar="NAME…|all")
 @click.option(
     "--json",
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the result here.",
+    help="Write the results here.",
 )
-@click.option("--messages", default=200_000, show_default=True, type=click.IntRange(1000))
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
-@click.option("--procs", default=1, show_default=True, type=click.IntRange(1))
-@click.option("--async", "is_async", is_flag=True, help="With an async handler.")
-def drain(path: Path | None, messages: int, rounds: int, procs: int, is_async: bool) -> None:
-    """One consumer, a handler that does nothing, at least once, metrics on; ratio to LPOP without acks."""
-    result = measure_drain(
-        messages, rounds, procs, is_async=is_async, say=lambda line: click.echo(line, err=True)
+@click.option("--peers", callback=_names, default="", help=f"Some of {','.join(PEERS)}, or all.")
+@click.option(
+    "--messages", type=click.IntRange(0), default=0, help="0: as many as the benchmark takes."
+)
+@click.option(
+    "--rounds", type=click.IntRange(0), default=0, help="0: as many as the benchmark takes."
+)
+@click.option("--procs", type=click.IntRange(1), default=1, help="Of drain: processes.")
+@click.option("--async", "is_async", is_flag=True, help="Of drain: a coroutine as the handler.")
+@click.option(
+    "--markdown", is_flag=True, help="Print a table of Markdown, as docs/benchmarks.md has it."
+)
+def main(
+    names: tuple[str, ...],
+    path: Path | None,
+    peers: tuple[str, ...],
+    messages: int,
+    rounds: int,
+    procs: int,
+    is_async: bool,
+    markdown: bool,
+) -> None:
+    """Measure qworker beside the raw floor and peers, in one run; figures are medians, ratios are what counts."""
+    chosen = (
+        list(BENCHMARKS)
+        if names == ("all",)
+        else [_variant(name, procs, is_async) for name in names]
     )
-    text = json.dumps(result, indent=2)
-    if path is not None:
-        path.write_text(text + "\n")
-    click.echo(text)
+    for name in chosen:
+        if name not in BENCHMARKS:
+            raise click.BadParameter(f"{name!r} is none of {', '.join(BENCHMARKS)}")
+    plan = Plan(messages, rounds, peers, _say)
+    with Stand() as stand:
+        server = f"{stand.engine.name} {stand.engine.version}"
+    result: dict[str, Any] = {
+        "results": [],
+        "machine": environment(),
+        "versions": {"server": server, **_versions()},
+        "peers": {name: _about(name) for name in peers},
+    }
+    for name in chosen:
+        _say(f"-- {name}: {BENCHMARKS[name].about}")
+        result["results"] += [figure.row() for figure in BENCHMARKS[name].measure(plan)]
+        if path is not None:  # after each, so that a run that is ended early leaves what it has
+            path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    click.echo(
+        "\n".join(lines(result["results"]))
+        if markdown
+        else json.dumps(result, indent=2, ensure_ascii=False)
+    )
+
+
+def _variant(name: str, procs: int, is_async: bool) -> str:
+    if name != "drain":
+        return name
+    return " ".join(filter(None, [name, "--async" * is_async, f"--procs {procs}" * (procs > 1)]))
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("qworker-redis", "redis", "hiredis", "msgspec")}
+
+
+def _about(name: str) -> dict[str, object]:
+    try:
+        return installed(PEERS[name], _say)
+    except ContenderError as error:
+        return {"error": str(error)}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
+from functools import cache
+from pathlib import Path
+
+from benchmarks.marks import Marks
 from qworker import QWorker
 
 app = QWorker("bench")
@@ -12,9 +19,41 @@ def noop(number: int, pad: str) -> None:
     """Do nothing with a number and some text: a body of about 100 bytes."""
 
 
-aio = QWorker("bench-aio")
+aio = QWorker("bench")
 
 
 @aio.task(name="noop", queue="drain")
 async def anoop(number: int, pad: str) -> None:
     """Do nothing, as a coroutine."""
+
+
+marking = QWorker("bench")
+
+
+@marking.task(name="mark", queue="mark")
+def mark(number: int, pad: str) -> None:
+    """Note the time, and wait as long as the environment says."""
+    marks, seconds = _marks()
+    marks.started(number)
+    if seconds:
+        time.sleep(seconds)
+
+
+amarking = QWorker("bench")
+
+
+@amarking.task(name="mark", queue="mark")
+async def amark(number: int, pad: str) -> None:
+    """Note the time, and wait as a coroutine as long as the environment says."""
+    marks, seconds = _marks()
+    marks.started(number)
+    if seconds:
+        await asyncio.sleep(seconds)
+
+
+@cache
+def _marks() -> tuple[Marks, float]:
+    return (
+        Marks(Path(os.environ["QWORKER_BENCH_MARKS"])),
+        float(os.environ.get("QWORKER_BENCH_SLEEP_S", "0")),
+    )

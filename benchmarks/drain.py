@@ -1,129 +1,119 @@
-"""drain: how fast one consumer process empties a full queue with a handler that does nothing."""
+"""drain: how fast a consumer empties a full queue with a handler that does nothing."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 
 from benchmarks.apps import aio, app
-from benchmarks.rounds import Contender, environment, run_rounds, table
-from qworker import QWorker
-from qworker.commands import Command
-from qworker.connection import ConnectionFactory
-from qworker.keys import workers_key
-from qworker.queue import Queue
-from qworker.store import PrivateStore
+from benchmarks.figures import Figure, at_least, at_most, measured, ratio
+from benchmarks.floor import ENVELOPE
+from benchmarks.peers.contest import best_acking, life, rivals
+from benchmarks.rounds import interleave
+from benchmarks.stand import PAD, Plan, Stand, wait_until
+from qworker.store.connection import ConnectionFactory
 
-__all__ = ["drain"]
+__all__ = ["Variant", "drain"]
 
-_PAD = "x" * 56
-_FLOOR = "redis-py LPOP 100, json.loads"
-_TYPED_FLOOR = "redis-py LPOP 100, msgspec"
+_OURS = "qworker"
+_ONE = "qworker, 1 process"
+_FLOOR = "redis-py with leases, no framework"
+_BARE_FLOOR = "redis-py LPOP 100, msgspec"
+_SLOW_FLOOR = "redis-py LPOP 100, json.loads"
 
 
-def drain(
-    messages: int, rounds: int, procs: int, *, is_async: bool, say: Callable[[str], None]
-) -> dict[str, object]:
-    """Measure; returns one JSON object with a row per contender and ratios to the floor."""
-    chosen, name = (aio, "aio") if is_async else (app, "app")
-    with PrivateStore() as store:
-        contenders = [
-            Contender(
-                f"qworker, {procs} process{'es' if procs > 1 else ''}{', async' if is_async else ''}",
-                "at least once",
-                lambda: _qworker(store.url, chosen, f"benchmarks.apps:{name}", messages, procs),
-            ),
-            Contender(_FLOOR, "none: no acks", lambda: _floor(store.url, messages, "json")),
-            Contender(
-                _TYPED_FLOOR, "none: no acks", lambda: _floor(store.url, messages, "msgspec")
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A form of the benchmark: processes, and whether the handler is a coroutine function."""
+
+    procs: int = 1
+    is_async: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the command line has it."""
+        words = ["drain", "--async" * self.is_async, f"--procs {self.procs}" * (self.procs > 1)]
+        return " ".join(filter(None, words))
+
+
+def drain(plan: Plan, variant: Variant) -> list[Figure]:
+    """Measure the rate, beside redis-py without acks and the peers with as many processes."""
+    name = variant.name
+    contenders = {_OURS: lambda: _ours(plan.messages, variant)}
+    if variant.procs > 1:
+        contenders[_ONE] = lambda: _ours(plan.messages, Variant(is_async=variant.is_async))
+    contenders[_FLOOR] = lambda: _floor(plan.messages, "lease")
+    contenders[_BARE_FLOOR] = lambda: _floor(plan.messages, "msgspec")
+    contenders[_SLOW_FLOOR] = lambda: _floor(plan.messages, "json")
+    for peer in rivals(plan):
+        contenders[peer.name] = lambda peer=peer: life(peer, plan, variant.procs)  # type: ignore[misc]
+    samples = interleave(contenders, plan.rounds, plan.say)
+    ours = samples.of(_OURS, "rate")
+    figures = [
+        measured(name, each, samples.of(each, "rate"), "messages/s")
+        for each in samples.having("rate")
+    ]
+    floor = at_least(0.4) if variant == Variant() else None
+    figures += [
+        ratio(name, f"to {_FLOOR}", ours, samples.of(_FLOOR, "rate"), floor),
+        ratio(name, f"to {_BARE_FLOOR}, no acks", ours, samples.of(_BARE_FLOOR, "rate"), None),
+        ratio(name, f"to {_SLOW_FLOOR}, no acks", ours, samples.of(_SLOW_FLOOR, "rate"), None),
+    ]
+    if variant.procs > 1:
+        one = samples.of(_ONE, "cpu_us")
+        figures += [
+            ratio(name, "to one process", ours, samples.of(_ONE, "rate"), at_least(1.4)),
+            ratio(
+                name, "server CPU to one process", samples.of(_OURS, "cpu_us"), one, at_most(1.1)
             ),
         ]
-        run_rounds(contenders, rounds, say)
-        return {
-            "benchmark": "drain",
-            "messages": messages,
-            "rounds": rounds,
-            "procs": procs,
-            "async": is_async,
-            "server": f"{store.engine.name} {store.engine.version}",
-            "environment": environment(),
-            "rows": table(contenders, _FLOOR),
-            "ratio": round(contenders[0].median / contenders[1].median, 3),
-            "ratio_to_msgspec": round(contenders[0].median / contenders[2].median, 3),
-        }
+    if best := best_acking(plan, samples, "rate"):
+        goal = None if variant.procs > 1 else at_least(10 if variant.is_async else 15)
+        theirs = samples.of(best, "rate")
+        figures.append(ratio(name, f"to the best peer with acks, {best}", ours, theirs, goal))
+    return figures
 
 
-def _qworker(url: str, chosen: QWorker, spec: str, messages: int, procs: int) -> float:
-    chosen.connect_with(ConnectionFactory(url))
-    queue = chosen.queue("drain")
-    queue.remove()
-    task = chosen.tasks["noop"]
-    queue.pause("out")
-    task.send_many(task.call(number, _PAD) for number in range(messages))
-    with _worker(url, chosen.namespace, spec, procs) as worker:
-        while not _ready(queue):
-            _check_alive(worker)
-            time.sleep(0.05)
-        time.sleep(0.5)
-        queue.resume()
-        begun = time.perf_counter()
-        while (seen := queue.inspect()).stored:
-            _check_alive(worker)
-            time.sleep(0.005)
-        seconds = time.perf_counter() - begun
-        if seen.stats["acked"] != messages:
-            raise RuntimeError(f"{seen.stats} after {messages} messages")
-    return messages / seconds
+def _ours(messages: int, variant: Variant) -> dict[str, float]:
+    chosen, spec = (aio, "aio") if variant.is_async else (app, "app")
+    with Stand() as stand:
+        chosen.connect_with(stand.factory)
+        queue, task = chosen.queue("drain"), chosen.tasks["noop"]
+        queue.pause("out")
+        task.send_many(task.call(number, PAD) for number in range(messages))
+        words = ("run", f"benchmarks.apps:{spec}", "--procs", str(variant.procs))
+        with stand.qworker(*words) as worker:
+            time.sleep(0.5)
+            before = stand.spent()
+            queue.resume()
+            begun = time.perf_counter()
+
+            def is_empty() -> bool:
+                worker.check()
+                return not stand.stored(queue)
+
+            wait_until(is_empty)
+            seconds = time.perf_counter() - begun
+            spent = stand.spent() - before
+            acked = queue.inspect().stats["acked"]
+        chosen.close()
+    if acked != messages:
+        raise RuntimeError(f"{acked} acked of {messages} messages")
+    return {"rate": messages / seconds, **spent.per(messages)}
 
 
-def _ready(queue: Queue) -> list[bytes]:
-    """The workers that have said that they are there."""
-    key = workers_key(queue.operations.namespace)
-    documents = queue.client.execute(Command(None, (), ("HVALS", key), list))
-    return [each for each in documents if b'"state":"running"' in each]
-
-
-def _check_alive(worker: subprocess.Popen[bytes]) -> None:
-    if worker.poll() is not None:
-        raise RuntimeError(f"the worker ended with code {worker.returncode}")
-
-
-@contextmanager
-def _worker(url: str, namespace: str, spec: str, procs: int) -> Iterator[subprocess.Popen[bytes]]:
-    environ = dict(os.environ, QWORKER_URL=url, QWORKER_NAMESPACE=namespace)
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "qworker", "run", spec),
-            *("--procs", str(procs), "--metrics-port", "0"),
-        ],
-        env=environ,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _floor(url: str, messages: int, decoder: str) -> float:
-    task = app.tasks["noop"]
-    redis = ConnectionFactory(url).redis()
-    body = task.signature.encode((1, _PAD), {})
-    for first in range(0, messages, 1000):
-        redis.rpush("floor", *[body] * min(1000, messages - first))
-    redis.close()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.floor", url, "floor", str(messages), decoder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    out, _ = process.communicate("go\n")
-    return messages / float(out)
+def _floor(messages: int, decoder: str) -> dict[str, float]:
+    body = app.tasks["noop"].signature.encode((1, PAD), {})
+    if decoder == "lease":
+        body = ENVELOPE + body
+    with Stand() as stand:
+        redis = ConnectionFactory(stand.url).redis()
+        for first in range(0, messages, 1000):
+            redis.rpush("floor", *[body] * min(1000, messages - first))
+        redis.close()
+        words = ("benchmarks.floor", stand.url, "floor", str(messages), decoder)
+        process = stand.popen(*words)
+        assert process.stdout is not None
+        process.stdout.readline()
+        out, _ = process.communicate("go\n")
+    return {"rate": messages / float(out)}

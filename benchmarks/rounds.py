@@ -1,14 +1,26 @@
-"""Rates of several contenders over interleaved rounds. Machines are shared and noisy: compare ratios of one run."""
+"""Contenders over interleaved rounds. Machines are shared and noisy: compare ratios of one run."""
 
 from __future__ import annotations
 
 import os
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Contender", "environment", "run_rounds", "table"]
+__all__ = [
+    "Contender",
+    "ContenderError",
+    "Samples",
+    "environment",
+    "interleave",
+    "run_rounds",
+    "table",
+]
+
+
+class ContenderError(Exception):
+    """A contender that is not ours did not do the work; the others go on without it."""
 
 
 @dataclass
@@ -33,6 +45,51 @@ def run_rounds(contenders: list[Contender], rounds: int, say: Callable[[str], No
             rate = contender.run()
             contender.rates.append(rate)
             say(f"round {number}/{rounds}  {contender.name:<28} {rate:>12,.0f}/s")
+
+
+class Samples:
+    """What contenders measured: for each contender and measure, a value per round."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, list[float]]] = {}
+
+    def add(self, contender: str, measures: Mapping[str, float]) -> None:
+        """Take in a round of a contender."""
+        held = self._values.setdefault(contender, {})
+        for measure, value in measures.items():
+            held.setdefault(measure, []).append(value)
+
+    def of(self, contender: str, measure: str) -> list[float]:
+        """Give the values of one measure, in the order of the rounds."""
+        return self._values[contender][measure]
+
+    def having(self, measure: str) -> list[str]:
+        """Name the contenders that have a measure."""
+        return [name for name, measures in self._values.items() if measure in measures]
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], Mapping[str, float]]],
+    rounds: int,
+    say: Callable[[str], None],
+) -> Samples:
+    """Run every contender once per round, in turn; each returns its measures by name.
+
+    One that raises `ContenderError` is named and left out of what follows.
+    """
+    samples, left = Samples(), dict(contenders)
+    for number in range(1, rounds + 1):
+        for name, run in list(left.items()):
+            try:
+                measures = run()
+            except ContenderError as error:
+                say(f"round {number}/{rounds}  {name:<28} gives up: {error}")
+                del left[name]
+                continue
+            samples.add(name, measures)
+            words = "  ".join(f"{measure} {value:,.4g}" for measure, value in measures.items())
+            say(f"round {number}/{rounds}  {name:<28} {words}")
+    return samples
 
 
 def environment() -> dict[str, object]:

@@ -1,0 +1,203 @@
+"""Where benchmarks run: a server of their own on a loopback port, our processes beside it, and what both cost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from qworker.client.commands import Command
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from qworker.store.private import PrivateStore
+from qworker.wire.keys import reapers_key, workers_key
+
+__all__ = ["NAMESPACE", "PAD", "Background", "Plan", "Spent", "Stand", "cpu_s", "wait_until"]
+
+NAMESPACE = "bench"
+#: With a number before it, arguments of about 100 bytes of JSON.
+PAD = "x" * 56
+_DEADLINE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to measure, against whom, and where to say what goes on."""
+
+    messages: int
+    rounds: int
+    peers: tuple[str, ...]
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the server has spent so far: CPU seconds, reads of its sockets (round trips), commands run."""
+
+    cpu_s: float
+    reads: int
+    commands: int
+
+    def __sub__(self, before: Spent) -> Spent:
+        return Spent(
+            self.cpu_s - before.cpu_s, self.reads - before.reads, self.commands - before.commands
+        )
+
+    def per(self, messages: int) -> dict[str, float]:
+        """Give measures per message."""
+        return {
+            "cpu_us": self.cpu_s / messages * 1e6,
+            "round_trips": self.reads / messages,
+            "commands": self.commands / messages,
+        }
+
+
+class Background:
+    """A process beside the benchmark, with all that it starts."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self._log = process, log
+
+    def check(self) -> None:
+        """Raise if it has ended."""
+        if self.process.poll() is not None:
+            said = self._log.read_text(errors="replace")[-600:]
+            raise RuntimeError(f"{self.process.args!r} ended: {self.process.returncode}\n{said}")
+
+    def family(self) -> list[psutil.Process]:
+        """List the process and its descendants."""
+        me = psutil.Process(self.process.pid)
+        return [me, *me.children(recursive=True)]
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the family."""
+        return sum(cpu_s(each.pid) for each in self.family())
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the family."""
+        for each in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.send_signal(number)
+
+
+class Stand:
+    """A new server without persistence on a loopback port: every contender of every round gets one."""
+
+    def __init__(self) -> None:
+        self._port = str(_free_port())
+        self._store = PrivateStore(
+            arguments=("--port", self._port, "--appendonly", "no", "--save", "")
+        )
+
+    def __enter__(self) -> Self:
+        self._store.__enter__()
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.directory, self.engine = self._store.directory, self._store.engine
+        self.factory = ConnectionFactory(self.url)
+        self.client = Client(self.factory)
+        self.redis = self.factory.redis()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.redis.close()
+        self.client.close()
+        self._store.__exit__(None, None, None)
+
+    def spent(self) -> Spent:
+        """Read what the server has spent so far, apart from what this reading costs."""
+        stats = self.redis.info("stats")
+        calls = self.redis.info("commandstats")
+        commands = sum(each["calls"] for name, each in calls.items() if name != "cmdstat_info")
+        return Spent(cpu_s(self._store.pid), stats["total_reads_processed"], commands)
+
+    def memory(self) -> int:
+        """Bytes that the server's data takes."""
+        used: int = self.redis.info("memory")["used_memory"]
+        return used
+
+    def queue(self, name: str = "work") -> Queue:
+        """Name a queue in the namespace `bench`."""
+        return Queue(self.client, NAMESPACE, name)
+
+    @contextmanager
+    def start(self, *words: str, **environ: str) -> Iterator[Background]:
+        """Run a Python module (`words`: its name and arguments) until the context ends."""
+        log = self.directory / f"{words[0]}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *words],
+                env=dict(os.environ, **environ),
+                stdout=out,
+                stderr=out,
+            )
+        try:
+            yield Background(process, log)
+        finally:
+            process.terminate()
+            process.wait()
+
+    @staticmethod
+    def popen(*words: str) -> subprocess.Popen[str]:
+        """Run a Python module that is talked to over its input and output."""
+        return subprocess.Popen(
+            [sys.executable, "-m", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    @contextmanager
+    def qworker(self, *words: str, **environ: str) -> Iterator[Background]:
+        """Run `qworker` with the words, and wait until its workers or its reaper are there."""
+        key = workers_key(NAMESPACE) if words[0] == "run" else reapers_key(NAMESPACE)
+        environ = {"QWORKER_URL": self.url, "QWORKER_NAMESPACE": NAMESPACE, **environ}
+        with self.start("qworker", *words, "--metrics-port", "0", **environ) as running:
+
+            def is_there() -> bool:
+                running.check()
+                if words[0] == "daemon":
+                    return bool(self.redis.exists(key))
+                return any(b'"state":"running"' in each for each in self.redis.hvals(key))
+
+            wait_until(is_there)
+            yield running
+
+    def stored(self, queue: Queue) -> int:
+        """Count the messages of a queue that are not done, with a plain command."""
+        return self.client.execute(
+            Command(None, (), ("HGET", queue.keys.stats, "stored"), lambda reply: int(reply or 0))
+        )
+
+
+def wait_until(
+    condition: Callable[[], bool], *, limit_s: float = _DEADLINE_S, step_s: float = 0.005
+) -> None:
+    """Ask again and again until the condition holds; raises `TimeoutError` after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing came of it in {limit_s:g} s")
+        time.sleep(step_s)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process with all its threads, to the nanosecond where the kernel counts so."""
+    files = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    if files:
+        return sum(int(each.read_text().split()[0]) for each in files) / 1e9
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,38 @@
+"""What a message costs in commands and round trips, which no other load on the machine can change."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from benchmarks.stand import PAD, Stand
+
+_BATCH = 100
+_TURNS = 20
+
+
+def _calls(stand: Stand) -> Counter[str]:
+    stats = stand.redis.info("commandstats")
+    calls = {name.removeprefix("cmdstat_"): each["calls"] for name, each in stats.items()}
+    calls.pop("info", None)
+    return Counter(calls)
+
+
+def test_a_batch_takes_three_calls_and_no_more_commands_than_it_did() -> None:
+    with Stand() as stand:
+        queue = stand.queue()
+
+        def turn() -> None:
+            queue.send_all({"number": number, "pad": PAD} for number in range(_BATCH))
+            assert len(queue.ack(*queue.receive(_BATCH))) == _BATCH
+
+        turn()
+        before, spent = _calls(stand), stand.spent()
+        for _ in range(_TURNS):
+            turn()
+        each = (_calls(stand) - before).total() / _TURNS
+        calls = (_calls(stand) - before)["evalsha"] / _TURNS
+        reads = (stand.spent() - spent).reads / _TURNS
+    assert calls == 3  # send, receive, ack
+    assert each <= 170, "a batch runs more commands than it did: one per ack, the rest per call"
+    # A request of 14 kB may come in two reads; what measures this costs one or two in all.
+    assert reads <= 5

@@ -1,0 +1,86 @@
+"""Benchmarks run, tiny and without peers: what they find is no matter here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.__main__ import main
+from benchmarks.catalog import BENCHMARKS
+from benchmarks.figures import lines
+from benchmarks.peers.catalog import PEERS
+from benchmarks.stand import Plan
+
+pytestmark = pytest.mark.slow
+
+
+def _rows(name: str, messages: int) -> dict[str, dict[str, object]]:
+    figures = BENCHMARKS[name].measure(Plan(messages, 1, (), lambda line: None))
+    rows = [figure.row() for figure in figures]
+    assert all(row["name"] == name for row in rows)
+    assert len(lines(rows)) == 2 + len(rows)
+    return {str(row["measure"]): row for row in rows}
+
+
+def test_cost_counts_round_trips_of_a_whole_life() -> None:
+    rows = _rows("cost", 2000)
+    assert 0.02 <= rows["qworker: round trips"]["value"] < 0.1
+    assert rows["LPUSH + RPOP, pipelines of 100: commands"]["value"] == pytest.approx(2, abs=0.1)
+
+
+def test_drain_is_compared_with_redis_without_acks() -> None:
+    rows = _rows("drain --async", 1000)
+    assert rows["qworker"]["value"] > 0
+    assert rows["to redis-py LPOP 100, msgspec, no acks"]["unit"] == "×"
+
+
+def test_sending_is_compared_with_a_bare_push() -> None:
+    assert _rows("send", 500)["one at a time to redis-py RPUSH"]["goal"] == "≥ 0.7"
+
+
+def test_idle_measures_every_message() -> None:
+    assert _rows("idle", 10)["qworker: p50"]["value"] > 0
+
+
+def test_expired_leases_are_all_given_back() -> None:
+    assert _rows("expire", 1000)["messages given back"]["value"] > 0
+
+
+def test_memory_knows_the_three_states() -> None:
+    rows = _rows("memory", 2000)
+    assert rows["ready"]["value"] > 100
+    assert rows["delayed"]["value"] > rows["ready"]["value"]
+    assert "unacked" in rows
+
+
+def test_length_goes_up_by_tens() -> None:
+    assert "server CPU at 10,000 to 1,000 messages" in _rows("length", 10_000)
+
+
+def test_the_command_line_writes_results_with_machine_and_versions(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    words = ["memory", "--messages", "500", "--rounds", "1", "--markdown", "--json", str(file)]
+    done = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    written = json.loads(file.read_text())
+    assert {"results", "machine", "versions", "peers"} == set(written)
+    assert {"name", "measure", "value", "unit", "goal", "met"} <= set(written["results"][0])
+    assert "| memory | ready |" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["nothing"], ["cost", "--peers", "nobody"], []],
+    ids=["unknown benchmark", "unknown peer", "no name"],
+)
+def test_an_unknown_name_is_refused(words: list[str]) -> None:
+    assert CliRunner().invoke(main, words).exit_code == 2
+
+
+def test_every_peer_has_a_driver() -> None:
+    drivers = Path(__file__).parents[2] / "benchmarks" / "peers"
+    assert [name for name in PEERS if not (drivers / f"{name}.py").exists()] == []
+    assert all("==" in pin for peer in PEERS.values() for pin in peer.requires)
