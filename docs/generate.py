@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from docs import sections
-from qworker.config import ClientOptions, DaemonOptions, LogOptions, RunOptions
-from qworker.options import QueueAttributes, SendOptions
-from qworker.scripts import load_script
+from qworker.client.options import QueueAttributes, SendOptions
+from qworker.consumer.options import RunOptions
+from qworker.daemon.options import DaemonOptions
+from qworker.store.options import ClientOptions
+from qworker.store.scripts import load_script
+from qworker.telemetry.options import LogOptions
 
 __all__ = ["generated", "main"]
 

@@ -14,15 +14,16 @@ from prometheus_client.core import Metric
 
 from qworker import errors
 from qworker.cli.main import SECTIONS, cli
-from qworker.config import LogOptions, RunOptions
-from qworker.connection import ConnectionFactory
+from qworker.config.fields import Options, kinds_of
+from qworker.config.kinds import FlagKind, Kind
+from qworker.consumer.collector import ChildrenCollector
 from qworker.consumer.counters import OUTCOMES
+from qworker.consumer.options import RunOptions
 from qworker.consumer.supervisor import Supervisor
-from qworker.consumer.telemetry import ChildrenCollector
 from qworker.daemon.gauges import QueueCollector, ReaperMetrics
-from qworker.fields import Options, kinds_of
-from qworker.kinds import FlagKind, Kind
-from qworker.scripts import SCRIPT_NAMES
+from qworker.store.connection import ConnectionFactory
+from qworker.store.scripts import SCRIPT_NAMES
+from qworker.telemetry.options import LogOptions
 
 __all__ = [
     "commands",
@@ -179,7 +180,7 @@ def scripts() -> str:
 
 def script_parts() -> str:
     """Write the header of the parts whose header is a contract."""
-    names = ("keys", "envelope", "settle")
+    names = ("keys", "sender_keys", "envelope", "outcomes", "journal")
     return "\n\n".join(
         f"## lib/{name}\n\n{_header(_LUA / 'lib' / f'{name}.lua')}" for name in names
     )

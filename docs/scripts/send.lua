@@ -1,8 +1,9 @@
 #!lua
 -- send.lua: store new messages once, however often the call is repeated.
--- KEYS[1-5]  see lib/push.lua
--- KEYS[6]    producers HASH   lane → last sequence number and ms
+-- KEYS[1-5]  see lib/sender_keys.lua
+-- KEYS[6]    producers HASH   lane → last sequence number, ms, and (message number, id) per message kept out by it
 -- KEYS[7]    unique HASH      unique key → message id and expiry ms
+-- KEYS[8]    journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    lane             '' for a one-shot sender, who may not repeat the call
 -- ARGV[3]    sequence         number of this call on its lane
@@ -11,8 +12,9 @@
 -- ARGV[6]    priority         0-9
 -- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
 -- then       u                then u × (message number 1…n, unique key, held for ms)
+-- then       maxlen           may be left out: of this call, beside the queue's; the lower one counts
 -- Returns {'OK', stored, now ms, degraded, then (message number, id) per message that another one's unique
---   key kept out}, or {'DUPLICATE', 0, now ms, 0, …} where the call had been done before, or a refusal:
+--   key kept out}, or {'DUPLICATE', 0, now ms, 0, … the same pairs} where the call had been done before, or a refusal:
 --   {'GHOST'} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
@@ -77,12 +79,195 @@ local function ring(wake, messages)
   local missing = math.min(messages, MAX_TOKENS) - redis.call('LLEN', wake)
   for _ = 1, missing do redis.call('RPUSH', wake, '1') end
 end
--- Accept new messages. KEYS as the sending scripts declare them:
---   1 ready LIST of the message's priority · 2 delayed ZSET · 3 wake LIST · 4 meta HASH · 5 stats HASH
-local ready, delayed, wake, meta, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+-- The keys of a queue as senders declare them, in this order in KEYS:
+--   1 ready LIST of the messages' priority · 2 delayed ZSET · 3 wake LIST · 4 meta HASH · 5 stats HASH
+-- then those of the script, and last the journal STREAM.
+local ready, delayed, wake, meta, stats, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[#KEYS]
+-- The journal: what became of messages, one entry of a stream per call (more where its lines exceed 16 KiB).
+--   journal STREAM   `<epoch>-<entry number>` → n number of its first event · k events · b bytes of all entries before it ·
+--                    t now ms · w who made the call · e1 the events, a line each, without a newline at the end
+-- A line is `<event> <delivered_ms> <started_ms> <run_us> <task> <reason> <error class> <header>`, `-` where a field is
+-- unknown; the header is the message's as it stood before the event, without `q1 `. docs/protocol.md tells the rest.
+-- Numbers come from counters in `stats` and are dense within an epoch, so that whatever is missing shows as a gap.
+
+local MAX_LINES = 16384 -- bytes of the lines of one entry
+local ENTRY_BYTES = 64 -- what an entry takes beside its lines, about
+local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
+local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
+local NOTHING_KNOWN = ' - - - - '
+
+local book = { on = false, all = false, shed = false, events = 0, entries = {}, lines = {}, number = 0, bytes = 0 }
+
+-- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
+local function open_journal(attributes, now)
+  book.all = attributes.mode == 'all'
+  book.on = book.all or attributes.mode == 'outcomes'
+  book.shed = attributes.shed == '1'
+  book.cap = whole(attributes.cap, MIN_CAP, MAX_CAP) or DEFAULT_CAP
+  book.epoch = whole(attributes.epoch, 1, MAX_MS)
+  book.now = now
+end
+
+local function close_entry()
+  if book.number == 0 then return end
+  book.entries[#book.entries + 1] = { number = book.number, lines = table.concat(book.lines, '\n') }
+  book.lines, book.number, book.bytes = {}, 0, 0
+end
+
+-- Add `number` lines of together at most 16 KiB. While the journal is shed they are only counted.
+local function add_lines(lines, number)
+  book.events = book.events + number
+  if book.shed then return end
+  if book.bytes + #lines > MAX_LINES then close_entry() end
+  book.lines[#book.lines + 1] = lines
+  book.number, book.bytes = book.number + number, book.bytes + #lines + 1
+end
+
+local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
+
+-- The header of an item as the journal has it. A plain one is named by its delivery, if it had one.
+local function header_of(item, lease, index)
+  local header = string.match(item, HEADER_SHAPE)
+  if header then return header end
+  local id = lease and string.find(item, '^[{[]') and lease .. '.' .. index or '-'
+  return id .. ' ' .. text(book.now) .. ' 0 0 0 0'
+end
+
+local function word(value)
+  if not value or value == '' then return '-' end
+  return (string.gsub(string.sub(value, 1, 200), '[^%w_.:-]', '_'))
+end
+
+-- Record one event of an item. `about` may have: lease and index (for plain items), reason, class, and times, which
+-- are `<delivered_ms> <started_ms> <run_us> <task>`.
+local function record(event, item, about)
+  if not book.on then return end
+  if book.shed then return add_lines('', 1) end
+  about = about or {}
+  local times = about.times and about.times ~= '' and ' ' .. about.times .. ' ' or NOTHING_KNOWN
+  local header = header_of(item, about.lease, about.index)
+  local line = event .. times .. word(about.reason) .. ' ' .. word(about.class) .. ' ' .. header
+  add_lines(string.sub(line, 1, MAX_LINES), 1)
+end
+
+-- Record the same event of many messages, given their headers. These are joined at once, with what is the same in all
+-- lines between them: this is the hot path of a journal of everything.
+local function record_headers(start, headers)
+  if book.shed then return add_lines('', #headers) end
+  local joint, first, bytes = '\n' .. start, 1, 0
+  for i = 1, #headers do
+    local size = #headers[i] + #joint
+    if size > MAX_LINES then headers[i], size = string.sub(headers[i], 1, MAX_LINES - #joint), MAX_LINES end
+    if bytes + size > MAX_LINES then
+      add_lines(start .. table.concat(headers, joint, first, i - 1), i - first)
+      first, bytes = i, 0
+    end
+    bytes = bytes + size
+  end
+  if #headers > 0 then add_lines(start .. table.concat(headers, joint, first), #headers - first + 1) end
+end
+
+-- `heads` are headers, or whole items where these are plain.
+local function record_delivered(heads, lease)
+  for i, head in ipairs(heads) do
+    local first = string.byte(head)
+    if first == 123 or first == 91 then heads[i] = header_of(head, lease, #heads > 1 and i or 0) end
+  end
+  record_headers('delivered ' .. text(book.now) .. ' - - - - - ', heads)
+end
+
+local function record_sent(items)
+  local heads = {}
+  for i, item in ipairs(items) do heads[i] = header_of(item) end
+  record_headers('sent - - - - - - ', heads)
+end
+
+-- The bytes before the first entry from `id` on, its epoch and its number; nil where there is none.
+local function entry_from(id)
+  local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
+  if not entry then return nil end
+  local epoch, number = string.match(entry[1], '^(%d+)%-(%d+)$')
+  return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
+end
+
+-- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
+-- goes on from the stream's.
+local function begin_epoch(counted)
+  local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
+  if last then
+    last_epoch = tonumber(string.match(last[1], '^%d+'))
+    written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
+  end
+  book.epoch = math.max(book.now, (book.epoch or 0) + 1, last_epoch + 1)
+  redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
+  counted.entries, counted.events, counted.written = 0, 0, written
+end
+
+local function add_entry(counted, entry, who)
+  local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
+    'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
+    'w', who, 'e1', entry.lines)
+  if type(reply) == 'table' then return false end
+  counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
+  counted.written = counted.written + #entry.lines + ENTRY_BYTES
+  return true
+end
+
+-- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
+local function trim_journal(counted)
+  local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
+  if enough <= 0 then return end
+  local before, epoch, low, id = entry_from('-')
+  for _ = 1, OLD_AT_ONCE do
+    if not id or before and before >= enough then return end
+    if before and epoch == book.epoch then break end
+    redis.call('XDEL', journal, id)
+    before, epoch, low, id = entry_from('-')
+  end
+  if epoch ~= book.epoch then return end
+  local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
+  end
+  redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
+end
+
+local function write_entries(who)
+  local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
+  local counted = {
+    entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
+  }
+  if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
+  local first, left, degraded = counted.entries, book.events, 0
+  for _, entry in ipairs(book.entries) do
+    if not add_entry(counted, entry, who) then
+      begin_epoch(counted)
+      first = 0
+      if not add_entry(counted, entry, who) then degraded = 1 break end
+    end
+    left = left - entry.number
+  end
+  -- What is shed or could not be written is counted all the same.
+  redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
+    'journal_written', text(counted.written))
+  if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
+  return degraded
+end
+
+-- Write what was recorded. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
+-- where the journal could not be written, else 0.
+local function write_journal(who)
+  if book.events == 0 then return 0 end
+  close_entry()
+  local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
+  return done and degraded or 1
+end
+-- Accept new messages.
 
 local function read_attributes()
-  local found = redis.call('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels')
+  local found = redis.call('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
+    'journal', 'journal_cap', 'journal_epoch', 'journal_shed')
   return {
     paused_in = found[1] == 'in' or found[1] == 'all',
     paused_out = found[1] == 'out' or found[1] == 'all',
@@ -91,7 +276,17 @@ local function read_attributes()
     delay_ms = whole(found[4], 0, MAX_MS) or 0,
     ttl_ms = whole(found[5], 0, MAX_MS) or 0,
     levels = found[6] or '',
+    journal = { mode = found[7], cap = found[8], epoch = found[9], shed = found[10] },
   }
+end
+
+-- A caller may name a maxlen of its own (nil: none); the lower one counts. Returns false where that is no number.
+local function lower_maxlen(attributes, given)
+  if not given then return true end
+  local most = whole(given, 1, MAX_MS)
+  if not most then return false end
+  attributes.maxlen = attributes.maxlen > 0 and math.min(attributes.maxlen, most) or most
+  return true
 end
 
 -- A refusal if the queue takes no `number` more messages, else nil. maxlen counts what is stored
@@ -108,15 +303,19 @@ local function refusal(attributes, number)
 end
 
 -- The middle of the header: what only the server knows.
-local function stamp(now, ttl_ms)
+local function stamp(now, ttl_ms, delay_ms)
   local middle = text(now) .. ' 0 0 0 0'
   if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
+  if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_MS)) end
   return middle
 end
 
 local CHUNK = 500
+-- Put messages where they belong, and record that they were sent; the caller writes the journal at its end.
 local function push(items, priority, delay_ms, attributes, now)
   if #items == 0 then return end
+  open_journal(attributes.journal, now)
+  if book.all then record_sent(items) end
   if delay_ms > 0 then
     local due = text(math.min(now + delay_ms, MAX_MS))
     for first = 1, #items, CHUNK do
@@ -140,7 +339,7 @@ end
 
 local producers, unique = KEYS[6], KEYS[7]
 local refused = broken({ ready, 'list', delayed, 'zset', wake, 'list', meta, 'hash', stats, 'hash',
-  producers, 'hash', unique, 'hash' })
+  producers, 'hash', unique, 'hash', journal, 'stream' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 local lane, sequence, priority = ARGV[2], whole(ARGV[3], 0, MAX_MS), whole(ARGV[6], 0, 9)
@@ -157,11 +356,24 @@ if not delay_ms or not ttl_ms then return { 'ARG', 'delay or ttl' } end
 local first_key = 8 + 2 * number
 local keyed = whole(ARGV[first_key], 0, number)
 if not keyed then return { 'ARG', 'messages' } end
+if not lower_maxlen(attributes, ARGV[first_key + 1 + 3 * keyed]) then return { 'ARG', 'maxlen' } end
 
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
 
--- Messages kept out by the unique key of another one: {number, id, …}; `known` are those that hold
--- their own key already, because this call is a repetition.
+if lane ~= '' then
+  local found = redis.call('HGET', producers, lane) or ''
+  local last, out = string.match(found, '^(%d+) %d+(.*)$')
+  last = tonumber(last)
+  if last and sequence == last then
+    -- Answered as the first time: the unique keys may be others' by now.
+    local reply = { 'DUPLICATE', 0, text(now), 0 }
+    for each in string.gmatch(out, '%S+') do reply[#reply + 1] = each end
+    return reply
+  end
+  if last and sequence < last then return { 'GHOST' } end
+end
+
+-- Messages kept out by the unique key of another one: {number, id, …}.
 local kept_out, outside, holds = {}, {}, {}
 for i = 0, keyed - 1 do
   local message = whole(ARGV[first_key + 1 + 3 * i], 1, number)
@@ -178,15 +390,10 @@ for i = 0, keyed - 1 do
   end
 end
 
-if lane ~= '' then
-  local last = tonumber(string.match(redis.call('HGET', producers, lane) or '', '^%d+'))
-  if last and sequence == last then return { 'DUPLICATE', 0, text(now), 0, unpack(kept_out) } end
-  if last and sequence < last then return { 'GHOST' } end
-end
 refused = refusal(attributes, number - #kept_out / 2)
 if refused then return refused end
 
-local middle, items = stamp(now, ttl_ms), {}
+local middle, items = stamp(now, ttl_ms, delay_ms), {}
 for message = 1, number do
   local head, tail = ARGV[6 + 2 * message], ARGV[7 + 2 * message]
   if attributes.maxsize > 0 then
@@ -198,6 +405,9 @@ end
 
 push(items, priority, delay_ms, attributes, now)
 for key, hold in pairs(holds) do redis.call('HSET', unique, key, hold.id .. ' ' .. text(hold.until_ms)) end
-if lane ~= '' then redis.call('HSET', producers, lane, text(sequence) .. ' ' .. text(now)) end
-local degraded = count(stats, { sent = #items, stored = #items })
+if lane ~= '' then
+  local known = table.concat({ text(sequence), text(now), unpack(kept_out) }, ' ')
+  redis.call('HSET', producers, lane, known)
+end
+local degraded = math.max(count(stats, { sent = #items, stored = #items }), write_journal(''))
 return { 'OK', #items, text(now), degraded, unpack(kept_out) }

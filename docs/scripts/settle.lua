@@ -2,7 +2,8 @@
 -- settle.lua: ack, nack, release, bury or discard received messages, and say which ones counted.
 -- KEYS       see lib/keys.lua; leases: those settled
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]…   outcomes         see lib/settle.lua
+-- ARGV[2]    who              makes the call, for the journal: `<host>:<pid>` or ''
+-- ARGV[3]…   outcomes         see lib/outcomes.lua
 -- Returns {'OK', now ms, degraded, {settled per lease}, {1 or 0 per outcome: uniques, acks, others of each lease}}
 --   or a refusal: {'BROKEN', key, type} {'ARG', name}. A stale outcome changes nothing and is counted.
 -- O(s): s outcomes.
@@ -70,11 +71,11 @@ local function ring(wake, messages)
 end
 -- The keys of a queue as consumers and reapers declare them, in this order in KEYS:
 --   1-10 ready … ready:9 LIST · 11 suspect LIST · 12 delayed ZSET · 13 unacked ZSET · 14 wake LIST
---   15 dead STREAM · 16 meta HASH · 17 stats HASH · 18 unique HASH · 19 cancelled ZSET
--- and from 20 on the leases (HASH) of the call.
+--   15 dead STREAM · 16 meta HASH · 17 stats HASH · 18 unique HASH · 19 cancelled ZSET · 20 journal STREAM
+-- and from 21 on the leases (HASH) of the call.
 local suspect, delayed, unacked, wake, dead = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local meta, stats, unique, cancelled = KEYS[16], KEYS[17], KEYS[18], KEYS[19]
-local FIRST_LEASE = 20
+local meta, stats, unique, cancelled, journal = KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20]
+local FIRST_LEASE = 21
 
 local function ready(level_number)
   return KEYS[level_number + 1]
@@ -98,7 +99,7 @@ end
 local function broken_queue(levels, without_leases)
   local expected = {
     suspect, 'list', delayed, 'zset', unacked, 'zset', wake, 'list', dead, 'stream',
-    stats, 'hash', unique, 'hash', cancelled, 'zset',
+    stats, 'hash', unique, 'hash', cancelled, 'zset', journal, 'stream',
   }
   for _, number in ipairs(levels) do
     expected[#expected + 1] = ready(number)
@@ -116,12 +117,15 @@ local DEFAULT_MAX_RECEIVES = 5
 
 -- The attributes that scripts go by; the caller has checked that meta is a HASH.
 local function read_attributes()
-  local found = redis.call('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives')
+  local found = redis.call('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
+    'journal_epoch', 'journal_shed', 'pause_strict')
   return {
     visibility_ms = whole(found[1], 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS,
     paused_out = found[2] == 'out' or found[2] == 'all',
+    strictly_in = (found[2] == 'in' or found[2] == 'all') and found[9] == '1',
     levels = levels_in_use(found[3]),
     max_receives = whole(found[4], 1, MAX_MS) or DEFAULT_MAX_RECEIVES,
+    journal = { mode = found[5], cap = found[6], epoch = found[7], shed = found[8] },
   }
 end
 -- The envelope: `q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>`.
@@ -136,15 +140,23 @@ local function kind(item)
   return 'foreign'
 end
 
--- The value of a header flag of an own item, or nil. `mark` is ' x=' for flag x.
--- Most items have no flag at all, which two short searches tell; a body is never walked through.
-local function flag(item, mark)
-  local line_end = string.find(item, '\n', 1, true)
-  local first = string.find(item, '=', 1, true)
-  if not first or not line_end or first > line_end then return nil end
-  local head = string.sub(item, 1, line_end)
+-- The header of an own item, without `q1 `; '' where it has no end. What is asked of a header is sought in this, so that
+-- no body is ever searched.
+local function header(item)
+  local stop = string.find(item, '\n', 1, true)
+  return stop and string.sub(item, 4, stop - 1) or ''
+end
+
+-- The value of a flag in a header, or nil. `mark` is ' x=' for flag x. Most headers have no flag at all.
+local function flag_in(head, mark)
+  if not string.find(head, '=', 1, true) then return nil end
   local at = string.find(head, mark, 1, true)
-  return at and string.match(head, '^[^ \n]+', at + #mark)
+  return at and string.match(head, '^[^ ]+', at + #mark)
+end
+
+-- The value of a flag of an own item, or nil.
+local function flag(item, mark)
+  return flag_in(header(item), mark)
 end
 
 local function level(item)
@@ -196,18 +208,211 @@ local function with_flag(message, key, value)
     message.flags = message.flags .. ' ' .. key .. '=' .. value
   end
 end
+
+-- Note when a message becomes ready again: the flag `t`, from which its next wait is counted.
+local function ready_from(message, at_ms)
+  message.flags = string.gsub(message.flags, ' t=[^ ]*', '') .. ' t=' .. text(at_ms)
+end
+-- The journal: what became of messages, one entry of a stream per call (more where its lines exceed 16 KiB).
+--   journal STREAM   `<epoch>-<entry number>` → n number of its first event · k events · b bytes of all entries before it ·
+--                    t now ms · w who made the call · e1 the events, a line each, without a newline at the end
+-- A line is `<event> <delivered_ms> <started_ms> <run_us> <task> <reason> <error class> <header>`, `-` where a field is
+-- unknown; the header is the message's as it stood before the event, without `q1 `. docs/protocol.md tells the rest.
+-- Numbers come from counters in `stats` and are dense within an epoch, so that whatever is missing shows as a gap.
+
+local MAX_LINES = 16384 -- bytes of the lines of one entry
+local ENTRY_BYTES = 64 -- what an entry takes beside its lines, about
+local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
+local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
+local NOTHING_KNOWN = ' - - - - '
+
+local book = { on = false, all = false, shed = false, events = 0, entries = {}, lines = {}, number = 0, bytes = 0 }
+
+-- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
+local function open_journal(attributes, now)
+  book.all = attributes.mode == 'all'
+  book.on = book.all or attributes.mode == 'outcomes'
+  book.shed = attributes.shed == '1'
+  book.cap = whole(attributes.cap, MIN_CAP, MAX_CAP) or DEFAULT_CAP
+  book.epoch = whole(attributes.epoch, 1, MAX_MS)
+  book.now = now
+end
+
+local function close_entry()
+  if book.number == 0 then return end
+  book.entries[#book.entries + 1] = { number = book.number, lines = table.concat(book.lines, '\n') }
+  book.lines, book.number, book.bytes = {}, 0, 0
+end
+
+-- Add `number` lines of together at most 16 KiB. While the journal is shed they are only counted.
+local function add_lines(lines, number)
+  book.events = book.events + number
+  if book.shed then return end
+  if book.bytes + #lines > MAX_LINES then close_entry() end
+  book.lines[#book.lines + 1] = lines
+  book.number, book.bytes = book.number + number, book.bytes + #lines + 1
+end
+
+local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
+
+-- The header of an item as the journal has it. A plain one is named by its delivery, if it had one.
+local function header_of(item, lease, index)
+  local header = string.match(item, HEADER_SHAPE)
+  if header then return header end
+  local id = lease and string.find(item, '^[{[]') and lease .. '.' .. index or '-'
+  return id .. ' ' .. text(book.now) .. ' 0 0 0 0'
+end
+
+local function word(value)
+  if not value or value == '' then return '-' end
+  return (string.gsub(string.sub(value, 1, 200), '[^%w_.:-]', '_'))
+end
+
+-- Record one event of an item. `about` may have: lease and index (for plain items), reason, class, and times, which
+-- are `<delivered_ms> <started_ms> <run_us> <task>`.
+local function record(event, item, about)
+  if not book.on then return end
+  if book.shed then return add_lines('', 1) end
+  about = about or {}
+  local times = about.times and about.times ~= '' and ' ' .. about.times .. ' ' or NOTHING_KNOWN
+  local header = header_of(item, about.lease, about.index)
+  local line = event .. times .. word(about.reason) .. ' ' .. word(about.class) .. ' ' .. header
+  add_lines(string.sub(line, 1, MAX_LINES), 1)
+end
+
+-- Record the same event of many messages, given their headers. These are joined at once, with what is the same in all
+-- lines between them: this is the hot path of a journal of everything.
+local function record_headers(start, headers)
+  if book.shed then return add_lines('', #headers) end
+  local joint, first, bytes = '\n' .. start, 1, 0
+  for i = 1, #headers do
+    local size = #headers[i] + #joint
+    if size > MAX_LINES then headers[i], size = string.sub(headers[i], 1, MAX_LINES - #joint), MAX_LINES end
+    if bytes + size > MAX_LINES then
+      add_lines(start .. table.concat(headers, joint, first, i - 1), i - first)
+      first, bytes = i, 0
+    end
+    bytes = bytes + size
+  end
+  if #headers > 0 then add_lines(start .. table.concat(headers, joint, first), #headers - first + 1) end
+end
+
+-- `heads` are headers, or whole items where these are plain.
+local function record_delivered(heads, lease)
+  for i, head in ipairs(heads) do
+    local first = string.byte(head)
+    if first == 123 or first == 91 then heads[i] = header_of(head, lease, #heads > 1 and i or 0) end
+  end
+  record_headers('delivered ' .. text(book.now) .. ' - - - - - ', heads)
+end
+
+local function record_sent(items)
+  local heads = {}
+  for i, item in ipairs(items) do heads[i] = header_of(item) end
+  record_headers('sent - - - - - - ', heads)
+end
+
+-- The bytes before the first entry from `id` on, its epoch and its number; nil where there is none.
+local function entry_from(id)
+  local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
+  if not entry then return nil end
+  local epoch, number = string.match(entry[1], '^(%d+)%-(%d+)$')
+  return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
+end
+
+-- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
+-- goes on from the stream's.
+local function begin_epoch(counted)
+  local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
+  if last then
+    last_epoch = tonumber(string.match(last[1], '^%d+'))
+    written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
+  end
+  book.epoch = math.max(book.now, (book.epoch or 0) + 1, last_epoch + 1)
+  redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
+  counted.entries, counted.events, counted.written = 0, 0, written
+end
+
+local function add_entry(counted, entry, who)
+  local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
+    'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
+    'w', who, 'e1', entry.lines)
+  if type(reply) == 'table' then return false end
+  counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
+  counted.written = counted.written + #entry.lines + ENTRY_BYTES
+  return true
+end
+
+-- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
+local function trim_journal(counted)
+  local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
+  if enough <= 0 then return end
+  local before, epoch, low, id = entry_from('-')
+  for _ = 1, OLD_AT_ONCE do
+    if not id or before and before >= enough then return end
+    if before and epoch == book.epoch then break end
+    redis.call('XDEL', journal, id)
+    before, epoch, low, id = entry_from('-')
+  end
+  if epoch ~= book.epoch then return end
+  local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
+  end
+  redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
+end
+
+local function write_entries(who)
+  local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
+  local counted = {
+    entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
+  }
+  if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
+  local first, left, degraded = counted.entries, book.events, 0
+  for _, entry in ipairs(book.entries) do
+    if not add_entry(counted, entry, who) then
+      begin_epoch(counted)
+      first = 0
+      if not add_entry(counted, entry, who) then degraded = 1 break end
+    end
+    left = left - entry.number
+  end
+  -- What is shed or could not be written is counted all the same.
+  redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
+    'journal_written', text(counted.written))
+  if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
+  return degraded
+end
+
+-- Write what was recorded. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
+-- where the journal could not be written, else 0.
+local function write_journal(who)
+  if book.events == 0 then return 0 end
+  close_entry()
+  local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
+  return done and degraded or 1
+end
 -- How a message ends, and how it goes back. Each writes the destination; the caller removes the
 -- message from where it was afterwards.
 
 local REASON = '^[a-z_]+$'
 
--- Add to the dead letters. `class` and `words` tell the error, both may be ''.
+-- Add to the dead letters; returns the reason as it was written. `class` and `words` tell the error, both may be ''.
 local function bury(item, reason, class, words, now, amounts)
   if not string.find(reason, REASON) then reason = 'rejected' end
   redis.call('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
     'error', string.sub(words, 1, 2048), 'died_ms', text(now))
   amounts.dead = (amounts.dead or 0) + 1
   amounts['dead:' .. reason] = (amounts['dead:' .. reason] or 0) + 1
+  return reason
+end
+
+-- Bury something that is no message of ours.
+local function bury_foreign(item, about, now, amounts)
+  bury(item, 'foreign', about.class or '', about.words or '', now, amounts)
+  about.reason = 'foreign'
+  record('dead', item, about)
 end
 
 -- Free the unique key of a message that has ended, if the key still is this message's.
@@ -226,12 +431,13 @@ local function free_unique_of(item)
   if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
 end
 
--- Expired or cancelled: which of the two, or nil. `tombstones` says whether any cancel is known.
-local function over(item, now, tombstones)
-  local expiry = tonumber(flag(item, ' x='))
+-- Expired or cancelled: which of the two, or nil. `head` is the header of an own item; `tombstones` says whether any
+-- cancel is known.
+local function over(head, now, tombstones)
+  local expiry = tonumber(flag_in(head, ' x='))
   if expiry and expiry <= now then return 'expired' end
   if tombstones then
-    local id = string.match(item, '^q1 (%S+)')
+    local id = string.match(head, '^%S+')
     if id and redis.call('ZSCORE', cancelled, id) then
       redis.call('ZREM', cancelled, id)
       return 'cancelled'
@@ -293,19 +499,44 @@ end
 
 -- A delivery that ended in nobody's word (the lease ran out, the worker died). Alone in its lease
 -- a message is to blame (timeouts); in company all only share it, and from the second time on each
--- goes to `suspect`, to be delivered alone.
-local function blame(message, alone, limit, to, now, amounts)
+-- goes to `suspect`, to be delivered alone. `about.received_ms`: when it was delivered, where that is known.
+local function blame(message, alone, about, limit, to, now, amounts)
   message.receives = message.receives + 1
+  if about.received_ms then with_flag(message, 'f', text(about.received_ms)) end
   if alone then message.timeouts = message.timeouts + 1 else message.shared = message.shared + 1 end
-  local item = assemble(message)
   limit = tonumber(string.match(message.flags, ' m=(%d+)')) or limit
-  if message.nacks + message.timeouts >= limit then
-    bury(item, 'max_receives', '', '', now, amounts)
+  -- At most once (v=0): whoever lost it may have run it, so nobody else does.
+  if message.nacks + message.timeouts >= limit or string.find(message.flags, ' v=0', 1, true) then
+    local item = assemble(message)
+    about.reason = bury(item, 'max_receives', '', '', now, amounts)
     free_unique_of(item)
     amounts.stored = (amounts.stored or 0) - 1
+    record('dead', message.item, about)
   else
-    put_back(to, message, item)
+    ready_from(message, now)
+    put_back(to, message, assemble(message))
+    about.reason = alone and 'alone' or 'shared'
+    record('timed_out', message.item, about)
   end
+end
+
+-- What becomes of a message whose lease is taken back: it ends, or is blamed and goes to one of the places. `about`
+-- tells its delivery: lease, index, received_ms.
+local function take_back(item, about, limit, tombstones, to, now, amounts)
+  local message = delivered(item, about.lease, about.index, now)
+  local ended = message and kind(item) == 'own' and over(header(item), now, tombstones)
+  if message and not ended then
+    blame(message, about.index == '0', about, limit, to, now, amounts)
+    return
+  end
+  if ended then
+    record(ended, item)
+    free_unique_of(item)
+    amounts[ended] = (amounts[ended] or 0) + 1
+  else
+    bury_foreign(item, {}, now, amounts)
+  end
+  amounts.stored = (amounts.stored or 0) - 1
 end
 -- A lease is a HASH index → item. Over 64 bytes it forgets its order, so it is read by number.
 -- Returns {{index, item}, …} in order.
@@ -317,6 +548,12 @@ local function read_lease(key)
   return entries
 end
 
+-- When a lease was delivered, or extended last: its deadline less its visibility, which is the queue's unless its id
+-- tells another one (`<random>-<counter>-<visibility ms>`).
+local function received_at(id, deadline, visibility_ms)
+  return math.max(0, deadline - (whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms))
+end
+
 local function delete_fields(key, fields)
   local gone = 0
   for first = 1, #fields, 1000 do
@@ -325,10 +562,10 @@ local function delete_fields(key, fields)
   return gone
 end
 -- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
--- stand from KEYS[20] on), and for each lease
+-- stand from KEYS[21] on), and for each lease
 --   acks     n, then n indices; or '*' for all that is left in the lease
 --   uniques  n, then n × (index, unique key, message id): acks that free a unique key
---   others   n, then n × (kind, index, a, b, c, class, error)
+--   others   n, then n × (kind, index, a, b, c, class, error, times)
 --     n nack      a delay ms, b max receives of the task or '', c first received ms or ''
 --                                                                 counted; dead at max receives
 --     c crashed   b, c as of a nack                               its worker died of it: counted as a
@@ -338,9 +575,13 @@ end
 --     b bury      a reason                                        dead letter
 --     d discard   -                                               done, by the handler's wish
 --     e expired   -                                               done, its time to live is over
+--   acked    n, then n × (number, lines): what the journal shall say of the acks, in the order uniques, acks; each of
+--            at most 16 KiB. 0: the items are read for it, where the journal is on.
+-- times tells the journal about a delivery: `<delivered_ms> <started_ms> <run_us> <task>`, `-` for what is unknown; or ''.
 
 local KINDS = 'ncrsbde'
 local MAX_OUTCOMES = 10000
+local TIMES = '^[%d-]+ [%d-]+ [%d-]+ [%w_.:-]+$'
 
 local function read_outcomes(at)
   local leases = {}
@@ -348,7 +589,10 @@ local function read_outcomes(at)
   if not number or #KEYS < FIRST_LEASE + number - 1 then return nil, 'leases' end
   at = at + 1
   for l = 1, number do
-    local lease = { key = KEYS[FIRST_LEASE + l - 1], all = ARGV[at] == '*', acks = {}, uniques = {}, others = {} }
+    local lease = {
+      key = KEYS[FIRST_LEASE + l - 1], all = ARGV[at] == '*', acks = {}, uniques = {}, others = {},
+      told = {}, told_number = 0,
+    }
     lease.id = lease_id(lease.key)
     local acks = lease.all and 0 or whole(ARGV[at], 0, MAX_OUTCOMES)
     if not lease.id or not acks then return nil, 'acks' end
@@ -363,12 +607,12 @@ local function read_outcomes(at)
     local others = whole(ARGV[at], 0, MAX_OUTCOMES)
     if not others then return nil, 'others' end
     for i = 0, others - 1 do
-      local from = at + i * 7 + 1
+      local from = at + i * 8 + 1
       local other = {
         kind = ARGV[from], index = ARGV[from + 1], a = ARGV[from + 2], b = ARGV[from + 3],
-        c = ARGV[from + 4], class = ARGV[from + 5], words = ARGV[from + 6],
+        c = ARGV[from + 4], class = ARGV[from + 5], words = ARGV[from + 6], times = ARGV[from + 7],
       }
-      if not other.words or #other.kind ~= 1 or not string.find(KINDS, other.kind, 1, true) then
+      if not other.times or #other.kind ~= 1 or not string.find(KINDS, other.kind, 1, true) then
         return nil, 'kind'
       end
       if other.kind == 'n' or other.kind == 'r' then
@@ -377,95 +621,159 @@ local function read_outcomes(at)
       end
       if other.b ~= '' and not whole(other.b, 1, 999999) then return nil, 'max receives' end
       if other.c ~= '' and not whole(other.c, 0, MAX_MS) then return nil, 'first received' end
+      if other.times ~= '' and not string.find(other.times, TIMES) then return nil, 'times' end
       lease.others[i + 1] = other
     end
-    at = at + others * 7 + 1
+    at = at + others * 8 + 1
+    local chunks = whole(ARGV[at], 0, MAX_OUTCOMES)
+    if not chunks then return nil, 'acked' end
+    for i = 1, chunks do
+      local told, lines = whole(ARGV[at + 2 * i - 1], 1, MAX_OUTCOMES), ARGV[at + 2 * i]
+      if not told or not lines or #lines > MAX_LINES then return nil, 'acked' end
+      lease.told[i] = { number = told, lines = lines }
+      lease.told_number = lease.told_number + told
+    end
+    at = at + chunks * 2 + 1
     leases[l] = lease
   end
   return leases, at
 end
+-- Applies the outcomes that lib/outcomes.lua read.
 
-local function settle_ack(lease, results, amounts)
-  local acked = 0
+-- Acks whose caller says nothing of them are recorded by the script: the items are read before they go.
+local function reads_acks(lease)
+  return book.on and not book.shed and lease.told_number == 0
+end
+
+local function record_held(lease, index)
+  local item = redis.call('HGET', lease.key, index)
+  if item then record('acked', item, { lease = lease.id, index = index }) end
+end
+
+-- The caller's lines count if all of their acks did. Where only some did, `results` tells which.
+local function record_told(lease, acked, results, first)
+  if lease.told_number == acked then
+    for _, chunk in ipairs(lease.told) do add_lines(chunk.lines, chunk.number) end
+  elseif book.shed then
+    add_lines('', acked)
+  elseif results and not lease.all then
+    local number = first
+    for _, chunk in ipairs(lease.told) do
+      for line in string.gmatch(chunk.lines, '[^\n]+') do
+        if results[number] == 1 then add_lines(line, 1) end
+        number = number + 1
+      end
+    end
+  else
+    add_lines(string.format('unsure - - - - %d_of_%d - - %s 0 0 0 0', acked, lease.told_number, text(book.now)), 1)
+  end
+end
+
+local function settle_ack(lease, results)
+  local acked, reads = 0, reads_acks(lease)
   for _, it in ipairs(lease.uniques) do
+    if reads then record_held(lease, it[1]) end
     local held = redis.call('HDEL', lease.key, it[1])
     if held == 1 then free_unique(it[2], it[3]) end
     acked = acked + held
     if results then results[#results + 1] = held end
   end
-  if results then
+  if results or reads then
     for _, index in ipairs(lease.acks) do
+      if reads then record_held(lease, index) end
       local held = redis.call('HDEL', lease.key, index)
       acked = acked + held
-      results[#results + 1] = held
+      if results then results[#results + 1] = held end
     end
   else
     acked = acked + delete_fields(lease.key, lease.acks)
   end
-  amounts.acked = (amounts.acked or 0) + acked
-  amounts.stored = (amounts.stored or 0) - acked
   return acked
 end
 
-local function ack_rest(lease, amounts)
+local function ack_rest(lease)
   local acked = redis.call('HLEN', lease.key)
+  if reads_acks(lease) then
+    for _, entry in ipairs(read_lease(lease.key)) do
+      record('acked', entry[2], { lease = lease.id, index = entry[3] })
+    end
+  end
   redis.call('DEL', lease.key)
-  amounts.acked = (amounts.acked or 0) + acked
-  amounts.stored = (amounts.stored or 0) - acked
   return acked
 end
 
 -- Put one message where its outcome sends it.
 local function settle_other(lease, other, index, item, limit, to, now, amounts)
   local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
+  local about = { lease = lease.id, index = index, class = other.class, words = other.words, times = other.times }
+  local function tell(event, reason)
+    about.reason = reason
+    record(event, item, about)
+  end
   if other.kind == 'd' or other.kind == 'e' then
     free_unique_of(item)
-    add(other.kind == 'd' and 'discarded' or 'expired', 1)
+    local ended = other.kind == 'd' and 'discarded' or 'expired'
+    add(ended, 1)
     add('stored', -1)
+    tell(ended)
     return
   end
   local message = delivered(item, lease.id, index, now)
-  if not message or other.kind == 'b' then
-    if message and other.a ~= 'foreign' then
+  if not message then
+    bury_foreign(item, about, now, amounts)
+    add('stored', -1)
+  elseif other.kind == 'b' then
+    local back = item
+    if other.a ~= 'foreign' then
       message.receives = message.receives + 1
-      item = assemble(message)
-      free_unique_of(item)
+      back = assemble(message)
+      free_unique_of(back)
     end
-    bury(item, message and other.a or 'foreign', other.class, other.words, now, amounts)
+    tell('dead', bury(back, other.a, other.class, other.words, now, amounts))
     add('stored', -1)
   elseif other.kind == 's' then
     add('timeouts', 1)
-    blame(message, false, limit, to, now, amounts)
+    blame(message, false, about, limit, to, now, amounts)
   elseif other.kind == 'r' then
     add('released', 1)
+    local due_ms = math.min(now + other.delay_ms, MAX_MS)
+    ready_from(message, due_ms)
     local back = assemble(message)
     if other.delay_ms > 0 then
-      redis.call('ZADD', delayed, text(math.min(now + other.delay_ms, MAX_MS)), back)
+      redis.call('ZADD', delayed, text(due_ms), back)
     else
       put_back(to, message, back)
     end
+    tell('released')
   else
     -- A worker's death by a message is counted as what it is without a supervisor: a lone timeout. From
     -- that on the message is a suspect, wherever it is moved.
-    local counter = other.kind == 'c' and 'timeouts' or 'nacks'
-    add(other.kind == 'c' and 'timeouts' or 'nacked', 1)
+    local crashed = other.kind == 'c'
+    local counter = crashed and 'timeouts' or 'nacks'
+    add(crashed and 'timeouts' or 'nacked', 1)
     message.receives = message.receives + 1
     message[counter] = message[counter] + 1
     if other.c ~= '' then with_flag(message, 'f', other.c) end
     if other.b ~= '' then with_flag(message, 'm', other.b) end
-    local back = assemble(message)
     local most = tonumber(string.match(message.flags, ' m=(%d+)')) or limit
     if message.nacks + message.timeouts >= most then
-      bury(back, 'max_receives', other.class, other.words, now, amounts)
+      local back = assemble(message)
+      tell('dead', bury(back, 'max_receives', other.class, other.words, now, amounts))
       free_unique_of(back)
       add('stored', -1)
-    elseif other.kind == 'c' then
+      return
+    end
+    local due_ms = crashed and now or math.min(now + other.delay_ms, MAX_MS)
+    ready_from(message, due_ms)
+    local back = assemble(message)
+    if crashed then
       table.insert(to.suspects, back)
     elseif other.delay_ms > 0 then
-      redis.call('ZADD', delayed, text(math.min(now + other.delay_ms, MAX_MS)), back)
+      redis.call('ZADD', delayed, text(due_ms), back)
     else
       put(to, to.tails, level(back), back)
     end
+    tell(crashed and 'timed_out' or 'nacked', crashed and 'crashed')
   end
 end
 
@@ -474,8 +782,9 @@ end
 local function settle(leases, attributes, results, now, amounts)
   local settled, rung = {}, 0
   for l, lease in ipairs(leases) do
-    local held = settle_ack(lease, results, amounts)
-    local stale = #lease.acks + #lease.uniques - held
+    local first = results and #results + 1
+    local held = settle_ack(lease, results)
+    local stale, acked = #lease.acks + #lease.uniques - held, held
     local to, gone, moved = places(attributes.levels), {}, {}
     -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them.
     local function move(other, index, item)
@@ -496,7 +805,13 @@ local function settle(leases, attributes, results, now, amounts)
     end
     rung = rung + write_places(to)
     held = held + delete_fields(lease.key, gone)
-    if lease.all then held = held + ack_rest(lease, amounts) end
+    if lease.all then
+      local rest = ack_rest(lease)
+      acked, held = acked + rest, held + rest
+    end
+    if book.on and acked > 0 and not reads_acks(lease) then record_told(lease, acked, results, first) end
+    amounts.acked = (amounts.acked or 0) + acked
+    amounts.stored = (amounts.stored or 0) - acked
     if redis.call('EXISTS', lease.key) == 0 then redis.call('ZREM', unacked, lease.id) end
     amounts.unacked = (amounts.unacked or 0) - held
     amounts.stale = (amounts.stale or 0) + stale
@@ -512,11 +827,12 @@ refused = broken_queue(attributes.levels)
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 if not now then return { 'ARG', 'now' } end
-local leases, problem = read_outcomes(2)
+local leases, problem = read_outcomes(3)
 if not leases then return { 'ARG', problem } end
 
+open_journal(attributes.journal, now)
 local amounts, results = {}, {}
 local settled, rung = settle(leases, attributes, results, now, amounts)
-local degraded = count(stats, amounts)
+local degraded = math.max(count(stats, amounts), write_journal(ARGV[2]))
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end
 return { 'OK', text(now), degraded, settled, results }

@@ -6,9 +6,11 @@
 -- KEYS[4]    lease HASH       new, chosen by the caller
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    index            of the message in its lease; it keeps it, and with it whom an expiry blames
--- ARGV[3]    visibility ms    from now, 0-43200000 (12 h); 0 means visible at the next reap
+-- ARGV[3]    visibility ms    from now, 0-43200000 (12 h); 0 means visible at the next reap; '' the message's own, else
+--                             the queue's
+-- ARGV[4]    half             may be left out; 1: refused when half of the message's time to live is over
 -- Returns {'OK', now ms, deadline ms} or {'OK', now ms, 0} where the receipt is stale,
---   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}
+--   or a refusal: {'LEASEUSED', id} {'TOOLATE', message id, half ms} {'BROKEN', key, type} {'ARG', name}
 -- O(log u): u leases.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
@@ -64,15 +66,23 @@ local function kind(item)
   return 'foreign'
 end
 
--- The value of a header flag of an own item, or nil. `mark` is ' x=' for flag x.
--- Most items have no flag at all, which two short searches tell; a body is never walked through.
-local function flag(item, mark)
-  local line_end = string.find(item, '\n', 1, true)
-  local first = string.find(item, '=', 1, true)
-  if not first or not line_end or first > line_end then return nil end
-  local head = string.sub(item, 1, line_end)
+-- The header of an own item, without `q1 `; '' where it has no end. What is asked of a header is sought in this, so that
+-- no body is ever searched.
+local function header(item)
+  local stop = string.find(item, '\n', 1, true)
+  return stop and string.sub(item, 4, stop - 1) or ''
+end
+
+-- The value of a flag in a header, or nil. `mark` is ' x=' for flag x. Most headers have no flag at all.
+local function flag_in(head, mark)
+  if not string.find(head, '=', 1, true) then return nil end
   local at = string.find(head, mark, 1, true)
-  return at and string.match(head, '^[^ \n]+', at + #mark)
+  return at and string.match(head, '^[^ ]+', at + #mark)
+end
+
+-- The value of a flag of an own item, or nil.
+local function flag(item, mark)
+  return flag_in(header(item), mark)
 end
 
 local function level(item)
@@ -125,10 +135,17 @@ local function with_flag(message, key, value)
   end
 end
 
+-- Note when a message becomes ready again: the flag `t`, from which its next wait is counted.
+local function ready_from(message, at_ms)
+  message.flags = string.gsub(message.flags, ' t=[^ ]*', '') .. ' t=' .. text(at_ms)
+end
+
+local DEFAULT_VISIBILITY_MS = 30000
 local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refused = broken({ unacked, 'zset', meta, 'hash', old, 'hash', new, 'hash' })
 if refused then return refused end
-local now, visibility_ms = clock(ARGV[1], meta), whole(ARGV[3], 0, MAX_VISIBILITY_MS)
+local now, own = clock(ARGV[1], meta), ARGV[3] == ''
+local visibility_ms = own and DEFAULT_VISIBILITY_MS or whole(ARGV[3], 0, MAX_VISIBILITY_MS)
 local old_id, new_id = string.match(old, ':lease:([%w._-]+)$'), string.match(new, ':lease:([%w._-]+)$')
 if not now or not visibility_ms or not old_id or not new_id then return { 'ARG', 'visibility_ms' } end
 if redis.call('EXISTS', new) == 1 then
@@ -140,6 +157,16 @@ if redis.call('EXISTS', new) == 1 then
 end
 local item = redis.call('HGET', old, ARGV[2])
 if not item then return { 'OK', text(now), '0' } end
+if ARGV[4] == '1' then
+  local message = kind(item) == 'own' and parse(item)
+  local expiry = message and tonumber(flag(item, ' x='))
+  local half = expiry and math.floor((tonumber(message.sent) + expiry) / 2)
+  if half and now > half then return { 'TOOLATE', message.id, text(half) } end
+end
+if own then
+  visibility_ms = whole(kind(item) == 'own' and flag(item, ' v='), 1, MAX_VISIBILITY_MS)
+    or whole(redis.call('HGET', meta, 'visibility_ms'), 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS
+end
 -- A plain message is named by the lease that delivered it, so it gets its name before it leaves.
 if kind(item) == 'plain' then item = assemble(adopt(item, old_id, ARGV[2], now)) end
 local deadline = text(now + visibility_ms)

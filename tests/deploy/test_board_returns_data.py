@@ -21,10 +21,10 @@ import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from qworker.client import Client
-from qworker.codec import encode_call
-from qworker.connection import ConnectionFactory
-from qworker.queue import Queue
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.codec import encode_call
 from tests import servers
 from tests.deploy import queries
 from tests.deploy.checkers import program, run
@@ -33,7 +33,8 @@ from tests.deploy.test_grafana import CHARTS, expressions
 from tests.deploy.test_kubernetes import the
 from tests.deploy.test_prometheus import RULES
 
-pytestmark = pytest.mark.slow
+#: One site for all of them.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
 
 QWORKER = Path(sys.executable).with_name("qworker")
 #: Seconds that an expression has to find data.
@@ -225,11 +226,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 "prometheus",
             )
         )
+        operate("queue", "set", "emails", "journal=all")
+        queue.register_reader("archive")
         Queue(client, "shop", "reports").send(encode_call("send", [], {}))
         operate("queue", "pause", "reports", "--out")
         waited(lambda: queue.dead(1), log)
         operate("dead", "redrive", "emails", "--limit", "1", "--all", "--yes")
-        yield Site(listening(log), daemon, worker)
+        site = Site(listening(log), daemon, worker)
+        waited(lambda: site.finds("up"), log)
+        yield site
 
 
 def test_every_expression_of_the_board_finds_data(site: Site) -> None:
@@ -268,6 +273,14 @@ def test_exposition_is_well_formed(site: Site, role: str) -> None:
 
 def test_what_is_exported_is_known(site: Site) -> None:
     """Names, kinds and labels of a real scrape are those that deploy/ may use, and no value of a label is missing."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (seen := exported(site)) != METRICS.keys() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert seen == METRICS.keys()
+
+
+def exported(site: Site) -> set[str]:
+    """Scrape both roles and check each sample; returns the names."""
     seen: set[str] = set()
     for role in (site.daemon, site.worker):
         # The format that Prometheus itself asks for.
@@ -283,4 +296,4 @@ def test_what_is_exported_is_known(site: Site) -> None:
                 assert sample.labels.keys() - {"le"} == known.labels.keys(), sample
                 for label in known.labels.keys() & {"state", "outcome", "reason"}:
                     assert sample.labels[label] in known.labels[label], sample
-    assert seen == METRICS.keys()
+    return seen

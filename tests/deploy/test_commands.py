@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from qworker.cli.main import cli
-from qworker.client import Client
-from qworker.codec import encode_call
-from qworker.connection import ConnectionFactory
-from qworker.queue import Queue
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.codec import encode_call
 from tests.deploy.checkers import DEPLOY
 from tests.deploy.surface import COMMANDS, EVENTS, FLAGS
 

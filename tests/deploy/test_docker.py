@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from qworker.config import RunOptions
+from qworker.consumer.options import RunOptions
 from tests.deploy.checkers import DEPLOY, ROOT, run
 from tests.deploy.surface import FLAGS
 

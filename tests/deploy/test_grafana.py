@@ -35,7 +35,7 @@ def expressions(panel: dict[str, Any]) -> list[str]:
 def test_rows_are_those_of_an_operators_day() -> None:
     """From "is something wrong" down to where."""
     rows = [panel["title"] for panel in PANELS if panel["type"] == "row"]
-    assert rows == ["Overview", "Queues", "Tasks", "Workers", "Reaper and server"]
+    assert rows == ["Overview", "Queues", "Tasks", "Workers", "Reaper and server", "Journal"]
 
 
 def test_panels_have_their_own_id_and_place() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from qworker.config import DaemonOptions, RunOptions
+from qworker.consumer.options import RunOptions
+from qworker.daemon.options import DaemonOptions
 from tests.deploy import queries
 from tests.deploy.checkers import DEPLOY, run
 from tests.deploy.surface import worker_families

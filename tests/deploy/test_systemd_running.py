@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from qworker.client import Client
-from qworker.codec import encode_call
-from qworker.connection import ConnectionFactory
-from qworker.queue import Queue
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.codec import encode_call
 from tests import servers
 from tests.deploy.units import UNITS, Manager, options, seconds, started
 
@@ -211,8 +211,8 @@ def test_server_that_may_lose_messages_is_refused(
 def test_app_that_cannot_be_imported_never_gets_ready(
     folder: Path, environ: dict[str, str]
 ) -> None:
-    """The start fails with a code that systemd tries again."""
+    """The start fails with a code that systemd does not try again: only another app or instance helps."""
     with started(WORKER, folder, environ, instance="shop.nothing") as manager:
-        assert manager.process.wait(10) == 1
+        assert manager.process.wait(10) == 2
         assert "there is no module 'shop.nothing'" in manager.log.read_text()
         assert "READY=1" not in manager.states
