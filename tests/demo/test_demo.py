@@ -67,7 +67,9 @@ def test_the_last_line_of_stdout_is_one_json_object_and_everything_is_accounted_
     assert document["retried"] == 2
     assert (document["files"], document["indexed"], document["symbols"]) == (20, 20, 36)
     assert document["seconds"] > 0
-    assert document["messages_per_s"] == pytest.approx(document["sent"] / document["seconds"], rel=0.01)
+    assert document["messages_per_s"] == pytest.approx(
+        document["sent"] / document["seconds"], rel=0.01
+    )
 
 
 def test_into_a_pipe_go_plain_lines_of_ascii(tmp_path):
