@@ -28,12 +28,19 @@ end
 -- What is validated before the first write. A script is isolated but not rolled back: a command
 -- that fails after a write leaves that write behind.
 
--- The first of {key, type, key, type, …} that holds another type, as a refusal; nil if none does.
+-- The first of {key, type, key, type, …} that holds another type, as a refusal; nil if none does. Most keys of a queue
+-- do not exist most of the time: those that do are counted, and looked at until all of them are seen. So the likely ones
+-- stand first.
 local function broken(expected)
+  local keys = {}
+  for i = 1, #expected, 2 do keys[#keys + 1] = expected[i] end
+  local unseen = redis.call('EXISTS', unpack(keys))
   for i = 1, #expected, 2 do
+    if unseen == 0 then return nil end
     local found = redis.call('TYPE', expected[i]).ok
-    if found ~= 'none' and found ~= expected[i + 1] then
-      return { 'BROKEN', expected[i], found }
+    if found ~= 'none' then
+      if found ~= expected[i + 1] then return { 'BROKEN', expected[i], found } end
+      unseen = unseen - 1
     end
   end
   return nil

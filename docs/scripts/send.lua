@@ -38,12 +38,19 @@ end
 -- What is validated before the first write. A script is isolated but not rolled back: a command
 -- that fails after a write leaves that write behind.
 
--- The first of {key, type, key, type, …} that holds another type, as a refusal; nil if none does.
+-- The first of {key, type, key, type, …} that holds another type, as a refusal; nil if none does. Most keys of a queue
+-- do not exist most of the time: those that do are counted, and looked at until all of them are seen. So the likely ones
+-- stand first.
 local function broken(expected)
+  local keys = {}
+  for i = 1, #expected, 2 do keys[#keys + 1] = expected[i] end
+  local unseen = redis.call('EXISTS', unpack(keys))
   for i = 1, #expected, 2 do
+    if unseen == 0 then return nil end
     local found = redis.call('TYPE', expected[i]).ok
-    if found ~= 'none' and found ~= expected[i + 1] then
-      return { 'BROKEN', expected[i], found }
+    if found ~= 'none' then
+      if found ~= expected[i + 1] then return { 'BROKEN', expected[i], found } end
+      unseen = unseen - 1
     end
   end
   return nil
@@ -76,27 +83,34 @@ end
 -- messages behind rings again, so eight tokens start any number of consumers.
 local MAX_TOKENS = 8
 local function ring(wake, messages)
-  local missing = math.min(messages, MAX_TOKENS) - redis.call('LLEN', wake)
-  for _ = 1, missing do redis.call('RPUSH', wake, '1') end
+  local tokens = redis.pcall('LLEN', wake)
+  if type(tokens) ~= 'number' then return end
+  for _ = 1, math.min(messages, MAX_TOKENS) - tokens do redis.pcall('RPUSH', wake, '1') end
 end
 -- The keys of a queue as senders declare them, in this order in KEYS:
 --   1 ready LIST of the messages' priority · 2 delayed ZSET · 3 wake LIST · 4 meta HASH · 5 stats HASH
 -- then those of the script, and last the journal STREAM.
 local ready, delayed, wake, meta, stats, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[#KEYS]
--- The journal: what became of messages, one entry of a stream per call (more where its lines exceed 16 KiB).
+-- The journal: what became of messages, one entry of a stream per call (more where its groups exceed 16 KiB).
 --   journal STREAM   `<epoch>-<entry number>` → n number of its first event · k events · b bytes of all entries before it ·
---                    t now ms · w who made the call · e1 the events, a line each, without a newline at the end
--- A line is `<event> <delivered_ms> <started_ms> <run_us> <task> <reason> <error class> <header>`, `-` where a field is
--- unknown; the header is the message's as it stood before the event, without `q1 `. docs/protocol.md tells the rest.
+--                    t now ms · w who made the call · e1 groups of events, an empty line between two
+-- A group is a line with what its events have in common, `<event> <delivered_ms> <times> <task> <reason> <error class>`,
+-- `-` where a field is unknown; and for each event the header of its message, `q1 …`, as it stood before the event.
+-- docs/protocol.md tells the rest. What most messages of a call have in common so costs them nothing.
 -- Numbers come from counters in `stats` and are dense within an epoch, so that whatever is missing shows as a gap.
 
-local MAX_LINES = 16384 -- bytes of the lines of one entry
-local ENTRY_BYTES = 64 -- what an entry takes beside its lines, about
+local MAX_GROUPS = 16384 -- bytes of the groups of one entry
+local ENTRY_BYTES = 64 -- what an entry takes beside its groups, about
 local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
 local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
-local NOTHING_KNOWN = ' - - - - '
+local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and between two groups
+local ROWS_AT_ONCE = 250
 
-local book = { on = false, all = false, shed = false, events = 0, entries = {}, lines = {}, number = 0, bytes = 0 }
+-- `rows` is the group that records are added to: its first line at 0, then its headers.
+local book = {
+  on = false, all = false, shed = false, events = 0,
+  entries = {}, groups = {}, number = 0, bytes = 0, rows = {}, rows_bytes = 0,
+}
 
 -- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
 local function open_journal(attributes, now)
@@ -110,17 +124,61 @@ end
 
 local function close_entry()
   if book.number == 0 then return end
-  book.entries[#book.entries + 1] = { number = book.number, lines = table.concat(book.lines, '\n') }
-  book.lines, book.number, book.bytes = {}, 0, 0
+  book.entries[#book.entries + 1] = { number = book.number, groups = table.concat(book.groups, GROUP) }
+  book.groups, book.number, book.bytes = {}, 0, 0
 end
 
--- Add `number` lines of together at most 16 KiB. While the journal is shed they are only counted.
-local function add_lines(lines, number)
+local function put_group(group, number)
+  if book.bytes + #group > MAX_GROUPS then close_entry() end
+  book.groups[#book.groups + 1] = group
+  book.number, book.bytes = book.number + number, book.bytes + #group + #GROUP
+end
+
+local function close_rows()
+  local rows = book.rows
+  if #rows == 0 then return end
+  book.rows, book.rows_bytes = {}, 0
+  put_group(table.concat(rows, ROW, 0), #rows)
+end
+
+-- Add a group of `number` events, at most 16 KiB. While the journal is shed they are only counted.
+local function add_group(group, number)
   book.events = book.events + number
   if book.shed then return end
-  if book.bytes + #lines > MAX_LINES then close_entry() end
-  book.lines[#book.lines + 1] = lines
-  book.number, book.bytes = book.number + number, book.bytes + #lines + 1
+  close_rows()
+  put_group(group, number)
+end
+
+-- Add one event to the group that begins with `first`, which is the last one or a new one.
+local function add_row(first, header)
+  book.events = book.events + 1
+  if book.shed then return end
+  if first ~= book.rows[0] or book.rows_bytes + #header + #ROW > MAX_GROUPS then
+    close_rows()
+    book.rows, book.rows_bytes = { [0] = first }, #first
+  end
+  header = string.sub(header, 1, MAX_GROUPS - #first - #ROW)
+  book.rows[#book.rows + 1] = header
+  book.rows_bytes = book.rows_bytes + #header + #ROW
+end
+
+-- Add the same event of many messages, given their headers; this is the hot path of a journal of everything. Changes
+-- `headers`: `first` takes the place before those of each group, so that the group is made in one piece.
+local function add_rows(first, headers)
+  if book.shed then
+    book.events = book.events + #headers
+    return
+  end
+  for from = 1, #headers, ROWS_AT_ONCE do
+    local to = math.min(from + ROWS_AT_ONCE - 1, #headers)
+    headers[from - 1] = first
+    local group = table.concat(headers, ROW, from - 1, to)
+    if #group <= MAX_GROUPS then
+      add_group(group, to - from + 1)
+    else
+      for i = from, to do add_row(first, headers[i]) end
+    end
+  end
 end
 
 local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
@@ -139,47 +197,31 @@ local function word(value)
 end
 
 -- Record one event of an item. `about` may have: lease and index (for plain items), reason, class, and times, which
--- are `<delivered_ms> <started_ms> <run_us> <task>`.
+-- are `<delivered_ms> <times> <task>`.
 local function record(event, item, about)
   if not book.on then return end
-  if book.shed then return add_lines('', 1) end
+  if book.shed then return add_row() end
   about = about or {}
-  local times = about.times and about.times ~= '' and ' ' .. about.times .. ' ' or NOTHING_KNOWN
-  local header = header_of(item, about.lease, about.index)
-  local line = event .. times .. word(about.reason) .. ' ' .. word(about.class) .. ' ' .. header
-  add_lines(string.sub(line, 1, MAX_LINES), 1)
+  local times = about.times and about.times ~= '' and about.times or '- - -'
+  local first = event .. ' ' .. times .. ' ' .. word(about.reason) .. ' ' .. word(about.class)
+  add_row(first, header_of(item, about.lease, about.index))
 end
 
--- Record the same event of many messages, given their headers. These are joined at once, with what is the same in all
--- lines between them: this is the hot path of a journal of everything.
-local function record_headers(start, headers)
-  if book.shed then return add_lines('', #headers) end
-  local joint, first, bytes = '\n' .. start, 1, 0
-  for i = 1, #headers do
-    local size = #headers[i] + #joint
-    if size > MAX_LINES then headers[i], size = string.sub(headers[i], 1, MAX_LINES - #joint), MAX_LINES end
-    if bytes + size > MAX_LINES then
-      add_lines(start .. table.concat(headers, joint, first, i - 1), i - first)
-      first, bytes = i, 0
-    end
-    bytes = bytes + size
+-- `heads` are headers, or whole items where these are plain: `plain` says whether any of them is.
+local function record_delivered(heads, lease, plain)
+  for i = 1, plain and #heads or 0 do
+    if string.find(heads[i], '^[{[]') then heads[i] = header_of(heads[i], lease, #heads > 1 and i or 0) end
   end
-  if #headers > 0 then add_lines(start .. table.concat(headers, joint, first), #headers - first + 1) end
-end
-
--- `heads` are headers, or whole items where these are plain.
-local function record_delivered(heads, lease)
-  for i, head in ipairs(heads) do
-    local first = string.byte(head)
-    if first == 123 or first == 91 then heads[i] = header_of(head, lease, #heads > 1 and i or 0) end
-  end
-  record_headers('delivered ' .. text(book.now) .. ' - - - - - ', heads)
+  add_rows('delivered ' .. text(book.now) .. ' - - - -', heads)
 end
 
 local function record_sent(items)
   local heads = {}
-  for i, item in ipairs(items) do heads[i] = header_of(item) end
-  record_headers('sent - - - - - - ', heads)
+  for i, item in ipairs(items) do
+    local stop = string.find(item, '\n', 1, true)
+    heads[i] = stop and string.sub(item, 4, stop - 1) or header_of(item)
+  end
+  add_rows('sent - - - - -', heads)
 end
 
 -- The bytes before the first entry from `id` on, its epoch and its number; nil where there is none.
@@ -206,10 +248,10 @@ end
 local function add_entry(counted, entry, who)
   local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
     'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
-    'w', who, 'e1', entry.lines)
+    'w', who, 'e1', entry.groups)
   if type(reply) == 'table' then return false end
   counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
-  counted.written = counted.written + #entry.lines + ENTRY_BYTES
+  counted.written = counted.written + #entry.groups + ENTRY_BYTES
   return true
 end
 
@@ -259,6 +301,7 @@ end
 -- where the journal could not be written, else 0.
 local function write_journal(who)
   if book.events == 0 then return 0 end
+  close_rows()
   close_entry()
   local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
   return done and degraded or 1
@@ -338,8 +381,8 @@ local function push(items, priority, delay_ms, attributes, now)
 end
 
 local producers, unique = KEYS[6], KEYS[7]
-local refused = broken({ ready, 'list', delayed, 'zset', wake, 'list', meta, 'hash', stats, 'hash',
-  producers, 'hash', unique, 'hash', journal, 'stream' })
+local refused = broken({ meta, 'hash', stats, 'hash', ready, 'list', wake, 'list', producers, 'hash', delayed, 'zset',
+  unique, 'hash', journal, 'stream' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 local lane, sequence, priority = ARGV[2], whole(ARGV[3], 0, MAX_MS), whole(ARGV[6], 0, 9)

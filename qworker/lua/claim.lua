@@ -24,9 +24,8 @@
 
 local MAX_CANDIDATES, FIRST_DEADLINE = 64, 6
 local request = { key = KEYS[#KEYS], id = lease_id(KEYS[#KEYS]) }
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue(attributes.levels)
 if refused then return refused end
 local now, most, candidates = clock(ARGV[1], meta), whole(ARGV[3], 1, 1000), #KEYS - FIRST_LEASE
@@ -46,9 +45,9 @@ local amounts, to, tombstones = {}, places(attributes.levels), redis.call('EXIST
 local items, heads, gone, bytes, lone, taken = {}, {}, {}, 0, 0, 0
 
 -- What becomes of one message: it is claimed, or ends, or stands among the suspects.
-local function claim(item, id, index, received_ms)
+local function claim(item, id, index, received)
   local back = places(attributes.levels)
-  take_back(item, { lease = id, index = index, received_ms = received_ms }, attributes.max_receives, tombstones, back,
+  take_back(item, { lease = id, index = index, received = received }, attributes.max_receives, tombstones, back,
     now, amounts)
   local suspected, claimed = back.suspects[1], nil
   for _, list in pairs(back.heads) do claimed = list[1] end

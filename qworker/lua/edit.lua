@@ -1,10 +1,13 @@
 #!lua
 -- edit.lua: give a dead letter another body: a new entry at the end, then the old one goes.
--- Its header stays byte for byte, and so do the other fields; the new entry names the old one as `edited`.
+-- Its header stays byte for byte but for what goes with the body, and so do the other fields; the new entry names the
+-- old one as `edited`.
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    entry id         of the dead letter
 -- ARGV[3]    body
+-- ARGV[4]    flags            may be left out; ` k=v …` of the new body: e (codec) and s (signature); those of the old one,
+--                             and n (its schedule), go
 -- Returns {'OK', now ms, entry id of the new entry}, with '' for it where the old one is not there and 'foreign' where
 --   that is no message of ours, or {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(1). A call repeated because its reply was lost finds the entry that it had made among the last 16.
@@ -25,7 +28,8 @@ local function made_before(id)
   return ''
 end
 
-local refused = broken({ meta, 'hash', dead, 'stream' }) or #ARGV ~= 3 and { 'ARG', 'body' } or bad_letters(2)
+local refused = broken({ meta, 'hash', dead, 'stream' }) or #ARGV ~= 3 and #ARGV ~= 4 and { 'ARG', 'body' }
+  or ARGV[4] and string.gsub(ARGV[4], ' [es]=[%w._~-]+', '') ~= '' and { 'ARG', 'flags' } or bad_letters(2)
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 if not now then return { 'ARG', 'now' } end
@@ -38,7 +42,9 @@ if not entry then return { 'OK', text(now), made_before(id) } end
 local message = parse(letter_field(entry, 'envelope'))
 if not message then return { 'OK', text(now), 'foreign' } end
 
-local fields = { 'envelope', string.sub(message.item, 1, message.at - 1) .. '\n' .. body, 'edited', id }
+local head = string.sub(message.item, 1, message.at - 1)
+if ARGV[4] then head = string.gsub(head, ' [ens]=[^ ]*', '') .. ARGV[4] end
+local fields = { 'envelope', head .. '\n' .. body, 'edited', id }
 for i = 1, math.min(#entry[2], MAX_FIELDS), 2 do
   local name = entry[2][i]
   if name ~= 'envelope' and name ~= 'edited' then

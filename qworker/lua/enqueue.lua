@@ -15,9 +15,8 @@
 --- include lib/ends.lua
 --- include lib/pick.lua
 
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 }) or bad_items()
 if refused then return refused end
 local now = clock(ARGV[1], meta)

@@ -12,9 +12,8 @@
 --- include lib/envelope.lua
 --- include lib/pick.lua
 
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue(attributes.levels) or bad_items()
 if refused then return refused end
 local now = clock(ARGV[1], meta)

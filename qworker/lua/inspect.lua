@@ -25,7 +25,7 @@ local function look(key)
   for _, place in ipairs(PLACES) do
     local item = place < length and length > 0 and redis.call('LINDEX', key, place)
     local message = item and kind(item) == 'own' and parse(item)
-    local since_ms = message and (tonumber(flag(item, ' t=')) or tonumber(message.sent))
+    local since_ms = message and (number_in(message.flags, ' t=') or tonumber(message.sent))
     if since_ms and (not oldest_ms or since_ms < oldest_ms) then oldest_ms = since_ms end
   end
   return length

@@ -19,9 +19,8 @@
 --- include lib/letters.lua
 --- include lib/spots.lua
 
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
 if refused then return refused end
 local now, repair, one = clock(ARGV[1], meta), ARGV[2] == '1', spot(3)

@@ -20,9 +20,8 @@
 --- include lib/lease.lua
 
 local HOUR_MS, MOST = 3600000, 500
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
 if refused then return refused end
 local now, repair, id, key = clock(ARGV[1], meta), ARGV[2] == '1', ARGV[3], KEYS[FIRST_LEASE]

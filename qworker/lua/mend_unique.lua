@@ -29,7 +29,7 @@ if total > MOST then return { 'OK', text(now), 'large' } end
 local function note(items)
   for _, item in ipairs(items) do
     bytes = bytes + #item
-    local id = string.match(item, '^q1 (%S+)')
+    local id = string.match(item, '^q%d+ (%S+)')
     if id then seen[id] = true end
   end
 end

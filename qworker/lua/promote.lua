@@ -15,9 +15,8 @@
 --- include lib/ends.lua
 
 local MAX_BYTES, READ_CHUNK = 1048576, 32
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
 if refused then return refused end
 local now, limit = clock(ARGV[1], meta), whole(ARGV[2], 1, 5000)
@@ -38,15 +37,16 @@ while due_left and seen < limit and bytes < MAX_BYTES do
       break
     end
     if seen == 0 then lateness_ms = now - due_ms end
-    local ending = kind(item) == 'own' and over(header(item), now, tombstones)
-    if ending then
+    local head = kind(item) == 'own' and header(item)
+    local ending = head and over(head, now, tombstones)
+    if ending and parse(item) then
       record(ending, item)
       free_unique_of(item)
       amounts[ending] = (amounts[ending] or 0) + 1
       amounts.stored = amounts.stored - 1
       ended = ended + 1
     else
-      local number = kind(item) == 'own' and level(item) or 0
+      local number = head and level_in(head) or 0
       used[number] = true
       put(to, to.tails, number, item)
       if book.all then record('promoted', item) end

@@ -17,9 +17,8 @@
 --- include lib/letters.lua
 
 local MAX_BYTES, READ_CHUNK = 1048576, 32
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue(attributes.levels)
 if refused then return refused end
 local now, state, limit = clock(ARGV[1], meta), ARGV[2], whole(ARGV[3], 1, 1000)

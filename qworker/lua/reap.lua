@@ -17,9 +17,8 @@
 --- include lib/visit.lua
 
 local MAX_BYTES = 1048576
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue(attributes.levels, true)
 if refused then return refused end
 local now, tick_ms = clock(ARGV[1], meta), whole(ARGV[2], 1, 60000)
@@ -47,10 +46,10 @@ for i = FIRST_LEASE, #KEYS do
         aside = aside + 1
       else
         local entries, to = read_lease(key), places(attributes.levels)
-        local received_ms = received_at(id, deadline, attributes.visibility_ms)
+        local about = { lease = id, received = received_at(id, deadline, attributes.visibility_ms) }
         for _, entry in ipairs(entries) do
-          take_back(entry[2], { lease = id, index = entry[3], received_ms = received_ms }, attributes.max_receives,
-            tombstones, to, now, amounts)
+          about.index = entry[3]
+          take_back(entry[2], about, attributes.max_receives, tombstones, to, now, amounts)
           bytes = bytes + #entry[2]
         end
         rung = rung + write_places(to)

@@ -15,9 +15,8 @@
 --- include lib/ends.lua
 --- include lib/letters.lua
 
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 }) or bad_letters()
 if refused then return refused end
 local now = clock(ARGV[1], meta)
@@ -29,9 +28,8 @@ for i = 2, #ARGV do
   local entry = not taken[ARGV[i]] and letter(ARGV[i])
   local message = entry and parse(letter_field(entry, 'envelope'))
   if message then
-    local redrives = tonumber(string.match(message.flags, ' d=(%d+)')) or 0
-    message.flags = string.gsub(string.gsub(message.flags, ' d=%d+', ''), ' x=%d+', '')
-    message.flags = message.flags .. string.format(' d=%d', redrives + 1)
+    local redrives = number_in(message.flags, ' d=') or 0
+    message.flags = string.gsub(message.flags, ' [dx]=[^ ]*', '') .. ' d=' .. text(redrives + 1)
     message.receives, message.nacks, message.timeouts, message.shared = 0, 0, 0, 0
     ready_from(message, now)
     record('redriven', message.item)

@@ -25,8 +25,8 @@
 --- include lib/push.lua
 
 local producers, unique = KEYS[6], KEYS[7]
-local refused = broken({ ready, 'list', delayed, 'zset', wake, 'list', meta, 'hash', stats, 'hash',
-  producers, 'hash', unique, 'hash', journal, 'stream' })
+local refused = broken({ meta, 'hash', stats, 'hash', ready, 'list', wake, 'list', producers, 'hash', delayed, 'zset',
+  unique, 'hash', journal, 'stream' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 local lane, sequence, priority = ARGV[2], whole(ARGV[3], 0, MAX_MS), whole(ARGV[6], 0, 9)

@@ -18,9 +18,8 @@
 --- include lib/outcomes.lua
 --- include lib/settle.lua
 
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue(attributes.levels)
 if refused then return refused end
 local now = clock(ARGV[1], meta)

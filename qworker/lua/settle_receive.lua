@@ -29,9 +29,8 @@ local request = {
   key = KEYS[#KEYS], id = lease_id(KEYS[#KEYS]), count = whole(ARGV[3], 0, 1000),
   suspects = whole(ARGV[5], 0, 2),
 }
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue(attributes.levels)
 if refused then return refused end
 local now = clock(ARGV[1], meta)
@@ -55,7 +54,8 @@ if resumed then
   items, deadline, indices, lone = resume(request)
 elseif request.count > 0 then
   items, deadline, left, hint_ms, lone = receive(request, attributes, attributes.levels, now, amounts)
-  waiting = left
+  -- A suspect that this call gave back wakes those who may take it, even where its caller may not.
+  waiting = left == 0 and rung > 0 and redis.call('LLEN', suspect) > 0 and rung or left
 end
 local degraded = math.max(count(stats, amounts), write_journal(ARGV[6]))
 if waiting > 0 and not attributes.paused_out then ring(wake, waiting) end

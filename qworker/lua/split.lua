@@ -35,7 +35,7 @@ local item = redis.call('HGET', old, ARGV[2])
 if not item then return { 'OK', text(now), '0' } end
 if ARGV[4] == '1' then
   local message = kind(item) == 'own' and parse(item)
-  local expiry = message and tonumber(flag(item, ' x='))
+  local expiry = message and number_in(message.flags, ' x=')
   local half = expiry and math.floor((tonumber(message.sent) + expiry) / 2)
   if half and now > half then return { 'TOOLATE', message.id, text(half) } end
 end

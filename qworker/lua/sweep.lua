@@ -19,7 +19,7 @@ if not now or not tick_ms or not most or #KEYS > 2500 then return { 'ARG', 'tick
 
 -- What the three reads of a queue gave, made into its part of the reply. Only a queue with leases is written to.
 local function look(due, deadline, head, unacked, stats)
-  local expiry = head and kind(head) == 'own' and tonumber(flag(head, ' x='))
+  local expiry = head and kind(head) == 'own' and parse(head) and number_in(header(head), ' x=')
   local found = {
     due and text(tonumber(due)) or '', deadline and text(tonumber(deadline)) or '',
     expiry and expiry <= now and 1 or 0,

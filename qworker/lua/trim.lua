@@ -14,9 +14,8 @@
 --- include lib/ends.lua
 
 local MAX_BYTES, READ_CHUNK = 1048576, 32
-local refused = broken({ meta, 'hash' })
+local attributes, refused = read_attributes()
 if refused then return refused end
-local attributes = read_attributes()
 refused = broken_queue(attributes.levels)
 if refused then return refused end
 local now, limit = clock(ARGV[1], meta), whole(ARGV[2], 1, 1000)
@@ -30,8 +29,8 @@ for _, number in ipairs(attributes.levels) do
     local chunk = redis.call('LRANGE', ready(number), run, run + READ_CHUNK - 1)
     going = #chunk > 0
     for _, item in ipairs(chunk) do
-      local expiry = kind(item) == 'own' and tonumber(flag(item, ' x='))
-      if not expiry or expiry > now or run >= limit or bytes >= MAX_BYTES then
+      local expiry = kind(item) == 'own' and number_in(header(item), ' x=')
+      if not expiry or expiry > now or not parse(item) or run >= limit or bytes >= MAX_BYTES then
         going = false
         break
       end

@@ -14,7 +14,8 @@ import pytest
 
 from qworker.client.aio import AsyncClient
 from qworker.client.aqueue import AsyncQueue
-from qworker.client.commands.receiving import Outcomes, settle_receive
+from qworker.client.commands.receiving import settle_receive
+from qworker.client.commands.settling import Outcomes
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
 from qworker.store.connection import ConnectionFactory
@@ -23,21 +24,21 @@ from tests import servers
 
 #: Commands of a send of any number of messages that fit into one write (500).
 SEND = {
-    "evalsha": 1, "type": 8, "time": 1, "hmget": 1, "hget": 1, "rpush": 1, "hset": 1, "hincrby": 2,
-    "llen": 1,
+    "evalsha": 1, "exists": 1, "type": 5, "time": 1, "hmget": 1, "hget": 1, "rpush": 1, "hset": 1,
+    "hincrby": 2, "llen": 1,
 }  # fmt: skip
 #: Of a receive; messages are read 32 at a time.
 RECEIVE = {
-    "evalsha": 1, "type": 12, "time": 1, "hmget": 1, "exists": 2, "zcard": 1, "lrange": 1, "hset": 2,
+    "evalsha": 1, "type": 5, "time": 1, "hmget": 1, "exists": 3, "zcard": 1, "lrange": 1, "hset": 2,
     "zadd": 1, "ltrim": 1, "llen": 3, "zrange": 1, "hincrby": 2,
 }  # fmt: skip
 #: Of an ack, which answers for each message, and so asks for each.
 ACK = {
-    "evalsha": 1, "type": 12, "time": 1, "hmget": 1, "hdel": 1, "exists": 1, "zrem": 1, "hincrby": 3,
+    "evalsha": 1, "type": 5, "time": 1, "hmget": 1, "hdel": 1, "exists": 2, "zrem": 1, "hincrby": 3,
 }  # fmt: skip
 #: Of a worker's call, which settles a batch and receives the next one.
 WORKER = {
-    "evalsha": 1, "type": 13, "time": 1, "hmget": 1, "exists": 3, "del": 1, "hlen": 1, "zrem": 1,
+    "evalsha": 1, "type": 6, "time": 1, "hmget": 1, "exists": 4, "del": 1, "hlen": 1, "zrem": 1,
     "zcard": 1, "lrange": 4, "hset": 2, "zadd": 1, "ltrim": 1, "llen": 4, "hincrby": 3,
 }  # fmt: skip
 

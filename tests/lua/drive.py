@@ -9,24 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import redis
-
 from qworker.client.commands import Command
+from qworker.client.commands.arguments import standard_keys
 from qworker.client.commands.command import Word
-from qworker.client.commands.receiving import (
-    Batch,
-    Outcomes,
-    Suspects,
-    settle,
-    settle_receive,
-    standard_keys,
-)
+from qworker.client.commands.receiving import Batch, Suspects, settle_receive
 from qworker.client.commands.sending import NewMessage, Sent, send
+from qworker.client.commands.settling import Outcomes, settle
 from qworker.client.sync import Client
 from qworker.store.connection import ConnectionFactory
 from qworker.store.scripts import load_script
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
+from tests.topologies.servers import client_of
 
 #: Where the time of most tests begins, in ms.
 NOW = 1_000_000
@@ -56,10 +50,11 @@ class Drive:
     """One queue of its own, whose meta.test is set: every call names its time."""
 
     def __init__(self, url: str, namespace: str, queue: str) -> None:
+        self.namespace = namespace
         self.keys = QueueKeys(namespace, queue)
         self.base = self.keys.meta.removesuffix("meta")
         self.client = Client(ConnectionFactory(url))
-        self.redis = redis.Redis(unix_socket_path=url.removeprefix("unix://"))
+        self.redis = client_of(url)
         self.redis.hset(self.keys.meta, "test", "1")
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.upkeep import cancel, promote, reap
+from qworker.client.commands.reaping import promote, reap
+from qworker.client.commands.removing import cancel
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 

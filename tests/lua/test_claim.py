@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from qworker.client.commands.claiming import Claimed, claim
-from qworker.client.commands.receiving import Outcomes, extend
-from qworker.client.commands.upkeep import cancel, configure
+from qworker.client.commands.configuring import configure
+from qworker.client.commands.extending import extend
+from qworker.client.commands.removing import cancel
+from qworker.client.commands.settling import Outcomes
 from qworker.errors import LeaseUsedError
+from tests.journals import event_lines
 from tests.lua.drive import NOW, STANDARD_PARTS, Drive, own
 
 #: When the leases of these tests, made at NOW for 30 s, run out.
@@ -64,6 +67,7 @@ def test_old_receipts_are_stale_and_new_ones_count(drive: Drive) -> None:
     drive.send("a", "b")
     drive.receive("L")
     claimed(drive, "N", "L")
+    assert drive.state("unacked") == {"unacked": {"N": AT + 5000}}
     assert drive.settle(Outcomes("L", acks=[1, 2])).counted == (False, False)
     assert drive.settle(Outcomes("N", acks=[1, 2])).counted == (True, True)
     assert drive.state("unacked") == {}
@@ -109,6 +113,7 @@ def test_a_lease_that_was_extended_is_left_alone(drive: Drive) -> None:
     drive.send("a", "b")
     drive.receive("L")
     drive.run(extend(drive.keys, ["L"], 40_000, now_ms=NOW))
+    drive.redis.hset(drive.keys.meta, "journal", "all")
     before = drive.state()
     result = claimed(drive, "N", "L", "gone")
     assert (result.batch.items, result.ended) == ([], 0)
@@ -204,6 +209,28 @@ def test_a_call_ends_after_1_mib(drive: Drive) -> None:
     assert len(claimed(drive, "P", "L").batch.items) == 1
 
 
+def test_a_call_that_reaches_1_mib_ends_there(drive: Drive) -> None:
+    """The bound itself is the end, not the first byte beyond it."""
+    drive.send("a")
+    drive.receive("L", 1)
+    half = 2**19 - len(own("a", body=""))
+    drive.redis.delete(drive.keys.lease("L"))
+    drive.redis.hset(
+        drive.keys.lease("L"), mapping={str(n): own("a", body="x" * half) for n in (1, 2, 3)}
+    )
+    assert len(claimed(drive, "N", "L").batch.items) == 2
+
+
+def test_a_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> None:
+    """The messages are claimed by then, and the reply says that it is degraded."""
+    drive.send("a", "b")
+    drive.receive("L")
+    drive.redis.hset(drive.keys.stats, "claimed", "many")
+    result = claimed(drive, "N", "L")
+    assert (len(result.batch.items), result.batch.degraded) == (2, True)
+    assert list(drive.state("unacked")["unacked"]) == ["N"]
+
+
 def test_the_journal_tells_both_deliveries(drive: Drive) -> None:
     """What was claimed is told as timed out and as delivered again."""
     drive.run(configure(drive.keys, {"journal": "all"}, now_ms=NOW))
@@ -212,7 +239,7 @@ def test_the_journal_tells_both_deliveries(drive: Drive) -> None:
     claimed(drive, "N", "L", who="host:1")
     entry = drive.state("journal")["journal"][-1]
     assert entry["w"] == "host:1"
-    assert [line.split()[0] for line in entry["e1"].split("\n")] == [
+    assert [line.split()[0] for line in event_lines(entry["e1"])] == [
         "timed_out",
         "timed_out",
         "delivered",

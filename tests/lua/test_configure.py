@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.upkeep import configure
+from qworker.client.commands.configuring import configure
 from tests import servers
 from tests.lua.drive import NOW, Drive
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.claiming import create
+from qworker.client.commands.configuring import create
 from qworker.errors import QueueExistsError
 from tests.lua.drive import STANDARD_PARTS, Drive
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.upkeep import reap
+from qworker.client.commands.reaping import reap
 from qworker.client.commands.waiting import delete
 from tests import servers
 from tests.lua.drive import NOW, Drive, own
@@ -56,12 +56,20 @@ def test_unique_key_is_free_again(drive: Drive) -> None:
     assert drive.state("unique", "ready") == {"unique": {"other": f"z {NOW}"}}
 
 
+def test_a_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> None:
+    """The message is gone by then, and the reply says that it is degraded."""
+    drive.send("a")
+    drive.redis.hset(drive.keys.stats, "cancelled", "many")
+    assert drive.call("delete", drive.standard_keys(), NOW, own("a")) == ["OK", str(NOW), 1, 1]
+    assert drive.state("ready") == {}
+
+
 def test_the_journal_tells(drive: Drive) -> None:
     """A deleted message is written down as cancelled."""
     drive.redis.hset(drive.keys.meta, "journal", "outcomes")
     drive.send("a")
     deleted(drive, own("a"))
-    assert drive.state("journal")["journal"][0]["e1"] == f"cancelled - - - - - - a {NOW} 0 0 0 0"
+    assert drive.state("journal")["journal"][0]["e1"] == f"cancelled - - - - -\nq1 a {NOW} 0 0 0 0"
 
 
 def test_full_server_deletes() -> None:

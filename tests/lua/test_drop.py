@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qworker.client.commands.upkeep import drop
+from qworker.client.commands.redriving import drop
 from tests.lua.drive import NOW, STANDARD_PARTS, Drive, own
 from tests.lua.test_redrive import bury
 
@@ -24,6 +24,15 @@ def test_deletes_what_is_there(engine_drive: Drive) -> None:
         "stats": {"purged": "2"},
     }
     assert dropped(drive, entries[0]) == 0
+    assert dropped(drive, f"{10**18}-{10**18}") == 0  # as long as an id can be
+
+
+def test_a_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> None:
+    """The letter is gone by then, and the reply says that it is degraded."""
+    (entry,) = bury(drive, own("a"))
+    drive.redis.hset(drive.keys.stats, "purged", "many")
+    assert drive.call("drop", drive.standard_keys(), NOW, entry) == ["OK", str(NOW), 1, 1]
+    assert drive.state("dead") == {"dead": []}
 
 
 def test_hundred_letters_in_one_call(drive: Drive) -> None:

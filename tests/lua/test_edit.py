@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from qworker.client.commands.upkeep import edit
-from qworker.errors import BodyTooLargeError
+from qworker.client.commands.redriving import edit
+from qworker.errors import BodyTooLargeError, InvalidOptionError
 from tests.lua.drive import NOW, Drive, own
 from tests.lua.test_redrive import bury
 
 
-def edited(drive: Drive, entry: str, body: bytes = b'{"b": 2}') -> str:
+def edited(
+    drive: Drive, entry: str, body: bytes = b'{"b": 2}', flags: dict[str, str] | None = None
+) -> str:
     """Edit an entry; the new entry id."""
-    return drive.run(edit(drive.keys, entry, body, now_ms=NOW))
+    return drive.run(edit(drive.keys, entry, body, flags, now_ms=NOW))
 
 
 def test_a_letter_gets_another_body(engine_drive: Drive) -> None:
@@ -112,3 +116,27 @@ def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
     drive.assert_broken(
         ["dead", "meta"], lambda: drive.call("edit", drive.standard_keys(), NOW, entry, "1")
     )
+
+
+def test_what_protects_the_body_goes_with_it(drive: Drive) -> None:
+    """The new body brings a codec and a signature of its own; those of the old one go, and so does its schedule."""
+    before = own("a", 5, flags=" x=77 s=k.old e=a256gcm.k p=5 n=nightly d=9")
+    (entry,) = bury(drive, before)
+    made = edited(drive, entry, b"sealed", {"e": "a256gcm.new-1", "s": "k_2.mac~"})
+    head = own("a", 5, flags=" x=77 p=5 d=9 e=a256gcm.new-1 s=k_2.mac~").partition("\n")[0]
+    assert drive.state()["dead"][0]["envelope"] == head + "\nsealed"
+    edited(drive, made, b"plain", {})
+    head = own("a", 5, flags=" x=77 p=5 d=9").partition("\n")[0]
+    assert drive.state()["dead"][0]["envelope"] == head + "\nplain"
+
+
+@pytest.mark.parametrize("flags", ["x", " p=9", " s=a b", " s=", " s=a\nb", " e=a s=b "])
+def test_other_flags_are_refused(drive: Drive, flags: str) -> None:
+    """Only those of the body may be given, each with its value."""
+    (entry,) = bury(drive, own("a"))
+    before = drive.state()
+    command = edit(drive.keys, entry, b"{}", {}, now_ms=NOW)
+    wrong = replace(command, args=(*command.args[:-1], flags))
+    with pytest.raises(InvalidOptionError, match="argument flags"):
+        drive.run(wrong)
+    assert drive.state() == before

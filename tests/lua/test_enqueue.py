@@ -50,6 +50,23 @@ def test_what_is_not_delayed_stays(drive: Drive) -> None:
     assert drive.state("ready") == {"ready": [own("a"), own("b", ready_ms=NOW)]}
 
 
+def test_where_nothing_is_delayed_nothing_happens(drive: Drive) -> None:
+    """A call that finds none of its messages delayed changes nothing."""
+    drive.send("a")
+    before = drive.state()
+    assert enqueued(drive, own("a"), own("x")) == [False, False]
+    assert drive.state() == before
+
+
+def test_a_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> None:
+    """The message is ready by then, and the reply says that it is degraded."""
+    drive.send("a", delay_ms=50)
+    drive.redis.hset(drive.keys.stats, "promoted", "many")
+    item = own("a", ready_ms=NOW + 50)
+    assert drive.call("enqueue", drive.standard_keys(), NOW, item) == ["OK", str(NOW), 1, 1]
+    assert drive.state("ready", "delayed") == {"ready": [own("a", ready_ms=NOW)]}
+
+
 def test_nobody_is_woken_while_output_is_paused(drive: Drive) -> None:
     """The doorbell is silent for a queue that hands out nothing."""
     drive.redis.hset(drive.keys.meta, "paused", "out")
@@ -63,8 +80,8 @@ def test_a_journal_of_everything_tells(drive: Drive) -> None:
     drive.redis.hset(drive.keys.meta, "journal", "all")
     drive.send("a", delay_ms=50)
     enqueued(drive, own("a", ready_ms=NOW + 50))
-    lines = [each["e1"] for each in drive.state("journal")["journal"]]
-    assert lines[-1] == f"promoted - - - - - - a {NOW} 0 0 0 0 t={NOW + 50}"
+    groups = [each["e1"] for each in drive.state("journal")["journal"]]
+    assert groups[-1] == f"promoted - - - - -\nq1 a {NOW} 0 0 0 0 t={NOW + 50}"
 
 
 def test_full_server_enqueues() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.receiving import extend
+from qworker.client.commands.extending import extend
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive
 
 HOUR_MS = 3_600_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from qworker.client.commands.reaping import promote, reap
 from qworker.client.commands.receiving import Suspects
-from qworker.client.commands.upkeep import promote, reap
 from qworker.client.commands.waiting import hold
 from tests import servers
 from tests.lua.drive import NOW, STANDARD_PARTS, Drive, own

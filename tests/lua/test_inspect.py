@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.receiving import Outcomes
-from qworker.client.commands.upkeep import Inspection, inspect, promote
+from qworker.client.commands.inspecting import Inspection, inspect
+from qworker.client.commands.reaping import promote
+from qworker.client.commands.settling import Outcomes
 from tests import servers
 from tests.lua.drive import NOW, READY_PARTS, Drive, own
 

@@ -7,16 +7,21 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.receiving import Outcomes, Suspects
+from qworker.client.commands.reaping import promote, reap, trim
+from qworker.client.commands.receiving import Suspects
+from qworker.client.commands.redriving import drop, redrive
+from qworker.client.commands.removing import purge
 from qworker.client.commands.scheduling import fire
-from qworker.client.commands.upkeep import drop, promote, purge, reap, redrive, trim
-from qworker.client.journal import advance, lags, readers, register
+from qworker.client.commands.settling import Outcomes
+from qworker.client.journal import lags
+from qworker.client.queue import Queue
 from qworker.client.sync import Client
 from qworker.store.connection import ConnectionFactory
 from tests import servers
+from tests.journals import event_lines, groups_of, told_times
 from tests.lua.drive import NOW, Drive, own
 
-#: What an entry counts as beside its lines.
+#: What an entry counts as beside its groups.
 BESIDE = 64
 TICK_MS = 1000
 
@@ -29,11 +34,11 @@ def journal(drive: Drive) -> Drive:
 
 
 def told(drive: Drive) -> list[str]:
-    """The lines of the journal since it was last asked."""
+    """The events of the journal since it was last asked, a line each."""
     entries = drive.redis.xrange(drive.keys.journal)
     seen = getattr(drive, "seen", 0)
     drive.seen = len(entries)  # type: ignore[attr-defined]
-    return [line for _, fields in entries[seen:] for line in fields[b"e1"].decode().split("\n")]
+    return [line for _, fields in entries[seen:] for line in event_lines(fields[b"e1"])]
 
 
 def header(*args: Any, **kwargs: Any) -> str:
@@ -52,12 +57,10 @@ def test_one_entry_per_call(engine_drive: Drive) -> None:
     drive.receive("L", 2, at=NOW + 7)
     outcomes = Outcomes("L", ack_all=True)
     drive.receive("M", 2, outcomes, at=NOW + 9)
-    sent = "sent - - - - - - a 1000000 0 0 0 0\nsent - - - - - - b 1000000 0 0 0 0"
-    delivered = (
-        "delivered 1000007 - - - - - a 1000000 0 0 0 0\n"
-        "delivered 1000007 - - - - - b 1000000 0 0 0 0"
-    )
-    acked = "acked - - - - - - a 1000000 0 0 0 0\nacked - - - - - - b 1000000 0 0 0 0"
+    headers = "\nq1 a 1000000 0 0 0 0\nq1 b 1000000 0 0 0 0"
+    sent = f"sent - - - - -{headers}"
+    delivered = f"delivered 1000007 - - - -{headers}"
+    acked = f"acked - - - - -{headers}"
     before = [0, len(sent) + BESIDE, len(sent) + len(delivered) + 2 * BESIDE]
     assert [entry.decode() for entry, _ in drive.redis.xrange(drive.keys.journal)] == [
         "1000000-0",
@@ -103,7 +106,7 @@ def test_entries_end_at_16_kibibytes(journal: Drive) -> None:
     journal.send(*ids)
     entries = journal.state("journal")["journal"]
     assert [len(each["e1"]) <= 16384 for each in entries] == [True] * len(entries)
-    assert len(entries) == -(-1000 * (len(f"sent - - - - - - {header(ids[0])}") + 1) // 16384)
+    assert len(entries) == -(-1000 * len(f"q1 {header(ids[0])}\n") // 16384)
     assert [int(each["n"]) for each in entries] == [
         sum(int(before["k"]) for before in entries[:number]) for number in range(len(entries))
     ]
@@ -122,11 +125,11 @@ def test_line_over_16_kibibytes_is_cut_in_its_flags(journal: Drive) -> None:
 
     a, b = f"{header('a')} w=", f"{header('b')} w="
     assert [each["e1"] for each in journal.state("journal")["journal"]] == [
-        cut(f"sent - - - - - - {a}", 16383),
-        cut(f"sent - - - - - - {b}", 16383),
-        cut(f"delivered 1000000 - - - - - {a}", 16383),
-        cut(f"acked - - - - - - {a}", 16384),
-        cut(f"purged - - - - ready - {b}", 16384),
+        cut(f"sent - - - - -\nq1 {a}", 16384),
+        cut(f"sent - - - - -\nq1 {b}", 16384),
+        cut(f"delivered 1000000 - - - -\nq1 {a}", 16384),
+        cut(f"acked - - - - -\nq1 {a}", 16384),
+        cut(f"purged - - - ready -\nq1 {b}", 16384),
     ]
 
 
@@ -161,7 +164,7 @@ def test_delivered_before_its_outcome(journal: Drive) -> None:
         10,
         first_received_ms=NOW + 7,
         error=("my.Error é", "words"),
-        times="1000007 1000008 99 a.task",
+        times=told_times("1000007 1000008 99 a.task"),
     )
     journal.settle(outcomes, at=NOW + 8)
     first = header("a", flags=" t=1000005 w=t")
@@ -176,23 +179,24 @@ def test_delivered_before_its_outcome(journal: Drive) -> None:
     ]
 
 
-TIMES = "1000001 1000002 345 shop.mail"
+TOLD = "1000001 1000002 345 shop.mail"
+TIMES = told_times(TOLD)
 
 
 @pytest.mark.parametrize(
     ("end", "expected"),
     [
-        (lambda o: o.nack(0, 0, times=TIMES), f"nacked {TIMES} - -"),
+        (lambda o: o.nack(0, 0, times=TIMES), f"nacked {TOLD} - -"),
         (lambda o: o.nack(0, 0, max_receives=1, error=("E", "")), "dead - - - - max_receives E"),
         (lambda o: o.crash(0, error=("WorkerDiedError", "")), "timed_out - - - - crashed WorkerDiedError"),
-        (lambda o: o.crash(0, max_receives=1, times=TIMES), f"dead {TIMES} max_receives -"),
-        (lambda o: o.release(0, times=TIMES), f"released {TIMES} - -"),
+        (lambda o: o.crash(0, max_receives=1, times=TIMES), f"dead {TOLD} max_receives -"),
+        (lambda o: o.release(0, times=TIMES), f"released {TOLD} - -"),
         (lambda o: o.release("*", 50), "released - - - - - -"),
         (lambda o: o.share(0), "timed_out - - - - shared -"),
-        (lambda o: o.bury(0, "unknown_task", ("E", "x"), times=TIMES), f"dead {TIMES} unknown_task E"),
+        (lambda o: o.bury(0, "unknown_task", ("E", "x"), times=TIMES), f"dead {TOLD} unknown_task E"),
         (lambda o: o.bury(0, "No Word"), "dead - - - - rejected -"),
         (lambda o: o.bury(0, "foreign"), "dead - - - - foreign -"),
-        (lambda o: o.discard(0, times="1 - - t"), "discarded 1 - - t - -"),
+        (lambda o: o.discard(0, times="1 - t"), "discarded 1 - - t - -"),
         (lambda o: o.expire(0), "expired - - - - - -"),
     ],
 )  # fmt: skip
@@ -324,20 +328,22 @@ def test_plain_messages_are_named_by_their_delivery(journal: Drive) -> None:
 # -- what the caller tells of its acks ------------------------------------------------------------
 
 
-def acked(drive: Drive, *ids: str, times: str = TIMES) -> bytes:
-    """The caller's lines."""
-    return "\n".join(f"acked {times} - - {header(each)}" for each in ids).encode()
+def acks(*ids: str, times: str = TOLD) -> list[str]:
+    """The events of acked messages, a line each."""
+    return [f"acked {times} - - {header(each)}" for each in ids]
 
 
-def test_callers_lines_are_taken_as_they_are(journal: Drive) -> None:
-    """Where all of the acks counted, the lines of the caller say so: times and task are its own."""
+def test_callers_groups_are_taken_as_they_are(journal: Drive) -> None:
+    """Where all of the acks counted, the groups of the caller say so: times and task are its own."""
     ids = [f"m{number:03d}" for number in range(300)]
     journal.send(*ids)
     journal.receive("L", 300)
     told(journal)
-    outcomes = Outcomes("L", ack_all=True, lines=acked(journal, *ids))
+    outcomes = Outcomes(
+        "L", ack_all=True, groups=groups_of(acks(*ids[:200])) + groups_of(acks(*ids[200:]))
+    )
     journal.receive("M", 0, outcomes)
-    assert told(journal) == acked(journal, *ids).decode().split("\n")
+    assert told(journal) == acks(*ids)
 
 
 def test_repeated_settle_tells_nothing_twice(journal: Drive) -> None:
@@ -345,20 +351,22 @@ def test_repeated_settle_tells_nothing_twice(journal: Drive) -> None:
     journal.send("a", "b")
     journal.receive("L")
     told(journal)
-    outcomes = Outcomes("L", acks=[1, 2], lines=acked(journal, "a", "b"))
+    outcomes = Outcomes("L", acks=[1, 2], groups=groups_of(acks("a", "b")))
     journal.receive("M", 5, outcomes)
     journal.receive("M", 5, outcomes, resume=True)
-    assert told(journal) == acked(journal, "a", "b").decode().split("\n")
+    assert told(journal) == acks("a", "b")
 
 
-def test_lines_of_stale_acks_are_left_out(journal: Drive) -> None:
-    """Where each ack is asked for by itself, the lines of those that counted are taken."""
+def test_stale_acks_are_left_out(journal: Drive) -> None:
+    """Where each ack is asked for by itself, those that counted are told; times are only known of all together."""
     journal.send("a", "b", "c")
     journal.receive("L")
     journal.settle(Outcomes("L", acks=[2]))
     told(journal)
-    journal.settle(Outcomes("L", acks=[1, 2, 3], lines=acked(journal, "a", "b", "c")))
-    assert told(journal) == acked(journal, "a", "c").decode().split("\n")
+    journal.settle(
+        Outcomes("L", acks=[1, 2, 3], groups=groups_of(acks("a", "b")) + groups_of(acks("c")))
+    )
+    assert told(journal) == acks("a", "c", times="1000001 - - shop.mail")
 
 
 def test_acks_of_which_some_were_stale_are_unsure(journal: Drive) -> None:
@@ -367,7 +375,7 @@ def test_acks_of_which_some_were_stale_are_unsure(journal: Drive) -> None:
     journal.receive("L")
     journal.settle(Outcomes("L", acks=[2]))
     told(journal)
-    outcomes = Outcomes("L", acks=[1, 2, 3], lines=acked(journal, "a", "b", "c"))
+    outcomes = Outcomes("L", acks=[1, 2, 3], groups=groups_of(acks("a", "b", "c")))
     journal.receive("M", 0, outcomes, at=NOW + 4)
     assert told(journal) == ["unsure - - - - 2_of_3 - - 1000004 0 0 0 0"]
 
@@ -404,7 +412,7 @@ def test_deleted_journal_goes_on_counting(journal: Drive) -> None:
 def test_lost_counters_begin_a_new_epoch(journal: Drive, lost: str, value: str | None) -> None:
     """A later epoch, and numbers from 0 again; the bytes go on from what the stream says."""
     journal.send("a")
-    written = len(f"sent - - - - - - {header('a')}") + BESIDE
+    written = len(f"sent - - - - -\nq1 {header('a')}") + BESIDE
     if value is None:
         journal.redis.hdel(journal.keys.stats, lost)
     else:
@@ -456,7 +464,7 @@ def test_journal_is_trimmed_to_its_cap(engine_drive: Drive) -> None:
     drive = engine_drive
     drive.redis.hset(drive.keys.meta, mapping={"journal": "all", "journal_cap": 2**20})
     fill(drive, 79)
-    size = len(f"sent - - - - - - {header('m')} w=") + 15_000 + BESIDE
+    size = len(f"sent - - - - -\nq1 {header('m')} w=") + 15_000 + BESIDE
     fits = 2**20 // size
     assert fits < 79
     assert len(ids_of(drive)) == 79
@@ -474,7 +482,7 @@ def test_lowered_cap_trims_a_thousand_entries_a_call(journal: Drive) -> None:
     for number in range(1599):
         journal.send(f"m{number:04d}", flags={"w": "x" * 900})
     journal.redis.hset(journal.keys.meta, "journal_cap", 2**20)
-    size = len(f"sent - - - - - - {header('m0000')} w=") + 900 + BESIDE
+    size = len(f"sent - - - - -\nq1 {header('m0000')} w=") + 900 + BESIDE
     fits = 2**20 // size
     journal.send("m1599", flags={"w": "x" * 900})
     assert len(ids_of(journal)) == max(600, fits)
@@ -487,7 +495,7 @@ def test_entries_of_older_epochs_and_of_others_go_first(journal: Drive) -> None:
     fill(journal, 70)
     journal.redis.hdel(journal.keys.stats, "journal_entries")
     fill(journal, 16)
-    size = len(f"sent - - - - - - {header('m')} w=") + 15_000 + BESIDE
+    size = len(f"sent - - - - -\nq1 {header('m')} w=") + 15_000 + BESIDE
     assert len(ids_of(journal)) == 2**20 // size
     fill(journal, 64)
     assert ids_of(journal)[0].startswith("1000001-")
@@ -509,7 +517,7 @@ def test_shed_journal_counts_and_does_not_write(journal: Drive) -> None:
     journal.send("b", "c")
     journal.receive("M")
     journal.settle(
-        Outcomes("L", acks=[0]), Outcomes("M", acks=[1, 9], lines=acked(journal, "b", "x"))
+        Outcomes("L", acks=[0]), Outcomes("M", acks=[1, 9], groups=groups_of(acks("b", "x")))
     )
     other = Outcomes("M")
     other.nack(2, 0)
@@ -575,13 +583,14 @@ def test_readers_say_how_far_they_are(client: Client, journal: Drive) -> None:
     """Their lag is counted in bytes that they have not read, and in entries that they never will."""
     journal.redis.hset(journal.keys.meta, "journal_cap", 2**20)
     fill(journal, 3)
-    size = len(f"sent - - - - - - {header('m')} w=") + 15_000 + BESIDE
+    size = len(f"sent - - - - -\nq1 {header('m')} w=") + 15_000 + BESIDE
+    queue = Queue(client, journal.namespace, journal.keys.queue)
     for name, entry in (("done", 2), ("behind", 0)):
-        client.run(advance(journal.keys, name, 1000000, entry))
-    client.run(register(journal.keys, "new"))
-    client.run(register(journal.keys, "done"))
+        queue.advance_reader(name, 1000000, entry)
+    queue.register_reader("new")
+    queue.register_reader("done")
     journal.redis.hset(journal.keys.readers, "rubbish", "x")
-    found = client.run(readers(journal.keys))
+    found = queue.readers()
     assert [(each.name, each.epoch, each.entry) for each in found] == [
         ("behind", 1000000, 0),
         ("done", 1000000, 2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.upkeep import lengths
+from qworker.client.commands.inspecting import lengths
 from qworker.wire.keys import QueueKeys
 from tests.lua.drive import Drive, own
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.upkeep import Promoted, promote
+from qworker.client.commands.reaping import Promoted, promote
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, Drive, own
 

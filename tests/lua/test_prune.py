@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qworker.client.commands.upkeep import prune
+from qworker.client.commands.reaping import prune
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.upkeep import purge
+from qworker.client.commands.removing import purge
 from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
 
 

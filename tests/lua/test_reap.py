@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.receiving import Outcomes, extend
-from qworker.client.commands.upkeep import Reaped, reap
+from qworker.client.commands.extending import extend
+from qworker.client.commands.reaping import Reaped, reap
+from qworker.client.commands.settling import Outcomes
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, STANDARD_PARTS, Drive, own
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.receiving import Outcomes
-from qworker.client.commands.upkeep import recount
+from qworker.client.commands.reaping import recount
+from qworker.client.commands.settling import Outcomes
 from tests.lua.drive import NOW, READY_PARTS, Drive, own
 
 

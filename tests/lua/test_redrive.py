@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qworker.client.commands.upkeep import redrive
+from qworker.client.commands.redriving import redrive
 from tests.lua.drive import NOW, READY_PARTS, Drive, own
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.receiving import Outcomes
+from qworker.client.commands.settling import Outcomes
 from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
 
 
@@ -706,7 +706,7 @@ def test_bad_outcomes_are_refused_with_their_call(engine_drive: Drive) -> None:
         + [call(kind, "2", 0, "", "", "", "", "", 0) for kind in ("x", "", "nr", "*", ".")]
         + [
             call("n", "2", 0, "", "", "", "", times, 0)
-            for times in ("x", "1 2 3", "1 2 3 a b", "1 2 3 a\n", " 1 2 3 a", "1 2 x a")
+            for times in ("x", "1 2", "1 2 a b", "1 2 a\n", " 1 2 a", "1 2! a", "1 2 " + "a" * 512)
         ]
         + [call("n", "2", 0, "", "", "", "", "", bad) for bad in [*BAD_NUMBERS, 10_001]]
         + [

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import redis
 
-from qworker.client.commands.receiving import PAUSED, UNKNOWN, Outcomes, Suspects
+from qworker.client.commands.receiving import PAUSED, UNKNOWN, Suspects, settle_receive
+from qworker.client.commands.settling import Outcomes
 from qworker.errors import LeaseUsedError
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
@@ -609,3 +611,38 @@ def test_counter_that_is_no_number_is_reported_and_does_not_fail_the_call(drive:
         "lease:M": {"0": own("b")},
         "unacked": {"M": NOW + 30_000},
     }
+
+
+def test_suspect_given_back_wakes_others_where_its_caller_takes_none(drive: Drive) -> None:
+    """A child that must not run suspects released one: those who may run it are not left to find it by themselves."""
+    drive.send("a")
+    drive.receive("L", 1)
+    crashed, failed, unstarted = outcomes("L"), outcomes("M"), outcomes("N")
+    crashed.crash(0)
+    drive.receive("M", 1, crashed)
+    failed.nack(0, 0)
+    drive.settle(failed)
+    drive.receive("N", 1, suspects=Suspects.NEVER)
+    drive.redis.delete(drive.keys.wake)
+    unstarted.release(0)
+    batch = drive.receive("O", 1, unstarted, suspects=Suspects.NEVER)
+    assert (batch.items, batch.ready_left) == ([], 0)
+    item = own("a", receives=2, nacks=1, timeouts=1, ready_ms=NOW)
+    assert drive.state("ready", "suspect", "wake") == {"suspect": [item], "wake": ["1"]}
+
+
+def test_doorbell_that_cannot_be_rung_does_not_fail_the_call(drive: Drive) -> None:
+    """By then the lease is made: a caller who were told of an error would lose its messages until they time out."""
+    drive.send("a", "b")
+    drive.redis.delete(drive.keys.wake)
+    rules = ["on", "nopass", "~*", "+@all", "-rpush"]
+    drive.redis.execute_command("ACL", "SETUSER", drive.keys.queue, *rules)
+    path = drive.redis.get_connection_kwargs()["path"]
+    with redis.Redis(unix_socket_path=path, username=drive.keys.queue, password="-") as caller:
+        command = settle_receive(drive.keys, "L", 1, now_ms=NOW)
+        assert command.script is not None
+        caller.script_load(command.script.source)
+        batch = command.decode(caller.execute_command(*command.words()))
+    drive.redis.execute_command("ACL", "DELUSER", drive.keys.queue)
+    assert (batch.items, batch.ready_left) == ([own("a").encode()], 1)
+    assert "wake" not in drive.state()

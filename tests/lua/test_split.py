@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.receiving import Outcomes, split
+from qworker.client.commands.extending import split
+from qworker.client.commands.settling import Outcomes
 from qworker.errors import LeaseUsedError, TooLateError
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 

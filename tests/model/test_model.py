@@ -25,26 +25,20 @@ from hypothesis.stateful import (
 )
 
 from qworker.client.commands import Command
-from qworker.client.commands.receiving import Outcomes, Suspects, extend, settle_receive, split
+from qworker.client.commands.configuring import configure
+from qworker.client.commands.extending import extend, split
+from qworker.client.commands.inspecting import inspect
+from qworker.client.commands.reaping import promote, prune, reap, recount, sweep, trim
+from qworker.client.commands.receiving import Suspects, settle_receive
+from qworker.client.commands.redriving import drop, redrive
+from qworker.client.commands.removing import cancel, purge
 from qworker.client.commands.scheduling import fire
 from qworker.client.commands.sending import NewMessage, send
-from qworker.client.commands.upkeep import (
-    cancel,
-    configure,
-    drop,
-    inspect,
-    promote,
-    prune,
-    purge,
-    reap,
-    recount,
-    redrive,
-    sweep,
-    trim,
-)
+from qworker.client.commands.settling import Outcomes
 from qworker.errors import RefusedError
 from qworker.wire.envelope import tail
 from tests import servers
+from tests.journals import event_lines, groups_of, told_times
 from tests.lua.drive import NOW, Drive
 from tests.model.queue_model import Ending, Item, LeaseEnd, Model
 
@@ -249,7 +243,7 @@ class QueueMachine(RuleBasedStateMachine):
                     other.max_receives = data.draw(st.sampled_from([None, None, 2, 3]))
                 if kind == "b":
                     other.reason = "rejected"
-                other.times = data.draw(st.sampled_from(["", "1 2 3 a.task", "- 1 - -"]))
+                other.times = data.draw(st.sampled_from(["", "1 2 3 a.task", "1 - - -"]))
                 end.others.append(other)
             if data.draw(st.integers(0, 4)) == 0:
                 end.others.append(Ending("r", "*"))
@@ -264,30 +258,29 @@ class QueueMachine(RuleBasedStateMachine):
         written = []
         for end in ends:
             words = [word for unique in end.uniques for word in unique]
-            lines = "\n".join(self.model.lines(end)).encode() if end.told else b""
-            end.told = bool(lines)
-            outcomes = Outcomes(end.lease, end.ack_all, list(end.acks), words, lines)
+            groups = groups_of(self.model.lines(end)) if end.told else []
+            end.told = bool(groups)
+            outcomes = Outcomes(end.lease, end.ack_all, list(end.acks), words, groups)
             for other in end.others:
+                times = told_times(other.times)
                 match other.kind:
                     case "n":
                         outcomes.nack(
                             other.index,
                             other.delay_ms,
                             max_receives=other.max_receives,
-                            times=other.times,
+                            times=times,
                         )
                     case "c":
-                        outcomes.crash(
-                            other.index, max_receives=other.max_receives, times=other.times
-                        )
+                        outcomes.crash(other.index, max_receives=other.max_receives, times=times)
                     case "r":
-                        outcomes.release(other.index, other.delay_ms, times=other.times)
+                        outcomes.release(other.index, other.delay_ms, times=times)
                     case "s":
-                        outcomes.share(other.index, times=other.times)
+                        outcomes.share(other.index, times=times)
                     case "b":
-                        outcomes.bury(other.index, other.reason, times=other.times)
+                        outcomes.bury(other.index, other.reason, times=times)
                     case "d":
-                        outcomes.discard(other.index, times=other.times)
+                        outcomes.discard(other.index, times=times)
                     case "e":
                         outcomes.expire(other.index)
                         other.times = ""
@@ -579,7 +572,7 @@ class QueueMachine(RuleBasedStateMachine):
     def journal_tells_the_story(self, entries: list[dict[str, str]]) -> None:
         """The journal says of every message what happened to it, in order, and its entries are numbered without gap."""
         for entry in entries[self.entries :]:
-            lines = entry["e1"].split("\n")
+            lines = event_lines(entry["e1"])
             assert list(entry) == ["n", "k", "b", "t", "w", "e1"]
             assert (int(entry["n"]), int(entry["k"])) == (self.events, len(lines))
             assert int(entry["b"]) == self.written

@@ -15,6 +15,7 @@ end
 -- messages behind rings again, so eight tokens start any number of consumers.
 local MAX_TOKENS = 8
 local function ring(wake, messages)
-  local missing = math.min(messages, MAX_TOKENS) - redis.call('LLEN', wake)
-  for _ = 1, missing do redis.call('RPUSH', wake, '1') end
+  local tokens = redis.pcall('LLEN', wake)
+  if type(tokens) ~= 'number' then return end
+  for _ = 1, math.min(messages, MAX_TOKENS) - tokens do redis.pcall('RPUSH', wake, '1') end
 end

@@ -29,21 +29,33 @@ local function flag(item, mark)
   return flag_in(header(item), mark)
 end
 
+-- The value of a flag that is a whole number, or nil where it is none, as `wire/numbers.py` reads it.
+local function number_in(head, mark)
+  local value = flag_in(head, mark)
+  return value and #value <= 16 and string.find(value, '^%d+$') and tonumber(value) or nil
+end
+
+-- The priority that a header asks for.
+local function level_in(head)
+  local priority = number_in(head, ' p=') or 0
+  return priority <= 9 and priority or 0
+end
+
 local function level(item)
-  local priority = tonumber(flag(item, ' p=') or 0)
-  return priority and priority >= 1 and priority <= 9 and math.floor(priority) or 0
+  return level_in(header(item))
 end
 
 local HEADER = '^q1 ([%w._-]+) (%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)()\n'
-local MAX_DIGITS = 6
+local MAX_DIGITS, MAX_ID = 6, 64
 
 -- The parts of an own item, or nil where the header does not match (then it is foreign).
 local function parse(item)
   local id, sent, receives, nacks, timeouts, shared, flags, at = string.match(item, HEADER)
   if not id or #receives > MAX_DIGITS or #nacks > MAX_DIGITS or #timeouts > MAX_DIGITS
-    or #shared > MAX_DIGITS or #sent > 16 then
+    or #shared > MAX_DIGITS or #sent > 16 or #id > MAX_ID then
     return nil
   end
+  if flags ~= '' and string.gsub(flags, ' [a-z]=[^ ]*', '') ~= '' then return nil end
   return {
     id = id, sent = sent, receives = tonumber(receives), nacks = tonumber(nacks),
     timeouts = tonumber(timeouts), shared = tonumber(shared), flags = flags, item = item, at = at,
@@ -67,10 +79,22 @@ local function delivered(item, lease_id, index, now)
   return nil
 end
 
+-- Numbers become text slowly, and most are the same as before: counters are small, times those of the call.
+local DIGITS = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9' }
+local function digits(number)
+  return DIGITS[number] or string.format('%d', number)
+end
+
+local formatted_ms, formatted
+local function time_text(at_ms)
+  if at_ms ~= formatted_ms then formatted_ms, formatted = at_ms, text(at_ms) end
+  return formatted
+end
+
 local function assemble(message)
   local body = message.at > 0 and string.sub(message.item, message.at) or '\n' .. message.item
-  return string.format('q1 %s %s %d %d %d %d%s', message.id, message.sent, message.receives,
-    message.nacks, message.timeouts, message.shared, message.flags) .. body
+  return 'q1 ' .. message.id .. ' ' .. message.sent .. ' ' .. digits(message.receives) .. ' ' .. digits(message.nacks)
+    .. ' ' .. digits(message.timeouts) .. ' ' .. digits(message.shared) .. message.flags .. body
 end
 
 local function with_flag(message, key, value)
@@ -81,5 +105,7 @@ end
 
 -- Note when a message becomes ready again: the flag `t`, from which its next wait is counted.
 local function ready_from(message, at_ms)
-  message.flags = string.gsub(message.flags, ' t=[^ ]*', '') .. ' t=' .. text(at_ms)
+  local flags = message.flags
+  if string.find(flags, ' t=', 1, true) then flags = string.gsub(flags, ' t=[^ ]*', '') end
+  message.flags = flags .. ' t=' .. time_text(at_ms)
 end

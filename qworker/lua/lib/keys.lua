@@ -26,28 +26,31 @@ end
 
 -- A refusal if a key that this call may write holds another type, else nil.
 local function broken_queue(levels, without_leases)
-  local expected = {
-    suspect, 'list', delayed, 'zset', unacked, 'zset', wake, 'list', dead, 'stream',
-    stats, 'hash', unique, 'hash', cancelled, 'zset', journal, 'stream',
-  }
-  for _, number in ipairs(levels) do
-    expected[#expected + 1] = ready(number)
-    expected[#expected + 1] = 'list'
+  local expected = { stats, 'hash', unacked, 'zset' }
+  local function expect(key, its_type)
+    expected[#expected + 1] = key
+    expected[#expected + 1] = its_type
   end
-  for i = FIRST_LEASE, without_leases and 0 or #KEYS do
-    expected[#expected + 1] = KEYS[i]
-    expected[#expected + 1] = 'hash'
-  end
+  for i = FIRST_LEASE, without_leases and 0 or #KEYS do expect(KEYS[i], 'hash') end
+  for i = #levels, 1, -1 do expect(ready(levels[i]), 'list') end
+  expect(wake, 'list')
+  expect(delayed, 'zset')
+  expect(journal, 'stream')
+  expect(dead, 'stream')
+  expect(suspect, 'list')
+  expect(unique, 'hash')
+  expect(cancelled, 'zset')
   return broken(expected)
 end
 
 local DEFAULT_VISIBILITY_MS = 30000
 local DEFAULT_MAX_RECEIVES = 5
 
--- The attributes that scripts go by; the caller has checked that meta is a HASH.
+-- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
 local function read_attributes()
-  local found = redis.call('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
+  local found = redis.pcall('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
     'journal_epoch', 'journal_shed', 'pause_strict')
+  if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
   return {
     visibility_ms = whole(found[1], 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS,
     paused_out = found[2] == 'out' or found[2] == 'all',

@@ -12,13 +12,14 @@
 --     b bury      a reason                                        dead letter
 --     d discard   -                                               done, by the handler's wish
 --     e expired   -                                               done, its time to live is over
---   acked    n, then n × (number, lines): what the journal shall say of the acks, in the order uniques, acks; each of
+--   acked    n, then n × (number, group): what the journal shall say of the acks, in groups of so many events, each of
 --            at most 16 KiB. 0: the items are read for it, where the journal is on.
--- times tells the journal about a delivery: `<delivered_ms> <started_ms> <run_us> <task>`, `-` for what is unknown; or ''.
+-- times tells the journal about a delivery: `<delivered_ms> <times> <task>`, `-` for what is unknown; or ''. For groups
+-- and times see docs/protocol.md.
 
 local KINDS = 'ncrsbde'
-local MAX_OUTCOMES = 10000
-local TIMES = '^[%d-]+ [%d-]+ [%d-]+ [%w_.:-]+$'
+local MAX_OUTCOMES, MAX_TIMES = 10000, 512
+local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
 
 local function read_outcomes(at)
   local leases = {}
@@ -58,19 +59,19 @@ local function read_outcomes(at)
       end
       if other.b ~= '' and not whole(other.b, 1, 999999) then return nil, 'max receives' end
       if other.c ~= '' and not whole(other.c, 0, MAX_MS) then return nil, 'first received' end
-      if other.times ~= '' and not string.find(other.times, TIMES) then return nil, 'times' end
+      if other.times ~= '' and (#other.times > MAX_TIMES or not string.find(other.times, TIMES)) then return nil, 'times' end
       lease.others[i + 1] = other
     end
     at = at + others * 8 + 1
-    local chunks = whole(ARGV[at], 0, MAX_OUTCOMES)
-    if not chunks then return nil, 'acked' end
-    for i = 1, chunks do
-      local told, lines = whole(ARGV[at + 2 * i - 1], 1, MAX_OUTCOMES), ARGV[at + 2 * i]
-      if not told or not lines or #lines > MAX_LINES then return nil, 'acked' end
-      lease.told[i] = { number = told, lines = lines }
+    local groups = whole(ARGV[at], 0, MAX_OUTCOMES)
+    if not groups then return nil, 'acked' end
+    for i = 1, groups do
+      local told, group = whole(ARGV[at + 2 * i - 1], 1, MAX_OUTCOMES), ARGV[at + 2 * i]
+      if not told or not group or #group > MAX_GROUPS then return nil, 'acked' end
+      lease.told[i] = { number = told, text = group }
       lease.told_number = lease.told_number + told
     end
-    at = at + chunks * 2 + 1
+    at = at + groups * 2 + 1
     leases[l] = lease
   end
   return leases, at

@@ -12,7 +12,7 @@ local function take(item, level_number, batch, to, now, amounts)
   if what == 'own' then
     head = header(item)
     local ended = over(head, now, batch.tombstones)
-    if ended then
+    if ended and parse(item) then
       record(ended, item)
       free_unique_of(item)
       amounts[ended] = (amounts[ended] or 0) + 1
@@ -28,6 +28,7 @@ local function take(item, level_number, batch, to, now, amounts)
     return
   else
     amounts.stored = (amounts.stored or 0) + 1 -- plain: counted when first seen
+    batch.plain = true
   end
   local number = #batch.items + 1
   batch.items[number], batch.heads[number] = item, head or item
@@ -98,7 +99,7 @@ local function receive(request, attributes, levels, now, amounts)
   end
   local deadline = now + request.visibility_ms
   if #batch.items > 0 then write_lease(request.key, request.id, batch.items, deadline) end
-  if book.all then record_delivered(batch.heads, request.id) end
+  if book.all then record_delivered(batch.heads, request.id, batch.plain) end
   local behind = write_places(to)
   for number, seen in pairs(cut) do
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end

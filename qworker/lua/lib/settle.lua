@@ -10,22 +10,22 @@ local function record_held(lease, index)
   if item then record('acked', item, { lease = lease.id, index = index }) end
 end
 
--- The caller's lines count if all of their acks did. Where only some did, `results` tells which.
-local function record_told(lease, acked, results, first)
-  if lease.told_number == acked then
-    for _, chunk in ipairs(lease.told) do add_lines(chunk.lines, chunk.number) end
-  elseif book.shed then
-    add_lines('', acked)
+-- The caller's groups count if all of their acks did. Where only some did, `results` tells which; times are of the
+-- whole group, so they are left out then.
+local function record_told(lease, acked, results, at)
+  if lease.told_number == acked or book.shed then
+    for _, group in ipairs(lease.told) do add_group(group.text, group.number) end
+    book.events = book.events + acked - lease.told_number
   elseif results and not lease.all then
-    local number = first
-    for _, chunk in ipairs(lease.told) do
-      for line in string.gmatch(chunk.lines, '[^\n]+') do
-        if results[number] == 1 then add_lines(line, 1) end
-        number = number + 1
+    for _, group in ipairs(lease.told) do
+      local first = string.gsub(string.match(group.text, '^[^\n]*'), '^(%S+ %S+) %S+', '%1 -')
+      for header in string.gmatch(group.text, '\nq1 ([^\n]*)') do
+        if results[at] == 1 then add_row(first, header) end
+        at = at + 1
       end
     end
   else
-    add_lines(string.format('unsure - - - - %d_of_%d - - %s 0 0 0 0', acked, lease.told_number, text(book.now)), 1)
+    add_row(string.format('unsure - - - %d_of_%d -', acked, lease.told_number), header_of(''))
   end
 end
 
@@ -79,7 +79,9 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     return
   end
   local message = delivered(item, lease.id, index, now)
-  if not message then
+  if not message and kind(item) == 'newer' and (other.kind ~= 'b' or other.a == 'foreign') then
+    leave_newer(to, to.tails, item, amounts)
+  elseif not message then
     bury_foreign(item, about, now, amounts)
     add('stored', -1)
   elseif other.kind == 'b' then
@@ -115,7 +117,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     message[counter] = message[counter] + 1
     if other.c ~= '' then with_flag(message, 'f', other.c) end
     if other.b ~= '' then with_flag(message, 'm', other.b) end
-    local most = tonumber(string.match(message.flags, ' m=(%d+)')) or limit
+    local most = number_in(message.flags, ' m=') or limit
     if message.nacks + message.timeouts >= most then
       local back = assemble(message)
       tell('dead', bury(back, 'max_receives', other.class, other.words, now, amounts))
