@@ -20,6 +20,8 @@ from qworker.client.sync import Client
 from qworker.config.fields import unknown_option
 from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskError
 from qworker.store.connection import ConnectionFactory
+from qworker.wire.key_options import keys_of_environment
+from qworker.wire.keyring import Keyring
 from qworker.wire.names import check_namespace, check_schedule
 
 if TYPE_CHECKING:
@@ -47,16 +49,20 @@ class ScheduledTask:
 class QWorker:
     """An application of queues in one namespace.
 
-    `url` None: QWORKER_URL, else REDIS_URL. Nothing is connected before the first call, so an app may be made at
-    import and used after a fork. Thread-safe.
+    `url` None: QWORKER_URL, else REDIS_URL. `keys` None: what QWORKER_KEYS_FILE and its like name, see
+    `qworker.wire.key_options`. Nothing is connected before the first call, so an app may be made at import and used
+    after a fork. Thread-safe.
     """
 
-    def __init__(self, namespace: str = "qworker", *, url: str | None = None) -> None:
+    def __init__(
+        self, namespace: str = "qworker", *, url: str | None = None, keys: Keyring | None = None
+    ) -> None:
         self.namespace = check_namespace(namespace)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, ScheduledTask] = {}
         self.middleware: list[Middleware] = []
         self._url = url
+        self._keys = keys
         self._lock = threading.Lock()
         self._factory: ConnectionFactory | None = None
         self._client: Client | None = None
@@ -187,6 +193,13 @@ class QWorker:
             )
         return url
 
+    @property
+    def keyring(self) -> Keyring:
+        """The keys that sign and encrypt messages; an empty ring without. Raises `InvalidOptionError`."""
+        if self._keys is None:
+            self._keys = keys_of_environment()
+        return self._keys
+
     def connect_with(self, factory: ConnectionFactory | None) -> None:
         """Use connections of this factory from now on, whatever URL is set; None goes back to the URL."""
         with self._lock:
@@ -200,7 +213,7 @@ class QWorker:
         """The sync client, made at first use."""
         with self._lock:
             if self._client is None:
-                self._client = Client(self._connections())
+                self._client = Client(self._connections(), keyring=self.keyring)
             return self._client
 
     def queue(self, name: str) -> Queue:
@@ -220,7 +233,10 @@ class QWorker:
             for each in list(self._async):
                 if self._async[each][0].loop_closed():
                     del self._async[each]
-            known = self._async[id(loop)] = (AsyncClient(self._connections()), {})
+            known = self._async[id(loop)] = (
+                AsyncClient(self._connections(), keyring=self.keyring),
+                {},
+            )
         client, queues = known
         queue = queues.get(name)
         if queue is None:

@@ -13,6 +13,7 @@ from qworker.app.control import Retry
 from qworker.app.retry import RetryPolicy
 from qworker.app.trace import outgoing
 from qworker.client.options import SendOptions
+from qworker.client.sending import new_message
 from qworker.durations import Duration, duration_ms
 from qworker.errors import InvalidOptionError
 from qworker.wire.names import check_queue, check_task
@@ -20,7 +21,7 @@ from qworker.wire.names import check_queue, check_task
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
     from qworker.client.commands.sending import NewMessage
-    from qworker.client.operations import Operations
+    from qworker.client.queue_ref import QueueRef
 
 __all__ = ["TASK_OPTIONS", "BatchTask", "Call", "Sender", "Task", "TaskOptions"]
 
@@ -145,16 +146,16 @@ class Sender(Generic[P, R]):
     def send_many(self, calls: Iterable[Call]) -> list[str]:
         """Send calls, all checked first, in atomic chunks of up to 1,000; returns their message ids in order."""
         queue = self.task.app.queue(self.task.queue)
-        messages = self._messages(calls, queue.operations)
+        messages = self._messages(calls, queue.ref)
         return queue.store(messages, self._options)
 
     async def asend_many(self, calls: Iterable[Call]) -> list[str]:
         """Send calls from async code, as `send_many` does."""
         queue = self.task.app.aqueue(self.task.queue)
-        messages = self._messages(calls, queue.operations)
+        messages = self._messages(calls, queue.ref)
         return await queue.store(messages, self._options)
 
-    def _messages(self, calls: Iterable[Call], operations: Operations) -> list[NewMessage]:
+    def _messages(self, calls: Iterable[Call], queue: QueueRef) -> list[NewMessage]:
         messages = []
         trace = outgoing()
         for call in calls:
@@ -165,7 +166,8 @@ class Sender(Generic[P, R]):
                     f"only calls of {self.task.name!r}",
                 )
             messages.append(
-                operations.new_message(
+                new_message(
+                    queue,
                     call.body,
                     self._options,
                     flags={"w": trace} if trace else None,

@@ -11,13 +11,26 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from qworker.client.commands.command import Command
+from qworker.client.plan import Plan, server_ms
+from qworker.client.queue_ref import QueueRef
 from qworker.errors import InvalidOptionError
 from qworker.wire.keys import QueueKeys
+from qworker.wire.numbers import whole
 
-__all__ = ["JournalReader", "ReaderLag", "advance", "forget", "lags", "readers", "register"]
+__all__ = [
+    "JournalReader",
+    "ReaderLag",
+    "advance_reader",
+    "forget_reader",
+    "lags",
+    "reader_lags",
+    "readers",
+    "register_reader",
+]
 
 T = TypeVar("T")
-Plan = Generator[Command[Any], Any, T]
+#: A plan that only asks.
+Look = Generator[Command[Any], Any, T]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _PROGRESS: Final = re.compile(rb"(\d{1,16})-(\d{1,16}) (\d{1,16})")
@@ -42,44 +55,48 @@ class ReaderLag:
     missed: int
 
 
-def register(keys: QueueKeys, name: str) -> Plan[None]:
-    """Make a reader known that has read nothing yet; one that is known stays as it is. Raises `InvalidOptionError`."""
+def register_reader(queue: QueueRef, name: str) -> Plan[None]:
+    """Make a reader of the journal known, so that `doctor` and metrics warn before it misses entries.
+
+    One that is known stays as it is. Raises `InvalidOptionError`.
+    """
     _check_name(name)
-    now_ms: int = yield _time()
-    yield Command(None, (), ("HSETNX", keys.readers, name, f"0-0 {now_ms}"), int)
+    now_ms: int = yield server_ms()
+    yield Command(None, (), ("HSETNX", queue.keys.readers, name, f"0-0 {now_ms}"), int)
 
 
-def advance(keys: QueueKeys, name: str, epoch: int, entry: int) -> Plan[None]:
-    """Note the last entry that a reader has read for good. Raises `InvalidOptionError`."""
+def advance_reader(queue: QueueRef, name: str, epoch: int, entry: int) -> Plan[None]:
+    """Note the last entry of the journal, `<epoch>-<entry>`, that a reader has read for good.
+
+    Raises `InvalidOptionError`.
+    """
     _check_name(name)
-    now_ms: int = yield _time()
-    yield Command(None, (), ("HSET", keys.readers, name, f"{epoch}-{entry} {now_ms}"), int)
+    now_ms: int = yield server_ms()
+    yield Command(None, (), ("HSET", queue.keys.readers, name, f"{epoch}-{entry} {now_ms}"), int)
 
 
-def forget(keys: QueueKeys, name: str) -> Plan[bool]:
-    """Forget a reader; returns whether there was one."""
-    gone: int = yield Command(None, (), ("HDEL", keys.readers, name), int)
+def forget_reader(queue: QueueRef, name: str) -> Plan[bool]:
+    """Forget a reader of the journal; returns whether there was one."""
+    gone: int = yield Command(None, (), ("HDEL", queue.keys.readers, name), int)
     return gone == 1
 
 
-def readers(keys: QueueKeys) -> Plan[list[JournalReader]]:
-    """List the readers by name; what is not written as theirs is left aside."""
-    flat: list[bytes] = yield Command(None, (), ("HGETALL", keys.readers), _flat)
-    found = []
-    for name, progress in zip(flat[::2], flat[1::2], strict=True):
-        match = _PROGRESS.fullmatch(progress)
-        if match is not None:
-            epoch, entry, seen_ms = (int(number) for number in match.groups())
-            found.append(JournalReader(name.decode("utf-8", "replace"), epoch, entry, seen_ms))
-    return sorted(found, key=lambda each: each.name)
+def readers(queue: QueueRef) -> Plan[list[JournalReader]]:
+    """List the readers of the journal by name; what is not written as theirs is left aside."""
+    return (yield from _readers(queue.keys))
 
 
-def lags(keys: QueueKeys) -> Plan[list[ReaderLag]]:
-    """Tell how far each reader is behind. One call per reader and two more."""
-    found = yield from readers(keys)
+def reader_lags(queue: QueueRef) -> Plan[list[ReaderLag]]:
+    """Tell how far each reader of the journal is behind. One call per reader and two more."""
+    return (yield from lags(queue.keys))
+
+
+def lags(keys: QueueKeys) -> Look[list[ReaderLag]]:
+    """Tell how far each reader is behind, for who knows of the queue its keys only."""
+    found = yield from _readers(keys)
     if not found:
         return []
-    written: int = yield Command(None, (), ("HGET", keys.stats, "journal_written"), _number)
+    written: int = yield Command(None, (), ("HGET", keys.stats, "journal_written"), _total)
     behind = []
     for each in found:
         after = f"({each.epoch}-{each.entry}" if each.epoch else "-"
@@ -92,6 +109,17 @@ def lags(keys: QueueKeys) -> Plan[list[ReaderLag]]:
             missed = entry.number - each.entry - 1 if entry.epoch == each.epoch else 0
         behind.append(ReaderLag(each, unread, missed))
     return behind
+
+
+def _readers(keys: QueueKeys) -> Look[list[JournalReader]]:
+    flat: list[bytes] = yield Command(None, (), ("HGETALL", keys.readers), _flat)
+    found = []
+    for name, progress in zip(flat[::2], flat[1::2], strict=True):
+        match = _PROGRESS.fullmatch(progress)
+        if match is not None:
+            epoch, entry, seen_ms = (int(number) for number in match.groups())
+            found.append(JournalReader(name.decode("utf-8", "replace"), epoch, entry, seen_ms))
+    return sorted(found, key=lambda each: each.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +137,7 @@ def _first(reply: list[Any]) -> _Entry | None:
     entry_id, fields = reply[0]
     epoch, _, number = entry_id.partition(b"-")
     named = dict(zip(fields[::2], fields[1::2], strict=False))
-    return _Entry(int(epoch), int(number), _number(named.get(b"b")))
+    return _Entry(int(epoch), int(number), _total(named.get(b"b")))
 
 
 def _check_name(name: object) -> None:
@@ -119,16 +147,12 @@ def _check_name(name: object) -> None:
         )
 
 
-def _time() -> Command[int]:
-    return Command(None, (), ("TIME",), lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
-
-
-def _number(reply: bytes | None) -> int:
-    return int(reply) if reply is not None and reply.isdigit() else 0
-
-
 def _flat(reply: Any) -> list[bytes]:
     # RESP3 answers a map.
     if isinstance(reply, dict):
         return [word for pair in reply.items() for word in pair]
     return list(reply)
+
+
+def _total(word: bytes | None) -> int:
+    return whole(word) or 0

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from qworker.client.commands.receiving import Batch
-from qworker.client.commands.upkeep import NEVER_MS
+from qworker.client.commands.waiting import NEVER_MS
+from qworker.client.options import MAX_VISIBILITY_MS
 from qworker.errors import InvalidBodyError, InvalidOptionError
 from qworker.wire.codec import decode, decode_call
 from qworker.wire.envelope import Envelope, Kind, kind_of
+from qworker.wire.numbers import whole
 
 __all__ = ["DeadLetter", "Message", "Receipt", "Stored", "deliver"]
 
@@ -61,11 +63,19 @@ class Message:
     deadline_ms: int
     flags: dict[str, str]
     plain: bool = False
+    #: Why the body could not be opened, and is as it is stored; else ''. Only `received` gives such ones out.
+    closed: str = ""
 
     @property
     def additional_deliveries(self) -> int:
         """Deliveries before this one."""
         return self.receive_count - 1
+
+    @property
+    def own_visibility_ms(self) -> int | None:
+        """The visibility timeout that it was sent with, None without one; 0 is at most once."""
+        own_ms = whole(self.flags.get("v"))
+        return None if own_ms is None else min(own_ms, MAX_VISIBILITY_MS)
 
     def json(self) -> Any:
         """Decode the body. Raises `InvalidBodyError`."""
@@ -88,13 +98,20 @@ class Stored:
     at_ms: int | None = None
     receipt: Receipt | None = None
     kind: Kind = Kind.OWN
-    #: The whole item, header and body.
+    #: The whole item, header and body, as it is stored.
     item: bytes = field(default=b"", repr=False)
+    #: Why the message may not be used, and the body is as it is stored: encrypted, or wrongly signed; else ''.
+    closed: str = ""
 
     @property
     def additional_deliveries(self) -> int:
         """Deliveries beyond the first one; one that goes on counts."""
         return max(0, self.receives - (self.state != "unacked"))
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the body is encrypted, and was not opened."""
+        return bool(self.closed) and "e" in self.flags
 
     @property
     def task(self) -> str:
@@ -157,13 +174,13 @@ class DeadLetter:
     def of(cls, queue: str, entry_id: bytes, fields: list[bytes]) -> DeadLetter:
         """Read an entry of the dead stream; missing fields are empty."""
         named = dict(zip(fields[::2], fields[1::2], strict=False))
-        died = named.get(b"died_ms", b"")
+        died = whole(named.get(b"died_ms"))
         return cls(
             entry_id.decode(),
             named.get(b"reason", b"").decode("utf-8", "replace"),
             named.get(b"class", b"").decode("utf-8", "replace"),
             named.get(b"error", b"").decode("utf-8", "replace"),
-            int(died) if died.isdigit() else int(entry_id.partition(b"-")[0]),
+            int(entry_id.partition(b"-")[0]) if died is None else died,
             Stored.of(queue, "dead", named.get(b"envelope", b"")),
         )
 
@@ -193,7 +210,7 @@ def deliver(queue: str, batch: Batch, position: int) -> Message | None:
             plain=True,
         )
     flags = envelope.flags if envelope.has_flags else {}
-    first = flags.get("f", "")
+    first = whole(flags.get("f"))
     return Message(
         queue,
         envelope.id,
@@ -204,7 +221,7 @@ def deliver(queue: str, batch: Batch, position: int) -> Message | None:
         envelope.timeouts,
         envelope.shared,
         envelope.sent_ms,
-        int(first) if first.isdecimal() else batch.now_ms,
+        batch.now_ms if first is None else first,
         batch.now_ms,
         batch.deadline_ms,
         flags,

@@ -13,6 +13,7 @@ from qworker.config.kinds import (
     HOUR_MS,
     ChoiceKind,
     DurationKind,
+    FlagKind,
     IntegerKind,
     Kind,
     SizeKind,
@@ -207,8 +208,12 @@ class SendOptions(Options):
     ] = 0
     within: Annotated[
         Duration,
-        DurationKind("how long to wait for the replicas", minimum_ms=1, maximum_ms=2000),
+        DurationKind("how long to wait for replicas or disks", minimum_ms=1, maximum_ms=2000),
     ] = "1s"
+    fsync: Annotated[
+        bool,
+        FlagKind("wait until it is on the server's disk, and on those of the replicas"),
+    ] = False
     delay_ms: int | None = field(init=False)
     ttl_ms: int | None = field(init=False)
     visibility_ms: int | None = field(init=False)

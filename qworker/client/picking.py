@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from qworker.client.commands import upkeep, waiting
+from qworker.client.commands import inspecting, redriving, removing, waiting
 from qworker.client.commands.command import Command
+from qworker.client.letters import letter_of
+from qworker.client.looking import show
 from qworker.client.message import Stored
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.wire.numbers import whole
 
-if TYPE_CHECKING:
-    from qworker.client.operations import Operations, Plan
-
-__all__ = ["Details", "delete", "describe", "details", "enqueue", "hold"]
+__all__ = ["Details", "cancel", "delete", "describe", "details", "enqueue", "hold"]
 
 _DEFAULT_VISIBILITY_MS: Final = 30_000
 _BYTES_PER_CALL: Final = 2**20
-_PAGE: Final = 500
+#: How long what is met is dropped.
+_CANCEL_MS: Final = 7 * 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +41,18 @@ class Details:
     requeue_in_ms: int | None
 
 
-def details(operations: Operations, message_id: str) -> Plan[Details | None]:
-    """Find a message and say what its times mean now; None if it is not seen."""
-    message = yield from operations.show(message_id)
-    return None if message is None else (yield from describe(operations, message))
+def details(queue: QueueRef, message_id: str) -> Plan[Details | None]:
+    """Find a message as `show` does, and say what its times mean now; None if it is not seen."""
+    message = yield from show(queue, message_id)
+    return None if message is None else (yield from describe(queue, message))
 
 
-def describe(operations: Operations, message: Stored) -> Plan[Details]:
+def describe(queue: QueueRef, message: Stored) -> Plan[Details]:
     """Say what the times of a message mean now."""
-    inspection: upkeep.Inspection = yield upkeep.inspect(operations.keys)
+    inspection: inspecting.Inspection = yield inspecting.inspect(queue.keys)
     now_ms, flags = inspection.now_ms, message.flags
-    expiry_ms, own_ms, ready_ms = (_number(flags.get(each)) for each in "xvt")
-    queue_ms = _number(inspection.meta.get("visibility_ms")) or _DEFAULT_VISIBILITY_MS
+    expiry_ms, own_ms, ready_ms = (whole(flags.get(each)) for each in "xvt")
+    queue_ms = whole(inspection.meta.get("visibility_ms")) or _DEFAULT_VISIBILITY_MS
     left_ms = None if message.at_ms is None else message.at_ms - now_ms
     first = message.receives == 0 and message.sent_ms is not None
     delay_ms = ready_ms - (message.sent_ms or 0) if first and ready_ms is not None else None
@@ -65,49 +68,59 @@ def describe(operations: Operations, message: Stored) -> Plan[Details]:
     )
 
 
-def hold(operations: Operations, message_ids: Sequence[str]) -> Plan[list[str]]:
-    """Take ready and delayed messages out of the queue, until they are enqueued; returns the ids of those held."""
-    return (yield from _pick(operations, message_ids, ("ready", "delayed"), waiting.hold))
+def hold(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
+    """Take ready and delayed messages out of the queue without losing them; returns the ids of those held now.
 
-
-def enqueue(operations: Operations, message_ids: Sequence[str]) -> Plan[list[str]]:
-    """Put delayed and held messages to the tail of ready now; returns the ids of those that were."""
-    return (yield from _pick(operations, message_ids, ("delayed", "held"), waiting.enqueue))
-
-
-def delete(operations: Operations, message_id: str) -> Plan[Stored | None]:
-    """Delete a message wherever it is; returns it as it was found, None if it was not seen.
-
-    What is unacked is not taken from who has it: it is dropped if it comes back.
+    They wait in state `held`, also past their time to live, until they are enqueued or deleted. O(n) each.
     """
-    found = yield from operations.show(message_id)
+    return (yield from _pick(queue, message_ids, ("ready", "delayed"), waiting.hold))
+
+
+def enqueue(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
+    """Put delayed and held messages to the tail of ready now; returns the ids of those that were. O(n) each."""
+    return (yield from _pick(queue, message_ids, ("delayed", "held"), waiting.enqueue))
+
+
+def cancel(queue: QueueRef, message_id: str) -> Plan[None]:
+    """Drop a message wherever it waits, when it is next met; one that runs already is not stopped."""
+    yield removing.cancel(queue.keys, message_id, _CANCEL_MS)
+
+
+def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
+    """Delete a message wherever it is; returns it as it was found, None if it was not seen. O(n).
+
+    What is unacked is not taken from who has it: an ack ends it as ever, and it is dropped if it comes back.
+    """
+    found = yield from show(queue, message_id)
     if found is None:
         return None
     if found.state == "dead":
-        yield from _drop_letter(operations, message_id)
+        letter = yield from letter_of(queue, message_id)
+        if letter is not None:
+            yield redriving.drop(queue.keys, [letter.entry_id])
         return found
     deleted = False
     if found.state != "unacked":
-        [deleted] = yield waiting.delete(operations.keys, [found.item])
+        [deleted] = yield waiting.delete(queue.keys, [found.item])
     if not deleted:
-        yield from operations.cancel(message_id)
+        yield from cancel(queue, message_id)
     return found
 
 
 def _pick(
-    operations: Operations,
+    queue: QueueRef,
     message_ids: Sequence[str],
     states: Sequence[str],
     command: Callable[..., Command[list[bool]]],
 ) -> Plan[list[str]]:
     wanted = []
     for message_id in dict.fromkeys(message_ids):
-        found = yield from operations.show(message_id)
+        found = yield from show(queue, message_id)
         if found is not None and found.state in states:
             wanted.append(found)
     done: list[str] = []
     for page in _pages(wanted):
-        moved: list[bool] = yield command(operations.keys, [each.item for each in page])
+        moved: list[bool] = yield command(queue.keys, [each.item for each in page])
         done += [each.id for each, hit in zip(page, moved, strict=True) if hit]
     return done
 
@@ -123,20 +136,3 @@ def _pages(messages: Sequence[Stored]) -> Iterator[list[Stored]]:
         size += len(each.item)
     if page:
         yield page
-
-
-def _drop_letter(operations: Operations, message_id: str) -> Plan[None]:
-    after = "-"
-    while True:
-        letters = yield from operations.dead(_PAGE, after=after)
-        entries = [each.entry_id for each in letters if each.message.id == message_id]
-        if entries:
-            yield upkeep.drop(operations.keys, entries[:100])
-            return
-        if len(letters) < _PAGE:
-            return
-        after = letters[-1].entry_id
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None

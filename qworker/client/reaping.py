@@ -6,13 +6,11 @@ one, or a worker that carries one, nobody needs this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from qworker.client.commands import upkeep
+from qworker.client.commands import reaping
+from qworker.client.plan import Plan
 from qworker.wire.keys import QueueKeys
-
-if TYPE_CHECKING:
-    from qworker.client.operations import Plan
 
 __all__ = ["reap_queue"]
 
@@ -30,15 +28,15 @@ def reap_queue(keys: QueueKeys) -> Plan[int | None]:
     Returns in how many ms (1 or more) to come by again, None where nothing is in sight.
     One call where nothing is to be done.
     """
-    swept: tuple[int, list[upkeep.Look]] = yield upkeep.sweep([keys], _TICK_MS, leases=_LEASES)
+    swept: tuple[int, list[reaping.Look]] = yield reaping.sweep([keys], _TICK_MS, leases=_LEASES)
     now_ms, (look,) = swept
     times = [time for time in (look.next_due_ms, look.next_deadline_ms) if time is not None]
     if look.next_due_ms is not None and look.next_due_ms <= now_ms:
-        yield upkeep.promote(keys, _PROMOTED)
+        yield reaping.promote(keys, _PROMOTED)
     if look.overdue:
-        yield upkeep.reap(keys, look.overdue, _TICK_MS)
+        yield reaping.reap(keys, look.overdue, _TICK_MS)
     if look.expired_at_head:
-        yield upkeep.trim(keys, _PROMOTED)
+        yield reaping.trim(keys, _PROMOTED)
     if not times:
         return None
     left_ms = min(times) - now_ms

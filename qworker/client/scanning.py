@@ -9,26 +9,28 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from qworker.client import letters, looking
 from qworker.client.commands.command import Command
-from qworker.client.commands.upkeep import lengths
+from qworker.client.commands.inspecting import lengths
+from qworker.client.limits import STATES, check_state
 from qworker.client.message import Stored
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
 from qworker.errors import InvalidNameError, InvalidOptionError
 from qworker.wire.keys import LEVELS, QueueKeys, queues_key
 from qworker.wire.names import check_queue
 
 if TYPE_CHECKING:
     from qworker.client.aio import AsyncClient
-    from qworker.client.operations import Operations, Plan
     from qworker.client.sync import Client
 
 __all__ = [
     "END",
-    "STATES",
     "Page",
     "QueueLength",
     "aiterate",
     "iterate",
-    "scan_messages",
+    "scan_page",
     "scan_queues",
 ]
 
@@ -36,7 +38,6 @@ T = TypeVar("T")
 
 #: The cursor of the first page, and what stands for it behind the last one.
 END: Final = "0"
-STATES: Final = ("ready", "delayed", "held", "unacked", "dead")
 _MAX_COUNT: Final = 1000
 #: Calls that one page makes at most, and leases that one of them reads.
 _CALLS: Final = 16
@@ -102,22 +103,26 @@ def scan_queues(
     return Page(reply[0].decode(), [each for each in found if _fits(each.ready, minlen, maxlen)])
 
 
-def scan_messages(
-    operations: Operations, cursor: str, states: Sequence[str], *, count: int
+def scan_page(
+    queue: QueueRef, cursor: str = END, *states: str, count: int = 100
 ) -> Plan[Page[Stored]]:
-    """Give about `count` (1-1,000) messages of a queue in some states, of ready the newest first. At most 16 calls."""
+    """Read one page of a scan: about `count` messages, and the cursor of the next one, '0' after the last.
+
+    At most 16 calls. Ready messages come newest first.
+    """
     _check(count)
-    places = _places(states)
+    wanted = states or STATES
+    places = _places(wanted)
     place, _, position = (places[0] if cursor == END else cursor).partition("/")
     if place not in places:
         raise _bad_cursor(cursor)
     number, found = places.index(place), []
     for _ in range(_CALLS):
         try:
-            items, position = yield from _step(operations, place, position, count)
+            items, position = yield from _step(queue, place, position, count)
         except ValueError:
             raise _bad_cursor(cursor) from None
-        found += [each for each in items if each.state in states]
+        found += [each for each in items if each.state in wanted]
         if not position:
             number += 1
             if number == len(places):
@@ -130,73 +135,61 @@ def scan_messages(
 
 def _places(states: Sequence[str]) -> list[str]:
     for state in states:
-        if state not in STATES:
-            raise InvalidOptionError(
-                "state", f"{ascii(state)[:80]} is no state", f"one of {', '.join(STATES)}"
-            )
+        check_state(state)
     places = []
     if "ready" in states:
         places += [*(f"ready-{level}" for level in reversed(range(LEVELS))), "suspect"]
     if "delayed" in states or "held" in states:
         places.append("delayed")
-    places += [state for state in ("unacked", "dead") if state in states]
-    if not places:
-        raise InvalidOptionError("state", "none is given", f"one of {', '.join(STATES)}")
-    return places
+    return places + [state for state in ("unacked", "dead") if state in states]
 
 
-def _step(
-    operations: Operations, place: str, position: str, count: int
-) -> Plan[tuple[list[Stored], str]]:
+def _step(queue: QueueRef, place: str, position: str, count: int) -> Plan[tuple[list[Stored], str]]:
     """Read a piece of one place; returns it and where to go on, '' at the end."""
-    keys = operations.keys
+    keys = queue.keys
     match place:
         case "delayed":
-            return (yield from _delayed(keys, position, count))
+            return (yield from _delayed(queue, position, count))
         case "unacked":
-            return (yield from _unacked(operations, position))
+            return (yield from _unacked(queue, position))
         case "dead":
-            letters = yield from operations.dead(count, after=position or "-")
-            after = letters[-1].entry_id if len(letters) >= count else ""
-            return [letter.message for letter in letters], after
+            found = yield from letters.dead(queue, count, after=position or "-")
+            after = found[-1].entry_id if len(found) >= count else ""
+            return [letter.message for letter in found], after
         case "suspect":
-            return (yield from _list(keys, keys.suspect, position, count))
-    return (yield from _list(keys, keys.ready[int(place[-1])], position, count))
+            return (yield from _list(queue, keys.suspect, position, count))
+    return (yield from _list(queue, keys.ready[int(place[-1])], position, count))
 
 
-def _list(keys: QueueKeys, key: str, position: str, count: int) -> Plan[tuple[list[Stored], str]]:
+def _list(queue: QueueRef, key: str, position: str, count: int) -> Plan[tuple[list[Stored], str]]:
     # Counted from the tail: what is received at the head meanwhile makes no other message be missed.
     seen = int(position or 0)
     items: list[bytes] = yield Command(None, (), ("LRANGE", key, -seen - count, -seen - 1), list)
-    found = [Stored.of(keys.queue, "ready", item) for item in reversed(items)]
+    found = [queue.stored("ready", item) for item in reversed(items)]
     return found, str(seen + count) if len(items) == count else ""
 
 
-def _delayed(keys: QueueKeys, position: str, count: int) -> Plan[tuple[list[Stored], str]]:
+def _delayed(queue: QueueRef, position: str, count: int) -> Plan[tuple[list[Stored], str]]:
     reply: list[Any] = yield Command(
-        None, (), ("ZSCAN", keys.delayed, int(position or 0), "COUNT", count), list
+        None, (), ("ZSCAN", queue.keys.delayed, int(position or 0), "COUNT", count), list
     )
-    flat = reply[1]
-    found = [
-        Stored.of(keys.queue, "delayed", item, int(float(score)))
-        for item, score in zip(flat[::2], flat[1::2], strict=True)
-    ]
+    found = [queue.stored("delayed", item, due_ms) for item, due_ms in looking.scored(reply[1])]
     after = reply[0].decode()
     return found, "" if after == "0" else after
 
 
-def _unacked(operations: Operations, position: str) -> Plan[tuple[list[Stored], str]]:
+def _unacked(queue: QueueRef, position: str) -> Plan[tuple[list[Stored], str]]:
     # By deadline, for these move away from who goes on: a lease that is extended is met again, none is missed.
     score, _, last = position.partition("~")
     low = int(score) if score else "-inf"
     skipped = 0
     while True:
-        words = ("ZRANGE", operations.keys.unacked, low, "+inf", "BYSCORE")
+        words = ("ZRANGE", queue.keys.unacked, low, "+inf", "BYSCORE")
         limit = ("LIMIT", skipped, _LEASES, "WITHSCORES")
         flat: list[bytes] = yield Command(None, (), (*words, *limit), list)
         leases = [
-            (int(float(deadline)), lease.decode("utf-8", "replace"))
-            for lease, deadline in zip(flat[::2], flat[1::2], strict=True)
+            (deadline_ms, lease.decode("utf-8", "replace"))
+            for lease, deadline_ms in looking.scored(flat)
         ]
         fresh = [each for each in leases if not score or each > (int(score), last)]
         if fresh or len(leases) < _LEASES:
@@ -204,7 +197,7 @@ def _unacked(operations: Operations, position: str) -> Plan[tuple[list[Stored], 
         skipped += _LEASES
     found: list[Stored] = []
     for deadline_ms, lease_id in fresh:
-        found += yield from operations.lease(lease_id, deadline_ms)
+        found += yield from looking.lease(queue, lease_id, deadline_ms)
     if len(leases) < _LEASES:
         return found, ""
     return found, f"{fresh[-1][0]}~{fresh[-1][1]}"

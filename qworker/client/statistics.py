@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from qworker.client.commands import upkeep
+from qworker.client.commands import inspecting
 from qworker.client.commands.command import Command
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.errors import InvalidBodyError
+from qworker.wire.codec import decode
 from qworker.wire.keys import workers_key
+from qworker.wire.numbers import whole
 
-if TYPE_CHECKING:
-    from qworker.client.operations import Operations, Plan
-
-__all__ = ["QueueStat", "queue_stat"]
+__all__ = ["QueueStat", "stat"]
 
 #: A worker that is silent for so long, in ms, is gone.
 _GONE_MS: Final = 15_000
@@ -52,20 +53,23 @@ class QueueStat:
         )
 
 
-def queue_stat(operations: Operations, namespace: str) -> Plan[QueueStat]:
-    """Look at a queue. A few calls: one for a thousand clients that have sent lately, one for the workers."""
-    keys = operations.keys
-    seen: upkeep.Inspection = yield upkeep.inspect(keys)
-    last_ms = yield from _last_activity_ms(operations)
-    entries: list[bytes] = yield Command(None, (), ("HVALS", workers_key(namespace)), list)
+def stat(queue: QueueRef) -> Plan[QueueStat]:
+    """Tell what the queue does: its age and idle time, who waits for it, what came and went, its pause.
+
+    A few calls: one for a thousand clients that have sent lately, one for the workers.
+    """
+    keys = queue.keys
+    seen: inspecting.Inspection = yield inspecting.inspect(keys)
+    last_ms = yield from _last_activity_ms(queue)
+    entries: list[bytes] = yield Command(None, (), ("HVALS", workers_key(queue.namespace)), list)
     children = [child for entry in entries for child in _children(entry, keys.queue, seen.now_ms)]
-    created_ms = seen.meta.get("created_ms", "")
+    created_ms = seen.created_ms
     idle_s = None if last_ms is None else max(0, seen.now_ms - last_ms) / 1000
     return QueueStat(
         keys.queue,
         seen.now_ms,
         seen.ready,
-        max(0, seen.now_ms - int(created_ms)) / 1000 if created_ms.isdecimal() else None,
+        None if created_ms is None else max(0, seen.now_ms - created_ms) / 1000,
         0.0 if seen.unacked else idle_s,
         len(children),
         sum(not child.get("in_hand") for child in children),
@@ -76,32 +80,32 @@ def queue_stat(operations: Operations, namespace: str) -> Plan[QueueStat]:
     )
 
 
-def _last_activity_ms(operations: Operations) -> Plan[int | None]:
+def _last_activity_ms(queue: QueueRef) -> Plan[int | None]:
     """The last send of a client that numbers its sends, or the last entry of the journal."""
     times: list[int] = []
     cursor = "0"
     for _ in range(_CALLS):
         reply: list[Any] = yield Command(
-            None, (), ("HSCAN", operations.keys.producers, cursor, "COUNT", _LANES), list
+            None, (), ("HSCAN", queue.keys.producers, cursor, "COUNT", _LANES), list
         )
         words = (lane.split(b" ", 2) for lane in reply[1][1::2])
-        times += [int(each[1]) for each in words if len(each) > 1 and each[1].isdigit()]
+        times += [at_ms for each in words if (at_ms := whole(b"".join(each[1:2]))) is not None]
         cursor = reply[0].decode()
         if cursor == "0":
             break
     entries: list[Any] = yield Command(
-        None, (), ("XREVRANGE", operations.keys.journal, "+", "-", "COUNT", 1), list
+        None, (), ("XREVRANGE", queue.keys.journal, "+", "-", "COUNT", 1), list
     )
     for _, fields in entries:
-        at = fields.index(b"t") + 1 if b"t" in fields[::2] else len(fields)
-        times += [int(each) for each in fields[at : at + 1] if each.isdigit()]
+        at_ms = whole(dict(zip(fields[::2], fields[1::2], strict=True)).get(b"t"))
+        times += [] if at_ms is None else [at_ms]
     return max(times, default=None)
 
 
 def _children(entry: bytes, queue: str, now_ms: int) -> list[dict[str, Any]]:
     try:
-        worker = json.loads(entry)
+        worker = decode(entry)
         listens = queue in worker["queues"] and now_ms - worker["seen_ms"] <= _GONE_MS
         return [each for each in worker["children"] if isinstance(each, dict)] if listens else []
-    except (ValueError, KeyError, TypeError):
+    except (InvalidBodyError, KeyError, TypeError):
         return []  # Nothing that a worker wrote.

@@ -10,18 +10,19 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from redis.exceptions import RedisError, ResponseError
-
-from qworker.client.commands.command import GIVE_UP_S, Attempt, Command, Pause
+from qworker.client.calling import call, call_all, settle_again
+from qworker.client.commands.command import GIVE_UP_S, Apart, Attempt, Command, Pause
 from qworker.client.commands.sending import SendCall, Sent
+from qworker.client.plan import Plan
+from qworker.client.recent import RecentSettles
 from qworker.errors import InDoubtError, QworkerError, ServerError
-from qworker.store.connection import ConnectionFactory, is_noscript, map_error
+from qworker.store.connection import ConnectionFactory
+from qworker.store.lines import Lines
+from qworker.store.nodes import Address
 from qworker.wire.ids import IdSource, new_lane_id
-
-if TYPE_CHECKING:
-    from qworker.client.operations import Plan
+from qworker.wire.keyring import NO_KEYS, Keyring
 
 __all__ = ["Client", "call"]
 
@@ -31,49 +32,14 @@ _POOLED: Final = 64
 
 
 class _Lane:
-    """One ordered stream of sends, bound to one connection at a time; see `lua/send.lua`."""
+    """One ordered stream of sends, with at most one line to each server; see `lua/send.lua`."""
 
-    __slots__ = ("connection", "id", "sequence")
+    __slots__ = ("id", "lines", "sequence")
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Lines) -> None:
         self.id = new_lane_id()
         self.sequence = 0
-        self.connection: Any = None
-
-
-def call(connection: Any, command: Command[Any]) -> Any:
-    """Make one call over one connection and return the raw reply; loads the script where the server lacks it.
-
-    Raises the `ServerError` that fits. After `InDoubtError` or `UnavailableError` the connection must be dropped.
-    """
-    try:
-        try:
-            return _ask(connection, command)
-        except RedisError as error:
-            if not is_noscript(error) or command.script is None:
-                raise
-        load = connection.pack_command("SCRIPT", "LOAD", command.script.source)
-        connection.send_packed_command(load)
-        connection.read_response()
-        return _ask(connection, command)
-    except (RedisError, OSError) as error:
-        raise map_error(error, sent=True) from error
-
-
-def _ask(connection: Any, command: Command[Any]) -> Any:
-    if not command.then:
-        connection.send_packed_command(connection.pack_command(*command.words()))
-        return connection.read_response()
-    connection.send_packed_command(connection.pack_commands([command.words(), command.then]))
-    replies: list[Any] = []
-    for _ in range(2):
-        try:
-            replies.append(connection.read_response())
-        except ResponseError as error:
-            replies.append(error)
-    if isinstance(replies[0], ResponseError):
-        raise replies[0]
-    return replies
+        self.lines = lines
 
 
 class Client:
@@ -83,11 +49,20 @@ class Client:
     until then; refusals and permanent errors are raised at once).
     """
 
-    def __init__(self, factory: ConnectionFactory, *, give_up_s: float = GIVE_UP_S) -> None:
+    def __init__(
+        self,
+        factory: ConnectionFactory,
+        *,
+        give_up_s: float = GIVE_UP_S,
+        keyring: Keyring = NO_KEYS,
+    ) -> None:
         self.factory = factory
         self.ids = IdSource()
+        #: Signs and encrypts what its queues send, verifies and decrypts what they receive and show.
+        self.keyring = keyring
         self._give_up_s = give_up_s
         self._free: list[_Lane] = []
+        self._recent = RecentSettles(factory)
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
@@ -97,9 +72,12 @@ class Client:
         Raises `RefusedError` (definite, nothing written) or `ServerError`; of these only `InDoubtError` leaves open
         whether the command ran.
         """
+        limit_s = self._give_up_s if give_up_s is None else give_up_s
         lane = self._take()
         try:
-            return self._attempt(lane, command, self._give_up_s if give_up_s is None else give_up_s)
+            if command.apart is not None and self.factory.clustered:
+                return self._apart(lane, command.apart(), limit_s)
+            return self._attempt(lane, command, limit_s)
         finally:
             self._give_back(lane)
 
@@ -115,8 +93,8 @@ class Client:
             # A call in doubt must be settled before anything newer; nobody will repeat this one,
             # so its lane ends here. A definite refusal leaves the lane as it was.
             if isinstance(error, InDoubtError) or not isinstance(error, QworkerError):
-                self._drop(lane)
-                lane = _Lane()
+                lane.lines.close()
+                lane = self._new_lane()
             raise
         finally:
             self._give_back(lane)
@@ -141,7 +119,7 @@ class Client:
     def close(self) -> None:
         """Close the idle connections. The client may be used again."""
         while self._free:
-            self._drop(self._free.pop())
+            self._free.pop().lines.close()
 
     def __enter__(self) -> Client:
         return self
@@ -152,20 +130,52 @@ class Client:
     def _attempt(self, lane: _Lane, command: Command[T], give_up_s: float) -> T:
         attempt = Attempt(command, give_up_s)
         while True:
+            address = attempt.detour or command.node
             try:
-                if lane.connection is None:
-                    lane.connection = self.factory.connect()
-                return attempt.command.decode(call(lane.connection, attempt.command))
+                if address is None:
+                    address = self.factory.locate(command.key)
+                line, asking = lane.lines.to(address), attempt.detour is not None
+                reply = call(line.connection, attempt.command, asking=asking)
+                result = attempt.command.decode(reply)
             except QworkerError as error:
                 # After a lost reply the connection is of no use; and where the server cannot serve
                 # (a replica, a server that loads) another one may answer at the same address soon.
-                if isinstance(error, ServerError):
-                    self._drop(lane)
+                if isinstance(error, ServerError) and address is not None:
+                    self._failed(lane, error, address)
                 time.sleep(attempt.failed(error))
             except BaseException:
                 # Interrupted between call and reply: what comes next on this connection is not ours.
-                self._drop(lane)
+                lane.lines.close()
                 raise
+            else:
+                self._recent.note(command, line)
+                return result
+
+    def _apart(self, lane: _Lane, apart: Apart[T], give_up_s: float) -> T:
+        """Make one call per queue, those to one node in one trip. A node that does not serve is waited for once."""
+        results = call_all(self.factory, lane.lines, apart.commands)
+        dead: dict[Address | None, ServerError] = {}
+        for number, command in enumerate(apart.commands):
+            if number in results:
+                continue
+            place = self.factory.place(command.key)
+            try:
+                if place in dead:
+                    raise dead[place]
+                results[number] = self._attempt(lane, command, give_up_s)
+            except ServerError as error:
+                dead[place] = error
+                if apart.unserved is None or len(dead) >= len(self.factory.masters()):
+                    raise
+                results[number] = apart.unserved(number, error)
+        return apart.merge([results[number] for number in range(len(apart.commands))])
+
+    def _failed(self, lane: _Lane, error: ServerError, address: Address) -> None:
+        if self.factory.failed(error, address):
+            lane.lines.drop(address)
+
+    def _new_lane(self) -> _Lane:
+        return _Lane(Lines(self.factory, lambda line: settle_again(self._recent, line)))
 
     def _take(self) -> _Lane:
         if os.getpid() != self._pid:
@@ -173,22 +183,18 @@ class Client:
         try:
             return self._free.pop()
         except IndexError:
-            return _Lane()
+            return self._new_lane()
 
     def _give_back(self, lane: _Lane) -> None:
         if len(self._free) < _POOLED:
             self._free.append(lane)
         else:
-            self._drop(lane)
+            lane.lines.close()
 
     def _forked(self) -> None:
         with self._lock:
             if os.getpid() != self._pid:
                 # The sockets are the parent's too: dropped without a word on them.
                 self._free = []
+                self._recent = RecentSettles(self.factory)
                 self._pid = os.getpid()
-
-    def _drop(self, lane: _Lane) -> None:
-        connection, lane.connection = lane.connection, None
-        if connection is not None:
-            connection.disconnect()

@@ -8,6 +8,7 @@ from typing import Any, assert_type
 
 from qworker import QueueFullError, QWorker, Retry, every
 from qworker.app.task import BatchTask, Call, Sender
+from qworker.client.message import Message, Stored
 
 app = QWorker("shop")
 
@@ -112,6 +113,26 @@ def one_at_a_time(event: Event) -> None: ...
 
 @app.task(max_wait="1s")  # error: [call-overload] [untyped-decorator]
 def waits_for_nothing(event: Event) -> None: ...
+
+
+# -- queues: each verb is written once, and typed for the sync and the async queue ---------------
+
+
+def use_queue() -> None:
+    queue = app.queue("emails")
+    assert_type(queue.send("x", delay="3s"), str)
+    assert_type(queue.receive(3, wait="1s", then=[queue]), list[Message])
+    assert_type(queue.ack(*queue.receive()), list[Message])
+    queue.receive(cnt=3)  # error: [call-arg]
+    queue.extend("x", "3s")  # error: [arg-type]
+
+
+async def use_queue_async() -> None:
+    queue = app.aqueue("emails")
+    assert_type(await queue.send("x"), str)
+    assert_type(await queue.redrive("1-1", rate="100/s"), list[str])
+    assert_type([each async for each in queue.scan("ready")], list[Stored])
+    await queue.peek(state=1)  # error: [arg-type]
 
 
 # -- schedules and errors ----------------------------------------------------------------------

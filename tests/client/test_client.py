@@ -17,13 +17,14 @@ import pytest
 
 from qworker.client.aio import AsyncClient
 from qworker.client.commands import Attempt, Command
-from qworker.client.commands.receiving import Batch, Outcomes, settle_receive
+from qworker.client.commands.configuring import configure
+from qworker.client.commands.inspecting import inspect
+from qworker.client.commands.receiving import Batch, settle_receive
 from qworker.client.commands.sending import NewMessage, Sent, send
-from qworker.client.commands.upkeep import configure, inspect
+from qworker.client.commands.settling import Outcomes
 from qworker.client.sync import Client
 from qworker.errors import (
     BusyError,
-    ClusterMovingError,
     InDoubtError,
     LoadingError,
     NoReplicasError,
@@ -162,14 +163,15 @@ class TestTransientErrors:
 
     def test_cluster_without_slots(self, engine: str, keys: QueueKeys) -> None:
         """A cluster whose slots have no node yet is waited for."""
-        port = str(servers.free_port())
-        with servers.start(engine, "--cluster-enabled", "yes", "--cluster-port", port) as server:
+        port, bus = servers.free_port(), servers.free_port()
+        options = ("--port", str(port), "--cluster-enabled", "yes", "--cluster-port", str(bus))
+        with servers.start(engine, "--bind", "127.0.0.1", *options) as server:
             admin = server.redis()
             self.sends_after(
-                server.url,
+                f"redis+cluster://127.0.0.1:{port}",
                 keys,
                 lambda: admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383),
-                ClusterMovingError,
+                UnavailableError,
             )
 
     def test_server_that_is_not_there_yet(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from qworker.client.aio import AsyncClient
 from qworker.client.aqueue import AsyncQueue
 from qworker.client.commands.command import Command
 from qworker.client.dead_filter import DeadFilter
-from qworker.client.letters import Reading, change, redrive
+from qworker.client.letter_pages import Reading, change, redrive
 from qworker.client.message import DeadLetter, Stored
 from qworker.client.queue import Queue
 from qworker.client.rate import Pace
@@ -102,6 +103,35 @@ def test_listing_filters_and_goes_on(queue):
     assert queue.tally_dead(newer_than="1h", error="odd").total == 75
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda queue: queue.dead(0), "count: 0 is out of range"),
+        (lambda queue: queue.dead("5"), "count: '5' is not an integer"),
+        (lambda queue: queue.dead(5, after="now"), "entry id: 'now' is none"),
+        (lambda queue: queue.redrive("1-1", "x"), "entry id: 'x' is none"),
+        (lambda queue: queue.drop_dead("1-"), "entry id: '1-' is none"),
+        (lambda queue: queue.redrive(everything=True, limit=-1), "limit: -1 is out of range"),
+        (lambda queue: queue.drop_dead(everything=True, limit=1.5), "limit: 1.5 is not an integer"),
+        (lambda queue: queue.redrive("1-1", rate="x"), "rate: 'x' is no rate"),
+    ],
+)
+def test_what_names_no_letters_is_refused(queue, call, said):
+    """Numbers have ranges, entry ids their form; nothing is changed before all of it is looked at."""
+    bury(queue, "a")
+    with pytest.raises(InvalidOptionError, match=re.escape(said)):
+        call(queue)
+    assert len(queue.dead()) == 1
+
+
+def test_a_limit_ends_a_redrive(queue):
+    """No more than so many go, the oldest first; 0 are none."""
+    ids = bury(queue, "a", "b", "c")
+    assert queue.redrive(everything=True, limit=0) == []
+    assert len(queue.redrive(everything=True, limit=2)) == 2
+    assert [each.message.id for each in queue.dead()] == ids[2:]
+
+
 def test_what_fits_is_redriven_or_dropped(queue):
     """Filters choose, `everything` all; neither needs to be guessed."""
     bury(queue, "a", "b", "c", "a")
@@ -122,7 +152,7 @@ def test_what_fits_is_redriven_or_dropped(queue):
 def test_letters_that_die_meanwhile_are_left_alone(queue):
     """A redrive ends at what was the newest letter when it began, however soon the same ones fail again."""
     ids = bury(queue, *"abc")
-    reading = queue.client.run(Reading.begin(queue.keys, DeadFilter()))
+    reading = queue.client.run(Reading.begin(queue.ref, DeadFilter()))
     late = bury(queue, "d")
     changed = queue.client.run(change(queue.keys, reading, redrive, pace=Pace(None)))
     assert (changed.done, changed.gone, changed.foreign) == (3, 0, 0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from redis.exceptions import ResponseError
 
-from qworker import NotReplicatedError, QueueFullError, QWorker
+from qworker import NotReplicatedError, NotSyncedError, QueueFullError, QWorker
 from qworker.errors import InvalidOptionError
 from tests import servers
 
 
+@pytest.mark.skipif(servers.GUARDED, reason="it takes a right from the default user")
 def test_a_wait_that_is_forbidden_does_not_hide_that_the_message_is_stored() -> None:
     """Whoever may not WAIT gets the id of the stored message, and the server's word as the cause."""
     with servers.start("valkey") as server:
@@ -27,9 +30,9 @@ def test_a_refused_send_is_refused_whatever_the_replicas(store_url: str, namespa
     app = QWorker(namespace, url=store_url)
     queue = app.queue("q")
     with pytest.raises(NotReplicatedError):
-        queue.send("a", replicas=1, within="1ms")
+        queue.send("a", replicas=9, within="1ms")
     with pytest.raises(QueueFullError):
-        queue.send("b", replicas=1, within="1ms", maxlen=1)
+        queue.send("b", replicas=9, within="1ms", maxlen=1)
     assert queue.inspect().ready == 1
     app.close()
 
@@ -41,3 +44,50 @@ def test_waits_are_bounded(store_url: str, namespace: str, given: dict[str, obje
     with pytest.raises(InvalidOptionError):
         app.queue("q").send("a", **given)
     app.close()
+
+
+def test_a_synced_send_is_on_disk() -> None:
+    """It returns when the append-only file has been synced, also for many messages and through a task's options."""
+    with servers.start("valkey", "--appendfsync", "always") as server:
+        app = QWorker("n", url=server.url)
+        app.task(name="work", queue="q")(lambda: None)
+        app.queue("q").send("a", fsync=True, within="2s")
+        app.queue("q").send_all([b"b"] * 1500, fsync=True, within="2s")
+        app.tasks["work"].options(fsync=True, within="2s").send()
+        assert app.queue("q").inspect().ready == 1502
+        app.close()
+
+
+@pytest.mark.parametrize(
+    ("engine", "arguments", "said"),
+    [
+        ("valkey", ("--appendonly", "no"), "appendonly is disabled"),
+        ("redis", (), "unknown command"),
+    ],
+)
+def test_a_server_that_cannot_say_what_is_on_disk(
+    engine: str, arguments: tuple[str, ...], said: str
+) -> None:
+    """The message is stored; the error says so, and that the disk is not known to have it."""
+    with servers.start(engine, *arguments) as server:
+        app = QWorker("n", url=server.url)
+        with pytest.raises(
+            NotSyncedError, match=f"not known to be on the server's disk.*{said}"
+        ) as error:
+            app.queue("q").send("a", fsync=True)
+        assert isinstance(error.value.__cause__, ResponseError)
+        assert [each.id for each in app.queue("q").peek()] == error.value.ids
+        assert pickle.loads(pickle.dumps(error.value)).ids == error.value.ids
+        app.close()
+
+
+def test_the_disks_of_replicas_that_are_not_there() -> None:
+    """Without replicas the server's own disk is told apart from theirs."""
+    with servers.start("valkey", "--appendfsync", "always") as server:
+        app = QWorker("n", url=server.url)
+        with pytest.raises(
+            NotSyncedError, match="on the disks of 0 of 1 replicas within 50 ms"
+        ) as error:
+            app.queue("q").send("a", replicas=1, fsync=True, within="50ms")
+        assert error.value.synced
+        app.close()

@@ -10,6 +10,7 @@ import pytest
 from qworker.client.commands.command import Command
 from qworker.client.message import Message
 from qworker.client.queue import Queue
+from qworker.client.receiving import receive
 from qworker.client.sync import Client
 from qworker.errors import BrokenQueueError
 from qworker.store.connection import ConnectionFactory
@@ -49,7 +50,7 @@ def test_a_waiter_that_is_served_elsewhere_rings_again(client: Client, namespace
     """Woken by one queue and filled up by another one, it leaves the first one's bell for somebody else."""
     high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
     ask(client, "RPUSH", low.keys.wake, "1")
-    plan = high.operations.receive(1, wait="5s", then=[low.operations])
+    plan = receive(high.ref, 1, wait="5s", then=[low])
     result: object = None
     found: list[Message] = []
     try:

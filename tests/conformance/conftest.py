@@ -6,12 +6,15 @@ import asyncio
 import inspect
 import json
 import os
+import socket
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from qworker import QWorker
 from qworker.cli.main import cli
 from qworker.client.aio import AsyncClient
 from qworker.client.aqueue import AsyncQueue
@@ -20,6 +23,9 @@ from qworker.client.queue import Queue
 from qworker.client.sync import Client
 from qworker.store.connection import ConnectionFactory
 from qworker.wire.keys import QueueKeys
+from tests import servers
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
 
 
 class Called:
@@ -111,3 +117,35 @@ def place(request: pytest.FixtureRequest, store_url: str, namespace: str) -> Ite
     made = Place(store_url, namespace, request.param)
     yield made
     made.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def pair(request: pytest.FixtureRequest, namespace: str) -> Iterator[tuple[Place, Any]]:
+    """A place on a server that has one replica, and a client of the replica."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (
+        servers.start("valkey", "--port", str(port), "--repl-diskless-sync-delay", "0") as master,
+        servers.start("valkey", "--replicaof", "127.0.0.1", str(port)) as replica,
+    ):
+        redis = master.redis()
+        until(lambda: redis.wait(1, 100) == 1)
+        place = Place(master.url, namespace, request.param)
+        yield place, replica
+        place.close()
+
+
+@pytest.fixture
+def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
+    """A place for workers in processes of their own."""
+    lab = Lab(store_url, namespace, tmp_path)
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def app(place: Place) -> Iterator[QWorker]:
+    """An app on the place's server and namespace."""
+    app = QWorker(place.namespace, url=place.url)
+    yield app
+    app.close()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
+from qworker.errors import InvalidOptionError
 from tests.conformance.conftest import Place
 from tests.conformance.rows import row
 from tests.conformance.times import let_pass
@@ -160,6 +163,23 @@ def test_ready_messages_are_inspected_from_the_end(place: Place) -> None:
     assert [each.id for each in queue.peek(2, newest=True)] == [ids[4], ids[3]]
     shown = place.cli_json("queue", "peek", "emails", "-n", "2", "--newest")
     assert [each["id"] for each in shown["messages"]] == [ids[4], ids[3]]
+
+
+@row("RedisMQ", "MQ.INSPECT from a place")
+def test_ready_messages_are_inspected_from_a_place(place: Place) -> None:
+    """The first few left out, from either end, over the boundary of two priorities."""
+    queue = place.queue()
+    low = queue.send_all(range(3))
+    high = queue.send_all(range(2), priority=5)
+    assert [each.id for each in queue.peek(3, skip=1)] == [high[1], *low[:2]]
+    assert [each.id for each in queue.peek(-3, skip=1)] == [low[1], low[0], high[1]]
+    assert queue.peek(5, skip=5) == []
+    shown = place.cli_json("queue", "peek", "emails", "-n", "1", "--skip", "4")
+    assert [each["id"] for each in shown["messages"]] == [low[2]]
+    for wrong in (-1, "1", 1.5, True):
+        for look in (queue.peek, queue.pending):
+            with pytest.raises(InvalidOptionError, match="skip"):
+                look(1, skip=wrong)
 
 
 @row("RedisMQ", "MQ.INSPECT PENDING")

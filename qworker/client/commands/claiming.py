@@ -1,18 +1,19 @@
-"""Commands that make a queue, and that take messages over from receivers that are gone."""
+"""Commands that take messages over from receivers that are gone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from qworker.client.commands.arguments import given, standard_keys
 from qworker.client.commands.command import Command, Word
-from qworker.client.commands.receiving import UNKNOWN, Batch, standard_keys
+from qworker.client.commands.receiving import UNKNOWN, Batch
 from qworker.client.commands.replies import accepted
 from qworker.store.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["MAX_CANDIDATES", "Claimed", "claim", "create"]
+__all__ = ["MAX_CANDIDATES", "Claimed", "claim"]
 
 #: Leases that one claim looks at.
 MAX_CANDIDATES: Final = 64
@@ -61,27 +62,12 @@ def claim(
         return Claimed(batch, ended)
 
     args: tuple[Word, ...] = (
-        "" if now_ms is None else now_ms,
+        given(now_ms),
         0,
         count,
-        "" if visibility_ms is None else visibility_ms,
+        given(visibility_ms),
         who,
         *(deadline_ms for _, deadline_ms in candidates),
     )
     names = standard_keys(keys, *(name for name, _ in candidates), lease_id)
     return Command(load_script("claim"), names, args, decode, resume_at=1)
-
-
-def create(keys: QueueKeys, attributes: Mapping[str, str]) -> Command[int]:
-    """Make a queue with attributes as stored in meta. Returns the server's time in ms.
-
-    The reply raises `QueueExistsError` where the queue has any key.
-    """
-    words: list[Word] = []
-    for name, value in attributes.items():
-        words += (name, value)
-
-    def decode(reply: Any) -> int:
-        return int(accepted(reply, keys.queue)[1])
-
-    return Command(load_script("create"), standard_keys(keys), tuple(words), decode)

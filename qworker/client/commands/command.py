@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
@@ -21,12 +21,34 @@ from qworker.errors import (
     ServerError,
     UnavailableError,
 )
+from qworker.store.nodes import Address
 from qworker.store.scripts import Script
+from qworker.store.topology import Key, RedirectedError
 
-__all__ = ["GIVE_UP_S", "Attempt", "Command", "Pause", "Word"]
+__all__ = ["GIVE_UP_S", "Apart", "Attempt", "Command", "Pause", "Word"]
 
 T = TypeVar("T")
 Word = bytes | str | int
+
+
+#: Plain commands without a key, and those that name it second.
+_KEYLESS: Final = frozenset(
+    ("CLUSTER", "CONFIG", "ECHO", "HELLO", "INFO", "KEYS", "PING", "SCAN", "SCRIPT", "TIME", "WAIT")
+)
+_KEY_SECOND: Final = frozenset(("MEMORY", "OBJECT", "XGROUP", "XINFO"))
+
+
+@dataclass(frozen=True, slots=True)
+class Apart(Generic[T]):
+    """A command over several queues as commands of one queue each, for servers that share the queues between them.
+
+    `merge` makes one result of theirs. `unserved` gives what stands in for the result of the one with this number,
+    whose server does not serve now; without it all fail together.
+    """
+
+    commands: Sequence[Command[Any]]
+    merge: Callable[[list[Any]], T]
+    unserved: Callable[[int, ServerError], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +58,9 @@ class Command(Generic[T]):
     `decode` turns the reply into the result, or raises a `RefusedError`. Every command may be repeated when its reply
     was lost: scripts are idempotent by lane and number, lease id or receipt. `resume_at` names the one argument
     that a repetition sets to 1 (a receive that must not create its lease twice). `then` is a plain command that follows
-    in the same trip; `decode` is given both replies, the second may be the server's error.
+    in the same trip; `decode` is given both replies, the second may be the server's error. In a Cluster a call goes to
+    the node that serves its first key, or to `node`; `apart` makes several calls of one with keys of several queues.
+    `settled` makes the command that settles again what this one did, and does nothing else.
     """
 
     script: Script | None
@@ -45,6 +69,20 @@ class Command(Generic[T]):
     decode: Callable[[Any], T]
     resume_at: int | None = None
     then: tuple[Word, ...] = ()
+    node: Address | None = None
+    apart: Callable[[], Apart[T]] | None = None
+    settled: Callable[[], Command[Any]] | None = None
+
+    @property
+    def key(self) -> Key | None:
+        """The key by which a Cluster finds the node; None where any node will do."""
+        if self.keys:
+            return self.keys[0]
+        if self.script is not None or self.args[0] in _KEYLESS:
+            return None
+        at = 2 if self.args[0] in _KEY_SECOND else 1
+        key = self.args[at] if len(self.args) > at else None
+        return None if isinstance(key, int) else key
 
     def words(self) -> tuple[Word, ...]:
         """Write the command as it goes over the wire."""
@@ -80,18 +118,23 @@ _TRANSIENT: Final = (
 GIVE_UP_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.5
+#: So many redirections are followed at once; more of them are a cluster that does not know itself.
+_AT_ONCE: Final = 5
 
 
 class Attempt(Generic[T]):
     """The attempts at one command until it succeeds, is refused, or `give_up_s` seconds are over."""
 
-    __slots__ = ("_deadline", "_doubt", "_pause_s", "command")
+    __slots__ = ("_deadline", "_doubt", "_pause_s", "_redirected", "command", "detour")
 
     def __init__(self, command: Command[T], give_up_s: float) -> None:
         self.command = command
         self._deadline = time.monotonic() + give_up_s
         self._doubt: InDoubtError | None = None
         self._pause_s = _FIRST_PAUSE_S
+        self._redirected = 0
+        #: The node to ask the next time, and only then, while the slot moves there.
+        self.detour: Address | None = None
 
     @property
     def in_doubt(self) -> bool:
@@ -105,6 +148,12 @@ class Attempt(Generic[T]):
         """
         if isinstance(error, NotReplicatedError):
             raise error  # it is stored, whatever became of earlier tries
+        self.detour = None
+        if isinstance(error, RedirectedError):
+            self.detour = error.address if error.asking else None
+            self._redirected += 1
+            if self._redirected <= _AT_ONCE:
+                return 0.0
         if isinstance(error, InDoubtError):
             self._doubt = error
             self.command = self.command.repeated()
@@ -120,6 +169,8 @@ class Attempt(Generic[T]):
         if not transient or time.monotonic() + self._pause_s > self._deadline:
             if self._doubt is not None and self._doubt is not error:
                 raise self._doubt from error
+            if isinstance(error, ClusterMovingError):
+                raise UnavailableError(f"no node took the call in time: {error}") from error
             raise error
         pause_s = self._pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreading, not secrecy
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)

@@ -10,7 +10,7 @@ from qworker.client.commands.command import Command, Word
 from qworker.client.commands.replies import accepted
 from qworker.client.options import SendOptions
 from qworker.durations import Duration
-from qworker.errors import NotReplicatedError
+from qworker.errors import NotReplicatedError, NotSyncedError
 from qworker.store.scripts import load_script
 from qworker.wire.envelope import head
 from qworker.wire.keys import QueueKeys
@@ -53,13 +53,13 @@ class SendCall:
     make: Callable[..., Command[Sent]]
 
 
-def confirm(replicas: int, within: Duration) -> Command[int]:
-    """Wait until `replicas` have everything that the server has stored so far; how many have."""
+def confirm(keys: QueueKeys, replicas: int, within: Duration) -> Command[int]:
+    """Wait until `replicas` have everything that the queue's server has stored so far; how many have."""
     options = SendOptions(replicas=replicas, within=within)
     # WAIT goes by the last command of its connection; a PING brings that up to now.
     return Command(
         None,
-        (),
+        (keys.meta,),
         ("PING",),
         lambda replies: int(replies[1]),
         then=("WAIT", options.replicas, options.within_ms),
@@ -79,6 +79,7 @@ def send(
     maxlen: int | None = None,
     replicas: int = 0,
     within_ms: int = 0,
+    fsync: bool = False,
     earlier: Sequence[str] = (),
     now_ms: int | None = None,
 ) -> Command[Sent]:
@@ -87,7 +88,8 @@ def send(
     `delay_ms` and `ttl_ms` None take the queue's; `due_ms` is a time by the server's clock, instead of a delay. It
     is refused where the queue would hold more than `maxlen`. With `replicas` it waits up to `within_ms` until so many
     have what was stored (`earlier` are ids of calls before it, which they have then too) and raises
-    `NotReplicatedError` where they have not, everything being stored. The reply raises `QueueFullError`,
+    `NotReplicatedError` where they have not, everything being stored; with `fsync` until the server's disk and those of
+    so many replicas have it, or raises `NotSyncedError`. The reply raises `QueueFullError`,
     `QueuePausedError`, `GhostSendError`, `BodyTooLargeError` or `BrokenQueueError`; then nothing was stored.
     """
     args: list[Word] = [
@@ -111,13 +113,18 @@ def send(
         args.append(maxlen)
 
     def decode(reply: Any) -> Sent:
-        if not replicas:
+        if not (replicas or fsync):
             return decode_sent(reply)
         sent, confirmed = decode_sent(reply[0]), reply[1]
         refused = confirmed if isinstance(confirmed, Exception) else None
-        number = 0 if refused else int(confirmed)
-        if number < replicas:
-            ids = [*earlier, *sent.ids]
+        ids = [*earlier, *sent.ids]
+        if fsync:
+            here, there = (0, 0) if refused else map(int, confirmed)
+            if here < 1 or there < replicas:
+                raise NotSyncedError(
+                    keys.queue, ids, there, replicas, within_ms, here == 1
+                ) from refused
+        elif (number := 0 if refused else int(confirmed)) < replicas:
             raise NotReplicatedError(keys.queue, ids, number, replicas, within_ms) from refused
         return sent
 
@@ -145,5 +152,11 @@ def send(
         ),
         tuple(args),
         decode,
-        then=("WAIT", replicas, within_ms) if replicas else (),
+        then=_waits(replicas, within_ms, fsync=fsync),
     )
+
+
+def _waits(replicas: int, within_ms: int, *, fsync: bool) -> tuple[Word, ...]:
+    if fsync:
+        return ("WAITAOF", 1, replicas, within_ms)
+    return ("WAIT", replicas, within_ms) if replicas else ()

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from qworker.client.commands.arguments import given, standard_keys
 from qworker.client.commands.command import Command
-from qworker.client.commands.receiving import standard_keys
 from qworker.client.commands.replies import accepted
 from qworker.store.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["MAX_PICKED", "delete", "enqueue", "hold"]
+__all__ = ["MAX_PICKED", "NEVER_MS", "delete", "enqueue", "hold"]
 
 #: Messages that one call takes.
 MAX_PICKED: Final = 100
+#: The due time of held messages: the largest integer that a score keeps.
+NEVER_MS: Final = 2**53
 
 
 def hold(
@@ -44,5 +46,5 @@ def _command(
     def decode(reply: Any) -> list[bool]:
         return [each == 1 for each in accepted(reply, keys.queue)[3:]]
 
-    now = "" if now_ms is None else now_ms
+    now = given(now_ms)
     return Command(load_script(script), standard_keys(keys), (now, *items), decode)

@@ -1,0 +1,115 @@
+"""Single calls over an open connection: one command, its script loaded where the server lacks it, its errors named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
+from qworker.client.commands.command import Command
+from qworker.errors import QworkerError, RefusedError, ServerError
+from qworker.store.connection import ConnectionFactory, is_noscript, map_error
+
+if TYPE_CHECKING:
+    from qworker.client.recent import RecentSettles
+    from qworker.store.lines import Line, Lines
+    from qworker.store.nodes import Address
+
+__all__ = ["call", "call_all", "settle_again"]
+
+_log = structlog.get_logger(__name__)
+
+
+def call(connection: Any, command: Command[Any], *, asking: bool = False) -> Any:
+    """Make one call over one connection and return the raw reply; loads the script where the server lacks it.
+
+    `asking`: the slot of the keys is on its way to this node. Raises the `ServerError` that fits. After `InDoubtError`
+    or `UnavailableError` the connection must be dropped.
+    """
+    try:
+        try:
+            return _ask(connection, command, asking)
+        except RedisError as error:
+            if not is_noscript(error) or command.script is None:
+                raise
+        load = connection.pack_command("SCRIPT", "LOAD", command.script.source)
+        connection.send_packed_command(load)
+        connection.read_response()
+        return _ask(connection, command, asking)
+    except (RedisError, OSError) as error:
+        raise map_error(error, sent=True) from error
+
+
+def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
+    if asking:
+        connection.send_packed_command(connection.pack_command("ASKING"))
+        connection.read_response()
+    if not command.then:
+        connection.send_packed_command(connection.pack_command(*command.words()))
+        return connection.read_response()
+    connection.send_packed_command(connection.pack_commands([command.words(), command.then]))
+    replies: list[Any] = []
+    for _ in range(2):
+        try:
+            replies.append(connection.read_response())
+        except ResponseError as error:
+            replies.append(error)
+    if isinstance(replies[0], ResponseError):
+        raise replies[0]
+    return replies
+
+
+def call_all(
+    factory: ConnectionFactory, lines: Lines, commands: Sequence[Command[Any]]
+) -> dict[int, Any]:
+    """Make calls in one trip per node; returns the results of those that succeeded, by their number.
+
+    The others (a script to be loaded, a slot that has moved, a refusal, a node that is away) are for the caller to make
+    by themselves. Every command may be repeated.
+    """
+    at: dict[Address, list[int]] = {}
+    for number, command in enumerate(commands):
+        place = factory.place(command.key)
+        if place is not None:
+            at.setdefault(place, []).append(number)
+    asked: list[tuple[Address, Any]] = []
+    results: dict[int, Any] = {}
+    try:
+        for address, numbers in at.items():
+            try:
+                connection = lines.to(address).connection
+                words = [commands[number].words() for number in numbers]
+                connection.send_packed_command(connection.pack_commands(words))
+            except (RedisError, OSError, ServerError):
+                lines.drop(address)
+            else:
+                asked.append((address, connection))
+        for address, connection in asked:
+            for number in at[address]:
+                try:
+                    results[number] = commands[number].decode(connection.read_response())
+                except (ResponseError, QworkerError):
+                    continue
+                except (RedisError, OSError):
+                    lines.drop(address)
+                    break
+    except BaseException:
+        # Interrupted between calls and replies: what comes next on these connections is not ours.
+        lines.close()
+        raise
+    return results
+
+
+def settle_again(recent: RecentSettles, line: Line) -> None:
+    """Tell a server that took over what was settled lately. Raises `ServerError`."""
+    lost = recent.lost(line)
+    for command in lost:
+        try:
+            command.decode(call(line.connection, command))
+        except RefusedError:
+            continue  # A key of the queue holds another type there: nothing can be settled.
+        recent.note(command, line)
+    if lost:
+        _log.info("settles_repeated", server=str(line.address), calls=len(lost))

@@ -1,0 +1,203 @@
+"""Commands of the reaper: what is due, overdue or over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from qworker.client.commands.arguments import given, maybe, standard_keys
+from qworker.client.commands.command import Apart, Command
+from qworker.client.commands.replies import accepted
+from qworker.errors import ServerError
+from qworker.store.scripts import load_script
+from qworker.wire.keys import QueueKeys
+
+__all__ = [
+    "MAX_SWEPT",
+    "Look",
+    "Promoted",
+    "Reaped",
+    "Trimmed",
+    "promote",
+    "prune",
+    "reap",
+    "recount",
+    "sweep",
+    "trim",
+]
+
+#: Queues that one sweep looks at.
+MAX_SWEPT: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a sweep saw of one queue. `broken` is the text about a key of another type."""
+
+    queue: str
+    next_due_ms: int | None = None
+    next_deadline_ms: int | None = None
+    expired_at_head: bool = False
+    overdue: tuple[str, ...] = ()
+    broken: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """Delayed messages `moved` to ready, or `ended` (expired or cancelled)."""
+
+    moved: int
+    ended: int
+    next_due_ms: int | None
+    lateness_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """Leases taken back, and what became of their messages; `left` are still overdue."""
+
+    leases: int
+    messages: int
+    dead: int
+    suspects: int
+    set_aside: int
+    lateness_ms: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """Expired messages removed from the head; `full`: there may be more."""
+
+    expired: int
+    full: bool
+
+
+def sweep(
+    queues: Sequence[QueueKeys], tick_ms: int, *, leases: int = 10, now_ms: int | None = None
+) -> Command[tuple[int, list[Look]]]:
+    """Look at up to `MAX_SWEPT` queues. Returns the server's time in ms and a look at each.
+
+    In a Cluster that is the time of one node; what others say of times is shifted by how far their clocks are off. A
+    queue whose node does not serve is `broken`.
+    """
+    names: list[str] = []
+    for keys in queues:
+        names += (keys.delayed, keys.unacked, keys.ready[0], keys.stats, keys.meta)
+
+    def decode(reply: Any) -> tuple[int, list[Look]]:
+        _, now, *seen = accepted(reply, "")
+        return int(now), [
+            _look(keys.queue, found) for keys, found in zip(queues, seen, strict=True)
+        ]
+
+    def apart() -> Apart[tuple[int, list[Look]]]:
+        each = [sweep([keys], tick_ms, leases=leases, now_ms=now_ms) for keys in queues]
+        return Apart(each, _one_clock, unserved)
+
+    def unserved(number: int, error: ServerError) -> tuple[int, list[Look]]:
+        return 0, [Look(queues[number].queue, broken=str(error))]
+
+    return Command(
+        load_script("sweep"),
+        tuple(names),
+        (given(now_ms), tick_ms, leases),
+        decode,
+        apart=apart if len(queues) > 1 else None,
+    )
+
+
+def _one_clock(parts: list[tuple[int, list[Look]]]) -> tuple[int, list[Look]]:
+    """Bring looks of several servers to the time of the first."""
+    first_ms = next((now_ms for now_ms, _ in parts if now_ms), 0)
+    looks = []
+    for now_ms, (look,) in parts:
+        ahead_ms = now_ms - first_ms
+        looks.append(
+            replace(
+                look,
+                next_due_ms=look.next_due_ms and look.next_due_ms - ahead_ms,
+                next_deadline_ms=look.next_deadline_ms and look.next_deadline_ms - ahead_ms,
+            )
+        )
+    return first_ms, looks
+
+
+def _look(queue: str, found: Any) -> Look:
+    if isinstance(found, bytes):
+        return Look(queue, broken=found.decode("utf-8", "replace"))
+    due, deadline, expired, *overdue = found
+    return Look(
+        queue,
+        maybe(due),
+        maybe(deadline),
+        expired == 1,
+        tuple(lease_id.decode("utf-8", "replace") for lease_id in overdue),
+    )
+
+
+def promote(keys: QueueKeys, limit: int = 500, *, now_ms: int | None = None) -> Command[Promoted]:
+    """Move up to `limit` delayed messages that are due to ready."""
+
+    def decode(reply: Any) -> Promoted:
+        _, _, moved, ended, next_due, lateness, _ = accepted(reply, keys.queue)
+        return Promoted(moved, ended, maybe(next_due), int(lateness))
+
+    return Command(load_script("promote"), standard_keys(keys), (given(now_ms), limit), decode)
+
+
+def reap(
+    keys: QueueKeys, lease_ids: Sequence[str], tick_ms: int, *, now_ms: int | None = None
+) -> Command[Reaped]:
+    """Take back the messages of those leases that are overdue."""
+
+    def decode(reply: Any) -> Reaped:
+        _, _, leases, messages, dead, suspects, aside, lateness, left, _ = accepted(
+            reply, keys.queue
+        )
+        return Reaped(leases, messages, dead, suspects, aside, int(lateness), left)
+
+    return Command(
+        load_script("reap"), standard_keys(keys, *lease_ids), (given(now_ms), tick_ms), decode
+    )
+
+
+def trim(keys: QueueKeys, limit: int = 1000, *, now_ms: int | None = None) -> Command[Trimmed]:
+    """Remove up to `limit` expired messages from the head of each level of ready."""
+
+    def decode(reply: Any) -> Trimmed:
+        _, _, expired, full, _ = accepted(reply, keys.queue)
+        return Trimmed(expired, full == 1)
+
+    return Command(load_script("trim"), standard_keys(keys), (given(now_ms), limit), decode)
+
+
+def prune(
+    keys: QueueKeys,
+    idle_ms: int = 900_000,
+    cursors: tuple[str, str] = ("0", "0"),
+    *,
+    now_ms: int | None = None,
+) -> Command[tuple[tuple[str, str], int]]:
+    """Forget idle lanes, expired unique keys and tombstones. Returns the next cursors and what was forgotten."""
+
+    def decode(reply: Any) -> tuple[tuple[str, str], int]:
+        _, _, lanes, uniques, forgotten = accepted(reply, keys.queue)
+        return (lanes.decode(), uniques.decode()), forgotten
+
+    return Command(
+        load_script("prune"),
+        (keys.producers, keys.unique, keys.cancelled, keys.meta),
+        (given(now_ms), idle_ms, *cursors),
+        decode,
+    )
+
+
+def recount(keys: QueueKeys, *, now_ms: int | None = None) -> Command[int]:
+    """Bring the counter of stored messages back between its bounds; returns by how much it was changed."""
+
+    def decode(reply: Any) -> int:
+        return int(accepted(reply, keys.queue)[2])
+
+    return Command(load_script("recount"), standard_keys(keys), (given(now_ms),), decode)

@@ -1,0 +1,157 @@
+"""Looking at messages without receiving them: by state, by id, by lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from qworker.client import letters
+from qworker.client.commands.command import Command
+from qworker.client.commands.inspecting import Inspection
+from qworker.client.commands.inspecting import inspect as inspect_command
+from qworker.client.commands.waiting import NEVER_MS
+from qworker.client.limits import check_count, check_skip, check_state
+from qworker.client.message import Receipt, Stored
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.wire.numbers import score_ms, whole
+
+__all__ = ["inspect", "lease", "peek", "scored", "show"]
+
+_PAGE: Final = 500
+#: Leases that one call of a look lists.
+_LEASES: Final = 20
+
+
+def inspect(queue: QueueRef) -> Plan[Inspection]:
+    """Read sizes, ages, counters and attributes at one instant."""
+    seen: Inspection = yield inspect_command(queue.keys)
+    return seen
+
+
+def peek(
+    queue: QueueRef,
+    count: int = 10,
+    *,
+    state: str = "ready",
+    newest: bool = False,
+    skip: int = 0,
+) -> Plan[list[Stored]]:
+    """Look at messages of a state (ready, delayed, held, unacked, dead) without receiving them.
+
+    At most `count` (1-1,000), in the order of delivery; from the other end with `newest` or a negative count.
+    The first `skip` are left out; they are read all the same.
+    """
+    if isinstance(count, int) and count < 0:
+        count, newest = -count, not newest
+    check_count(count)
+    check_skip(skip)
+    check_state(state)
+    read = skip + count
+    match state:
+        case "ready":
+            found = yield from _ready(queue, read, newest=newest)
+        case "unacked":
+            found = yield from _unacked(queue, read, newest=newest)
+        case "dead":
+            dead = yield from letters.dead(queue, read, newest=newest)
+            found = [letter.message for letter in dead]
+        case _:
+            found = yield from _waiting(queue, read, state, newest=newest)
+    return found[skip:]
+
+
+def show(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
+    """Find a message by its id; None if it is not seen. O(n) of the queue.
+
+    Looks from the tail of ready, then at what is delayed, unacked and dead. A message that moves meanwhile may be
+    missed; under receiving alone none is.
+    """
+    mark = f"q1 {message_id} ".encode()
+    for key in (*queue.keys.ready, queue.keys.suspect):
+        last = -1
+        while True:
+            span = (last - _PAGE + 1, last)
+            page: list[bytes] = yield Command(None, (), ("LRANGE", key, *span), list)
+            for item in page:
+                if item.startswith(mark):
+                    return queue.stored("ready", item)
+            if len(page) < _PAGE:
+                break
+            last -= _PAGE
+    first = 0
+    while True:
+        words = ("ZRANGE", queue.keys.delayed, first, first + _PAGE - 1, "WITHSCORES")
+        flat: list[bytes] = yield Command(None, (), words, list)
+        for item, due_ms in scored(flat):
+            if item.startswith(mark):
+                return queue.stored("delayed", item, due_ms)
+        if len(flat) < 2 * _PAGE:
+            break
+        first += _PAGE
+    for each in (yield from _unacked(queue, None, newest=False)):
+        if each.id == message_id:
+            return each
+    letter = yield from letters.letter_of(queue, message_id)
+    return None if letter is None else letter.message
+
+
+def lease(queue: QueueRef, lease_id: str, deadline_ms: int) -> Plan[list[Stored]]:
+    """List the messages of a lease in order; none where it is gone."""
+    flat: list[bytes] = yield Command(None, (), ("HGETALL", queue.keys.lease(lease_id)), list)
+    held = sorted(
+        (number, item)
+        for index, item in zip(flat[::2], flat[1::2], strict=True)
+        if (number := whole(index)) is not None
+    )
+    return [
+        queue.stored("unacked", item, deadline_ms, Receipt(lease_id, str(index)))
+        for index, item in held
+    ]
+
+
+def scored(flat: list[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Pair the members of a sorted set, as they are answered, with their times in ms."""
+    for member, score in zip(flat[::2], flat[1::2], strict=True):
+        yield member, score_ms(score)
+
+
+def _ready(queue: QueueRef, count: int, *, newest: bool) -> Plan[list[Stored]]:
+    found: list[Stored] = []
+    lists = (queue.keys.suspect, *reversed(queue.keys.ready))
+    for key in reversed(lists) if newest else lists:
+        if len(found) >= count:
+            break
+        left = count - len(found)
+        span = (-left, -1) if newest else (0, left - 1)
+        items: list[bytes] = yield Command(None, (), ("LRANGE", key, *span), list)
+        if newest:
+            items.reverse()
+        found += [queue.stored("ready", item) for item in items]
+    return found
+
+
+def _waiting(queue: QueueRef, count: int, state: str, *, newest: bool) -> Plan[list[Stored]]:
+    """List what is delayed, or what is held: that waits beside it without a due time."""
+    low, high = (NEVER_MS, "+inf") if state == "held" else ("-inf", f"({NEVER_MS}")
+    key = queue.keys.delayed
+    span = ("ZREVRANGEBYSCORE", key, high, low) if newest else ("ZRANGEBYSCORE", key, low, high)
+    words = (*span, "WITHSCORES", "LIMIT", 0, count)
+    flat: list[bytes] = yield Command(None, (), words, list)
+    return [queue.stored("delayed", item, due_ms) for item, due_ms in scored(flat)]
+
+
+def _unacked(queue: QueueRef, count: int | None, *, newest: bool) -> Plan[list[Stored]]:
+    verb = "ZREVRANGE" if newest else "ZRANGE"
+    found: list[Stored] = []
+    first = 0
+    while count is None or len(found) < count:
+        words = (verb, queue.keys.unacked, first, first + _LEASES - 1, "WITHSCORES")
+        flat: list[bytes] = yield Command(None, (), words, list)
+        if not flat:
+            break
+        for name, deadline_ms in scored(flat):
+            held = yield from lease(queue, name.decode("utf-8", "replace"), deadline_ms)
+            found += held[::-1] if newest else held
+        first += _LEASES
+    return found[:count]

@@ -1,0 +1,142 @@
+"""Sending messages to a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+from qworker.client.commands.sending import (
+    MAX_PER_CALL,
+    NewMessage,
+    SendCall,
+    Sent,
+    confirm,
+)
+from qworker.client.commands.sending import send as send_command
+from qworker.client.options import SendOptions
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.durations import Duration
+from qworker.errors import InvalidError
+from qworker.wire.codec import check_size, encode
+from qworker.wire.envelope import tail
+
+__all__ = ["new_message", "replicated", "send", "send_all", "store"]
+
+#: How long a unique key is held where its message has no time to live.
+_UNIQUE_MS: Final = 24 * 3_600_000
+
+
+def send(
+    queue: QueueRef, /, body: object, options: SendOptions | None = None, **given: object
+) -> Plan[str]:
+    """Store one message: bytes as they are, any other value as JSON. Returns its id.
+
+    Options as in `SendOptions`, by value or by keyword: delay, eta, ttl, priority, unique, max_receives,
+    visibility, maxlen, replicas, within, fsync. With a unique key that another message holds, nothing is stored and
+    that message's id is returned. Raises `NotReplicatedError` or `NotSyncedError`, the message being stored.
+    """
+    chosen = SendOptions.of(options, given)
+    [message_id] = yield from store(queue, [new_message(queue, body, chosen)], chosen)
+    return message_id
+
+
+def send_all(
+    queue: QueueRef,
+    /,
+    bodies: Iterable[object],
+    options: SendOptions | None = None,
+    **given: object,
+) -> Plan[list[str]]:
+    """Store many messages, all checked first, in atomic calls of up to 1,000. Returns their ids."""
+    chosen = SendOptions.of(options, given)
+    return (yield from store(queue, _new_messages(queue, bodies, chosen), chosen))
+
+
+def store(queue: QueueRef, messages: Sequence[NewMessage], options: SendOptions) -> Plan[list[str]]:
+    """Store messages that `new_message` has made, in atomic calls of up to 1,000; returns an id for each.
+
+    Where a unique key keeps a message out, its place has the id of the message that holds the key.
+    """
+    ids: list[str] = []
+    if messages:
+        yield from queue.announce()
+    for first in range(0, len(messages), MAX_PER_CALL):
+        call = partial(
+            send_command,
+            queue.keys,
+            messages[first : first + MAX_PER_CALL],
+            delay_ms=options.delay_ms,
+            due_ms=options.eta_ms,
+            ttl_ms=options.ttl_ms,
+            priority=options.priority,
+            maxlen=options.maxlen,
+            # Who has the last call has those before it.
+            replicas=options.replicas if first + MAX_PER_CALL >= len(messages) else 0,
+            fsync=options.fsync and first + MAX_PER_CALL >= len(messages),
+            within_ms=options.within_ms,
+            earlier=tuple(ids),
+        )
+        sent: Sent = yield SendCall(call)
+        ids += sent.ids
+    return ids
+
+
+def replicated(queue: QueueRef, replicas: int, *, within: Duration = "1s") -> Plan[int]:
+    """Wait up to `within` (1ms-2s) until `replicas` have all that was stored before; returns how many have."""
+    confirmed: int = yield confirm(queue.keys, replicas, within)
+    return confirmed
+
+
+def new_message(
+    queue: QueueRef,
+    body: object,
+    options: SendOptions,
+    *,
+    flags: dict[str, str] | None = None,
+    sending: Callable[[bytes, dict[str, str]], None] | None = None,
+) -> NewMessage:
+    """Make a message of a body: bytes as they are, anything else as JSON. Raises `InvalidError`s.
+
+    `sending` is told the body and the header flags, and may change the flags.
+    """
+    data = body if isinstance(body, bytes) else encode(body)
+    check_size(data, queue.maxsize)
+    flags = {} if flags is None else flags
+    if options.max_receives is not None:
+        flags["m"] = str(options.max_receives)
+    if options.priority:
+        flags["p"] = str(options.priority)
+    if options.unique is not None:
+        flags["u"] = options.unique
+    if options.visibility_ms is not None:
+        flags["v"] = str(options.visibility_ms)
+        if options.visibility_ms == 0:
+            flags["m"] = "1"  # at most once: what fails or is lost is dead
+    if sending is not None:
+        sending(data, flags)
+    message_id = queue.ids.message_id()
+    if queue.protected:
+        data = queue.protect(message_id, data, flags)
+    return NewMessage(
+        message_id,
+        tail(data, flags),
+        flags.get("u", ""),
+        options.ttl_ms or _UNIQUE_MS,
+    )
+
+
+def _new_messages(
+    queue: QueueRef, bodies: Iterable[object], options: SendOptions
+) -> list[NewMessage]:
+    """Make a message of each body. Raises the `InvalidError` of the first that is refused, naming its index."""
+    messages = []
+    for index, body in enumerate(bodies):
+        try:
+            messages.append(new_message(queue, body, options))
+        except InvalidError as error:
+            path = error.field.removeprefix("body")
+            dot = "." if path and path == error.field else ""
+            raise error.at(f"bodies[{index}]{dot}{path}") from error
+    return messages

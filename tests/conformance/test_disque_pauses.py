@@ -1,0 +1,200 @@
+"""Disque's pauses, and what holds for its queues as a whole, under the names that they have here."""
+
+from __future__ import annotations
+
+import pytest
+
+from qworker import QWorker
+from qworker.errors import (
+    InvalidOptionError,
+    QueuePausedError,
+)
+from tests.conformance.conftest import Place
+from tests.conformance.driving import ids, reaped
+from tests.conformance.rows import row
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
+from tests.daemon.processes import daemon
+
+
+@row("Disque", "PAUSE in")
+def test_a_pause_of_the_input_refuses_sends(place: Place) -> None:
+    """Sends are refused, receives are not; the state is told."""
+    queue = place.queue()
+    queue.send("before")
+    assert queue.pause("in") == "in"
+    with pytest.raises(QueuePausedError):
+        queue.send("refused")
+    assert len(queue.receive()) == 1
+    assert "paused in" in place.cli("queue", "pause", "emails", "--in")
+
+
+@row("Disque", "PAUSE in, requeueing waits")
+def test_a_strict_pause_keeps_expired_messages_away(place: Place) -> None:
+    """While input is paused strictly nothing comes back by a timeout: its timer begins anew."""
+    queue = place.queue()
+    sent = queue.send("slow")
+    queue.receive()
+    assert "stays away" in place.cli("queue", "pause", "emails", "--in", "--strict")
+    reaped(place)
+    assert ids(queue.peek(state="unacked")) == [sent]
+    [deadline] = place.ask("ZRANGE", place.keys().unacked, 0, -1, "WITHSCORES")[1::2]
+    assert abs(float(deadline) - place.now_ms() - 30_000) < 5000
+    queue.pause("in")
+    reaped(place)
+    assert ids(queue.peek()) == [sent]
+    with pytest.raises(InvalidOptionError):
+        queue.pause("out", strict=True)
+
+
+@row("Disque", "PAUSE out")
+def test_a_pause_of_the_output_hands_out_nothing(place: Place) -> None:
+    """Receivers wait as if the queue were empty; sends are stored."""
+    queue = place.queue()
+    assert queue.pause("out") == "out"
+    queue.send("waits")
+    assert queue.receive(wait="20ms") == []
+    assert "paused out" in place.cli("queue", "pause", "emails", "--out")
+
+
+@row("Disque", "PAUSE all")
+def test_a_pause_of_both(place: Place) -> None:
+    """Neither in nor out."""
+    queue = place.queue()
+    queue.send("before")
+    assert queue.pause("all") == "all"
+    assert queue.receive() == []
+    with pytest.raises(QueuePausedError):
+        queue.send("refused")
+    place.cli("queue", "resume", "emails")
+    assert len(queue.receive()) == 1
+
+
+@row("Disque", "PAUSE none")
+def test_a_pause_is_ended(place: Place) -> None:
+    """`none` opens both ways, and wakes who waits."""
+    queue = place.queue()
+    queue.pause("all", strict=True)
+    assert queue.pause("none") == "none"
+    queue.send("goes in")
+    assert len(queue.receive()) == 1
+    assert not queue.stat().strict
+    assert "not paused" in place.cli("queue", "resume", "emails")
+
+
+@row("Disque", "PAUSE state")
+def test_a_pause_is_asked_for(place: Place) -> None:
+    """`state` changes nothing and tells what is paused."""
+    queue = place.queue()
+    queue.send("a")
+    assert queue.pause("state") == "none"
+    queue.pause("out")
+    assert queue.pause("state") == "out"
+    told = place.cli_json("queue", "pause", "emails", "--state")
+    assert told == {"queues": [{"queue": "emails", "paused": "out", "strict": False}]}
+    with pytest.raises(InvalidOptionError, match="no direction"):
+        queue.pause("sideways")
+
+
+@row("Disque", "PAUSE bcast")
+def test_all_queues_are_paused_at_once(place: Place, app: QWorker) -> None:
+    """A pause of the namespace reaches every queue of it."""
+    for name in ("one", "two"):
+        place.queue(name).send("a")
+    paused = place.finish(_apause(app, "in")) if place.way == "async" else app.pause("in")
+    assert paused == {"one": "in", "two": "in"}
+    told = place.cli_json("queue", "resume", "--all")
+    assert [each["paused"] for each in told["queues"]] == ["", ""]
+    place.cli("queue", "pause", "--all", "--out")
+    assert place.queue("two").pause("state") == "out"
+    assert "--all" in place.cli("queue", "pause", code=2)
+
+
+@row("Disque", "CLUSTER LEAVING")
+def test_a_worker_leaves_when_it_has_done_what_it_began(lab: Lab) -> None:
+    """A drained worker takes nothing new, gives back what it has not started, ends what runs however long, and goes."""
+    lab.app(
+        "@app.task\ndef brief(n: int) -> None:\n    note('started', n)\n    time.sleep(4)\n    note('ended', n)\n"
+    )
+    lab.send_all("brief", 5)
+    worker = lab.start("--grace", "1s")
+    until(lambda: lab.notes("started"))
+    place = Place(lab.url, lab.namespace, "sync")
+    refused = place.cli("worker", "drain", "nobody", code=2)
+    assert "no worker or daemon here" in refused
+    until(lambda: place.cli_json("worker", "ls")["workers"])
+    [carried] = place.ask("ZRANGE", f"{lab.namespace}:reapers", 0, -1)
+    refused = place.cli("worker", "drain", carried.decode(), code=2)
+    assert "is carried by a worker; drain " in refused
+    [told] = place.cli_json("worker", "drain", "--all")["leaving"]
+    assert worker.wait() == 0
+    started = lab.noted("started")
+    assert started == lab.noted("ended")
+    assert worker.events("child_cut_off") == []
+    seen = lab.queue().inspect()
+    assert (seen.stats["acked"], seen.ready, seen.unacked) == (len(started), 5 - len(started), 0)
+    assert {each.receives for each in lab.queue().peek(10)} == {0}
+    assert place.ask("HEXISTS", f"{lab.namespace}:leaving", told) == 0
+    place.close()
+
+
+@row("Disque", "CLUSTER LEAVING of a daemon")
+def test_a_daemon_leaves_after_its_pass(place: Place) -> None:
+    """A daemon holds nothing: asked to leave it ends, another one goes on, and nothing of it is left."""
+    queue = place.queue()
+    queue.send("later", delay="200ms")
+
+    def reapers() -> list[str]:
+        return [each.decode() for each in place.ask("ZRANGE", f"{place.namespace}:reapers", 0, -1)]
+
+    with daemon(place.url, place.namespace) as leaving:
+        until(lambda: len(reapers()) == 1)
+        [name] = reapers()
+        with daemon(place.url, place.namespace):
+            until(lambda: len(reapers()) == 2)
+            assert place.cli("worker", "drain", name) == f"{name}: leaves when its pass ends\n"
+            assert leaving.wait(30) == 0
+            assert name not in reapers()
+            assert not place.ask("EXISTS", f"{place.namespace}:leaving")
+            until(lambda: queue.inspect().ready == 1)
+
+
+@row("Disque", "requeue in creation order")
+def test_what_comes_back_stands_in_front_in_its_order(place: Place) -> None:
+    """Released and timed-out messages go to the head of the queue, the oldest first, before what came later."""
+    queue = place.queue()
+    old = [queue.send(each) for each in "abcd"]
+    lost = queue.receive(2)
+    given_back = queue.receive(2)
+    new = queue.send("e")
+    for each in reversed(given_back):
+        queue.release(each)
+    assert ids(queue.peek()) == [*old[2:], new]
+    reaped(place)
+    assert ids(queue.peek()) == [*ids(lost), *old[2:], new]
+
+
+@row("Disque", "consumers led to the node with messages")
+def test_a_receiver_is_told_where_to_look_next(place: Place) -> None:
+    """With one node the answer to a receive leads: whether more is ready now, or when the next message is due."""
+    from qworker.client.commands.receiving import PAUSED, UNKNOWN, settle_receive
+
+    def hint(number: int) -> int:
+        command = settle_receive(place.keys(), f"L{number}", 1)
+        return place.sync_client.execute(command).hint_ms
+
+    queue = place.queue()
+    assert hint(1) == UNKNOWN
+    queue.send_all(["a", "b"])
+    assert [hint(2), hint(3)] == [0, UNKNOWN]
+    queue.send("late", delay="1m")
+    assert 50_000 < hint(4) <= 60_000
+    queue.pause("out")
+    assert hint(5) == PAUSED
+    place.cli("queue", "resume", "emails")
+
+
+async def _apause(app: QWorker, direction: str) -> dict[str, str]:
+    paused = await app.apause(direction)
+    await app.aclose()
+    return paused

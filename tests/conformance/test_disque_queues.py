@@ -1,0 +1,197 @@
+"""Disque's looks at queues and its moves in and out of them, under the names that they have here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from qworker import QWorker
+from qworker.errors import (
+    InvalidOptionError,
+)
+from tests.conformance.conftest import Place
+from tests.conformance.driving import ids, listed
+from tests.conformance.rows import row
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
+
+
+@row("Disque", "QLEN")
+def test_the_length_of_a_queue_is_what_is_ready(place: Place) -> None:
+    """Delayed messages and those in hand are counted apart."""
+    queue = place.queue()
+    queue.send_all(["a", "b", "c"])
+    queue.send("late", delay="1h")
+    queue.receive()
+    seen = queue.inspect()
+    assert (seen.ready, seen.delayed, seen.unacked) == (2, 1, 1)
+    assert place.cli_json("queue", "show", "emails", "--over", "0")["ready"] == 2
+
+
+@row("Disque", "QSTAT")
+def test_a_queue_tells_what_it_does(place: Place) -> None:
+    """Length, age, idle time, waiting consumers, what came and went with its rates, and the pause."""
+    queue = place.queue()
+    queue.create(visibility="1m")
+    queue.send_all(["a", "b", "c"])
+    before = queue.stat()
+    queue.ack(*queue.receive(2))
+    queue.pause("in", strict=True)
+    time.sleep(0.05)
+    seen = queue.stat()
+    assert (seen.ready, seen.messages_in, seen.messages_out) == (1, 3, 2)
+    assert 0 < seen.age_s < 60
+    assert 0.05 <= seen.idle_s < 60
+    assert (seen.consumers, seen.blocked, seen.paused, seen.strict) == (0, 0, "in", True)
+    rate_in, rate_out = seen.rates_since(before)
+    assert (rate_in, rate_out > 0) == (0.0, True)
+    queue.receive()
+    assert queue.stat().idle_s == 0
+    told = place.cli_json("queue", "stat", "emails", "--over", "1ms")
+    assert (told["messages_in"], told["messages_out"], told["paused"]) == (3, 3, "in")
+    assert {"age_seconds", "idle_seconds", "blocked", "in_per_second", "out_per_second"} <= set(
+        told
+    )
+
+
+@row("Disque", "QSTAT blocked")
+def test_a_queue_tells_who_waits_for_it(lab: Lab) -> None:
+    """Processes of workers that take from a queue are consumers; those with nothing in hand wait."""
+    lab.app("@app.task\ndef block() -> None:\n    note('started')\n    time.sleep(60)\n")
+    lab.start("--procs", "2", "--grace", "1s")
+    until(lambda: (stat := lab.queue().stat()).consumers == stat.blocked == 2)
+    lab.send("block")
+    until(lambda: lab.queue().stat().blocked == 1)
+
+
+@row("Disque", "QPEEK")
+def test_a_queue_is_looked_at_from_both_ends(place: Place) -> None:
+    """A negative count looks from the newest on; nothing is received by it."""
+    queue = place.queue()
+    a, b, c = (queue.send(each) for each in "abc")
+    assert ids(queue.peek(2)) == [a, b]
+    assert ids(queue.peek(-2)) == [c, b]
+    told = place.cli_json("queue", "peek", "emails", "--count", "-2")
+    assert [each["id"] for each in told["messages"]] == [c, b]
+    assert queue.inspect().ready == 3
+    with pytest.raises(InvalidOptionError):
+        queue.peek(0)
+
+
+@row("Disque", "ENQUEUE")
+def test_a_delayed_message_is_enqueued_now(place: Place) -> None:
+    """What is delayed goes to ready at once, at its priority; what is ready already stays."""
+    queue = place.queue()
+    ready = queue.send("ready")
+    late, urgent = queue.send("late", delay="1h"), queue.send("urgent", delay="1h", priority=7)
+    assert queue.enqueue(late, ready, urgent, "nobody") == [late, urgent]
+    assert ids(queue.receive(9)) == [urgent, ready, late]
+    other = queue.send("other", delay="1h")
+    assert place.cli("message", "enqueue", "emails", other).strip() == other
+    assert ids(queue.receive(9, wait="5s")) == [other]
+
+
+@row("Disque", "DEQUEUE")
+def test_a_message_is_taken_out_without_being_lost(place: Place) -> None:
+    """Held messages wait without a due time, are listed as held, count as stored, and are enqueued again."""
+    queue = place.queue()
+    a, b, late = queue.send("a"), queue.send("b", priority=3), queue.send("c", delay="1h")
+    assert queue.hold(b, late, "nobody") == [b, late]
+    assert place.cli("message", "hold", "emails", a).strip() == a
+    seen = queue.inspect()
+    assert (seen.ready, seen.delayed, seen.held, seen.stored, seen.next_due_ms) == (
+        0,
+        3,
+        3,
+        3,
+        None,
+    )
+    assert sorted(ids(queue.peek(state="held"))) == sorted([a, b, late])
+    assert queue.peek(state="delayed") == queue.peek(-9, state="delayed") == []
+    assert queue.show(a).state == "held"
+    assert queue.hold(a) == []
+    assert queue.receive(9) == []
+    assert queue.enqueue(a, b, late) == [a, b, late]
+    assert ids(queue.receive(9)) == [b, a, late]
+
+
+@row("Disque", "QSCAN COUNT MINLEN MAXLEN")
+def test_queues_are_scanned_by_length(place: Place, app: QWorker) -> None:
+    """A scan goes through the queues in bounded pages, and takes those of a length."""
+    for length in range(5):
+        queue = place.queue(f"q{length}")
+        queue.send_all([str(n) for n in range(length)])
+        queue.pause("none")  # an empty queue is known once it is made
+    assert _lengths(place, app) == {f"q{n}": n for n in range(5)}
+    assert _lengths(place, app, minlen=2, maxlen=3, count=1) == {"q2": 2, "q3": 3}
+    told = place.cli("queue", "scan", "--minlen", "4")
+    assert told.split() == ["q4", "4"]
+    page = place.cli_json("queue", "scan", "--cursor", "0", "--count", "1000")
+    assert (page["cursor"], len(page["queues"])) == ("0", 5)
+    place.ask("SET", place.keys("q1").ready[0], "other")
+    assert _lengths(place, app)["q1"] is None
+
+
+@row("Disque", "JSCAN COUNT QUEUE STATE REPLY")
+def test_messages_are_scanned_by_queue_and_state(place: Place) -> None:
+    """A scan goes through the messages of some states in bounded pages; ids or all of them."""
+    queue = place.queue()
+    queue.send_all([str(n) for n in range(25)], priority=2)
+    ready = ids(queue.peek(1000))
+    late, held = queue.send("late", delay="1h"), queue.send("held", priority=9)
+    queue.hold(held)
+    queue.bury(queue.receive()[0])
+    dead, ready = ready[:1], ready[1:]
+    for _ in range(10):
+        queue.receive()
+    unacked, ready = ready[:10], ready[10:]
+    assert ids(listed(place, queue.scan("ready", count=3))) == ready[::-1]
+    assert sorted(ids(listed(place, queue.scan("unacked", count=2)))) == unacked
+    assert ids(listed(place, queue.scan("held"))) == [held]
+    assert sorted(ids(listed(place, queue.scan("delayed", "dead")))) == sorted([late, *dead])
+    everything = sorted([*ready, *unacked, *dead, late, held])
+    assert sorted(ids(listed(place, queue.scan(count=1)))) == everything
+    page = queue.scan_page("0", "ready", count=5)
+    assert (ids(page.items), page.cursor) == (ready[:-6:-1], "ready-2/5")
+    assert ids(queue.scan_page(page.cursor, "ready", count=5).items) == ready[-6:-11:-1]
+    told = place.cli("message", "scan", "emails", "--state", "dead", "--reply", "id")
+    assert told.split() == dead
+    document = place.cli_json("message", "scan", "emails", "--cursor", "0", "--state", "held")
+    assert (document["cursor"], document["messages"][0]["state"]) == ("0", "held")
+    for bad in ("x", "ready-2/x", "dead/1"):
+        with pytest.raises(InvalidOptionError, match="cursor"):
+            queue.scan_page(bad, "ready")
+    with pytest.raises(InvalidOptionError, match="no state"):
+        queue.scan_page("0", "acked")
+
+
+@row("Disque", "JSCAN while messages move")
+def test_a_scan_misses_nothing_that_stays(place: Place) -> None:
+    """Messages that are received at the head while a scan goes on make it miss none of the others."""
+    queue = place.queue()
+    queue.send_all([str(n) for n in range(100)])
+    all_ids, found, cursor = ids(queue.peek(1000)), [], "0"
+    while True:
+        page = queue.scan_page(cursor, "ready", count=10)
+        found += ids(page.items)
+        queue.ack(*queue.receive(3))
+        queue.send("more")
+        cursor = page.cursor
+        if cursor == "0":
+            break
+    assert set(ids(queue.peek(1000))) & set(all_ids) <= set(found)
+
+
+def _lengths(place: Place, app: QWorker, **given: Any) -> dict[str, Any]:
+    if place.way == "sync":
+        return {each.queue: each.ready for each in app.scan_queues(**given)}
+
+    async def read() -> dict[str, Any]:
+        found = {each.queue: each.ready async for each in app.ascan_queues(**given)}
+        await app.aclose()
+        return found
+
+    return asyncio.run(read())

@@ -1,0 +1,214 @@
+"""Disque's operations that add jobs, get and show them, under the names that they have here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from qworker import QWorker
+from qworker.client.commands.sending import NewMessage, send
+from qworker.errors import (
+    NotReplicatedError,
+    QueueFullError,
+)
+from qworker.wire.envelope import tail
+from tests.conformance.conftest import Place
+from tests.conformance.driving import HOUR_MS, bare, ids, reaped
+from tests.conformance.rows import row
+
+
+@row("Disque", "ADDJOB")
+def test_a_message_is_added_and_its_queue_comes_to_be(place: Place) -> None:
+    """A send makes the queue and answers with an id that sorts by time."""
+    queue = place.queue()
+    first, second = queue.send("one"), queue.send("two")
+    third = place.cli("send", "emails", '"three"').strip()
+    assert first < second
+    assert ids(queue.peek()) == [first, second, third]
+
+
+@row("Disque", "ADDJOB DELAY")
+def test_a_message_waits_for_its_own_delay(place: Place) -> None:
+    """A delay of one message says nothing of the others."""
+    queue = place.queue()
+    late = queue.send("late", delay="10m")
+    later = place.cli("send", "emails", '"later"', "--delay", "20m").strip()
+    queue.send("now")
+    assert [each.body for each in queue.receive(9)] == [b'"now"']
+    assert ids(queue.peek(state="delayed")) == [late, later]
+
+
+@row("Disque", "ADDJOB RETRY")
+def test_a_message_has_a_retry_time_of_its_own(place: Place) -> None:
+    """`visibility` of a message is what its receiver gets, whatever the queue's; the others keep theirs."""
+    queue = place.queue()
+    queue.send("quick", visibility="5s")
+    queue.send("usual")
+    place.cli("send", "emails", '"slow"', "--visibility", "1h")
+    quick, usual, slow = queue.receive(3)
+    times = [each.deadline_ms - each.received_ms for each in (quick, usual, slow)]
+    assert all(
+        abs(ms - asked) < 2000 for ms, asked in zip(times, (5000, 30_000, HOUR_MS), strict=True)
+    )
+    assert queue.ack(quick, usual, slow) == [quick, usual, slow]
+
+
+@row("Disque", "ADDJOB RETRY 0")
+def test_a_message_at_most_once_is_never_delivered_again(place: Place) -> None:
+    """With visibility 0 what is lost, alone or in company, and what fails is dead instead; the rest comes back."""
+    queue = place.queue()
+    once = queue.send("once", visibility=0)
+    other = place.cli("send", "emails", '"once"', "--visibility", "0").strip()
+    usual = queue.send("usual")
+    assert ids(queue.receive(3)) == [once, other, usual]
+    reaped(place)
+    assert ids(queue.peek(state="ready")) == [usual]
+    assert sorted(ids(queue.peek(state="dead"))) == sorted([once, other])
+    failing = queue.send("failing", visibility=0, priority=1)
+    queue.nack(queue.receive()[0])
+    assert ids(queue.receive(9)) == [usual]
+    assert failing in ids(queue.peek(state="dead"))
+
+
+@row("Disque", "ADDJOB TTL")
+def test_a_message_lives_for_its_time_only(place: Place) -> None:
+    """What is older than its time to live is never delivered."""
+    queue = place.queue()
+    queue.send("old", ttl="1ms")
+    place.cli("send", "emails", '"old"', "--ttl", "1ms")
+    kept = queue.send("kept", ttl="1h")
+    time.sleep(0.01)
+    assert ids(queue.receive(9)) == [kept]
+    assert queue.inspect().stats["expired"] == 2
+
+
+@row("Disque", "ADDJOB MAXLEN")
+def test_a_send_is_refused_over_its_own_maxlen(place: Place) -> None:
+    """Each send may say how full the queue may get by it; nothing is trimmed, and others are not concerned."""
+    queue = place.queue()
+    queue.send_all(["a", "b"], maxlen=2)
+    with pytest.raises(QueueFullError) as refused:
+        queue.send("c", maxlen=2)
+    assert (refused.value.stored, refused.value.maxlen) == (2, 2)
+    assert "is full" in place.cli("send", "emails", '"c"', "--maxlen", "2", code=1)
+    queue.send("d")
+    queue.send("e", maxlen=4)
+    assert queue.inspect().ready == 4
+
+
+@row("Disque", "ADDJOB REPLICATE ms-timeout")
+def test_a_send_waits_for_its_replicas(pair: tuple[Place, Any]) -> None:
+    """With `replicas` a send answers when so many have the message; where they do not in time it says so.
+
+    The message is stored all the same, its id is told, and the same call on the same lane stores nothing twice.
+    """
+    place, replica = pair
+    queue = place.queue()
+    sent = queue.send("safe", replicas=1, within="2s")
+    key = place.keys().ready[0]
+    assert sent.encode() in replica.redis().lrange(key, 0, -1)[0]
+    with pytest.raises(
+        NotReplicatedError, match="stored, but on 1 of 2 replicas within 20 ms"
+    ) as less:
+        queue.send_all([str(n) for n in range(1001)], replicas=2, within="20ms")
+    assert ids(queue.peek(1000))[1:3] == less.value.ids[:2]
+    assert (less.value.replicas, less.value.wanted, len(less.value.ids)) == (1, 2, 1001)
+    assert queue.inspect().ready == 1002
+    assert queue.replicated(1, within="2s") == 1
+    assert "stored" in place.cli(
+        "send", "emails", '"x"', "--replicas", "2", "--within", "10ms", code=1
+    )
+
+
+@row("Disque", "ADDJOB REPLICATE ms-timeout")
+def test_a_repeated_send_waits_for_what_it_stored_before(pair: tuple[Place, Any]) -> None:
+    """A call whose reply was lost is repeated on its lane: it is known as a duplicate, and waits as the first did."""
+    place, _ = pair
+    message = NewMessage("m1", tail(b"x"))
+    command = send(place.keys(), [message], lane="lane", sequence=1, replicas=1, within_ms=2000)
+    first, second = (place.sync_client.execute(command) for _ in range(2))
+    assert (first.repeated, second.repeated) == (False, True)
+    assert place.queue().inspect().ready == 1
+
+
+@row("Disque", "ADDJOB ASYNC")
+def test_a_send_waits_for_nobody_unless_it_says_so(pair: tuple[Place, Any]) -> None:
+    """Without `replicas` there is no WAIT: the call ends when the server has the message."""
+    place, _ = pair
+    place.queue().send("fast")
+    place.cli("send", "emails", '"fast"')
+    stats = place.ask("INFO", "commandstats")
+    assert b"cmdstat_wait:calls" in stats  # the fixture's
+    before = stats.partition(b"cmdstat_wait:calls=")[2].partition(b",")[0]
+    place.queue().send("fast")
+    after = place.ask("INFO", "commandstats").partition(b"cmdstat_wait:calls=")[2]
+    assert after.partition(b",")[0] == before
+
+
+@row("Disque", "GETJOB NOHANG COUNT FROM q1 q2")
+def test_several_queues_are_served_left_to_right(place: Place) -> None:
+    """One call takes up to `count` messages, fewer where there are fewer, and does not wait."""
+    first, second = place.queue("first"), place.queue("second")
+    wanted = [first.send("a"), first.send("b"), second.send("c")]
+    found = first.receive(9, then=[bare(second)])
+    assert ids(found) == wanted
+    assert [each.queue for each in found] == ["first", "first", "second"]
+    assert place.cli("message", "receive", "first", "second", "-n", "5") == ""
+
+
+@row("Disque", "GETJOB TIMEOUT")
+def test_a_receiver_waits_for_the_first_message(place: Place) -> None:
+    """A waiting receiver gets a message as soon as it is sent."""
+    sender = QWorker(place.namespace, url=place.url)
+    timer = threading.Timer(0.2, lambda: sender.queue("emails").send("late"))
+    timer.start()
+    started = time.monotonic()
+    assert [each.body for each in place.queue().receive(wait="20s")] == [b'"late"']
+    assert time.monotonic() - started < 15
+    timer.join()
+    sender.close()
+    assert place.queue().receive(wait="10ms") == []
+
+
+@row("Disque", "GETJOB WITHCOUNTERS")
+def test_a_message_comes_with_its_counters(place: Place) -> None:
+    """Nacks and additional deliveries are counted apart, and known with each delivery."""
+    queue = place.queue()
+    queue.send("again")
+    queue.nack(queue.receive()[0])
+    queue.receive()
+    reaped(place)
+    [message] = queue.receive()
+    assert (message.nacks, message.timeouts, message.additional_deliveries) == (1, 1, 2)
+    shown = place.cli_json("message", "show", message.id)
+    assert (shown["nacks"], shown["additional_deliveries"]) == (1, 2)
+
+
+@row("Disque", "SHOW")
+def test_a_message_is_shown_with_all_its_fields(place: Place) -> None:
+    """Id, queue, state, creation, TTL, delay, retry, counters, next requeue, next awake and body; what the cluster's
+    nodes hold has no counterpart.
+    """
+    queue = place.queue()
+    late = queue.send({"a": 1}, delay="10m", ttl="1h", visibility="5m")
+    found = queue.details(late)
+    assert (found.message.id, found.message.queue, found.message.state) == (
+        late,
+        "emails",
+        "delayed",
+    )
+    assert found.message.body == b'{"a":1}'
+    assert abs(found.message.sent_ms - found.now_ms) < 10_000
+    assert 3_590_000 < found.ttl_ms <= HOUR_MS
+    assert (found.delay_ms, found.visibility_ms, found.requeue_in_ms) == (600_000, 300_000, None)
+    assert 590_000 < found.due_in_ms <= 600_000
+    queue.enqueue(late)
+    queue.receive()
+    shown = place.cli_json("message", "show", late, "--queue", "emails")
+    assert shown["state"] == "unacked"
+    assert 290 < shown["requeue_in_seconds"] <= 300
+    assert (shown["nacks"], shown["additional_deliveries"], shown["body"]) == (0, 0, '{"a":1}')
+    assert queue.details("nobody") is None

@@ -1,0 +1,122 @@
+"""Disque's operations that end jobs or ask for more time, under the names that they have here."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from qworker.errors import (
+    StaleReceiptError,
+    TooLateError,
+)
+from tests.conformance.conftest import Place
+from tests.conformance.driving import ids, listed, reaped
+from tests.conformance.rows import row
+
+
+@row("Disque", "ACKJOB")
+def test_many_messages_are_acked_in_one_call(place: Place) -> None:
+    """An ack counts once; what was acked before changes nothing and is not among those returned."""
+    queue = place.queue()
+    queue.send_all(["a", "b", "c"])
+    a, b, c = queue.receive(3)
+    assert queue.ack(a, b) == [a, b]
+    assert queue.ack(a, b, c) == [c]
+    queue.send("d")
+    [d] = queue.receive()
+    assert place.cli("message", "ack", "emails", str(d.receipt)).strip() == str(d.receipt)
+    assert queue.inspect().stored == 0
+
+
+@row("Disque", "FASTACK")
+def test_an_ack_is_fast(place: Place) -> None:
+    """There is one ack, in one trip with no gossip to save: it takes one script call, whatever the number."""
+    queue = place.queue()
+    queue.send_all([str(n) for n in range(100)])
+    messages = queue.receive(100)
+    before = _scripts(place)
+    assert len(queue.ack(*messages)) == 100
+    assert _scripts(place) - before == 1
+
+
+@row("Disque", "WORKING")
+def test_who_works_on_a_message_gets_its_retry_time_again(place: Place) -> None:
+    """The deadline moves to the message's own visibility from now, and is told; the old receipt is stale."""
+    queue = place.queue()
+    queue.send("long", visibility="10m", ttl="1d")
+    queue.send("usual")
+    held, usual = queue.receive(2)
+    place.ask("ZADD", place.keys().unacked, place.now_ms() + 500, held.receipt.lease_id)
+    again = queue.working(held)
+    assert abs(again.deadline_ms - place.now_ms() - 600_000) < 5000
+    with pytest.raises(StaleReceiptError):
+        queue.working(held)
+    assert abs(queue.working(usual).deadline_ms - place.now_ms() - 30_000) < 5000
+    assert abs(queue.working(again, "1m").deadline_ms - place.now_ms() - 60_000) < 5000
+    receipt = str(queue.peek(state="unacked", newest=True)[0].receipt)
+    shown = place.cli_json("message", "working", "emails", receipt)
+    assert shown["deadline_ms"] > place.now_ms()
+
+
+@row("Disque", "WORKING after half of the TTL")
+def test_nobody_works_on_a_message_past_half_of_its_life(place: Place) -> None:
+    """More time is refused when half of the time to live is over: the deadline stands, and others get their turn."""
+    queue = place.queue()
+    queue.send("brief", ttl="200ms")
+    [message] = queue.receive(visibility="10s")
+    message = queue.working(message)
+    time.sleep(0.15)
+    with pytest.raises(TooLateError, match="half of its time to live was over") as late:
+        queue.working(message)
+    assert late.value.message_id == message.id
+    assert late.value.half_ms == message.sent_ms + 100
+    refused = place.cli("message", "working", "emails", str(message.receipt), code=1)
+    assert "half of its time to live" in refused
+    assert queue.ack(message) == [message]
+
+
+@row("Disque", "NACK")
+def test_a_nack_puts_a_message_back_at_once_and_is_counted(place: Place) -> None:
+    """A nack counts apart from timeouts, and at max receives the message is dead."""
+    queue = place.queue()
+    queue.send("bad", max_receives=2)
+    queue.nack(queue.receive()[0])
+    [again] = queue.receive()
+    assert (again.nacks, again.timeouts) == (1, 0)
+    place.cli("message", "nack", "emails", str(again.receipt))
+    assert ids(queue.peek(state="dead")) == [again.id]
+
+
+@row("Disque", "DELJOB")
+def test_a_message_is_deleted_anywhere_in_its_life(place: Place) -> None:
+    """Delete finds a message in every state and says in which; what is in hand is dropped if it comes back."""
+    queue = place.queue()
+    ready, delayed = queue.send("ready"), queue.send("delayed", delay="1h")
+    held = queue.send("held", unique="key")
+    queue.hold(held)
+    assert [queue.delete(each).state for each in (ready, delayed, held)] == [
+        "ready",
+        "delayed",
+        "held",
+    ]
+    dead, unacked = queue.send("dead"), queue.send("unacked")
+    first, _ = queue.receive(2)
+    queue.bury(first)
+    assert queue.delete(dead).state == "dead"
+    assert place.cli("message", "delete", "emails", unacked, "--yes").split() == [
+        unacked,
+        "unacked",
+    ]
+    assert queue.delete("nobody") is None
+    assert "could not be deleted" in place.cli("message", "delete", "emails", "x1", "--yes", code=1)
+    reaped(place)
+    assert listed(place, queue.scan()) == []
+    assert queue.inspect().stored == 0
+    queue.send("again", unique="key")
+    assert queue.inspect().ready == 1
+
+
+def _scripts(place: Place) -> int:
+    stats = place.ask("INFO", "commandstats")
+    return int(stats.partition(b"cmdstat_evalsha:calls=")[2].partition(b",")[0])
