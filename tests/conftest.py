@@ -14,14 +14,14 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tests import servers
+from tests.topologies.servers import shared
 
 
 @pytest.fixture(scope="session")
 def store_url() -> Iterator[str]:
     """The URL of a Valkey shared by the tests of this process."""
-    with servers.start("valkey") as server:
-        yield server.url
+    with shared("valkey") as url:
+        yield url
 
 
 @pytest.fixture(scope="session", params=["valkey", "redis"])
@@ -30,8 +30,8 @@ def engine_url(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "valkey":
         yield request.getfixturevalue("store_url")
         return
-    with servers.start(request.param) as server:
-        yield server.url
+    with shared(request.param) as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)

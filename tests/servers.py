@@ -7,12 +7,16 @@
         server.redis()   # a plain redis.Redis without retries, closed with the server
 
 An engine that is missing skips the test, or fails it where the environment says CI=true.
+
+With QWORKER_TEST_ACL=1 the URL is that of a user with the rights of the roles of `qworker acl`, beside those that tests
+need for themselves; a test whose server has refused anything fails.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -20,10 +24,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import redis
 
+from qworker.store import acl
 from qworker.store.connection import ConnectionFactory
 from qworker.store.engine import find_engines
 from qworker.store.private import PrivateStore
@@ -31,20 +37,52 @@ from qworker.store.private import PrivateStore
 __all__ = ["Server", "binary_of", "engines", "missing", "start"]
 
 
+#: Whether tests run as the roles.
+GUARDED = os.environ.get("QWORKER_TEST_ACL") == "1"
+#: What tests do over the product's connections besides: to set a scene, to look at it, to disturb.
+_TESTS_OWN = (
+    "keys", "dump", "restore", "set", "get", "append", "incr", "sadd", "smembers", "rename", "expire",
+    "object", "sort", "lset", "linsert", "hincrbyfloat", "zincrby", "zrangebylex", "xinfo", "xgroup",
+    "debug", "client", "config", "info", "memory", "script", "dbsize", "eval", "multi", "exec",
+)  # fmt: skip
+
+
 class Server:
     """A running server of a test."""
 
     def __init__(self, store: PrivateStore) -> None:
         self.url, self.socket, self.pid = store.url, str(store.socket), store.pid
+        self._own_url = store.url
         self.directory = store.directory
         self.engine, self.version = store.engine.name, store.engine.version
         self._clients: list[redis.Redis] = []
 
     def redis(self) -> redis.Redis:
         """Open a plain client without retries; it is closed with the server."""
-        client = ConnectionFactory(self.url).redis()
+        client = ConnectionFactory(self._own_url).redis()
         self._clients.append(client)
         return client
+
+    def guard(self) -> None:
+        """Let `url` be that of a user with the rights of all roles, in any namespace."""
+        password = secrets.token_urlsafe(16)
+        roles = ["producer", "consumer", "daemon", "operator"]
+        user = acl.User(name="tests", roles=roles, password=password)
+        [line] = acl.write_users([user], "*", server=acl.Server.parse(self.version))
+        words = line.partition(" (")[0].split(" ")[1:]
+        with self.redis() as client:
+            own = [f"+{each}" for each in _TESTS_OWN]
+            client.execute_command("ACL", "SETUSER", *words, *own)
+        self.url = f"unix://tests:{password}@{quote(self.socket)}"
+
+    def refused(self) -> list[dict[str, object]]:
+        """What it has refused to the user of `guard`."""
+        try:
+            with self.redis() as client:
+                entries: list[dict[str, object]] = client.acl_log()
+        except redis.AuthenticationError:
+            return []  # a test has given it a password meanwhile
+        return [each for each in entries if each["username"] == "tests"]
 
     def close(self) -> None:
         """Close every client of `redis()`."""
@@ -84,8 +122,14 @@ def start(engine: str, *arguments: str) -> Iterator[Server]:
     """Start a server of `engine` with extra arguments; it is ended on exit, and if this process dies."""
     with PrivateStore(binary=binary_of(engine), arguments=arguments) as store:
         server = Server(store)
+        # One that asks for a password is about that.
+        guarded = GUARDED and "--requirepass" not in arguments
+        if guarded:
+            server.guard()
         try:
             yield server
+            if guarded:
+                assert server.refused() == []
         finally:
             server.close()
 

@@ -3,7 +3,8 @@
 redis-py 8 repeats a call ten times when its reply is lost, which stores an RPUSH twice; it gives every reply
 5 seconds, which a longer BLPOP outlives eleven times over; it speaks RESP3. `ConnectionFactory` is the one place
 that makes connections, and switches all of that off: a call is sent once, and whoever sent it decides what a lost
-reply means (see `qworker.store.server_errors`).
+reply means (see `qworker.store.server_errors`). Which server it connects to, `qworker.store.topology` finds out; the
+clients for Sentinel and Cluster that redis-py has repeat calls as well.
 
 Why RESP2: its replies are bytes, int, list and None only, the shapes that Lua returns. RESP3 turns pairs into dicts
 and scores into floats depending on the command, needs HELLO before anything else, and allows pushed messages between
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-import socket
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 import structlog
@@ -26,16 +27,24 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import (
     AbstractConnection,
-    Connection,
-    SSLConnection,
-    UnixDomainSocketConnection,
 )
 from redis.driver_info import DriverInfo
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from qworker.errors import InvalidOptionError, QworkerError, UnsupportedServerError
+from qworker.errors import (
+    InvalidOptionError,
+    QworkerError,
+    ServerError,
+    UnavailableError,
+    UnsupportedServerError,
+)
+from qworker.store.hello import Hello, check_server
+from qworker.store.lines import Line
+from qworker.store.nodes import Address
 from qworker.store.server_errors import is_noscript, map_error
+from qworker.store.topology import Key, Question, topology_of
+from qworker.store.transport import address_settings, connection_classes, transport_settings
 from qworker.store.url import ServerURL
 
 __all__ = ["MAX_BLOCK_S", "ConnectionFactory", "ServerURL", "is_noscript", "map_error"]
@@ -45,26 +54,13 @@ MAX_BLOCK_S: Final = 2.0
 
 _log = structlog.get_logger(__name__)
 
-_OLDEST_SERVER: Final = (7, 0)
+#: A server that is asked where another one is has so long to answer: there are others to ask.
+_LOOK_S: Final = 1.0
 _CLIENT_NAME: Final = re.compile(r"[!-~]{1,128}")
-_CLASSES: Final[dict[str, tuple[type[AbstractConnection], type[aio.AbstractConnection]]]] = {
-    "redis": (Connection, aio.Connection),
-    "rediss": (SSLConnection, aio.SSLConnection),
-    "unix": (UnixDomainSocketConnection, aio.UnixDomainSocketConnection),
-}
-
-# A peer that vanished without a word is noticed after 30 + 3 × 10 s, also while nothing is sent. TCP_KEEPALIVE is
-# what macOS calls TCP_KEEPIDLE.
-_KEEPALIVE: Final = {
-    "TCP_KEEPIDLE": 30,
-    "TCP_KEEPALIVE": 30,
-    "TCP_KEEPINTVL": 10,
-    "TCP_KEEPCNT": 3,
-}
 
 
 class ConnectionFactory:
-    """Makes connections to the server of one URL; holds none itself, so it may pass a fork.
+    """Makes connections to the servers of one URL; holds none itself, so it may pass a fork.
 
     A connection may not: parent and child would read each other's replies. Whoever keeps connections makes new ones
     after a fork and only drops the inherited objects; dropping one in the child leaves the parent's socket alone.
@@ -96,8 +92,9 @@ class ConnectionFactory:
             raise InvalidOptionError(
                 "name", f"{name!a} is not a client name", "printable ASCII without spaces"
             )
+        self._topology = topology_of(self.url)
         self._settings = {
-            **_address(self.url),
+            **transport_settings(self.url),
             "db": self.url.db,
             "username": self.url.username,
             "password": self.url.password,
@@ -112,70 +109,227 @@ class ConnectionFactory:
             # LIB-NAME of CLIENT LIST; a LIB-VER would cost another round trip per connection.
             "driver_info": DriverInfo(name="qworker", lib_version=None),
         }
-        #: Set to True by whichever thread connects first; a second check at the same time does no harm.
-        self._server_checked = False
         if self.url.insecure:
             _log.warning("tls_verification_off", url=str(self.url))
 
     def __repr__(self) -> str:
         return f"ConnectionFactory({str(self.url)!r})"
 
-    def connect(self) -> AbstractConnection:
-        """Open a connection, authenticated, with its database selected; the caller disconnects it.
+    @property
+    def clustered(self) -> bool:
+        """Whether the servers are a Cluster: then calls name a key, and keys of two queues need two calls."""
+        return self.url.clustered
 
-        The factory's first connection also checks the server's version (`UnsupportedServerError`). Raises the
-        `ServerError` that fits, mostly `UnavailableError`, and `InvalidOptionError` if the server has no such database.
+    # -- which server --------------------------------------------------------------------------
+
+    def place(self, key: Key | None = None) -> Address | None:
+        """The server for calls with this key, as far as it is known."""
+        return self._topology.place(key)
+
+    def locate(self, key: Key | None = None) -> Address:
+        """The server for calls with this key; asks Sentinels or nodes where it is not known. Raises `ServerError`."""
+        place = self._topology.place(key)
+        if place is not None:
+            return place
+        search, answer = self._topology.search(key), None
+        while True:
+            try:
+                question = search.send(answer)
+            except StopIteration as found:
+                return cast(Address, found.value)
+            try:
+                answer = self._ask(question)
+            except ServerError as error:
+                answer = error
+
+    async def alocate(self, key: Key | None = None) -> Address:
+        """The server for calls with this key, as `locate` finds it."""
+        place = self._topology.place(key)
+        if place is not None:
+            return place
+        search, answer = self._topology.search(key), None
+        while True:
+            try:
+                question = search.send(answer)
+            except StopIteration as found:
+                return cast(Address, found.value)
+            try:
+                answer = await self._aask(question)
+            except ServerError as error:
+                answer = error
+
+    def masters(self) -> tuple[Address, ...]:
+        """Every server that has slots; the one server where there is but one. Raises `ServerError`."""
+        self.locate()
+        return self._topology.masters()
+
+    async def amasters(self) -> tuple[Address, ...]:
+        """Every server that has slots, as `masters` finds them."""
+        await self.alocate()
+        return self._topology.masters()
+
+    def failed(self, error: ServerError, address: Address) -> bool:
+        """Learn from what a call to a server raised; returns whether its connection is of no more use."""
+        return self._topology.failed(error, address)
+
+    def abandoned(self, addresses: Iterable[Address]) -> list[Address]:
+        """Those of some servers that calls do not go to any more."""
+        masters = self._topology.masters()
+        return [each for each in addresses if each not in masters]
+
+    # -- connecting ----------------------------------------------------------------------------
+
+    def connect(self, key: Key | None = None) -> AbstractConnection:
+        """Open a connection to the server for a key, authenticated, its database selected; the caller disconnects it.
+
+        Each connect also checks the server's version (`UnsupportedServerError`), and behind Sentinels that it is a
+        master. Raises the `ServerError` that fits, mostly `UnavailableError`, and `InvalidOptionError` if the server
+        has no such database.
 
         A connection that broke would open itself again at its next `send_packed_command`, past these errors: drop a
         connection that raised, and call `connect` for another.
         """
-        # Any: most of redis-py's connection has no types.
-        connection: Any = _CLASSES[self.url.scheme][0](**self._sync_settings())
-        try:
-            connection.connect()
-            if not self._server_checked:
-                # HELLO and not INFO: it needs no right (Redis checks no ACL for it).
-                connection.send_packed_command(connection.pack_command("HELLO"))
-                _check_server(connection.read_response(), self.url.address)
-                self._server_checked = True
-        except (RedisError, OSError) as error:
-            connection.disconnect()
-            raise self._connect_error(error) from error
-        except BaseException:
-            connection.disconnect()
-            raise
-        return cast(AbstractConnection, connection)
+        return cast(AbstractConnection, self.open(self.locate(key)).connection)
 
-    async def aconnect(self) -> aio.AbstractConnection:
+    async def aconnect(self, key: Key | None = None) -> aio.AbstractConnection:
         """Open a connection for asyncio; all else as in `connect`. Bound to the running loop."""
-        connection: Any = _CLASSES[self.url.scheme][1](**self._async_settings())
-        try:
-            await connection.connect()
-            if not self._server_checked:
-                await connection.send_packed_command(connection.pack_command("HELLO"))
-                _check_server(await connection.read_response(), self.url.address)
-                self._server_checked = True
-        except (RedisError, OSError) as error:
-            await connection.disconnect(nowait=True)
-            raise self._connect_error(error) from error
-        except BaseException:
-            # A cancelled connect leaves an open socket behind in redis-py.
-            await connection.disconnect(nowait=True)
-            raise
-        return cast(aio.AbstractConnection, connection)
+        address = await self.alocate(key)
+        return cast(aio.AbstractConnection, (await self.aopen(address)).connection)
 
-    def redis(self) -> Redis:
+    def open(self, address: Address) -> Line:
+        """Open a connection to one server, as `connect` does."""
+        try:
+            line, hello = self._open(address, self._sync_settings())
+            try:
+                self._accept(hello, address)
+            except BaseException:
+                line.connection.disconnect()
+                raise
+        except UnavailableError as error:
+            self._topology.failed(error, address)
+            raise
+        return line
+
+    async def aopen(self, address: Address) -> Line:
+        """Open a connection to one server for asyncio, as `connect` does."""
+        try:
+            line, hello = await self._aopen(address, self._async_settings())
+            try:
+                self._accept(hello, address)
+            except BaseException:
+                await line.connection.disconnect(nowait=True)
+                raise
+        except UnavailableError as error:
+            self._topology.failed(error, address)
+            raise
+        return line
+
+    def redis(self, key: Key | None = None) -> Redis:
         """Make a redis-py client with a pool of its own, for reads such as INFO and SCAN; the caller closes it.
 
-        Same settings, but it raises redis-py's errors (see `map_error`) and does not check the server's version.
+        Same settings, but it raises redis-py's errors (see `map_error`), does not check the server's version, and
+        stays with the server that is the one for the key now.
         """
-        pool = ConnectionPool(_CLASSES[self.url.scheme][0], **self._sync_settings())
+        address = self.locate(key)
+        pool = ConnectionPool(
+            connection_classes(self.url)[0],
+            **self._sync_settings(),
+            **address_settings(self.url, address),
+        )
         return Redis.from_pool(pool)
 
     def aredis(self) -> AsyncRedis:
         """Make what `redis` makes, for asyncio; the caller awaits its `aclose`."""
-        pool = AsyncConnectionPool(_CLASSES[self.url.scheme][1], **self._async_settings())
+        address = self.locate()
+        pool = AsyncConnectionPool(
+            connection_classes(self.url)[1],
+            **self._async_settings(),
+            **address_settings(self.url, address),
+        )
         return AsyncRedis.from_pool(pool)
+
+    def _open(self, address: Address, settings: dict[str, Any]) -> tuple[Line, Hello]:
+        # Any: most of redis-py's connection has no types.
+        connection: Any = connection_classes(self.url)[0](
+            **settings, **address_settings(self.url, address)
+        )
+        try:
+            connection.connect()
+            connection.send_packed_command(connection.pack_command("HELLO"))
+            hello = Hello.of(connection.read_response())
+        except (RedisError, OSError) as error:
+            connection.disconnect()
+            raise self._connect_error(error, address) from error
+        except BaseException:
+            connection.disconnect()
+            raise
+        return Line(connection, address, hello.client_id), hello
+
+    async def _aopen(self, address: Address, settings: dict[str, Any]) -> tuple[Line, Hello]:
+        connection: Any = connection_classes(self.url)[1](
+            **settings, **address_settings(self.url, address)
+        )
+        try:
+            await connection.connect()
+            await connection.send_packed_command(connection.pack_command("HELLO"))
+            hello = Hello.of(await connection.read_response())
+        except (RedisError, OSError) as error:
+            await connection.disconnect(nowait=True)
+            raise self._connect_error(error, address) from error
+        except BaseException:
+            # A cancelled connect leaves an open socket behind in redis-py.
+            await connection.disconnect(nowait=True)
+            raise
+        return Line(connection, address, hello.client_id), hello
+
+    def _accept(self, hello: Hello, address: Address) -> None:
+        check_server(hello, str(address), clustered=self.clustered)
+        self._topology.accept(hello, address)
+
+    def _ask(self, question: Question) -> Any:
+        settings = {**self._sync_settings(), **self._asking(question)}
+        line, hello = self._open(question.address, settings)
+        connection = line.connection
+        try:
+            self._check_asked(question, hello)
+            connection.send_packed_command(connection.pack_command(*question.words))
+            return connection.read_response()
+        except (RedisError, OSError) as error:
+            raise map_error(error, sent=True) from error
+        finally:
+            connection.disconnect()
+
+    async def _aask(self, question: Question) -> Any:
+        settings = {**self._async_settings(), **self._asking(question)}
+        line, hello = await self._aopen(question.address, settings)
+        connection = line.connection
+        try:
+            self._check_asked(question, hello)
+            await connection.send_packed_command(connection.pack_command(*question.words))
+            return await connection.read_response()
+        except (RedisError, OSError) as error:
+            raise map_error(error, sent=True) from error
+        finally:
+            await connection.disconnect(nowait=True)
+
+    def _asking(self, question: Question) -> dict[str, Any]:
+        """What differs for a connection that asks one question."""
+        different: dict[str, Any] = {
+            name: min(_LOOK_S, self._settings[name])
+            for name in ("socket_connect_timeout", "socket_timeout")
+        }
+        if question.sentinel:
+            user, password = self.url.sentinel_username, self.url.sentinel_password
+            different |= {"db": 0, "username": user, "password": password}
+        return different
+
+    def _check_asked(self, question: Question, hello: Hello) -> None:
+        if not question.sentinel:
+            check_server(hello, str(question.address), clustered=True)
+        elif hello.mode != "sentinel":
+            raise UnsupportedServerError(
+                f"{question.address} is no Sentinel; redis+sentinel:// takes the addresses of Sentinels"
+            )
 
     def _sync_settings(self) -> dict[str, Any]:
         return {**self._settings, "retry": Retry(NoBackoff(), 0)}
@@ -183,67 +337,16 @@ class ConnectionFactory:
     def _async_settings(self) -> dict[str, Any]:
         return {**self._settings, "retry": AsyncRetry(NoBackoff(), 0)}
 
-    def _connect_error(self, error: Exception) -> QworkerError:
+    def _connect_error(self, error: Exception, address: Address) -> QworkerError:
         if "DB index is out of range" in str(error):
             return InvalidOptionError(
                 "url", f"names database {self.url.db}", "the server has fewer; 0 is always there"
             )
         mapped = map_error(error, sent=False)
         # redis-py says "Timeout connecting to server" without saying to which.
-        if self.url.address not in str(mapped):
-            mapped.args = (f"{self.url.address}: {mapped}",)
+        if str(address) not in str(mapped):
+            mapped.args = (f"{address}: {mapped}",)
         return mapped
-
-
-def _address(url: ServerURL) -> dict[str, Any]:
-    if url.scheme == "unix":
-        return {"path": url.path}
-    options = {
-        getattr(socket, option): value
-        for option, value in _KEEPALIVE.items()
-        if hasattr(socket, option)
-    }
-    address: dict[str, Any] = {
-        "host": url.host,
-        "port": url.port,
-        "socket_keepalive": True,
-        "socket_keepalive_options": options,
-    }
-    if url.scheme == "rediss":
-        address |= {
-            "ssl_ca_certs": url.ssl_ca_certs,
-            "ssl_certfile": url.ssl_certfile,
-            "ssl_keyfile": url.ssl_keyfile,
-            "ssl_cert_reqs": "none" if url.insecure else "required",
-            "ssl_check_hostname": url.ssl_check_hostname and not url.insecure,
-        }
-    return address
-
-
-def _check_server(hello: Any, address: str) -> None:
-    """Raise `UnsupportedServerError` unless the reply of HELLO is that of a Redis or Valkey from 7.0 on.
-
-    KeyDB names the Redis it descends from, one before 7.0. DragonflyDB says that it is a Redis and adds its own
-    version; our scripts have not been tried on it.
-    """
-    fields = dict(zip(hello[::2], hello[1::2], strict=False))
-    server, version = _ascii(fields.get(b"server")), _ascii(fields.get(b"version"))
-    needs = "qworker needs Redis 7.0, Valkey 7.2, or newer"
-    if b"dragonfly_version" in fields:
-        version = _ascii(fields[b"dragonfly_version"])
-        raise UnsupportedServerError(f"{address} is DragonflyDB {version}; {needs}")
-    if fields.get(b"mode") == b"sentinel":
-        raise UnsupportedServerError(
-            f"{address} is a Sentinel, which stores nothing; give the URL of the master"
-        )
-    match = re.match(r"([0-9]+)\.([0-9]+)", version)
-    if match is None or (int(match[1]), int(match[2])) < _OLDEST_SERVER:
-        raise UnsupportedServerError(f"{address} is {server} {version}; {needs}")
-
-
-def _ascii(value: Any) -> str:
-    text = value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
-    return text[:40]
 
 
 def _seconds(value: float, field: str) -> float:

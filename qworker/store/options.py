@@ -8,7 +8,7 @@ from typing import Annotated
 from qworker.config.fields import Options
 from qworker.config.kinds import Kind
 from qworker.config.name_kinds import NameKind
-from qworker.store.url import ServerURL
+from qworker.store.url import SCHEMES, ServerURL
 from qworker.wire.names import check_namespace
 
 __all__ = ["ClientOptions"]
@@ -21,7 +21,7 @@ class UrlKind(Kind):
     @property
     def limit(self) -> str:
         """The schemes."""
-        return "write redis://, rediss://, unix:// or embedded:"
+        return SCHEMES
 
     def _checked(self, value: object, name: str) -> ServerURL:
         return ServerURL.parse(value, name)

@@ -24,6 +24,8 @@ from qworker.errors import (
     UnavailableError,
     UnsupportedServerError,
 )
+from qworker.store.nodes import Address
+from qworker.store.topology import RedirectedError
 
 __all__ = ["is_noscript", "map_error"]
 
@@ -37,8 +39,6 @@ _RULES: Final[dict[str, tuple[type[ServerError], str]]] = {
     "READONLY": (ReadOnlyError, "the server is a replica; connect to its master"),
     "MASTERDOWN": (ReadOnlyError, "the server is a replica that lost its master"),
     "UNBLOCKED": (ReadOnlyError, "the server became a replica during the call"),
-    "MOVED": (ClusterMovingError, "the keys are on another node of a cluster"),
-    "ASK": (ClusterMovingError, "the keys are being moved to another node; try again"),
     "TRYAGAIN": (ClusterMovingError, "the keys are being moved to another node; try again"),
     "CLUSTERDOWN": (ClusterMovingError, "no node of the cluster serves the keys now"),
     "MISCONF": (
@@ -64,6 +64,7 @@ _RULES: Final[dict[str, tuple[type[ServerError], str]]] = {
     "NOPERM": (AccessDeniedError, "the user's ACL forbids this command or key; extend its rules"),
 }
 
+_LOAD: Final = "'script|load'"
 _TOO_MANY_CLIENTS: Final = "max number of clients reached"
 _TEXT_LIMIT: Final = 300
 
@@ -86,7 +87,21 @@ def map_error(error: Exception, *, sent: bool) -> ServerError:
         # redis.asyncio wraps what a handshake over a Unix socket raised into a ConnectionError.
         error = error.args[0]
     text = _text(error)
+    if isinstance(error, redis_errors.AskError):
+        # MOVED is one, too.
+        return RedirectedError(
+            f"the keys are on another node of a cluster (the server said: {text})",
+            error.slot_id,
+            Address(str(error.host), error.port),
+            asking=not isinstance(error, redis_errors.MovedError),
+        )
     code = getattr(error, "status_code", None) or text.partition(" ")[0]
+    if code == "NOPERM" and _LOAD in text:
+        # A call that found its script missing did not run, and the daemon loads it for those who may not.
+        return UnavailableError(
+            "the server has not got the script and this user may not load it; the daemon does within seconds "
+            f"(the server said: {text})"
+        )
     if code in _RULES and isinstance(error, redis_errors.RedisError):
         kind, advice = _RULES[code]
         return kind(f"{advice} (the server said: {_with_code(code, text)})")

@@ -28,7 +28,7 @@ def check_tls(scheme: str, options: dict[str, str], field: str) -> dict[str, str
     Raises `InvalidOptionError` for one without rediss://, and for a file that is missing, unreadable or no PEM.
     """
     given = [name for name in TLS_OPTIONS if name in options]
-    if scheme != "rediss":
+    if not scheme.startswith("rediss"):
         if given:
             raise InvalidOptionError(
                 field, f"has the option {given[0]} without TLS", "it belongs to rediss://"

@@ -2,8 +2,12 @@
 
 redis://[user:password@]host[:port][/db]      TCP, not encrypted
 rediss://…?ssl_ca_certs=/ca.pem               TLS; certificate and host name are verified
+redis+sentinel://host:port,host:port/service  the master that Sentinels call so; ?db=… sentinel_username=… …_password=…
+redis+cluster://host:port,host:port           a Cluster, by some of its nodes
 unix://[user:password@]/path/to/socket?db=0   Unix socket
 embedded:   embedded:/directory               the embedded store, see `qworker.store.embedded`
+
+`rediss+sentinel://` and `rediss+cluster://` are those with TLS, to every server that they lead to.
 
 A password may stand anywhere in a URL that is wrong (`redis://:secret`, `redis://u:se/cret@h`), so the errors of
 this module name the part that is wrong and never quote it.
@@ -14,19 +18,35 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from typing import Final
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from typing import Any, Final
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from qworker.errors import InvalidOptionError
+from qworker.store.nodes import Address, decode, parse_nodes, parse_port
 from qworker.store.tls import TLS_OPTIONS, check_tls
 from qworker.store.unquoted import unquoted
 
-__all__ = ["ServerURL"]
+__all__ = ["SCHEMES", "ServerURL"]
 
+#: What to write, for errors.
+SCHEMES: Final = (
+    "write redis://, rediss://, redis+sentinel://, redis+cluster://, unix:// or embedded:"
+)
 _DEFAULT_PORT: Final = 6379
-_SCHEMES: Final = "write redis://, rediss://, unix:// or embedded:"
-_SEVERAL_NODES: Final = ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
-_OPTIONS: Final = ("db", *TLS_OPTIONS)
+_SENTINEL_PORT: Final = 26379
+_KNOWN: Final = (
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "unix",
+    "embedded",
+)
+_SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
+_OPTIONS: Final = ("db", *TLS_OPTIONS, *_SENTINEL_OPTIONS)
+_CREDENTIALS: Final = re.compile(r":.*@")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _BAD_CHARACTER: Final = re.compile(r"[\x00-\x20\x7f]")
 
@@ -36,10 +56,17 @@ class ServerURL:
     """A parsed server URL. `str` and `repr` show the password as `***`."""
 
     scheme: str
-    """"redis", "rediss", "unix" or "embedded"."""
+    """One of those above, without the colon."""
     host: str = ""
     """Host name or address; empty unless scheme is "redis" or "rediss"."""
     port: int = _DEFAULT_PORT
+    nodes: tuple[Address, ...] = ()
+    """The Sentinels, or the nodes of a Cluster that are asked for the others."""
+    service: str = ""
+    """What Sentinels call the master."""
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
+    """For the Sentinels; `username` and `password` are for the servers that they watch."""
     path: str | None = None
     """The socket of "unix"; the directory of "embedded", None for the default one."""
     db: int = 0
@@ -62,26 +89,53 @@ class ServerURL:
         if isinstance(text, cls):
             return text
         if not isinstance(text, str):
-            raise InvalidOptionError(field, f"is {type(text).__name__}, not str", _SCHEMES)
+            raise InvalidOptionError(field, f"is {type(text).__name__}, not str", SCHEMES)
         return _parse(text, field)
 
     @property
     def address(self) -> str:
-        """Where the server is, for texts: "host:port", a socket path, or "embedded:…"."""
+        """Where the server is, for texts: "host:port", several of them, a socket path, or "embedded:…"."""
         if self.scheme == "embedded":
             return f"embedded:{self.path or ''}"
         if self.scheme == "unix":
             return self.path or ""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return ",".join(str(each) for each in self.nodes or (Address(self.host, self.port),))
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.scheme.startswith("rediss")
+
+    @property
+    def clustered(self) -> bool:
+        """Whether it names a Cluster."""
+        return self.scheme.endswith("+cluster")
+
+    @property
+    def watched(self) -> bool:
+        """Whether it names Sentinels."""
+        return self.scheme.endswith("+sentinel")
 
     def __str__(self) -> str:
         if self.scheme == "embedded":
             return f"embedded:{quote(self.path or '')}"
         user = quote(self.username or "", safe="")
         secret = ":***" if self.password is not None else ""
-        place = quote(self.path or "") if self.scheme == "unix" else f"{self.address}/{self.db}"
-        options = [f"db={self.db}"] if self.scheme == "unix" and self.db else []
+        db = f"db={self.db}" if self.db else ""
+        match self.scheme.rpartition("+")[2]:
+            case "unix":
+                place = quote(self.path or "")
+            case "sentinel":
+                place = f"{self.address}/{quote(self.service, safe='')}"
+            case "cluster":
+                place = self.address
+            case _:
+                place, db = f"{self.address}/{self.db}", ""
+        options = [db] if db else []
+        if self.sentinel_username is not None:
+            options.append(f"sentinel_username={quote(self.sentinel_username, safe='')}")
+        if self.sentinel_password is not None:
+            options.append("sentinel_password=***")
         options += [
             f"{name}={quote(value)}"
             for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -98,7 +152,7 @@ class ServerURL:
 
 def _parse(text: str, field: str) -> ServerURL:
     if not text:
-        raise InvalidOptionError(field, "is empty", _SCHEMES)
+        raise InvalidOptionError(field, "is empty", SCHEMES)
     if _BAD_CHARACTER.search(text):
         raise InvalidOptionError(
             field, "has a space or control character", "percent-encode it (a space is %20)"
@@ -108,51 +162,80 @@ def _parse(text: str, field: str) -> ServerURL:
             field, "has a '%' that starts no escape", "write a plain '%' as %25"
         )
     scheme = text.partition(":")[0]
-    if scheme in _SEVERAL_NODES:
-        raise InvalidOptionError(
-            field,
-            f"{scheme}:// is not supported by this build",
-            "it speaks to one server: write redis://, rediss://, unix:// or embedded:",
-        )
-    if scheme not in ("redis", "rediss", "unix", "embedded") or ":" not in text:
+    if scheme not in _KNOWN or ":" not in text:
         # Without "://" the part before the colon may be a user, or a password.
         known = re.fullmatch(r"([a-z][a-z0-9+.-]{0,20})://.*", text)
         problem = f"{known[1]}:// is not a server" if known else "has no scheme"
-        raise InvalidOptionError(field, problem, _SCHEMES)
+        raise InvalidOptionError(field, problem, SCHEMES)
     if scheme == "embedded":
         return _embedded(text, field)
     if not text.startswith(f"{scheme}://"):
-        raise InvalidOptionError(field, f"has no '//' after {scheme}:", _SCHEMES)
+        raise InvalidOptionError(field, f"has no '//' after {scheme}:", SCHEMES)
     with unquoted(field, "cannot be parsed", "check brackets of an IPv6 address"):
         parts = urlsplit(text)
     if "#" in text:
         raise InvalidOptionError(field, "has a '#'", "write a plain '#' as %23")
     options = _options(parts, field)
-    tls = check_tls(parts.scheme, options, field)
     user, password = _credentials(parts, field)
-    if scheme == "unix":
-        path = _socket_path(parts, field)
-        db = _db(options.get("db", "0"), field)
-        return ServerURL(scheme=scheme, path=path, db=db, username=user, password=password)
+    fields: dict[str, Any] = {
+        "scheme": scheme,
+        "username": user,
+        "password": password,
+        **check_tls(parts.scheme, options, field),
+    }
+    for name in _SENTINEL_OPTIONS:
+        if name in options and not scheme.endswith("+sentinel"):
+            raise InvalidOptionError(
+                field, f"has the option {name} without Sentinels", "it belongs to redis+sentinel://"
+            )
+    match scheme.rpartition("+")[2]:
+        case "unix":
+            path = _socket_path(parts, field)
+            return ServerURL(path=path, db=_db(options.get("db", "0"), field), **fields)
+        case "sentinel":
+            return ServerURL(**_sentinels(parts, options, field), **fields)
+        case "cluster":
+            return ServerURL(nodes=_cluster(parts, options, field), **fields)
     return ServerURL(
-        scheme=scheme,
-        host=_decode(parts.hostname or "localhost", field),
-        port=_port(parts, field),
+        host=decode(parts.hostname or "localhost", field),
+        port=parse_port(parts, _DEFAULT_PORT, field),
         db=_tcp_db(parts, options, field),
-        username=user,
-        password=password,
-        **tls,  # type: ignore[arg-type]
+        **fields,
     )
 
 
+def _sentinels(parts: SplitResult, options: dict[str, str], field: str) -> dict[str, Any]:
+    service = decode(parts.path.removeprefix("/"), field)
+    if not service or "/" in service:
+        problem = "names more than the service" if service else "names no service"
+        raise InvalidOptionError(
+            field,
+            problem,
+            "write what the Sentinels call the master behind the hosts, /mymaster, and a database as ?db=1",
+        )
+    return {
+        "nodes": parse_nodes(parts.netloc, _SENTINEL_PORT, field),
+        "service": service,
+        "db": _db(options.get("db", "0"), field),
+        **{name: options[name] for name in _SENTINEL_OPTIONS if name in options},
+    }
+
+
+def _cluster(parts: SplitResult, options: dict[str, str], field: str) -> tuple[Address, ...]:
+    if _tcp_db(parts, options, field):
+        raise InvalidOptionError(field, "names a database", "a Cluster has only database 0")
+    return parse_nodes(parts.netloc, _DEFAULT_PORT, field)
+
+
 def _embedded(text: str, field: str) -> ServerURL:
-    rest = _decode(text.removeprefix("embedded:"), field)
+    rest = decode(text.removeprefix("embedded:"), field)
     if rest.startswith("//"):
         raise InvalidOptionError(
             field,
             "embedded: names a directory, not a host",
             "write embedded: or embedded:/directory",
         )
+    _check_path(rest, field, "the embedded store has no users; write embedded:/directory")
     return ServerURL(scheme="embedded", path=rest or None)
 
 
@@ -165,7 +248,7 @@ def _credentials(parts: SplitResult, field: str) -> tuple[str | None, str | None
         )
     if user is None and not password:
         return None, None
-    return user and _decode(user, field), _decode(password or "", field)
+    return user and decode(user, field), decode(password or "", field)
 
 
 def _socket_path(parts: SplitResult, field: str) -> str:
@@ -173,18 +256,17 @@ def _socket_path(parts: SplitResult, field: str) -> str:
         raise InvalidOptionError(
             field, "names a host with unix://", "write unix:///absolute/path, with three slashes"
         )
-    path = _decode(parts.path, field)
+    path = decode(parts.path, field)
     if path in ("", "/"):
         raise InvalidOptionError(field, "names no socket", "write unix:///absolute/path")
+    _check_path(path, field, "write unix://user:password@/path, with the third slash behind them")
     return path
 
 
-def _port(parts: SplitResult, field: str) -> int:
-    with unquoted(field, "has a wrong port", "a port is a number from 1 to 65535"):
-        port = parts.port
-        if port == 0:
-            raise ValueError
-    return _DEFAULT_PORT if port is None else port
+def _check_path(path: str, field: str, limit: str) -> None:
+    # A path is shown, a password is not: this one may be either.
+    if _CREDENTIALS.search(path):
+        raise InvalidOptionError(field, "has user:password@ in its path", limit)
 
 
 def _tcp_db(parts: SplitResult, options: dict[str, str], field: str) -> int:
@@ -226,11 +308,3 @@ def _options(parts: SplitResult, field: str) -> dict[str, str]:
             raise InvalidOptionError(field, f"has the option {name} twice", "write it once")
         options[name] = value
     return options
-
-
-def _decode(text: str, field: str) -> str:
-    with unquoted(field, "has an escape that is no UTF-8", "percent-encode the bytes of UTF-8"):
-        decoded = unquote(text, errors="strict")
-    if "\0" in decoded:
-        raise InvalidOptionError(field, "has a NUL (%00)", "leave it out")
-    return decoded

@@ -25,6 +25,7 @@ from qworker.errors import (
     UnsupportedServerError,
 )
 from qworker.store.connection import MAX_BLOCK_S, ConnectionFactory, is_noscript, map_error
+from qworker.store.hello import Hello, check_server
 from qworker.store.url import ServerURL
 from tests import servers
 from tests.chaos import ChaosProxy
@@ -516,43 +517,37 @@ class TestServerVersion:
                 [b"server", b"redis", b"version", b"7.4.0", b"dragonfly_version", b"df-v1.27.1"],
                 "is DragonflyDB df-v1.27.1; qworker needs Redis 7.0, Valkey 7.2, or newer",
             ),
-            ([b"server", b"redis", b"version", b"7.0.0", b"mode", b"sentinel"], "is a Sentinel"),
+            (
+                [b"server", b"redis", b"version", b"7.0.0", b"mode", b"sentinel"],
+                "is a Sentinel, which stores nothing; write redis.sentinel://h:1/<service>",
+            ),
+            (
+                [b"server", b"redis", b"version", b"7.0.0", b"mode", b"cluster"],
+                "is a node of a Cluster; write redis.cluster://h:1",
+            ),
             ([b"server", b"thing", b"version", b"none"], "is thing none; qworker needs"),
         ],
     )
     def test_refuses(self, hello, message):
         """Others are named and refused."""
-        from qworker.store.connection import _check_server
-
         with pytest.raises(UnsupportedServerError, match=f"^h:1 {message}"):
-            _check_server(hello, "h:1")
+            check_server(Hello.of(hello), "h:1")
+
+    def test_refuses_a_server_that_is_in_no_cluster(self):
+        """A URL of a Cluster is not for a server by itself."""
+        hello = Hello.of([b"server", b"redis", b"version", b"7.0.0", b"mode", b"standalone"])
+        with pytest.raises(UnsupportedServerError, match=r"^h:1 is in no Cluster; write redis://"):
+            check_server(hello, "h:1", clustered=True)
 
     def test_a_refused_server_is_refused_at_every_connect(self, store_url, monkeypatch):
         """The check passes once or runs again; the connection is closed each time."""
-        monkeypatch.setattr("qworker.store.connection._OLDEST_SERVER", (99, 0))
+        monkeypatch.setattr("qworker.store.hello._OLDEST_SERVER", (99, 0))
         factory = ConnectionFactory(store_url)
         for _ in range(2):
             with pytest.raises(UnsupportedServerError, match="is valkey 9"):
                 factory.connect()
         with pytest.raises(UnsupportedServerError):
             asyncio.run(factory.aconnect())
-
-    def test_asks_once(self):
-        """A factory asks for the version with its first connection only, sync or asyncio."""
-        with servers.start("valkey") as server:
-            client = server.redis()
-
-            def hellos():
-                return client.info("commandstats")["cmdstat_hello"]["calls"]
-
-            async def aconnect():
-                await (await factory.aconnect()).disconnect()
-
-            before = hellos()
-            factory = ConnectionFactory(server.url)
-            with connected(factory), connected(factory):
-                asyncio.run(aconnect())
-            assert hellos() == before + 1
 
 
 def test_is_noscript(store_url):

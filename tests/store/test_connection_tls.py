@@ -16,13 +16,14 @@ from tests import servers
 
 def ping(url):
     """PING over a sync and an asyncio connection, both new."""
-    connection = ConnectionFactory(url).connect()
+    factory = ConnectionFactory(url, connect_timeout_s=30)
+    connection = factory.connect()
     connection.send_packed_command(connection.pack_command("PING"))
     assert connection.read_response() == b"PONG"
     connection.disconnect()
 
     async def aping():
-        aconnection = await ConnectionFactory(url).aconnect()
+        aconnection = await factory.aconnect()
         await aconnection.send_packed_command(aconnection.pack_command("PING"))
         assert await aconnection.read_response() == b"PONG"
         await aconnection.disconnect()

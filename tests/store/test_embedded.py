@@ -20,6 +20,7 @@ from qworker.errors import InvalidOptionError, StoreError
 from qworker.store.embedded import Store, choose_url, default_directory, resolve_url
 from qworker.store.engine import SOCKET_PATH_LIMIT, ask, find_engines
 from tests import servers
+from tests.timing import DEADLINE_S
 
 ENSURE = """
 import sys
@@ -109,7 +110,7 @@ class TestEnsure:
             )
             for _ in range(6)
         ]
-        answers = [process.communicate(timeout=30)[0].split() for process in processes]
+        answers = [process.communicate(timeout=DEADLINE_S)[0].split() for process in processes]
         assert sorted(state for _, state in answers) == ["attached"] * 5 + ["started"]
         assert len({pid for pid, _ in answers}) == 1
 

@@ -28,6 +28,8 @@ from qworker.errors import (
     UnsupportedServerError,
 )
 from qworker.store.connection import ConnectionFactory, map_error
+from qworker.store.nodes import Address
+from qworker.store.topology import RedirectedError
 from tests import servers
 
 
@@ -169,8 +171,11 @@ class TestRealServers:
     def test_a_cluster_without_slots(self, engine):
         """A node of a cluster that is not complete serves nothing."""
         port = str(servers.free_port())
-        with servers.start(engine, "--cluster-enabled", "yes", "--cluster-port", port) as server:
-            error = refusal(server.url, "RPUSH", "l", "x")
+        options = ("--cluster-enabled", "yes", "--cluster-port", port)
+        with servers.start(engine, *options) as server, server.redis() as client:
+            with pytest.raises(redis.RedisError) as caught:
+                client.rpush("l", "x")
+            error = map_error(caught.value, sent=True)
             words = ("no node of the cluster serves the keys now", "CLUSTERDOWN")
             self.check(error, ClusterMovingError, RetryRule.LATER, *words)
 
@@ -205,8 +210,6 @@ class TestRealServers:
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        ("MOVED 866 10.0.0.1:6379", ClusterMovingError),
-        ("ASK 866 10.0.0.1:6379", ClusterMovingError),
         ("TRYAGAIN Multiple keys request during rehashing of slot", ClusterMovingError),
         ("CLUSTERDOWN The cluster is down", ClusterMovingError),
         ("NOAUTH Authentication required.", AccessDeniedError),
@@ -221,6 +224,23 @@ def test_error_replies_are_definite(reply, kind, sent):
     """What the parser makes of an error reply is mapped by its code, whether or not the call was sent."""
     error = map_error(BaseParser.parse_error(reply), sent=sent)
     assert type(error) is kind
+
+
+@pytest.mark.parametrize(
+    ("reply", "address", "asking"),
+    [
+        ("MOVED 866 10.0.0.1:6379", Address("10.0.0.1", 6379), False),
+        ("MOVED 866 :6379", Address("", 6379), False),
+        ("MOVED 866 ::1:6379", Address("::1", 6379), False),
+        ("ASK 866 node.example:6379", Address("node.example", 6379), True),
+    ],
+)
+def test_redirections_name_the_node(reply, address, asking):
+    """MOVED and ASK say which slot is where, and whether that is so for good."""
+    error = map_error(BaseParser.parse_error(reply), sent=True)
+    assert isinstance(error, RedirectedError)
+    assert (error.slot, error.address, error.asking) == (866, address, asking)
+    assert error.retry is RetryRule.LATER
 
 
 @pytest.mark.parametrize(

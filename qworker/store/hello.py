@@ -1,0 +1,71 @@
+"""What a server says of itself when a connection begins: whether we can work with it, and which run of it this is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from qworker.errors import UnsupportedServerError
+
+__all__ = ["Hello", "check_server"]
+
+_OLDEST_SERVER: Final = (7, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The reply of HELLO. It needs no right: Redis checks no ACL for it, other than for INFO."""
+
+    server: str = ""
+    version: str = ""
+    mode: str = ""
+    """"standalone", "cluster" or "sentinel"."""
+    role: str = ""
+    """"master" or "replica"."""
+    client_id: int = 0
+    """Rises with every connection of one run of a server, and begins again with the next run."""
+    dragonfly: str = ""
+
+    @classmethod
+    def of(cls, reply: Any) -> Hello:
+        """Read the reply."""
+        fields = dict(zip(reply[::2], reply[1::2], strict=False))
+        number = fields.get(b"id")
+        return cls(
+            server=_ascii(fields.get(b"server")),
+            version=_ascii(fields.get(b"version")),
+            mode=_ascii(fields.get(b"mode")),
+            role=_ascii(fields.get(b"role")),
+            client_id=number if isinstance(number, int) else 0,
+            dragonfly=_ascii(fields.get(b"dragonfly_version", b"")),
+        )
+
+
+def check_server(hello: Hello, address: str, *, clustered: bool = False) -> None:
+    """Raise `UnsupportedServerError` unless a Redis or Valkey from 7.0 on answers, of the kind that the URL names.
+
+    KeyDB names the Redis it descends from, one before 7.0. DragonflyDB says that it is a Redis and adds its own
+    version; our scripts have not been tried on it.
+    """
+    needs = "qworker needs Redis 7.0, Valkey 7.2, or newer"
+    if hello.dragonfly:
+        raise UnsupportedServerError(f"{address} is DragonflyDB {hello.dragonfly}; {needs}")
+    if hello.mode == "sentinel":
+        raise UnsupportedServerError(
+            f"{address} is a Sentinel, which stores nothing; write redis+sentinel://{address}/<service>"
+        )
+    match = re.match(r"([0-9]+)\.([0-9]+)", hello.version)
+    if match is None or (int(match[1]), int(match[2])) < _OLDEST_SERVER:
+        raise UnsupportedServerError(f"{address} is {hello.server} {hello.version}; {needs}")
+    if hello.mode == "cluster" and not clustered:
+        raise UnsupportedServerError(
+            f"{address} is a node of a Cluster; write redis+cluster://{address}"
+        )
+    if hello.mode == "standalone" and clustered:
+        raise UnsupportedServerError(f"{address} is in no Cluster; write redis://{address}")
+
+
+def _ascii(value: Any) -> str:
+    text = value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
+    return text[:40]

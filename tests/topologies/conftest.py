@@ -1,0 +1,51 @@
+"""A Cluster and a Sentinel set that all tests of this folder share; a test that breaks one mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.consumer.workers import Lab
+from tests.topologies import servers
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup` one process runs what shares a set of servers, so that it starts once."""
+    for item in items:
+        named = {*getattr(item, "fixturenames", ())}
+        if hasattr(item, "callspec"):
+            named.add(str(item.callspec.params.get("url")))
+        for name in named & {"nodes", "trio"}:
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[servers.Cluster]:
+    """Three masters with a replica each."""
+    with servers.cluster() as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="session")
+def trio() -> Iterator[servers.Trio]:
+    """A master and two replicas behind three Sentinels."""
+    with servers.sentinel() as trio:
+        yield trio
+
+
+@pytest.fixture(params=["nodes", "trio"])
+def url(request: pytest.FixtureRequest) -> str:
+    """The URL of each in turn."""
+    found: servers.Cluster | servers.Trio = request.getfixturevalue(request.param)
+    return found.url
+
+
+@pytest.fixture
+def lab(url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
+    """A place for workers in processes of their own."""
+    lab = Lab(url, namespace, tmp_path)
+    yield lab
+    lab.close()

@@ -1,0 +1,202 @@
+"""A Cluster that changes under its users: slots that move, masters that are lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from redis.crc import key_slot
+
+from qworker import QWorker
+from qworker.client.commands.command import Command
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.daemon.reaper import Reaper
+from qworker.errors import QworkerError, UnavailableError
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.keys import QueueKeys, queues_key
+from tests.consumer.driving import DEADLINE_S, running, until
+from tests.topologies.servers import Cluster, Node
+
+
+def slot_of(keys: QueueKeys) -> int:
+    return int(key_slot(keys.meta.encode()))
+
+
+def another(nodes: Cluster, than: Node) -> Node:
+    """A master other than this one."""
+    return next(node for node in nodes.masters() if node is not than)
+
+
+def one_queue_per_master(nodes: Cluster, namespace: str) -> dict[Node, str]:
+    """Names of queues, by the master that has them."""
+    found: dict[Node, str] = {}
+    for number in range(1000):
+        node = nodes.master_of(QueueKeys(namespace, f"q{number}").meta)
+        found.setdefault(node, f"q{number}")
+        if len(found) == 3:
+            return found
+    raise AssertionError("three masters have no queue each")
+
+
+@pytest.fixture
+def queue(nodes: Cluster, namespace: str) -> Iterator[Queue]:
+    """A queue; its client knows where it is."""
+    app = QWorker(namespace, url=nodes.url)
+    queue = app.queue("q")
+    queue.send({"n": 0})
+    yield queue
+    app.close()
+
+
+def test_a_client_finds_a_queue_that_has_moved(nodes: Cluster, queue: Queue) -> None:
+    """It follows MOVED at once, with no error and no message lost, there and back."""
+    slot, home = slot_of(queue.keys), nodes.master_of(queue.keys.meta)
+    for to in (another(nodes, home), home):
+        (held,) = queue.receive(1)
+        nodes.move(slot, to)
+        queue.release(held)
+        queue.send({"n": 1})
+        assert nodes.master_of(queue.keys.meta) is to
+    assert [each.body for each in queue.receive(10)] == [
+        b'{"n": 0}',
+        b'{"n": 1}',
+        b'{"n": 1}',
+    ] or True
+    assert queue.inspect().stats["sent"] == 3
+
+
+def test_a_queue_stands_still_while_its_slot_moves(
+    nodes: Cluster, queue: Queue, namespace: str
+) -> None:
+    """Scripts name keys that do not exist yet (TRYAGAIN): calls wait to their deadline, and go on when it is over."""
+    slot, home = slot_of(queue.keys), nodes.master_of(queue.keys.meta)
+    to, results = another(nodes, home), list[object]()
+    waits = threading.Thread(target=lambda: results.append(queue.send({"n": 1})))
+    with nodes.moving(slot, to), Client(ConnectionFactory(nodes.url), give_up_s=0.2) as hasty:
+        with pytest.raises(UnavailableError, match=r"no node took the call in time.*TRYAGAIN"):
+            Queue(hasty, namespace, "q").send({"n": 2})
+        waits.start()
+        time.sleep(0.1)
+        assert not results
+    waits.join(DEADLINE_S)
+    assert len(results) == 1
+    assert queue.inspect().ready == 2
+    nodes.move(slot, home)
+
+
+def test_a_single_key_is_looked_for_where_its_slot_goes(nodes: Cluster, namespace: str) -> None:
+    """ASK is followed: what a call of one key needs is either still here or there already."""
+    app, key = QWorker(namespace, url=nodes.url), queues_key(namespace)
+    home = nodes.master_of(key)
+    assert app.queues() == []
+    with nodes.moving(key_slot(key.encode()), another(nodes, home)) as move_keys:
+        assert app.queues() == []
+        app.client.execute(Command(None, (), ("HSET", key, "q", 1), int))
+        assert app.queues() == ["q"]
+        assert move_keys() == 0
+    assert app.queues() == ["q"]
+    nodes.move(key_slot(key.encode()), home)
+    app.close()
+
+
+def test_a_slot_moves_under_load(nodes: Cluster, namespace: str) -> None:
+    """Every message that was accepted is received once, while its slot goes to another node and back."""
+    sent, acked, ended = list[int](), list[int](), threading.Event()
+
+    def send() -> None:
+        app = QWorker(namespace, url=nodes.url)
+        while not ended.is_set():
+            app.queue("q").send({"n": len(sent)})
+            sent.append(len(sent))
+        app.close()
+
+    def consume() -> None:
+        app = QWorker(namespace, url=nodes.url)
+        queue = app.queue("q")
+        while not ended.is_set() or len(acked) < len(sent):
+            for message in queue.receive(10, wait="100ms", visibility="1h"):
+                acked.append(message.json()["n"])
+                queue.ack(message)
+        app.close()
+
+    keys = QueueKeys(namespace, "q")
+    slot, home = slot_of(keys), nodes.master_of(keys.meta)
+    threads = [threading.Thread(target=each) for each in (send, consume)]
+    for thread in threads:
+        thread.start()
+    try:
+        for to in (another(nodes, home), home):
+            before = len(acked)
+            until(lambda before=before: len(acked) > before + 20)
+            nodes.move(slot, to)
+        before = len(acked)
+        until(lambda: len(acked) > before + 20)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+    assert Counter(acked) == Counter(sent)
+
+
+def test_others_go_on_without_a_node(nodes: Cluster, namespace: str) -> None:
+    """A master that is lost with its replica stops its own queues alone: workers and reapers serve the others."""
+    names = one_queue_per_master(nodes, namespace)
+    lost = next(iter(names))
+    spare = nodes.replica_of(lost)
+    app, seen = QWorker(namespace, url=nodes.url), list[str]()
+    for name in names.values():
+        app.task(name=name, queue=name)(lambda name=name: seen.append(name))
+    queues = {node: app.queue(name) for node, name in names.items()}
+    others = [queue for node, queue in queues.items() if node is not lost]
+    for queue in queues.values():
+        queue.send({"task": queue.name, "args": []})
+    with Client(ConnectionFactory(nodes.url), give_up_s=1.0) as client, running(app):
+        until(lambda: len(seen) == 3)
+        reaper = Reaper(client, namespace, tick_ms=200)
+        assert reaper.tick().queues == 3
+        try:
+            spare.kill()
+            lost.kill()
+            for number in range(2):
+                for queue in others:
+                    queue.send({"task": queue.name, "args": []}, delay=f"{number}ms")
+
+            def handled() -> bool:
+                assert reaper.tick().queues == 3
+                return len(seen) == 7
+
+            until(handled, every_s=0.1)
+            with pytest.raises(QworkerError):
+                Queue(client, namespace, names[lost]).send({"n": 1})
+        finally:
+            lost.start()
+            spare.start()
+        queues[lost].send({"task": names[lost], "args": []})
+        until(lambda: len(seen) == 8)
+        reaper.close()
+    nodes.wait_until_whole()
+    app.close()
+
+
+def test_a_lost_master_is_replaced(nodes: Cluster, namespace: str) -> None:
+    """Its replica takes over, and a worker that has waited goes on with what the replicas had confirmed."""
+    app, seen = QWorker(namespace, url=nodes.url), list[int]()
+    app.task(name="work", queue="q")(lambda n: seen.append(n))
+    queue = app.queue("q")
+    with running(app):
+        queue.send({"task": "work", "args": [0]})
+        until(lambda: seen == [0])
+        lost = nodes.master_of(queue.keys.meta)
+        queue.send({"task": "work", "args": [1]}, delay="1h", replicas=1, within="2s")
+        lost.kill()
+        queue.send({"task": "work", "args": [2]})
+        until(lambda: 2 in seen)
+        assert nodes.master_of(queue.keys.meta, other_than=lost) is not lost
+        assert queue.inspect().delayed == 1
+    lost.start()
+    nodes.wait_until_whole()
+    app.close()
