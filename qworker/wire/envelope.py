@@ -11,11 +11,14 @@ Values of flags are percent-encoded.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_to_bytes
 
-__all__ = ["FIRST", "Envelope", "Kind", "head", "kind_of", "tail"]
+from qworker.wire.numbers import whole
+
+__all__ = ["FIRST", "Envelope", "Kind", "flag_text", "head", "kind_of", "tail"]
 
 _HEADER: Final = re.compile(
     rb"q1 ([A-Za-z0-9._-]{1,64}) (\d{1,16}) (\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6})((?: [a-z]=[^ \n]*)*)\n"
@@ -55,8 +58,12 @@ def tail(body: bytes, flags: dict[str, str] | None = None) -> bytes:
     """Write the part of an envelope after the counters; flag values are encoded here."""
     if not flags:
         return b"\n" + body
-    text = "".join(f" {key}={quote(value, safe='')}" for key, value in flags.items())
-    return text.encode() + b"\n" + body
+    return flag_text(flags).encode() + b"\n" + body
+
+
+def flag_text(flags: Mapping[str, str]) -> str:
+    """Write flags as they stand in a header, each with a space before it."""
+    return "".join(f" {key}={quote(value, safe='')}" for key, value in flags.items())
 
 
 class Envelope:
@@ -99,9 +106,9 @@ class Envelope:
         """When it became ready; None where nobody wrote it down: it was not sent to be ready at once."""
         match = self._match
         if match[7]:
-            written = self.flags.get("t", "")
-            if written.isdecimal() and len(written) <= 16:
-                return int(written)
+            written = whole(self.flags.get("t"))
+            if written is not None:
+                return written
         return int(match[2]) if match[3] == b"0" else None
 
     @property
@@ -125,6 +132,11 @@ class Envelope:
         return int(self._match[6])
 
     @property
+    def header(self) -> bytes:
+        """The header as it stands, with the newline behind it."""
+        return self._match[0]
+
+    @property
     def body(self) -> bytes:
         """The body."""
         match = self._match
@@ -137,8 +149,9 @@ class Envelope:
 
     @property
     def flags(self) -> dict[str, str]:
-        """All flags, decoded."""
-        return {
-            part[:1].decode(): unquote(part[2:].decode("utf-8", "replace"))
-            for part in self._match[7].split(b" ")[1:]
-        }
+        """All flags, decoded; one that is repeated counts where it stands first."""
+        found: dict[str, str] = {}
+        for part in self._match[7].split(b" ")[1:]:
+            value = unquote_to_bytes(part[2:]).decode("utf-8", "replace")
+            found.setdefault(part[:1].decode(), value)
+        return found

@@ -12,6 +12,8 @@ import secrets
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from qworker.wire.numbers import whole
+
 __all__ = ["ID_LENGTH", "IdSource", "new_id_prefix", "new_lane_id", "visibility_of"]
 
 ID_LENGTH: Final = 20
@@ -76,4 +78,4 @@ class IdSource:
 def visibility_of(lease_id: str) -> int | None:
     """Read the visibility in ms that a lease was asked for with; None where it is the queue's."""
     words = lease_id.split("-")
-    return int(words[2]) if len(words) == 3 and words[2].isdecimal() else None
+    return whole(words[2]) if len(words) == 3 else None

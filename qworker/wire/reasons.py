@@ -14,6 +14,9 @@ DEATH_REASONS: Final = MappingProxyType(
         "rejected": "its handler, or whoever received it, buried it",
         "unknown_task": "no worker knows the task that it names",
         "bad_arguments": "its arguments do not fit the task",
+        "bad_signature": "it is not signed by a holder of the keys for this queue, id and body",
+        "undecipherable": "its body is encrypted, and was changed or belongs to another message",
+        "unknown_key": "no worker holds the key that it was signed or encrypted with",
         "foreign": "it was not written by qworker, no consumer can take it",
         "duplicate": "another message had its id; `qworker fsck` gave it one of its own",
     }

@@ -1,0 +1,282 @@
+"""Roles on the server: each can do its work and nothing else, on Redis and on Valkey.
+
+Nothing that a role does in its work may show in ACL LOG, and what it must not do is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+import structlog
+from click.testing import CliRunner
+
+from qworker.cli.main import cli
+from qworker.client.options import QueueAttributes
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.daemon.preloading import Preloader
+from qworker.daemon.reaper import Reaper
+from qworker.errors import AccessDeniedError
+from qworker.store.acl import ROLES
+from qworker.store.connection import ConnectionFactory
+from qworker.store.scripts import SCRIPT_NAMES
+from qworker.wire.keys import QueueKeys
+from tests.consumer.driving import until
+from tests.security.guarded import GuardedServer, guarded
+
+NAMESPACE = "shop"
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def shops(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GuardedServer]:
+    """A server whose producers, consumers and metrics are for the queue `mail`."""
+    directory = tmp_path_factory.mktemp("acl")
+    with guarded(request.param, NAMESPACE, directory, queues=["mail"]) as server:
+        yield server
+
+
+@pytest.fixture
+def shop(shops: GuardedServer) -> GuardedServer:
+    """The shared server, with nothing in its log of refusals."""
+    shops.refused()
+    return shops
+
+
+Open = Callable[..., Queue]
+
+
+@pytest.fixture
+def open_queue(shop: GuardedServer) -> Iterator[Open]:
+    """Open a queue as a role."""
+    clients: list[Client] = []
+
+    def as_role(role: str, queue: str = "mail") -> Queue:
+        client = Client(ConnectionFactory(shop.url(role)), give_up_s=2.0)
+        clients.append(client)
+        return Queue(client, NAMESPACE, queue)
+
+    yield as_role
+    for client in clients:
+        client.close()
+
+
+def test_each_role_does_its_work_and_the_log_stays_empty(
+    shop: GuardedServer, open_queue: Open
+) -> None:
+    """Send, delay, receive, ack, nack, bury, extend, release, reap, redrive, look: each by the role that it is for."""
+    producer, consumer, operator = (
+        open_queue(role) for role in ("producer", "consumer", "operator")
+    )
+    operator.configure(QueueAttributes(journal="all"))
+    producer.send_all([{"n": n} for n in range(20)])
+    producer.send({"n": 20}, delay="1h")
+    producer.send({"n": 21}, unique="once", priority=5, ttl="1h")
+    first, second, third, fourth, *others = consumer.receive(20)
+    consumer.ack(*others)
+    consumer.nack(first, delay="1m", error="no")
+    consumer.bury(second)
+    consumer.release(third)
+    consumer.ack(consumer.extend(fourth, "1m"))
+    reaper = Reaper(open_queue("daemon").client, NAMESPACE, tick_ms=1000)
+    reaper.tick()
+    [letter] = operator.dead(10)
+    operator.redrive(letter.entry_id)
+    assert operator.inspect().stored == len(operator.peek(20)) + 2
+    operator.pause("in")
+    operator.resume()
+    operator.purge("ready")
+    with shop.redis("metrics") as metrics:
+        keys = QueueKeys(NAMESPACE, "mail")
+        assert metrics.llen(keys.ready[0]) == 0
+        assert metrics.zcard(keys.delayed) == 2
+        assert metrics.hgetall(keys.stats)[b"sent"] == b"22"
+    assert shop.refused() == []
+
+
+#: What a role must not do: who, and the command.
+FORBIDDEN = {
+    "producer reads no message": ("producer", ["LRANGE", "shop:{mail}:ready", 0, -1]),
+    "producer takes none": ("producer", ["LPOP", "shop:{mail}:ready"]),
+    "producer reads no delayed one": ("producer", ["ZRANGE", "shop:{mail}:delayed", 0, -1]),
+    "producer settles nothing": ("producer", ["HDEL", "shop:{mail}:lease:x", "1"]),
+    "producer makes no lease": ("producer", ["ZADD", "shop:{mail}:unacked", 1, "x"]),
+    "producer buries nothing": ("producer", ["XADD", "shop:{mail}:dead", "*", "a", "b"]),
+    "producer touches no other queue": ("producer", ["RPUSH", "shop:{pay}:ready", "x"]),
+    "producer touches no queue of a longer name": ("producer", ["RPUSH", "shop:{mail2}:ready", "x"]),
+    "producer deletes nothing": ("producer", ["DEL", "shop:{mail}:ready"]),
+    "consumer touches no other queue": ("consumer", ["LPOP", "shop:{pay}:ready"]),
+    "consumer leaves the namespace alone": ("consumer", ["DEL", "other:{mail}:ready"]),
+    "metrics reads no message": ("metrics", ["LRANGE", "shop:{mail}:ready", 0, -1]),
+    "metrics reads no lease": ("metrics", ["HGETALL", "shop:{mail}:lease:x"]),
+    "metrics writes nothing": ("metrics", ["HSET", "shop:{mail}:stats", "sent", 0]),
+    "metrics calls no script": ("metrics", ["EVALSHA", "0" * 40, 0]),
+    "daemon leaves other namespaces alone": ("daemon", ["HGETALL", "other:{mail}:stats"]),
+    "daemon changes no setting": ("daemon", ["CONFIG", "SET", "maxmemory", "1gb"]),
+    "operator leaves other namespaces alone": ("operator", ["UNLINK", "other:{mail}:ready"]),
+    "operator ends no server": ("operator", ["SHUTDOWN", "NOSAVE"]),
+}  # fmt: skip
+#: What nobody may do but the admin (the last three: not even it).
+DANGEROUS = [
+    ["EVAL", "return 1", 0], ["SCRIPT", "FLUSH"], ["FUNCTION", "LIST"], ["KEYS", "*"], ["FLUSHALL"],
+    ["FLUSHDB"], ["CONFIG", "SET", "maxmemory", "1gb"], ["DEBUG", "SLEEP", "0"], ["MONITOR"],
+    ["SUBSCRIBE", "x"], ["CLIENT", "KILL", "TYPE", "normal"], ["ACL", "LIST"], ["SHUTDOWN", "NOSAVE"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FORBIDDEN)
+def test_a_role_must_not(case: str, shop: GuardedServer) -> None:
+    """Refused by the server, whatever the client says."""
+    role, words = FORBIDDEN[case]
+    with shop.redis(role) as client, pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*words)
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "admin"])
+def test_no_role_has_what_is_dangerous(role: str, shop: GuardedServer) -> None:
+    """No EVAL, no look at all keys, no change of the server: in no role but the admin's."""
+    for words in DANGEROUS:
+        # MONITOR and SUBSCRIBE have clients of their own in redis-py; the server is what is asked here.
+        with shop.redis(role) as client:
+            connection = client.connection_pool.get_connection()
+            connection.send_command(*words)
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                connection.read_response()
+
+
+def test_admin_does_what_it_likes_in_its_namespace(shop: GuardedServer) -> None:
+    """But not to the server, nor elsewhere."""
+    with shop.redis("admin") as client:
+        client.execute_command("EVAL", "return redis.call('SET', KEYS[1], 'x')", 1, "shop:any")
+        client.delete("shop:any")
+        assert shop.refused() == []
+        for words in (["CONFIG", "SET", "maxmemory", "1gb"], ["FLUSHALL"], ["GET", "other:key"]):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*words)
+
+
+def test_without_a_name_nobody_comes_in(shop: GuardedServer) -> None:
+    """The default user is off."""
+    with (
+        redis.Redis(unix_socket_path=shop.server.socket, retry=None) as client,
+        pytest.raises(redis.exceptions.AuthenticationError),
+    ):
+        client.ping()
+
+
+def test_what_is_refused_is_told_by_name(shop: GuardedServer, open_queue: Open) -> None:
+    """A producer that receives learns that its rights do not reach, and nothing has happened."""
+    with pytest.raises(AccessDeniedError, match="ACL forbids"):
+        open_queue("producer").receive(1)
+    with pytest.raises(AccessDeniedError):
+        open_queue("producer", "pay").send({"n": 1})
+    assert shop.refused()
+
+
+def test_an_empty_server_needs_no_more(shop: GuardedServer, open_queue: Open) -> None:
+    """Scripts that the server has forgotten are loaded by whoever calls them."""
+    with shop.redis() as tester:
+        tester.script_flush()
+    open_queue("producer").send({"n": 1})
+    [message] = open_queue("consumer").receive(1)
+    open_queue("consumer").ack(message)
+    assert shop.refused() == []
+
+
+@pytest.mark.parametrize("engine", ["valkey", "redis"])
+def test_scripts_may_be_loaded_by_the_daemon_alone(engine: str, tmp_path: Path) -> None:
+    """Then nobody else brings code to the server: who finds a script missing waits until the daemon has loaded it."""
+    with guarded(engine, NAMESPACE, tmp_path, loading="daemon") as server:
+        for role in ("producer", "consumer", "operator"):
+            with server.redis(role) as raw, pytest.raises(redis.exceptions.NoPermissionError):
+                raw.script_load("return 1")
+        server.refused()
+        with (
+            Client(ConnectionFactory(server.url("producer"))) as client,
+            Client(ConnectionFactory(server.url("daemon"))) as daemon,
+            ThreadPoolExecutor() as pool,
+        ):
+            sent = pool.submit(Queue(client, NAMESPACE, "mail").send, {"n": 1})
+            # It has been refused what it lacks at least once before anything is loaded.
+            until(server.has_refused)
+            assert Preloader(daemon).keep() == len(SCRIPT_NAMES)
+            assert sent.result(60)
+            server.refused()
+            Queue(client, NAMESPACE, "mail").send({"n": 2})
+            assert server.refused() == []
+
+
+APP = """
+from qworker import QWorker, every
+app = QWorker("shop")
+
+@app.task(queue="mail")
+def done(n: int) -> None: ...
+
+@app.schedule(every("1s"), name="often")
+@app.task(queue="mail")
+def often() -> None: ...
+"""
+#: What an operator looks at and does, in its order.
+OPERATING = [
+    "queue ls", "queue show mail", "queue stat mail", "queue peek mail", "queue set mail journal=outcomes",
+    "queue pause mail", "queue resume mail", "dead ls mail", "dead redrive mail --all --yes", "worker ls",
+    "schedule ls", "top --once --every 200ms", "doctor", "fsck", "fsck mail", "message pending mail",
+    "queue purge mail --yes",
+]  # fmt: skip
+
+
+def test_processes_run_as_their_roles(tmp_path: Path) -> None:
+    """Daemon, worker and every look of an operator, all at once: the server has refused nothing."""
+    (tmp_path / "jobs.py").write_text(APP)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("QWORKER")}
+    environ = {**kept, "QWORKER_NAMESPACE": NAMESPACE, "PYTHONPATH": str(Path(__file__).parents[2])}
+    # The older one of the two: it knows fewer commands.
+    with guarded("redis", NAMESPACE, tmp_path, queues=["mail"]) as server:
+        words = {"daemon": ["daemon"], "consumer": ["run", "jobs", "--procs", "1", "--no-reaper"]}
+        with (tmp_path / "log").open("wb") as log:
+            started = [
+                subprocess.Popen(
+                    [sys.executable, "-m", "qworker", *each, "--metrics-port", "0"],
+                    env={**environ, "QWORKER_URL": server.url(role)},
+                    cwd=tmp_path,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+                for role, each in words.items()
+            ]
+        try:
+            with (
+                Client(ConnectionFactory(server.url("producer"))) as client,
+                Client(ConnectionFactory(server.url("operator"))) as looking,
+            ):
+                mail = Queue(client, NAMESPACE, "mail")
+                mail.send_all([{"task": "done", "args": [n]} for n in range(50)])
+                mail.send({"task": "done", "args": [50]}, delay="1s")
+                mail.send({"task": "done", "args": ["no number"]})
+                seen = Queue(looking, NAMESPACE, "mail")
+                # 51 calls, and of the schedule two at least: the daemon fires and promotes, the worker acks.
+                until(lambda: seen.inspect().stats.get("acked", 0) >= 53)
+            for line in OPERATING:
+                ran = CliRunner().invoke(
+                    cli,
+                    line.split(),
+                    env={"QWORKER_URL": server.url("operator"), "QWORKER_NAMESPACE": NAMESPACE},
+                )
+                structlog.reset_defaults()
+                assert ran.exit_code in (0, 3), (line, ran.output)
+        finally:
+            for process in started:
+                process.terminate()
+            codes = [process.wait(60) for process in started]
+        assert codes == [0, 0], (tmp_path / "log").read_text()
+        assert server.refused() == []

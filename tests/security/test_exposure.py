@@ -1,0 +1,78 @@
+"""Servers that are open to others: found, told, and refused where the daemon is told to be strict."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from qworker.client.sync import Client
+from qworker.daemon.durability import inspect_server
+from qworker.store.connection import ConnectionFactory
+from tests import servers
+from tests.security.guarded import guarded
+
+#: Everything else about these servers is as it should be.
+SOUND = ("--appendonly", "yes", "--maxmemory", "256mb")
+OPEN = ("--bind", "0.0.0.0", "--protected-mode", "no")
+
+
+def daemon(url: str, mode: str, directory: Path) -> subprocess.Popen[bytes]:
+    """Start `qworker daemon`; its log is `directory/log`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("QWORKER")}
+    with (directory / "log").open("wb") as log:
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "qworker",
+                "daemon",
+                "--durability",
+                mode,
+                "--metrics-port",
+                "0",
+            ],
+            env={**kept, "QWORKER_URL": url, "QWORKER_LOG_FORMAT": "json"},
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def test_strict_refuses_a_server_that_is_open(tmp_path: Path) -> None:
+    """One without a password, on a port that others reach: exit code 3, and why."""
+    port = servers.free_port()
+    with servers.start("valkey", *SOUND, *OPEN, "--port", str(port)):
+        process = daemon(f"redis://127.0.0.1:{port}", "strict", tmp_path)
+        assert process.wait(60) == 3
+    log = (tmp_path / "log").read_text()
+    assert "open to others" in log
+    assert "asks for no password" in log
+
+
+def test_a_password_that_opens_everything_is_open_too() -> None:
+    """The default user of a server that others reach has every right: one password is all that there is to learn."""
+    port = servers.free_port()
+    with servers.start("valkey", *SOUND, *OPEN, "--port", str(port)) as server:
+        with server.redis() as raw:
+            raw.config_set("requirepass", "secret")
+        with Client(ConnectionFactory(f"redis://:secret@127.0.0.1:{port}")) as client:
+            found = inspect_server(client)
+    assert (found.open, found.durable) == (True, True)
+    assert [each.name for each in found.findings] == ["default-user"]
+
+
+def test_roles_are_not_found_fault_with(tmp_path: Path) -> None:
+    """The same port with users of `qworker acl`: nothing to tell, and nothing in the server's log of refusals."""
+    port = servers.free_port()
+    listen = [*SOUND, *OPEN, "--port", str(port)]
+    with guarded("valkey", "shop", tmp_path, listen=listen) as server:
+        password = server.passwords["qworker-daemon"]
+        with Client(
+            ConnectionFactory(f"redis://qworker-daemon:{password}@127.0.0.1:{port}")
+        ) as client:
+            found = inspect_server(client)
+        assert (found.findings, found.open) == ((), False)
+        assert server.refused() == []
