@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import Ran, Shop
 from tests.consumer.workers import Lab
+from tests.timing import DEADLINE_S
 
 Run = Callable[..., Ran]
 
@@ -58,11 +59,11 @@ URLS = {
     ),
     "of the second variable": variable("REDIS_URL", "http://h", "http:// is not a server"),
     "of Sentinel": flag(
-        "--url: redis+sentinel:// is not supp", *LIST, "--url", "redis+sentinel://h/m"
+        "--url: names no service; write what", *LIST, "--url", "redis+sentinel://h"
     ),
-    "of Cluster": flag("--url: redis+cluster:// is not supp", *LIST, "--url", "redis+cluster://h"),
+    "of Cluster": flag("--url: names an empty host; write", *LIST, "--url", "redis+cluster://h,"),
     "of Cluster with a database": flag(
-        "--url: redis+cluster:// is not supported", *LIST, "--url", "redis+cluster://h/3"
+        "--url: names a database; a Cluster has", *LIST, "--url", "redis+cluster://h/3"
     ),
     "Sentinel and Cluster as flags": flag(
         "no such option '--sentinel'", *LIST, "--sentinel", "--cluster"
@@ -207,7 +208,7 @@ def test_a_long_grace_time_is_noted(lab: Lab) -> None:
     lab.app("@app.task\ndef handle() -> None: ...")
     worker = lab.start("--burst", "--grace", "30s")
 
-    assert worker.process.wait(20) == 0
+    assert worker.process.wait(DEADLINE_S) == 0
     assert "note: grace is 30s; Kubernetes kills 30 s after SIGTERM" in worker.log.read_text()
 
 
@@ -243,7 +244,7 @@ def test_an_app_that_cannot_be_used_is_bad_input(
     lab.app(source)
     worker = lab.start(spec=spec)
 
-    assert worker.process.wait(20) == 2
+    assert worker.process.wait(DEADLINE_S) == 2
     error = worker.log.read_text().splitlines()[-1]
     assert error.startswith("error: ")
     assert said in error

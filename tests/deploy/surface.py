@@ -17,12 +17,13 @@ from prometheus_client.core import Metric as Family
 
 import qworker
 from qworker.cli.main import cli
-from qworker.client.commands.upkeep import Inspection
+from qworker.client.commands.inspecting import Inspection
 from qworker.consumer.collector import ChildrenCollector
 from qworker.consumer.manifest import Manifest, TaskEntry
 from qworker.consumer.options import RunOptions
 from qworker.consumer.supervisor import Supervisor
-from qworker.daemon.gauges import QueueCollector, ReaperMetrics
+from qworker.daemon.gauges import QueueCollector
+from qworker.daemon.metrics import ReaperMetrics
 from qworker.daemon.tick import Tally
 from qworker.store.connection import ConnectionFactory
 from qworker.telemetry.options import LogOptions

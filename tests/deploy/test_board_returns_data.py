@@ -32,6 +32,7 @@ from tests.deploy.surface import METRICS
 from tests.deploy.test_grafana import CHARTS, expressions
 from tests.deploy.test_kubernetes import the
 from tests.deploy.test_prometheus import RULES
+from tests.timing import DEADLINE_S
 
 #: One site for all of them.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
@@ -137,12 +138,12 @@ def running(command: list[str], folder: Path, name: str, **environ: str) -> Iter
         assert process.poll() is None, log.read_text()
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(DEADLINE_S)
 
 
 def waited(ask: Callable[[], Any], log: Path) -> Any:
     """Return what `ask` returns as soon as that is something."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + DEADLINE_S
     while not (answer := ask()):
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)

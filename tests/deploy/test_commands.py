@@ -67,7 +67,7 @@ def test_commands_take_what_they_are_given(
 ) -> None:
     """Typed with the name of a queue, none is refused. One that is named without its arguments is not typed."""
     monkeypatch.chdir(tmp_path)
-    environment = {"QWORKER_URL": store_url, "QWORKER_NAMESPACE": queue.operations.namespace}
+    environment = {"QWORKER_URL": store_url, "QWORKER_NAMESPACE": queue.ref.namespace}
     for mention in mentioned(path.read_text()):
         command = command_of(mention)
         if command in ENDLESS or mention == command:

@@ -1,0 +1,1 @@
+"""Two versions of envelope and scripts side by side, as in every rolling upgrade."""
