@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from qworker.app.schedule import cron, every
     from qworker.client.message import Message
     from qworker.client.options import QueueAttributes, SendOptions
+    from qworker.wire.keyring import Keyring
 
 __all__ = [
     "Bury",
     "Context",
     "Discard",
+    "Keyring",
     "LetExpire",
     "Message",
     "Middleware",
@@ -43,6 +45,7 @@ _HOMES: Final = {
     "Bury": "app.control",
     "Context": "app.context",
     "Discard": "app.control",
+    "Keyring": "wire.keyring",
     "LetExpire": "app.control",
     "Message": "client.message",
     "Middleware": "app.middleware",

@@ -19,6 +19,11 @@ QworkerError
 │   ├── BulkChangedError          other rows under the write id of an earlier bulk write
 │   └── BrokenQueueError          a key of the queue holds another type
 ├── NotReplicatedError            stored, but on fewer replicas in time than was asked for
+│   └── NotSyncedError            stored, but not on as many disks in time as was asked for
+├── ProtectionError               a message that may not be used: its signature, or its encryption
+│   ├── BadSignatureError         not signed, or not by this key for this queue, id and body
+│   ├── UndecipherableError       encrypted, and changed since, or of another queue or message
+│   └── UnknownKeyError           signed or encrypted with a key that is not held here
 ├── StaleReceiptError             the receipt's lease is gone, or the message was settled before
 ├── UnknownTaskError              a task name that the app does not have
 ├── ServerError                   Redis cannot serve the call now; `retry` says what a caller may do
@@ -54,6 +59,7 @@ __all__ = [
     "AccessDeniedError",
     "AppLoadError",
     "ArgumentsError",
+    "BadSignatureError",
     "BodyTooLargeError",
     "BrokenQueueError",
     "BulkChangedError",
@@ -73,8 +79,10 @@ __all__ = [
     "NoReplicasError",
     "NotPersistedError",
     "NotReplicatedError",
+    "NotSyncedError",
     "OutOfMemoryError",
     "PipelineError",
+    "ProtectionError",
     "QueueExistsError",
     "QueueFullError",
     "QueueNotFoundError",
@@ -90,6 +98,8 @@ __all__ = [
     "TimeLimitError",
     "TooLateError",
     "UnavailableError",
+    "UndecipherableError",
+    "UnknownKeyError",
     "UnknownTaskError",
     "UnsupportedServerError",
 ]
@@ -320,6 +330,70 @@ class NotReplicatedError(QworkerError):
         return (
             f"{named} of queue {self.queue!r}: stored, but on {self.replicas} of {self.wanted} replicas within "
             f"{self.within_ms} ms; do not send again, that would store it twice: Queue.replicated asks again"
+        )
+
+
+class ProtectionError(QworkerError):
+    """A message whose signature or encryption keeps it from being used; `reason` is that of its dead letter."""
+
+    reason = ""
+
+    def __init__(self, queue: str, message_id: str, problem: str) -> None:
+        super().__init__(queue, message_id, problem)
+        self.queue, self.message_id, self.problem = queue, message_id, problem
+
+    def __str__(self) -> str:
+        return f"message {self.message_id or '?'} of queue {self.queue!r} {self.problem}"
+
+
+class BadSignatureError(ProtectionError):
+    """A message that nobody who holds a key has sent to this queue under this id with this body."""
+
+    reason = "bad_signature"
+
+
+class UndecipherableError(ProtectionError):
+    """An encrypted body that does not open: it was changed, or moved here from another message or queue."""
+
+    reason = "undecipherable"
+
+
+class UnknownKeyError(ProtectionError):
+    """A message that was signed or encrypted with a key that is not held here."""
+
+    reason = "unknown_key"
+
+
+class NotSyncedError(NotReplicatedError):
+    """Messages `ids` are stored, but not on the disks that were asked for: the server's (`synced`) and replicas'.
+
+    The cause tells where a server cannot say: one older than Redis 7.2, or without an append-only file.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        ids: list[str],
+        replicas: int,
+        wanted: int,
+        within_ms: int,
+        synced: bool = False,
+    ) -> None:
+        super().__init__(queue, ids, replicas, wanted, within_ms)
+        self.args = (queue, ids, replicas, wanted, within_ms, synced)
+        self.synced = synced
+
+    def __str__(self) -> str:
+        named = f"message {self.ids[0]}" if len(self.ids) == 1 else f"{len(self.ids)} messages"
+        where = (
+            f"on the disks of {self.replicas} of {self.wanted} replicas"
+            if self.synced
+            else "not known to be on the server's disk"
+        )
+        cause = f" (the server said: {self.__cause__})" if self.__cause__ else ""
+        return (
+            f"{named} of queue {self.queue!r}: stored, but {where} within {self.within_ms} ms{cause}; "
+            "do not send again, that would store it twice"
         )
 
 

@@ -13,10 +13,10 @@ from qworker.app.schedule import parse_schedule
 from qworker.client.sync import Client
 from qworker.consumer.collector import ChildrenCollector
 from qworker.consumer.supervisor import Supervisor
-from qworker.daemon.gauges import export_version
+from qworker.daemon.embedded import EmbeddedReaper
+from qworker.daemon.metrics import export_version
 from qworker.daemon.notify import Notifier
 from qworker.daemon.schedules import NewSchedule, register
-from qworker.daemon.service import EmbeddedReaper
 from qworker.errors import QworkerError
 from qworker.store.connection import ConnectionFactory
 from qworker.telemetry.http import MetricsListener
@@ -113,6 +113,7 @@ class _Worker:
                 priority=entry.priority,
                 ttl_ms=entry.ttl_ms,
                 max_receives=entry.max_receives,
+                signature=entry.signature,
             )
             for entry in manifest.schedules
         ]
@@ -130,7 +131,10 @@ class _Worker:
             )
 
     def _healthy(self) -> str | None:
-        return self._reaper.healthy() if self._reaper is not None else None
+        # Its reaper ends before the last handler does.
+        if self._reaper is None or self.supervisor.stopping:
+            return None
+        return self._reaper.healthy()
 
     def _ready(self) -> str | None:
         if self.supervisor.stopping:

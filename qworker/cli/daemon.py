@@ -23,7 +23,7 @@ def command(session: Session, given: dict[str, Any]) -> None:
     """Run the reaper: it moves due and timed-out messages back, fires schedules and serves /metrics.
 
     Any number may run; one is enough, and `qworker run` carries one too. SIGTERM or Ctrl-C ends it within a
-    second. With --durability strict a server that may lose messages is refused (exit code 3).
+    second. With --durability strict a server that may lose messages or is open to others is refused (exit code 3).
     """
     from qworker.daemon.service import Daemon
 

@@ -179,9 +179,9 @@ def redrive(session: Session, /, queue: str, rate: str | None, **flags: Any) -> 
     Say which: by filters (all that are given must fit), or --all. Interrupted, the same command goes on.
     """
     from qworker.cli.letter_changes import Change, change_letters
-    from qworker.client import letters
+    from qworker.client import letter_pages
 
-    change = Change("redrive", "redriven", ", so that they are handled again", letters.redrive)
+    change = Change("redrive", "redriven", ", so that they are handled again", letter_pages.redrive)
     change_letters(session, session.queue(queue), change, _choice(flags, rate))
 
 
@@ -192,9 +192,9 @@ def redrive(session: Session, /, queue: str, rate: str | None, **flags: Any) -> 
 def drop(session: Session, /, queue: str, **flags: Any) -> None:
     """Delete dead letters for ever. Say which: by filters (all that are given must fit), or --all."""
     from qworker.cli.letter_changes import Change, change_letters
-    from qworker.client import letters
+    from qworker.client import letter_pages
 
-    change = Change("drop", "dropped", " for ever", letters.drop)
+    change = Change("drop", "dropped", " for ever", letter_pages.drop)
     change_letters(session, session.queue(queue), change, _choice(flags))
 
 

@@ -11,7 +11,7 @@ from qworker.cli.screen import print_hanging, print_json, print_line
 from qworker.cli.verbs import Verb, json_option
 
 if TYPE_CHECKING:
-    from qworker.cli.checks import Finding
+    from qworker.cli.finding import Finding
     from qworker.cli.session import Session
 
 __all__ = ["command", "print_finding"]
@@ -34,7 +34,8 @@ def command(session: Session, strict: bool, as_json: bool) -> None:
 
     Changes nothing. Exit code 3 if there is a problem: messages are lost, stuck or refused. A warning is for the day.
     """
-    from qworker.cli.checks import Status, examine
+    from qworker.cli.checks import examine
+    from qworker.cli.finding import Status
 
     session.patience_s = _PATIENCE_S
     findings = []

@@ -120,7 +120,7 @@ class _Look:
         """About how many messages there are; nothing is counted where nobody sees it."""
         if not sys.stderr.isatty():
             return 0
-        from qworker.client.commands.upkeep import Inspection
+        from qworker.client.commands.inspecting import Inspection
         from qworker.errors import ServerError
 
         try:

@@ -160,7 +160,7 @@ def _note_consumers(source: Source) -> None:
 
 def _look(session: Session, source: Source, found: Import, choice: Choice) -> None:
     from qworker.cli.progress import progress
-    from qworker.client.commands.upkeep import inspect
+    from qworker.client.commands.inspecting import inspect
     from qworker.wire.keys import QueueKeys
 
     opened = {name: source.queue(name) for name in found.into}
@@ -186,7 +186,7 @@ def _look(session: Session, source: Source, found: Import, choice: Choice) -> No
 def _move(session: Session, source: Source, found: Import) -> None:
     from qworker.cli.formats import count
     from qworker.cli.progress import progress
-    from qworker.client.commands.upkeep import configure
+    from qworker.client.commands.configuring import configure
 
     done = 0
     try:
@@ -198,12 +198,12 @@ def _move(session: Session, source: Source, found: Import) -> None:
                 advance(moved.stored + moved.known)
 
             for name, ours in found.into.items():
-                operations = session.operations(ours)
+                ref = session.ref(ours)
                 if found.attributes.get(name):
-                    session.client.run(operations.announce())
-                    session.client.execute(configure(operations.keys, found.attributes[name]))
+                    session.client.run(ref.announce())
+                    session.client.execute(configure(ref.keys, found.attributes[name]))
                 if found.surveys[name].movable:
-                    mover = Mover(session.client, operations)
+                    mover = Mover(session.client, ref)
                     found.moved[name] = mover.move(source.queue(name), tell)
     except ImportSupersededError as error:
         raise click.ClickException(

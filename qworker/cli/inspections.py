@@ -9,8 +9,9 @@ from qworker.cli.attributes import read_attributes
 from qworker.cli.formats import ago, count, moment, moment_after, rate, span
 from qworker.cli.rates import COUNTERS
 from qworker.cli.screen import Cell, Column, print_fields, print_hanging, print_heading, print_table
-from qworker.client.commands.upkeep import Inspection
+from qworker.client.commands.inspecting import Inspection
 from qworker.errors import BrokenQueueError
+from qworker.wire.numbers import whole
 
 __all__ = [
     "OVERDUE_S",
@@ -35,8 +36,8 @@ def overdue_s(inspection: Inspection) -> float:
 
 def is_full(inspection: Inspection) -> bool:
     """Say whether the queue is at its maxlen and refuses what is sent."""
-    maxlen = inspection.meta.get("maxlen", "")
-    return maxlen.isdecimal() and 0 < int(maxlen) <= inspection.stored
+    maxlen = whole(inspection.meta.get("maxlen")) or 0
+    return 0 < maxlen <= inspection.stored
 
 
 def state_of(found: Inspection | BrokenQueueError) -> Cell:
@@ -171,8 +172,8 @@ def _sizes(found: Inspection) -> dict[str, Cell | str]:
 
 
 def _times(found: Inspection) -> dict[str, Cell | str]:
-    changed, now_ms = found.meta.get("modified_ms", ""), found.now_ms
-    last_set = {"last set": moment_after(int(changed), now_ms)} if changed.isdecimal() else {}
+    changed_ms, now_ms = found.modified_ms, found.now_ms
+    last_set = {} if changed_ms is None else {"last set": moment_after(changed_ms, now_ms)}
     return {**last_set, "read at": moment(now_ms)}
 
 

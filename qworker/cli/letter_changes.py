@@ -15,9 +15,9 @@ from qworker.cli.formats import count, span
 from qworker.cli.letters import check_filter, tally_document, tally_lines
 from qworker.cli.progress import progress
 from qworker.cli.screen import note, print_json, print_line
-from qworker.client import letters as dead_letters
+from qworker.client import letter_pages
 from qworker.client.dead_filter import DeadFilter, DeadTally
-from qworker.client.letters import Act, Changed, Reading
+from qworker.client.letter_pages import Act, Changed, Reading
 from qworker.client.rate import Pace, rate_per_s
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def change_letters(session: Session, place: Queue, change: Change, choice: Choic
     if choice.wanted.is_empty and not choice.everything:
         raise click.UsageError(f"say which dead letters to {change.verb}: by a filter, or --all")
     per_s = None if choice.rate is None else rate_per_s(choice.rate, "--rate")
-    reading = session.client.run(Reading.begin(place.keys, choice.wanted))
+    reading = session.client.run(Reading.begin(place.ref, choice.wanted))
     meant = _count(session, reading.again(), choice)
     if meant.total and not choice.as_json:
         for name, line in tally_lines(meant).items():
@@ -109,7 +109,7 @@ class _Course:
                     self.changed.add(some)
                     advance(some.done + some.foreign + some.gone)
 
-                plan = dead_letters.change(
+                plan = letter_pages.change(
                     place.keys, reading, self.change.act, pace=pace, limit=limit, told=told
                 )
                 session.client.run(plan)

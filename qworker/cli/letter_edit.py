@@ -39,6 +39,10 @@ class Edit:
 
 def edit_letter(place: Queue, letter: DeadLetter, edit: Edit) -> None:
     """Write the letter anew with the changed body, and redrive it if that is wanted."""
+    if letter.message.unreadable:
+        raise InvalidOptionError(
+            "the body of this letter", letter.message.closed, "give the key in QWORKER_KEYS_FILE"
+        )
     before = _read(letter.message.body, "the body of this letter")
     after = _changed(letter, before, edit)
     lines = list(_difference(before, after))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.cli.formats import count
 from qworker.cli.messages import message_document
 from qworker.client.dead_filter import DeadFilter, DeadTally, same_class
-from qworker.client.letters import Reading
+from qworker.client.letter_pages import Reading
 from qworker.config.kinds import DurationKind
 from qworker.errors import InvalidOptionError
 
@@ -97,7 +97,7 @@ class Listing:
     def add(self, place: Queue) -> None:
         """Read the letters of one queue."""
         kept: list[DeadLetter] = []
-        reading = place.client.run(Reading.begin(place.keys, self.wanted))
+        reading = place.client.run(Reading.begin(place.ref, self.wanted))
         while not reading.ended:
             page = place.client.run(reading.page(self._seen))
             for letter in page:

@@ -1,4 +1,4 @@
-"""`qworker message`: show and cancel; receiving and settling by hand are in `deliveries`."""
+"""`qworker message`: show and cancel; its other verbs are in `deliveries`, `settlements` and `moves`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli import moves
-from qworker.cli.deliveries import VERBS
+from qworker.cli import deliveries, moves, settlements
 from qworker.cli.parameters import QUEUE
 from qworker.cli.screen import note, print_json, print_line
 from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
@@ -37,7 +36,7 @@ def command() -> None:
     """Show, move, cancel or delete messages; receive and settle by hand."""
 
 
-for _verb in (*VERBS, *moves.VERBS):
+for _verb in (*deliveries.VERBS, *settlements.VERBS, *moves.VERBS):
     command.add_command(_verb)
 
 
@@ -62,7 +61,7 @@ def show(session: Session, message_id: str, queue: str | None, as_json: bool) ->
 
     place, found = _find(session, message_id, queue)
     if as_json:
-        details = session.client.run(describe(place.operations, found))
+        details = session.client.run(describe(place.ref, found))
         print_json(message_document(found) | details_document(details))
         return
     print_message(found, session.now_ms())
@@ -140,10 +139,10 @@ def _whole_queues(session: Session) -> Iterator[str]:
 
 def _held(session: Session, place: Queue, receipt: Receipt) -> Stored | None:
     """Find the message of a receipt: in its lease, if that is still there."""
-    from qworker.client.message import Stored
+    from qworker.wire.numbers import score_ms
 
     item = session.ask("HGET", place.keys.lease(receipt.lease_id), receipt.index)
     deadline = session.ask("ZSCORE", place.keys.unacked, receipt.lease_id)
     if item is None or deadline is None:
         return None
-    return Stored.of(place.name, "unacked", item, int(float(deadline)), receipt)
+    return place.ref.stored("unacked", item, score_ms(deadline), receipt)

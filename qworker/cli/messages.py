@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.cli.formats import ago, moment_after, safe, shortened, size, span
 from qworker.cli.screen import Cell, Column, print_fields, print_heading, print_line, print_table
 from qworker.wire.envelope import Kind
+from qworker.wire.numbers import whole
 
 if TYPE_CHECKING:
-    from qworker.client.message import Stored
+    from qworker.client.message import Message, Stored
     from qworker.client.picking import Details
 
 __all__ = [
     "body_document",
     "body_line",
+    "delivery_document",
     "details_document",
     "message_document",
     "print_message",
@@ -44,6 +46,13 @@ def body_line(body: bytes, *, full: bool = False) -> str:
     return safe(text) if full else shortened(safe(text[: 4 * _LINE]), _LINE)
 
 
+def stored_line(message: Stored, *, full: bool = False) -> str:
+    """Write the body of a message that is only looked at in one line, or why it cannot be read."""
+    if message.unreadable:
+        return f"({message.closed})"
+    return body_line(message.body, full=full)
+
+
 def body_document(body: bytes) -> dict[str, str]:
     """Write a body for programs: as text, or as base64 where it is no UTF-8."""
     try:
@@ -67,12 +76,13 @@ def message_document(message: Stored) -> dict[str, Any]:
         "nacks": message.nacks,
         "timeouts": message.timeouts,
         "additional_deliveries": message.additional_deliveries,
-        "priority": _number(message.flags.get("p")) or 0,
-        "expires_ms": _number(message.flags.get("x")),
-        "max_receives": _number(message.flags.get("m")),
+        "priority": whole(message.flags.get("p")) or 0,
+        "expires_ms": whole(message.flags.get("x")),
+        "max_receives": whole(message.flags.get("m")),
         "unique": message.flags.get("u"),
-        "redrives": _number(message.flags.get("d")) or 0,
+        "redrives": whole(message.flags.get("d")) or 0,
         "receipt": str(message.receipt) if message.receipt else None,
+        "closed": message.closed or None,
         "size_bytes": len(message.body),
         **body_document(message.body),
     }
@@ -114,7 +124,7 @@ def print_messages(messages: Sequence[Stored], now_ms: int, *, full: bool) -> No
                 str(each.receives),
                 str(each.nacks + each.timeouts),
                 each.task,
-                body_line(each.body, full=full),
+                stored_line(each, full=full),
             ]
             for each in messages
         ],
@@ -143,8 +153,10 @@ def print_message(message: Stored, now_ms: int) -> None:
     fields |= _flags(message.flags, now_ms)
     if message.receipt:
         fields["receipt"] = str(message.receipt)
+    if message.closed:
+        fields["not usable"] = Cell(f"it {message.closed}", "warn")
     print_fields(fields)
-    print_heading(f"BODY ({size(len(message.body))})")
+    print_heading(f"BODY ({size(len(message.body))}{', encrypted' if message.unreadable else ''})")
     for line in body_lines(message.body):
         print_line(line)
 
@@ -168,18 +180,36 @@ def _flags(flags: dict[str, str], now_ms: int) -> dict[str, Cell | str]:
     fields: dict[str, Cell | str] = {}
     if "p" in flags:
         fields["priority"] = flags["p"]
-    if (expiry_ms := _number(flags.get("x"))) is not None:
+    if (expiry_ms := whole(flags.get("x"))) is not None:
         fields["expires"] = moment_after(expiry_ms, now_ms)
-    if (first_ms := _number(flags.get("f"))) is not None:
+    if (first_ms := whole(flags.get("f"))) is not None:
         fields["first received"] = moment_after(first_ms, now_ms)
     if "v" in flags:
-        own_ms = _number(flags["v"])
+        own_ms = whole(flags["v"])
         fields["visibility"] = span((own_ms or 0) / 1000) if own_ms else "at most once"
     for flag, label in (("m", "max receives"), ("u", "unique key"), ("d", "redrives")):
         if flag in flags:
             fields[label] = flags[flag]
+    if "s" in flags:
+        fields["signed with"] = flags["s"].partition(".")[0]
+    if "e" in flags:
+        fields["encrypted with"] = flags["e"].partition(".")[2]
     return fields
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+def delivery_document(message: Message) -> dict[str, Any]:
+    """Write a delivered message for programs."""
+    return {
+        "id": message.id,
+        "queue": message.queue,
+        "receipt": str(message.receipt),
+        "receive_count": message.receive_count,
+        "nacks": message.nacks,
+        "timeouts": message.timeouts,
+        "sent_ms": message.sent_ms,
+        "first_received_ms": message.first_received_ms,
+        "received_ms": message.received_ms,
+        "deadline_ms": message.deadline_ms,
+        "size_bytes": len(message.body),
+        **body_document(message.body),
+    }

@@ -1,4 +1,4 @@
-"""`qworker message` working, hold, enqueue, delete, scan: single messages, wherever they are."""
+"""`qworker message` hold, enqueue, delete, scan: single messages, wherever they are."""
 
 from __future__ import annotations
 
@@ -17,31 +17,6 @@ __all__ = ["VERBS"]
 
 _IDS: Final = click.argument("message_ids", nargs=-1, required=True, metavar="ID...")
 _STATES: Final = ("ready", "delayed", "held", "unacked", "dead")
-
-
-@click.command("working", cls=Verb)
-@click.argument("queue", type=QUEUE)
-@click.argument("receipt")
-@json_option
-@click.pass_obj
-def working(session: Session, queue: str, receipt: str, as_json: bool) -> None:
-    """Say that a received message is still worked on: its visibility timeout begins anew. Prints its new receipt.
-
-    Refused when half of its time to live is over, so that others have their turn.
-    """
-    place = session.queue(queue)
-    message = place.working(place.received(receipt))
-    if as_json:
-        print_json(
-            {
-                "id": message.id,
-                "queue": queue,
-                "receipt": str(message.receipt),
-                "deadline_ms": message.deadline_ms,
-            }
-        )
-    else:
-        print_line(str(message.receipt))
 
 
 @click.command("hold", cls=Verb)
@@ -115,7 +90,7 @@ def scan(
     What moves meanwhile may be seen twice; what stays is seen. With --cursor the next cursor stands at the end (in JSON
     as `cursor`), 0 after the last page.
     """
-    from qworker.cli.messages import body_line, message_document
+    from qworker.cli.messages import message_document, stored_line
     from qworker.client.scanning import END
 
     place = session.queue(queue)
@@ -130,7 +105,7 @@ def scan(
         else:
             for each in page.items:
                 name = each.id or each.kind.value
-                whole = f"{name}  {each.state}  {body_line(each.body)}"
+                whole = f"{name}  {each.state}  {stored_line(each)}"
                 print_line(name if reply == "id" else whole)
         if at == END or cursor is not None:
             break
@@ -138,7 +113,7 @@ def scan(
         note(f"next: --cursor {at}" if at != END else "that was the last page")
 
 
-VERBS: Final = (working, hold, enqueue, delete, scan)
+VERBS: Final = (hold, enqueue, delete, scan)
 
 
 def _report(

@@ -9,11 +9,13 @@ from qworker.consumer.options import RunOptions
 from qworker.daemon.options import DaemonOptions
 from qworker.store.options import ClientOptions
 from qworker.telemetry.options import LogOptions
+from qworker.wire.key_options import KeyOptions
 
 __all__ = ["OPTION_CLASSES"]
 
 OPTION_CLASSES: Final[tuple[type[Options], ...]] = (
     ClientOptions,
+    KeyOptions,
     LogOptions,
     RunOptions,
     DaemonOptions,

@@ -1,4 +1,4 @@
-"""Parameter types of the command line: names that the shell can complete."""
+"""Parameter types of the command line: names that the shell can complete, and durations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qworker.cli.session import Session
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["QUEUE"]
+__all__ = ["DURATION", "QUEUE"]
 
 #: What a shell waits for a server to name its queues, in seconds; then it gets none.
 _COMPLETION_S: Final = 0.3
@@ -39,7 +39,21 @@ class _QueueName(click.ParamType[str]):
         ]
 
 
+class _DurationText(click.ParamType[str]):
+    """A duration with its unit, such as 30s, checked."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from qworker.config.kinds import DurationKind
+
+        field = param.opts[0] if isinstance(param, click.Option) else self.name.upper()
+        text: str = DurationKind("", zero="none").parse(value, field)
+        return text
+
+
 QUEUE: Final = _QueueName()
+DURATION: Final = _DurationText()
 
 
 def _names_in_time(session: Session) -> list[str]:

@@ -14,7 +14,7 @@ from qworker.cli.presence import Reaper, Running, Worker, read_reapers, read_wor
 from qworker.cli.rates import rates_between
 from qworker.cli.screen import Cell, Column, print_heading, print_line, print_table
 from qworker.cli.worker import seen
-from qworker.client.commands.upkeep import Inspection
+from qworker.client.commands.inspecting import Inspection
 from qworker.errors import BrokenQueueError, QworkerError
 
 if TYPE_CHECKING:
@@ -241,10 +241,10 @@ def _rate(rates: Mapping[str, float], *names: str, tone: str = "") -> Cell | str
 
 def _memory(session: Session) -> int:
     try:
-        info = session.ask("INFO", "memory")
+        infos = [
+            session.ask("INFO", "memory", node=node) for node in session.client.factory.masters()
+        ]
     except QworkerError:
         return 0
-    for line in info.split(b"\r\n"):
-        if line.startswith(b"used_memory:"):
-            return int(line.partition(b":")[2])
-    return 0
+    lines = (line for info in infos for line in info.split(b"\r\n"))
+    return sum(int(line.partition(b":")[2]) for line in lines if line.startswith(b"used_memory:"))

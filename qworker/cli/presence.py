@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -134,19 +133,23 @@ def read_workers(session: Session, now_ms: int | None = None) -> list[Worker]:
 def read_reapers(session: Session, now_ms: int | None = None) -> list[Reaper]:
     """Read the reapers, the latest first."""
     from qworker.wire.keys import reapers_key
+    from qworker.wire.numbers import score_ms
 
     flat = session.ask("ZREVRANGE", reapers_key(session.namespace), 0, 999, "WITHSCORES")
     now_ms = session.now_ms() if now_ms is None else now_ms
     return [
-        Reaper(name.decode("utf-8", "replace"), max(0, now_ms - int(float(score))))
+        Reaper(name.decode("utf-8", "replace"), max(0, now_ms - score_ms(score)))
         for name, score in zip(flat[::2], flat[1::2], strict=True)
     ]
 
 
 def _worker(field: bytes, value: bytes, now_ms: int) -> Worker:
+    from qworker.errors import InvalidBodyError
+    from qworker.wire.codec import decode
+
     try:
-        entry = json.loads(value)
-    except ValueError:
+        entry = decode(value)
+    except InvalidBodyError:
         entry = None
     if not isinstance(entry, dict):
         entry = {}

@@ -100,12 +100,12 @@ def create(session: Session, queue: str, settings: tuple[str, ...], as_json: boo
     Nothing needs it: a queue comes to be by its first message.
     """
     from qworker.cli.attributes import parse_settings
-    from qworker.client.commands.claiming import create as create_queue
+    from qworker.client.commands.configuring import create as create_queue
     from qworker.wire.keys import QueueKeys
 
     changes = parse_settings(settings)
     session.client.execute(create_queue(QueueKeys(session.namespace, queue), changes.meta))
-    session.client.run(session.operations(queue).announce())
+    session.client.run(session.ref(queue).announce())
     if as_json:
         print_json({"queue": queue, "created": True, "set": changes.document})
     else:
@@ -136,14 +136,14 @@ def set_attributes(
     They count for messages that say nothing of their own, from now on.
     """
     from qworker.cli.attributes import parse_settings
-    from qworker.client.commands.upkeep import configure
+    from qworker.client.commands.configuring import configure
     from qworker.wire.keys import QueueKeys
 
     changes = parse_settings(settings)
     if not create:
         session.queue(queue)
-    operations = session.operations(queue)
-    session.client.run(operations.announce())
+    ref = session.ref(queue)
+    session.client.run(ref.announce())
     session.client.execute(configure(QueueKeys(session.namespace, queue), changes.meta))
     if as_json:
         print_json({"queue": queue, "set": changes.document})
@@ -167,16 +167,24 @@ def set_attributes(
     help="At most so many, a negative number from the other end. [default: 10]",
 )
 @click.option("--newest", is_flag=True, help="From the other end: the newest first.")
+@click.option("--skip", type=click.IntRange(0, 1_000_000), default=0, help="Leave out the first.")
 @click.option("--full", is_flag=True, help="Show bodies in full.")
 @json_option
 @click.pass_obj
 def peek(
-    session: Session, queue: str, state: str, count: int, newest: bool, full: bool, as_json: bool
+    session: Session,
+    queue: str,
+    state: str,
+    count: int,
+    newest: bool,
+    skip: int,
+    full: bool,
+    as_json: bool,
 ) -> None:
     """Look at messages without receiving them, in the order of their delivery."""
     from qworker.cli.messages import message_document, print_messages
 
-    found = session.queue(queue).peek(count, state=state, newest=newest)
+    found = session.queue(queue).peek(count, state=state, newest=newest, skip=skip)
     if as_json:
         documents = [message_document(each) for each in found]
         print_json({"queue": queue, "state": state, "messages": documents})
@@ -270,7 +278,7 @@ def purge(
     from qworker.cli.confirm import confirm
     from qworker.cli.formats import count
     from qworker.cli.progress import progress
-    from qworker.client.commands.upkeep import purge as purge_some
+    from qworker.client.commands.removing import purge as purge_some
 
     found = session.queue(queue)
     inspection = found.inspect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from qworker.client.commands.upkeep import Inspection
+    from qworker.client.commands.inspecting import Inspection
 
 __all__ = ["COUNTERS", "rates_between"]
 

@@ -33,6 +33,7 @@ def command(session: Session, app: str, given: dict[str, Any]) -> None:
     # Half of the package: bad input is told before it is imported.
     from qworker.cli.consume import consume
 
+    session.pass_keys_on()
     client_options = session.service_options()
     for line in loaded.options.notes:
         note(f"note: {line}")

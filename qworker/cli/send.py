@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qworker.cli.session import Session
     from qworker.cli.sources import Bodies
     from qworker.client.commands.sending import NewMessage
-    from qworker.client.operations import Operations
+    from qworker.client.queue_ref import QueueRef
 
 __all__ = ["command"]
 
@@ -91,14 +91,14 @@ def command(
 
     options, wanted = _options(given), Source(**source)
     wanted.check(unique=options.unique is not None)
-    operations = _operations(session, queue)
+    ref = _ref(session, queue)
     account, started = _Account(), time.monotonic()
-    with open_bodies(wanted, operations.maxsize) as bodies:
+    with open_bodies(wanted, ref.maxsize) as bodies:
         if bodies.total:
             _note_first(session, queue, bodies)
         if wanted.task is not None:
             _note_task(session, queue, wanted.task)
-        _send(session, operations, bodies, options, account)
+        _send(session, ref, bodies, options, account)
     _report(queue, account, time.monotonic() - started, as_json)
 
 
@@ -114,15 +114,15 @@ def _options(given: dict[str, str]) -> SendOptions:
     )
 
 
-def _operations(session: Session, queue: str) -> Operations:
-    """The operations of the queue, with its own limit for bodies. Raises `BrokenQueueError`."""
+def _ref(session: Session, queue: str) -> QueueRef:
+    """The queue, with its own limit for bodies. Raises `BrokenQueueError`."""
     from qworker.cli.attributes import read_attributes
-    from qworker.client.commands.upkeep import inspect
+    from qworker.client.commands.inspecting import inspect
     from qworker.wire.keys import QueueKeys
 
     meta = session.client.execute(inspect(QueueKeys(session.namespace, queue))).meta
     limits = {each.name: each.value for each in read_attributes(meta)}
-    return session.operations(queue, maxsize=int(limits["maxsize"]))
+    return session.ref(queue, maxsize=int(limits["maxsize"]))
 
 
 def _note_first(session: Session, queue: str, bodies: Bodies) -> None:
@@ -167,18 +167,19 @@ def _note_task(session: Session, queue: str, task: str) -> None:
 
 def _send(
     session: Session,
-    operations: Operations,
+    queue: QueueRef,
     bodies: Bodies,
     options: SendOptions,
     account: _Account,
 ) -> None:
     from qworker.cli.progress import progress
+    from qworker.client.sending import new_message, store
 
     try:
-        with progress(f"sending to {operations.keys.queue}", bodies.total) as advance:
+        with progress(f"sending to {queue.keys.queue}", bodies.total) as advance:
             for chunk in _chunks(bodies):
-                messages = [operations.new_message(each, options) for each in chunk]
-                account.add(messages, session.client.run(operations.send(messages, options)))
+                messages = [new_message(queue, each, options) for each in chunk]
+                account.add(messages, session.client.run(store(queue, messages, options)))
                 advance(len(chunk))
     except BaseException:
         if bodies.total > 1:

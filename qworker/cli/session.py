@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from qworker.cli.screen import note
 
 if TYPE_CHECKING:
-    from qworker.client.commands.upkeep import Inspection
-    from qworker.client.operations import Operations
+    from qworker.client.commands.inspecting import Inspection
     from qworker.client.queue import Queue
+    from qworker.client.queue_ref import QueueRef
     from qworker.client.sync import Client
     from qworker.config.fields import Options
     from qworker.config.files import ConfigFile
     from qworker.config.loading import Loaded
     from qworker.errors import BrokenQueueError, InvalidError
+    from qworker.store.nodes import Address
     from qworker.store.options import ClientOptions
     from qworker.store.url import ServerURL
+    from qworker.wire.keyring import Keyring
 
     T = TypeVar("T", bound=Options)
 
@@ -156,7 +158,27 @@ class Session:
         from qworker.store.connection import ConnectionFactory
 
         self.set_up_logs()
-        return Client(ConnectionFactory(self.server, name="qworker-cli"), give_up_s=self.patience_s)
+        return Client(
+            ConnectionFactory(self.server, name="qworker-cli"),
+            give_up_s=self.patience_s,
+            keyring=self.keyring,
+        )
+
+    @cached_property
+    def keyring(self) -> Keyring:
+        """The keys of the environment or of the file that the configuration names; an empty ring without."""
+        from qworker.wire.key_options import KeyOptions, keyring_of
+
+        return keyring_of(self.load(KeyOptions).options)
+
+    def pass_keys_on(self) -> None:
+        """Let child processes find the keys where this one has found them: apps look into the environment only."""
+        from qworker.wire.key_options import KeyOptions
+
+        loaded = self.load(KeyOptions).options
+        if self.keyring and loaded.keys_file is not None:
+            os.environ["QWORKER_KEYS_FILE"] = str(Path(loaded.keys_file).absolute())
+            os.environ["QWORKER_SIGNATURES"] = loaded.signatures
 
     def service_options(self) -> ClientOptions:
         """The client options for a service, with the URL to connect to; sets up the logs of a service."""
@@ -168,11 +190,11 @@ class Session:
         if "client" in self.__dict__:
             self.client.close()
 
-    def ask(self, *words: str | int) -> Any:
-        """Send one plain command; returns its reply."""
+    def ask(self, *words: str | int | bytes, node: Address | None = None) -> Any:
+        """Send one plain command, in a Cluster to one node; returns its reply."""
         from qworker.client.commands.command import Command
 
-        return self.client.execute(Command(None, (), words, lambda reply: reply))
+        return self.client.execute(Command(None, (), words, lambda reply: reply, node=node))
 
     def now_ms(self) -> int:
         """Read the server's clock."""
@@ -183,13 +205,18 @@ class Session:
         """Name other namespaces that have queues on the server, as far as a bounded look through its keys shows."""
         from qworker.errors import ServerError
 
-        found, cursor = set(), b"0"
+        found = set()
         try:
-            for _ in range(_SCANS):
-                cursor, keys = self.ask("SCAN", cursor.decode(), "MATCH", "*:queues", "COUNT", 1000)
-                found |= {key.decode("utf-8", "replace").removesuffix(":queues") for key in keys}
-                if cursor == b"0":
-                    break
+            for node in self.client.factory.masters():
+                cursor = b"0"
+                for _ in range(_SCANS):
+                    words = ("SCAN", cursor, "MATCH", "*:queues", "COUNT", 1000)
+                    cursor, keys = self.ask(*words, node=node)
+                    found |= {
+                        key.decode("utf-8", "replace").removesuffix(":queues") for key in keys
+                    }
+                    if cursor == b"0":
+                        break
         except ServerError:
             return []  # SCAN is forbidden: nothing to tell.
         return sorted(name for name in found if name.isprintable() and name != self.namespace)
@@ -210,13 +237,17 @@ class Session:
                 continue
         return sorted(names)
 
-    def operations(self, name: str, *, maxsize: int = 0) -> Operations:
-        """The operations of a queue, which need not exist."""
-        from qworker.client.operations import Operations
+    def ref(self, name: str, *, maxsize: int = 0) -> QueueRef:
+        """A queue, which need not exist, as operations take it."""
         from qworker.client.options import QueueAttributes
+        from qworker.client.queue_ref import QueueRef
 
-        return Operations(
-            self.namespace, name, self.client.ids, maxsize=maxsize or QueueAttributes().maxsize
+        return QueueRef(
+            self.namespace,
+            name,
+            self.client.ids,
+            maxsize=maxsize or QueueAttributes().maxsize,
+            keyring=self.keyring,
         )
 
     def queue(self, name: str) -> Queue:
@@ -257,7 +288,7 @@ class Session:
 
     def inspect(self, names: Iterable[str]) -> dict[str, Inspection | BrokenQueueError]:
         """Inspect queues one by one; a broken one gives its error."""
-        from qworker.client.commands.upkeep import inspect
+        from qworker.client.commands.inspecting import inspect
         from qworker.errors import BrokenQueueError
         from qworker.wire.keys import QueueKeys
 

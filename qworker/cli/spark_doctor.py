@@ -16,7 +16,7 @@ from qworker.cli.verbs import Verb, json_option
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from qworker.cli.checks import Finding
+    from qworker.cli.finding import Finding
     from qworker.cli.session import Session
 
 __all__ = ["command", "send_and_read"]
@@ -36,8 +36,8 @@ def command(session: Session, master: str, as_json: bool) -> None:
 
     The rows go to a queue of their own, which is removed. Exit code 3 if something is wrong, 4 where there is no Java.
     """
-    from qworker.cli.checks import Status
     from qworker.cli.doctor import print_finding
+    from qworker.cli.finding import Status
 
     findings = []
     for finding in _examine(session, master):
@@ -56,7 +56,7 @@ def command(session: Session, master: str, as_json: bool) -> None:
 
 
 def _examine(session: Session, master: str) -> Iterator[Finding]:
-    from qworker.cli.checks import Status
+    from qworker.cli.finding import Status
 
     wrong = []
     for finding in (*_java(), *_packages(), *_server(session)):
@@ -67,7 +67,7 @@ def _examine(session: Session, master: str) -> Iterator[Finding]:
 
 
 def _java() -> Iterator[Finding]:
-    from qworker.cli.checks import Finding, Status
+    from qworker.cli.finding import Finding, Status
     from qworker.errors import JavaMissingError
     from qworker.pipeline.source.java import find_java
 
@@ -91,7 +91,7 @@ def _packages() -> Iterator[Finding]:
 
     from redis.utils import HIREDIS_AVAILABLE
 
-    from qworker.cli.checks import Finding, Status
+    from qworker.cli.finding import Finding, Status
     from qworker.pipeline.source.session import NEEDS, package_problem
 
     for module in NEEDS:
@@ -111,7 +111,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _server(session: Session) -> Iterator[Finding]:
-    from qworker.cli.checks import Finding, Status
+    from qworker.cli.finding import Finding, Status
     from qworker.errors import QworkerError
 
     session.patience_s = 2.0
@@ -125,7 +125,7 @@ def _server(session: Session) -> Iterator[Finding]:
 
 
 def _round_trip(session: Session, master: str, wrong: list[str]) -> Iterator[Finding]:
-    from qworker.cli.checks import Finding, Status
+    from qworker.cli.finding import Finding, Status
     from qworker.pipeline.source.session import open_session
 
     if wrong:

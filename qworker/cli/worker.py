@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -56,28 +57,26 @@ def list_workers(session: Session, as_json: bool) -> None:
 
 @command.command("drain")
 @click.argument("names", nargs=-1, metavar="[WORKER...]")
-@click.option("--all", "everybody", is_flag=True, help="All workers of the namespace.")
+@click.option("--all", "everybody", is_flag=True, help="All workers of the namespace; no daemon.")
 @json_option
 @click.pass_obj
 def drain(session: Session, names: tuple[str, ...], everybody: bool, as_json: bool) -> None:
     """Let workers leave: they take nothing new, and end when what runs has ended, without a grace time.
 
     A worker looks every 2 seconds whether it is to leave. It exits with 0: a service manager that always restarts it
-    brings it back. SIGTERM makes a leaving worker stop within its grace time. A daemon needs no such thing: it may be
-    stopped at any time.
+    brings it back. SIGTERM makes a leaving worker stop within its grace time. A daemon, by the name of
+    its log, ends after its pass; it may as well be stopped at any time.
     """
     from qworker.cli.presence import read_workers
-    from qworker.errors import InvalidOptionError
     from qworker.wire.keys import leaving_key
 
     now_ms = session.now_ms()
     present = {each.name: each for each in read_workers(session, now_ms) if not each.is_gone}
     if everybody == bool(names):
         raise click.UsageError("give the names of workers, or --all (qworker worker ls)")
-    for name in names:
-        if name not in present:
-            near = ", ".join(list(present)[:5]) or "there is none"
-            raise InvalidOptionError("WORKER", f"{ascii(name)[:80]} is no worker here", near)
+    unknown = [name for name in names if name not in present]
+    if unknown:
+        _check_daemons(session, unknown, present, now_ms)
     chosen = list(dict.fromkeys(names)) or list(present)
     if chosen:
         fields = [word for name in chosen for word in (name, now_ms)]
@@ -88,7 +87,28 @@ def drain(session: Session, names: tuple[str, ...], everybody: bool, as_json: bo
         note(f"no worker in namespace {session.namespace!r}")
     else:
         for name in chosen:
-            print_line(f"{name}: leaves when its {len(present[name].running)} running handlers end")
+            worker = present.get(name)
+            end = f"its {len(worker.running)} running handlers end" if worker else "its pass ends"
+            print_line(f"{name}: leaves when {end}")
+
+
+def _check_daemons(
+    session: Session, names: Sequence[str], workers: Mapping[str, Worker], now_ms: int
+) -> None:
+    """Raise `InvalidOptionError` for a name that is no daemon's."""
+    from qworker.cli.presence import read_reapers
+    from qworker.errors import InvalidOptionError
+
+    reapers = {each.name for each in read_reapers(session, now_ms) if not each.is_gone}
+    carriers = {f"{each.text('host')}:{each.text('pid')}": each.name for each in workers.values()}
+    for name in names:
+        problem = f"{ascii(name)[:80]} is no worker or daemon here"
+        if name not in reapers:
+            near = ", ".join([*workers, *reapers][:5]) or "there is none"
+            raise InvalidOptionError("WORKER", problem, near)
+        carrier = carriers.get(name.rpartition(":")[0])
+        if carrier is not None:
+            raise InvalidOptionError("WORKER", f"{name} is carried by a worker", f"drain {carrier}")
 
 
 def seen(worker: Worker) -> Cell | str:

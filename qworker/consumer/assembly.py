@@ -6,14 +6,16 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from qworker.client.commands import upkeep
+from qworker.client.commands import inspecting
 from qworker.client.sync import Client
 from qworker.consumer.board import Board, boot_time
 from qworker.consumer.broker import Broker, BrokerOptions
+from qworker.consumer.doorbells import doorbells_of
 from qworker.consumer.executors import Executor, Inline, Loop, Threads
 from qworker.consumer.fetching import Fetcher, FetchOptions
 from qworker.consumer.hand import Hand
@@ -21,12 +23,14 @@ from qworker.consumer.link import Link
 from qworker.consumer.measures import Measures
 from qworker.consumer.notifier import Notifier
 from qworker.consumer.pace import MAX_BATCH, QueuePace
+from qworker.consumer.protected import ProtectedRunner
 from qworker.consumer.runner import Runner
 from qworker.consumer.telling import Teller
 from qworker.errors import AppLoadError, QworkerError, ServerError
 from qworker.store.connection import ConnectionFactory
 from qworker.store.scripts import load_script
 from qworker.wire.keys import QueueKeys
+from qworker.wire.numbers import whole
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
@@ -43,6 +47,8 @@ _SYNC: Final = 1
 _ASYNC: Final = 100
 #: How long a server that does not answer is asked for the attributes of queues, all together.
 _ATTRIBUTES_S: Final = 2.0
+#: How long a node of a Cluster is waited for before the others have their turn.
+_PATIENCE_S: Final = 1.0
 
 
 def queues_of(app: QWorker, config: ChildConfig) -> list[str]:
@@ -79,7 +85,8 @@ def assemble(app: QWorker, queues: Sequence[str], board: Board, config: ChildCon
         )
         for index, name in enumerate(queues)
     ]
-    runner = Runner(
+    keyring = app.keyring
+    runner = (partial(ProtectedRunner, keyring, app.namespace) if keyring else Runner)(
         tasks,
         board,
         app.middleware,
@@ -104,8 +111,12 @@ def assemble(app: QWorker, queues: Sequence[str], board: Board, config: ChildCon
     def give_up() -> bool:
         return broker.stopping or board.stop
 
-    link = Link(factory, scripts, alive=beat, give_up=give_up)
-    wait_link = Link(factory, scripts, alive=beat, give_up=give_up)
+    def link_with(patience_s: float) -> Link:
+        # Other nodes of a Cluster are not to wait for one that is away.
+        limit_s = patience_s if factory.clustered else None
+        return Link(factory, scripts, alive=beat, give_up=give_up, patience_s=limit_s)
+
+    link = link_with(_PATIENCE_S)
     measures = Measures(board, runner.numbers)
     hand = Hand(board)
     ids = app.client.ids
@@ -121,7 +132,7 @@ def assemble(app: QWorker, queues: Sequence[str], board: Board, config: ChildCon
             hand,
             teller,
             link,
-            wait_link,
+            doorbells_of(paces, lambda: link_with(0.0), clustered=factory.clustered),
             ids=ids,
             slots=sum(executor.slots for executor in executors),
             options=FetchOptions(
@@ -187,7 +198,7 @@ def _read_attributes(
     with Client(factory, give_up_s=_ATTRIBUTES_S) as client:
         for name in queues:
             try:
-                meta = client.execute(upkeep.inspect(QueueKeys(app.namespace, name))).meta
+                meta = client.execute(inspecting.inspect(QueueKeys(app.namespace, name))).meta
             except QworkerError as error:
                 _log.warning("attributes_unknown", queue=name, error=str(error))
                 if isinstance(error, ServerError):
@@ -201,4 +212,5 @@ def _read_attributes(
 
 
 def _whole(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isdecimal() else default
+    number = whole(text)
+    return default if number is None else number

@@ -46,9 +46,9 @@ MAX_LEASE: Final = 1000
 _HEADER_BYTES: Final = 256
 # A lease: state, recall, id (78 bytes, ended by a zero); from byte 80 on words; then a mark per message.
 _WORDS_AT: Final = 80
-_MARKS_AT: Final = 128
+_MARKS_AT: Final = 136
 _LEASE_BYTES: Final = _MARKS_AT + 1024
-_QUEUE, _COUNT, _VISIBILITY, _DEADLINE, _BEGUN = range(5)
+_QUEUE, _COUNT, _VISIBILITY, _DEADLINE, _BEGUN, _DELIVERED, _DELIVERED_MS = range(7)
 _NO_MARKS: Final = bytes(1024)
 _RUNNING_WORDS: Final = 4
 _RECALLED: Final = 1
@@ -94,7 +94,10 @@ class ChildState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A copy of one lease slot, as the supervisor reads it. `begun`: when it was entered, or held if it is."""
+    """A copy of one lease slot, as the supervisor reads it. `begun`: when it was entered, or held if it is.
+
+    `delivered`: when it was received; also in ms by the server's clock. Both are 0 without a journal.
+    """
 
     slot: int
     state: LeaseState
@@ -105,6 +108,8 @@ class LeaseView:
     visibility_s: float
     deadline: float
     begun: float
+    delivered: float
+    delivered_ms: int
     marks: bytes
 
 
@@ -236,6 +241,7 @@ class Board:
         self.floats[word + _VISIBILITY] = visibility_s
         self.floats[word + _DEADLINE] = now + visibility_s
         self.floats[word + _BEGUN] = now
+        self.words[word + _DELIVERED_MS] = 0
         self.bytes[base + _MARKS_AT : base + _LEASE_BYTES] = _NO_MARKS
         # Last: from here on the supervisor minds the slot.
         self.bytes[base] = LeaseState.PENDING
@@ -250,6 +256,12 @@ class Board:
         self.floats[word + _DEADLINE] = deadline
         self.floats[word + _BEGUN] = boot_time()
         self.bytes[base] = LeaseState.HELD
+
+    def note_delivered(self, slot: int, delivered: float, delivered_ms: int) -> None:
+        """Note when a lease was received, for the journal; before it is held."""
+        word = (self.lease_base(slot) + _WORDS_AT) // 8
+        self.floats[word + _DELIVERED] = delivered
+        self.words[word + _DELIVERED_MS] = delivered_ms
 
     def free_lease(self, slot: int) -> None:
         """Note that nothing of the lease is left."""
@@ -301,6 +313,8 @@ class Board:
             self.floats[word + _VISIBILITY],
             self.floats[word + _DEADLINE],
             self.floats[word + _BEGUN],
+            self.floats[word + _DELIVERED],
+            self.words[word + _DELIVERED_MS],
             bytes(self.bytes[marks_at : marks_at + count]),
         )
 

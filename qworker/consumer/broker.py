@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from qworker.client.commands.receiving import Outcomes, Settled, settle
+from qworker.client.commands.settling import Outcomes, Settled, settle
 from qworker.consumer.board import Mark
 from qworker.consumer.delivery import ACKED, DROPPED, LEFT
-from qworker.consumer.events import acked_lines
+from qworker.consumer.events import acked_unstarted
 from qworker.consumer.groups import Groups
 from qworker.consumer.link import Abandoned
 from qworker.consumer.telling import FLUSH_S, tell
@@ -260,7 +260,7 @@ class Broker:
                 delivery.kind = ACKED
                 tell(delivery, outcomes)
             if lease.journal:
-                outcomes.lines = acked_lines(deliveries)
+                outcomes.groups = acked_unstarted(deliveries)
             lease.partly = True
             command = settle(lease.queue.keys, [outcomes], who=self._teller.who)
             try:

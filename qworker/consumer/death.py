@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from qworker.consumer.board import boot_time
 from qworker.consumer.crash import last_words, slot_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Death:
     """A child's end.
 
     `accused`: the messages to blame, as (lease slot, place) → max receives of their tasks; empty where it is not known.
+    `running`: those whose handlers ran → when they began, and their tasks; `at`: when it was found dead.
     `error`: class and words for their dead letters. `stack`: where it crashed, if it left word. `stopping`: it was cut
     off when its worker stopped, and nobody is to blame. `idle_before`: the one before it in its place died with
     nothing started as well.
@@ -34,6 +36,8 @@ class Death:
     stack: str = ""
     stopping: bool = False
     idle_before: bool = False
+    running: Mapping[tuple[int, int], tuple[float, str]] = field(default_factory=dict)
+    at: float = 0.0
 
 
 def death_of(
@@ -65,7 +69,12 @@ def death_of(
         # The slot of a batch handler stands for many messages: any of them may be the one.
         if view.task < len(tasks) and not tasks[view.task].batch
     }
-    return Death(code, accused, error, stack, idle_before=idle_before)
+    ran = {
+        (view.lease, view.place): (view.started, tasks[view.task].name)
+        for view in running
+        if view.task < len(tasks)
+    }
+    return Death(code, accused, error, stack, idle_before=idle_before, running=ran, at=boot_time())
 
 
 def ending_of(code: int) -> str:

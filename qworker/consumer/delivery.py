@@ -6,7 +6,7 @@ from re import Match
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.app.context import Context
-from qworker.client.commands.receiving import Outcomes
+from qworker.client.commands.settling import Outcomes
 from qworker.consumer.board import boot_time
 from qworker.wire.envelope import Envelope, Kind, kind_of
 
@@ -54,9 +54,10 @@ class Lease:
         "_board",
         "_deadline_at",
         "_margin_s",
+        "acked",
         "alone",
         "cancelled",
-        "deliveries",
+        "delivered",
         "id",
         "journal",
         "marks_at",
@@ -81,12 +82,14 @@ class Lease:
         self.queue = queue
         self.now_ms = batch.now_ms
         self.alone = batch.alone
-        #: The journal takes a line of every message that is acked.
+        #: The journal is to be told of what is acked.
         self.journal = batch.journal
         self.open = len(batch.items)
         self.outcomes = Outcomes(batch.lease_id)
-        #: All messages, where the journal is to be told of them.
-        self.deliveries: list[Delivery] = []
+        #: And this of it: headers, seconds from the delivery to the start, and those that it ran, by task.
+        self.acked: dict[Task[..., Any], tuple[list[bytes], list[float], list[float]]] = {}
+        #: When that was, `now_ms` in seconds of `boot_time`; only where the journal is on.
+        self.delivered = 0.0
         #: What could not be told: outcomes, and the number of messages that they end.
         self.untold: list[tuple[Outcomes, int]] = []
         #: Something of the lease was settled or given up already: '*' would not be all of it.
@@ -107,12 +110,9 @@ class Lease:
         if self.journal:
             entered = board.lease(slot)
             if entered is not None:
-                queue.server_clock.note(batch.now_ms, entered.begun, boot_time())
-
-    def server_ms(self, at: float) -> int:
-        """The server's time at a moment of `boot_time`; only where the journal is on."""
-        # Not before the message was delivered, whatever became of the server's clock meanwhile.
-        return max(self.now_ms, self.queue.server_clock.ms(at))
+                clock = queue.server_clock
+                self.delivered = clock.note(batch.now_ms, entered.begun, boot_time())
+                board.note_delivered(slot, self.delivered, batch.now_ms)
 
     def may_start(self, now: float) -> bool:
         """Whether enough of the lease is left to start a message. Asked only past `start_by`, which it moves on."""

@@ -1,6 +1,6 @@
 """Asks the server for messages: for the next batch while this one runs, and where queues are empty at their doorbells.
 
-One connection fetches and settles. A second one waits, so that a wait never delays a settle.
+One connection fetches and settles. Another one waits (see `doorbells`), so that a wait never delays a settle.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from qworker.client.commands.command import Command
-from qworker.client.commands.receiving import PAUSED, Outcomes, Suspects, settle, settle_receive
-from qworker.errors import QworkerError
+from qworker.client.commands.receiving import PAUSED, Suspects, settle_receive
+from qworker.client.commands.settling import Outcomes, settle
+from qworker.consumer.doorbells import Wait
+from qworker.errors import InDoubtError, QworkerError
 
 if TYPE_CHECKING:
     from qworker.client.commands.receiving import Batch
     from qworker.consumer.delivery import Delivery
+    from qworker.consumer.doorbells import Doorbell
     from qworker.consumer.hand import Entry, Hand
     from qworker.consumer.link import Link
     from qworker.consumer.pace import QueuePace
@@ -35,6 +38,11 @@ _BLOCK_S: Final = 2.0
 #: A queue that was empty is asked again so soon while others are busy.
 _LOOK_AGAIN_S: Final = 0.05
 _BROKEN_PAUSE_S: Final = 5.0
+#: Where there is no waiting, an empty queue is looked at again so soon, less often the longer it stays empty.
+_FIRST_LOOK_S: Final = 0.005
+_LAST_LOOK_S: Final = 0.25
+#: A receive that is not answered for so long is not waited for any more: its server has stopped.
+_REPLY_S: Final = 2 * _BLOCK_S
 #: After an error at the doorbells, waiting is left alone for so long.
 _DEAF_S: Final = 1.0
 #: Every so many receives a child that may take suspects takes one first.
@@ -61,16 +69,9 @@ class _Fetch:
 
     entry: Entry
     told: Sequence[Told]
-    #: It was begun because a doorbell had rung, and it does not take suspects.
-    owes_token: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """A wait at the doorbells; with an entry a receive follows in the same trip."""
-
-    entry: Entry | None
     until: float
+    #: It was begun because this one had rung, and it does not take suspects.
+    owes_token: Doorbell | None = None
 
 
 class Fetcher:
@@ -82,7 +83,7 @@ class Fetcher:
         hand: Hand,
         teller: Teller,
         link: Link,
-        wait_link: Link,
+        bells: Sequence[Doorbell],
         *,
         ids: IdSource,
         slots: int,
@@ -94,16 +95,17 @@ class Fetcher:
         self._hand = hand
         self._teller = teller
         self._link = link
-        self._wait_link = wait_link
+        self._bells = list(bells)
         self._ids = ids
         self._slots = slots
         self._options = options
         self._clock = clock
         self._fetch: _Fetch | None = None
-        self._wait: _Wait | None = None
         self._quiet_until: dict[str, float] = {}
+        self._looks_s: dict[str, float] = {}
         self._broken_until: dict[str, float] = {}
-        self._deaf_until = 0.0
+        #: Leases that may have come to be by receives that were given up, by queue.
+        self._doubtful: dict[str, list[str]] = {}
         self._drain_until = 0.0
         self._drain_next = 0.0
 
@@ -114,8 +116,8 @@ class Fetcher:
 
     @property
     def waiting(self) -> bool:
-        """Whether it waits at the doorbells."""
-        return self._wait is not None
+        """Whether it waits at the doorbells of all queues."""
+        return bool(self._bells) and all(bell.wait is not None for bell in self._bells)
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -128,8 +130,8 @@ class Fetcher:
         if self._fetch is not None or self._hand.alone or self._hand.full:
             return True
         idle = not busy and not collected
-        if self._wait is not None:
-            if idle and self._wait.entry is None:
+        if self.waiting:
+            if idle and not any(bell.wait and bell.wait.entry for bell in self._bells):
                 self._fetch_suspect(most)
             return True
         known = False
@@ -167,8 +169,10 @@ class Fetcher:
         queues = self._queues
         if self._options.weighted and len(queues) > 1:
             queues = sorted(queues, key=lambda each: -(random.random() ** (1 / each.weight)))  # noqa: S311
+        # Of these a token is waited for, whose receive comes first.
+        waited = {queue.name for bell in self._bells if bell.wait for queue in bell.queues}
         for queue in queues:
-            if self._broken_until.get(queue.name, 0.0) > now:
+            if queue.name in waited or self._broken_until.get(queue.name, 0.0) > now:
                 continue
             suspects = idle and queue.suspects and queue.hint_ms != PAUSED
             if suspects or self._quiet_until.get(queue.name, 0.0) <= now:
@@ -201,11 +205,14 @@ class Fetcher:
             return Suspects.FIRST
         return Suspects.IF_NOTHING_ELSE
 
-    def _begin_fetch(self, queue: QueuePace, count: int, *, idle: bool, rung: bool = False) -> None:
+    def _begin_fetch(
+        self, queue: QueuePace, count: int, *, idle: bool, rung: Doorbell | None = None
+    ) -> None:
         told = self._teller.take(queue)
         entry = self._hand.enter(queue, self._ids.lease_id(self._options.visibility_ms))
         suspects = self._suspects(queue, idle=idle)
-        self._fetch = _Fetch(entry, told, owes_token=rung and suspects == Suspects.NEVER)
+        owes = rung if suspects == Suspects.NEVER else None
+        self._fetch = _Fetch(entry, told, self._clock() + _REPLY_S, owes)
         queue.receives += 1
         self._link.begin(
             settle_receive(
@@ -221,11 +228,16 @@ class Fetcher:
 
     def begin_wait(self, *, idle: bool, most: int | None = None) -> None:
         """Wait at the doorbells; for one queue the receive goes along in the same trip. Nothing may be on its way."""
+        for bell in self._bells:
+            if bell.wait is None and not self._hand.full:
+                self._begin_wait(bell, idle=idle, most=most)
+
+    def _begin_wait(self, bell: Doorbell, *, idle: bool, most: int | None) -> None:
         now = self._clock()
         open_queues = [
-            queue for queue in self._queues if self._broken_until.get(queue.name, 0.0) <= now
+            queue for queue in bell.queues if self._broken_until.get(queue.name, 0.0) <= now
         ]
-        if not open_queues or self._hand.full or now < self._deaf_until:
+        if not open_queues or now < bell.deaf_until:
             return
         # The receive may run at any moment of the wait, and its lease counts from the earliest: a wait is short
         # beside the visibility timeout.
@@ -239,15 +251,18 @@ class Fetcher:
             if along
             else None
         )
-        self._wait = _Wait(entry, now + block_s)
-        self._wait_link.begin(Command(None, (), words, _as_it_is))
+        bell.wait = Wait(entry, now + block_s)
+        # Or the whole wait would be for the connection's first reply: deaf to handlers that end meanwhile.
+        wait = Command(None, (), words, _as_it_is)
+        bell.link.connect(wait)
+        bell.link.begin(wait)
         if entry is None:
             return
         queue.receives += 1
         queue.ready_left = None
         wanted = queue.want(0, self._slots, 1)
         first = Suspects.FIRST if self._options.takes_suspects else Suspects.IF_NOTHING_ELSE
-        self._wait_link.begin(
+        bell.link.begin(
             settle_receive(
                 queue.keys,
                 entry.lease_id,
@@ -259,26 +274,41 @@ class Fetcher:
         )
 
     def deaf_s(self) -> float | None:
-        """Seconds for which the doorbells are left alone; None where they are not."""
-        left_s = self._deaf_until - self._clock()
-        return left_s if left_s > 0 else None
+        """Seconds for which some doorbell is still left alone; None where none is."""
+        now = self._clock()
+        return min(
+            (bell.deaf_until - now for bell in self._bells if bell.deaf_until > now), default=None
+        )
 
     # -- taking what comes ---------------------------------------------------------------------
 
     def descriptors(self) -> tuple[int, ...]:
         """What to wait on for replies; -1 for a connection that has to be made anew, which `take` does."""
-        links = [self._link] * self.fetching + [self._wait_link] * self.waiting
+        links = [self._link] * self.fetching
+        links += [bell.link for bell in self._bells if bell.wait is not None]
         return tuple(link.fileno() for link in links)
 
     def take(self, ready: set[int], *, busy: int = 0, collected: int = 0) -> None:
         """Take the replies that are there. Raises `Abandoned`."""
-        if self._fetch is not None and self._link.fileno() in ready | {-1}:
-            self.take_fetch()
-        if self._wait is not None:
-            # Nothing comes any more from a server that has stopped: the connection finds out.
-            overslept = self._clock() > self._wait.until + _BLOCK_S
-            if overslept or self._wait_link.fileno() in ready | {-1}:
-                self._take_wait(busy, collected)
+        if self._fetch is not None:
+            if self._link.fileno() in ready | {-1}:
+                self.take_fetch()
+            elif self._clock() > self._fetch.until:
+                self._link.lapse()
+                self.take_fetch()
+        for bell in self._bells:
+            if bell.wait is None:
+                continue
+            if bell.link.fileno() in ready | {-1}:
+                self._take_wait(bell, bell.wait, busy, collected)
+            elif self._clock() > bell.wait.until + _BLOCK_S:
+                # Nothing comes any more from a server that has stopped.
+                bell.link.lapse()
+                if bell.wait.entry is None:
+                    bell.link.forget()
+                    bell.wait, bell.deaf_until = None, self._clock() + _DEAF_S
+                else:
+                    self._take_wait(bell, bell.wait, busy, collected)
 
     def take_fetch(self) -> None:
         """Take the reply of the receive on its way, however long it takes. Raises `Abandoned`."""
@@ -293,36 +323,36 @@ class Fetcher:
             self._take_batch(fetch.entry, batch)
             if fetch.owes_token and not batch.items and batch.suspects:
                 # The bell rang for a suspect, which is not for this busy child: somebody idle is to hear it.
-                self._deaf_until = self._clock() + _LOOK_AGAIN_S
+                fetch.owes_token.deaf_until = self._clock() + _LOOK_AGAIN_S
                 self._ring(self._link, fetch.entry.queue)
 
-    def _take_wait(self, busy: int, collected: int) -> None:
-        wait, self._wait = self._wait, None
-        assert wait is not None
+    def _take_wait(self, bell: Doorbell, wait: Wait, busy: int, collected: int) -> None:
+        bell.wait = None
         try:
-            rung = self._wait_link.finish()
+            rung = bell.link.finish()
         except QworkerError as error:
             _log.error("doorbell_broken", error=str(error))
-            self._deaf_until = self._clock() + _DEAF_S
+            bell.deaf_until = self._clock() + _DEAF_S
             rung = None
         if wait.entry is not None:
-            batch = self._finish(self._wait_link, wait.entry)
+            batch = self._finish(bell.link, wait.entry)
             if batch is not None:
                 self._take_batch(wait.entry, batch)
             return
         if rung is None:
             # Nobody rang: plain pushes ring nothing, so look everywhere.
-            self.look_again()
+            for each in bell.queues:
+                self._quiet_until.pop(each.name, None)
             return
         # Who takes a queue's token receives from it first, or others would sleep on.
         queue = next(each for each in self._queues if each.keys.wake.encode() == rung[0])
         self._quiet_until.pop(queue.name, None)
         queue.ready_left = None
         if self._hand.full or self._hand.alone or self._fetch is not None:
-            self._ring(self._wait_link, queue)
+            self._ring(bell.link, queue)
             return
         count = queue.want(busy, self._slots, self._hand.board.peers, collected)
-        self._begin_fetch(queue, max(1, count), idle=not busy and not collected, rung=True)
+        self._begin_fetch(queue, max(1, count), idle=not busy and not collected, rung=bell)
 
     def _ring(self, link: Link, queue: QueuePace) -> None:
         """Give a token back, for another consumer, or for this one when it can receive."""
@@ -343,12 +373,16 @@ class Fetcher:
                 )
             self._broken_until[queue.name] = self._clock() + _BROKEN_PAUSE_S
             self._hand.leave(entry)
+            if isinstance(error, InDoubtError):
+                self._doubtful.setdefault(queue.name, []).append(entry.lease_id)
             return None
         return batch
 
     def _take_batch(self, entry: Entry, batch: Batch) -> None:
         queue = entry.queue
         self._broken_until.pop(queue.name, None)
+        for lease_id in self._doubtful.pop(queue.name, ()):
+            self._release(queue, lease_id)
         queue.ready_left, queue.suspects = batch.ready_left, batch.suspects
         queue.hint_ms = batch.hint_ms
         if not batch.items:
@@ -356,8 +390,9 @@ class Fetcher:
             # hint 0 without items: expired ones were cleared away and there is more; or suspects wait, which
             # only a child that runs nothing may take.
             if batch.hint_ms != 0 or batch.suspects:
-                self._quiet_until[queue.name] = self._clock() + _LOOK_AGAIN_S
+                self._quiet_until[queue.name] = self._clock() + self._look_again_s(queue)
             return
+        self._looks_s.pop(queue.name, None)
         deliveries = self._hand.hold(entry, batch)
         if self._hand.board.recalled(entry.slot):
             # The supervisor took the lease back while its reply was on the way, perhaps before it was made.
@@ -365,32 +400,46 @@ class Fetcher:
         else:
             self.arrived += deliveries
 
+    def _look_again_s(self, queue: QueuePace) -> float:
+        """In how many seconds to look again at a queue that was empty."""
+        if self._bells:
+            return _LOOK_AGAIN_S
+        pause_s = self._looks_s.get(queue.name, _FIRST_LOOK_S)
+        self._looks_s[queue.name] = min(2 * pause_s, _LAST_LOOK_S)
+        return pause_s
+
     def _give_back(self, entry: Entry, deliveries: Sequence[Delivery]) -> None:
-        outcomes = Outcomes(entry.lease_id)
-        outcomes.release("*")
-        try:
-            self._link.call(settle(entry.queue.keys, [outcomes], who=self._teller.who))
-        except QworkerError as error:
-            _log.error("release_refused", queue=entry.queue.name, error=str(error))
+        self._release(entry.queue, entry.lease_id)
         lease = deliveries[0].lease
         lease.open = 0
         self._hand.free_if_over(lease)
 
+    def _release(self, queue: QueuePace, lease_id: str) -> None:
+        """Give back what is left in a lease, uncounted."""
+        outcomes = Outcomes(lease_id)
+        outcomes.release("*")
+        try:
+            self._link.call(settle(queue.keys, [outcomes], who=self._teller.who))
+        except QworkerError as error:
+            _log.error("release_refused", queue=queue.name, error=str(error))
+
     # -- ending --------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Cut the wait off and take what is on its way. Raises `Abandoned`.
+        """Cut the waits off and take what is on its way. Raises `Abandoned`.
 
-        If the lease of the wait came to be after all, the supervisor finds it on the board.
+        If the lease of a wait came to be after all, the supervisor finds it on the board.
         """
-        self._wait_link.forget()
-        self._wait = None
+        for bell in self._bells:
+            bell.link.forget()
+            bell.wait = None
         self.take_fetch()
 
     def close(self) -> None:
         """Close the connections."""
         self._link.forget()
-        self._wait_link.forget()
+        for bell in self._bells:
+            bell.link.forget()
 
 
 def _as_it_is(reply: Any) -> Any:

@@ -63,20 +63,15 @@ class Hand:
         self.board.hold_lease(
             slot, len(batch.items), entry.begun + visibility_s, queue.visibility_s
         )
-        deliveries = [
+        return [
             Delivery(lease, place, index, item)
             for place, (index, item) in enumerate(zip(batch.indices, batch.items, strict=True))
         ]
-        if lease.journal:
-            lease.deliveries = list(deliveries)
-        return deliveries
 
     def free_if_over(self, lease: Lease) -> None:
         """Let go of a lease of which nothing is open."""
         if lease.open <= 0 and self.leases.pop(lease.slot, None) is not None:
             self.board.free_lease(lease.slot)
             self._free.append(lease.slot)
-            # They know their lease: a circle would keep both until the collector comes by.
-            lease.deliveries = []
             if lease.alone:
                 self.alone = False

@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from qworker.client.commands.command import Command
-from qworker.client.commands.receiving import Outcomes, extend, settle
+from qworker.client.commands.extending import extend
+from qworker.client.commands.settling import Outcomes, settle
 from qworker.consumer.board import LeaseState, Mark, boot_time
-from qworker.errors import QworkerError, ServerError
+from qworker.consumer.events import acked_headers, times_word
+from qworker.errors import InvalidError, QworkerError, ServerError
 from qworker.telemetry.logs import Seldom
+from qworker.wire import codec
 from qworker.wire.envelope import Envelope
 
 if TYPE_CHECKING:
     from qworker.client.sync import Client
     from qworker.consumer.board import Board, LeaseView
     from qworker.consumer.death import Death
+    from qworker.store.nodes import Address
     from qworker.wire.keys import QueueKeys
 
 __all__ = ["Keeper"]
@@ -47,11 +51,13 @@ _AT_ONCE: Final = 1000
 class Keeper:
     """Extends, recalls and settles leases over one client. Not thread-safe.
 
-    `extended` and `lost` count leases. A board comes with the keys of its queues, by their numbers on it.
+    `who` makes the calls, for the journal. `extended` and `lost` count leases. A board comes with the keys of its
+    queues, by their numbers on it.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, who: str = "") -> None:
         self._client = client
+        self._who = who
         self._first_seen: dict[str, float] = {}
         self._seldom = Seldom()
         self.extended = 0
@@ -62,8 +68,8 @@ class Keeper:
     def extend_due(self, boards: Iterable[tuple[Board, Sequence[QueueKeys]]]) -> None:
         """Extend every lease that has run for a third of its visibility timeout, or for 5 s.
 
-        Raises `ServerError` where the server cannot be reached; what is due stays due. Of a queue that refuses, the
-        others take no harm.
+        Raises `ServerError` where a server cannot be reached; what is due there stays due. Of a queue that refuses, and
+        of a node of a Cluster that is away, the others take no harm.
         """
         now = boot_time()
         due: dict[tuple[QueueKeys, int], list[tuple[Board, LeaseView]]] = {}
@@ -80,9 +86,17 @@ class Keeper:
                     due.setdefault(key, []).append((board, lease))
         for lease_id in self._first_seen.keys() - seen:
             del self._first_seen[lease_id]
+        away: dict[Address | None, ServerError] = {}
         for (keys, visibility_ms), leases in due.items():
             for some in _chunks(leases):
-                self._extend(keys, visibility_ms, some)
+                node = self._client.factory.place(keys.unacked)
+                if node not in away:
+                    try:
+                        self._extend(keys, visibility_ms, some)
+                    except ServerError as error:
+                        away[node] = error
+        if away:
+            raise next(iter(away.values()))
 
     def _extend(
         self, keys: QueueKeys, visibility_ms: int, leases: Sequence[tuple[Board, LeaseView]]
@@ -144,7 +158,7 @@ class Keeper:
         for place, mark in enumerate(lease.marks):
             if mark == Mark.UNSTARTED:
                 board.mark(lease.slot, place, Mark.RECALLED)
-                outcomes.release(_index(lease, place))
+                outcomes.release(_index(lease, place), times=_times(lease))
         return self._settle(keys, outcomes)
 
     # -- settling for the dead -----------------------------------------------------------------
@@ -173,25 +187,35 @@ class Keeper:
             if mark == Mark.DONE:
                 done.append(index)
             elif mark == Mark.FAILED:
-                outcomes.nack(index, _CRASH_DELAY_MS)
+                outcomes.nack(index, _CRASH_DELAY_MS, times=_times(lease))
             elif mark == Mark.RUNNING:
                 _blame(outcomes, index, lease, place, death, running)
             elif mark == Mark.UNSTARTED and death.idle_before and not running:
-                outcomes.share(index)
+                outcomes.share(index, times=_times(lease))
             elif mark != Mark.RECALLED:
-                outcomes.release(index)
-        self._ack(outcomes, queues[lease.queue], done)
+                outcomes.release(index, times=_times(lease))
+        self._ack(outcomes, queues[lease.queue], done, lease.delivered_ms)
         return outcomes
 
-    def _ack(self, outcomes: Outcomes, keys: QueueKeys, indices: Sequence[str]) -> None:
-        """Ack handled messages, and free the unique keys that they hold."""
+    def _ack(
+        self, outcomes: Outcomes, keys: QueueKeys, indices: Sequence[str], delivered_ms: int
+    ) -> None:
+        """Ack handled messages, free the unique keys that they hold, and tell the journal what their bodies say."""
+        unique_ones, others = [], []
         for index, item in self._read(keys, outcomes.lease_id, indices):
             envelope = Envelope.parse(item)
-            unique = envelope.flags.get("u") if envelope is not None else None
-            if envelope is None or unique is None:
+            if envelope is None:
+                envelope = Envelope.adopt(f"{outcomes.lease_id}.{index}", delivered_ms, item)
+            unique = envelope.flags.get("u")
+            told = _task_of(envelope), envelope.header
+            if unique is None:
                 outcomes.acks.append(index)
+                others.append(told)
             else:
                 outcomes.uniques += (index, unique, envelope.id)
+                unique_ones.append(told)
+        if delivered_ms:
+            outcomes.groups = acked_headers(delivered_ms, unique_ones + others)
 
     def _read(
         self, keys: QueueKeys, lease_id: str, indices: Sequence[str]
@@ -213,7 +237,8 @@ class Keeper:
         if not outcomes:
             return 0
         try:
-            settled = self._client.execute(settle(keys, [outcomes]), give_up_s=_SETTLE_GIVE_UP_S)
+            command = settle(keys, [outcomes], who=self._who)
+            settled = self._client.execute(command, give_up_s=_SETTLE_GIVE_UP_S)
         except QworkerError as error:
             _log.warning(
                 "lease_left_to_expire",
@@ -230,15 +255,35 @@ def _blame(
 ) -> None:
     """Say how a message ends that ran when its child died."""
     message = (lease.slot, place)
+    times = _times(lease, death, place)
     if death.stopping:
-        outcomes.release(index)
+        outcomes.release(index, times=times)
     elif message in death.accused or running == 1:
         limit = death.accused.get(message)
-        outcomes.crash(index, max_receives=limit, error=death.error)
+        outcomes.crash(index, max_receives=limit, error=death.error, times=times)
     elif death.accused:
-        outcomes.release(index)
+        outcomes.release(index, times=times)
     else:
-        outcomes.share(index)
+        outcomes.share(index, times=times)
+
+
+def _times(lease: LeaseView, death: Death | None = None, place: int = 0) -> str:
+    """What the journal is told of a delivery, if there is one: of what ran at a death also since when, and its task."""
+    if not lease.delivered_ms:
+        return ""
+    ran = death.running.get((lease.slot, place)) if death is not None else None
+    if death is None or ran is None:
+        return times_word(lease.delivered_ms)
+    started, task = ran
+    return times_word(lease.delivered_ms, task, started - lease.delivered, death.at - started)
+
+
+def _task_of(envelope: Envelope) -> str:
+    """The task that a body names."""
+    try:
+        return codec.decode_call(envelope.body).task
+    except InvalidError:
+        return "-"
 
 
 def _index(lease: LeaseView, place: int) -> str:

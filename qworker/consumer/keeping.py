@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -46,7 +48,7 @@ class Keeping:
         children: Callable[[], Sequence[ChildProcess]],
         regularly: Callable[[], None],
     ) -> None:
-        self.keeper = Keeper(client)
+        self.keeper = Keeper(client, who=f"{socket.gethostname()}:{os.getpid()}")
         self._answering_since = self._answered_at = -_SILENCE_S
         self._children = children
         self._regularly = regularly

@@ -1,4 +1,4 @@
-"""A connection that is written ahead and read later, and that outlives its breaks.
+"""Connections that are written ahead and read later, and that outlive their breaks.
 
 The child asks for the next batch, runs the present one, and then reads the reply. When the connection breaks between
 the two, everything that is unanswered is sent again as a repetition: settles are idempotent, and a repeated receive
@@ -10,13 +10,25 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from redis.exceptions import RedisError
 
-from qworker.errors import InDoubtError, QworkerError, RetryRule, ServerError
+from qworker.client.calling import settle_again
+from qworker.client.recent import RecentSettles
+from qworker.client.sync import Client
+from qworker.errors import (
+    ClusterMovingError,
+    InDoubtError,
+    QworkerError,
+    RetryRule,
+    ServerError,
+)
 from qworker.store.connection import ConnectionFactory, is_noscript, map_error
+from qworker.store.lines import Line, Lines
 
 if TYPE_CHECKING:
     from qworker.client.commands.command import Command
@@ -28,16 +40,29 @@ _log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 1.0
+#: How long a call is followed through a Cluster that sends it elsewhere.
+_FOLLOW_S: Final = 2.0
 
 
 class Abandoned(Exception):  # noqa: N818 - not an error: the process is to end
     """The process is to end and the server cannot be reached; what is unanswered is left to the supervisor."""
 
 
-class Link:
-    """One connection with calls in flight, answered in the order of asking.
+@dataclass(slots=True)
+class _Asked:
+    """A command in flight. `line`: over which its reply comes, None where it is to be sent (again)."""
 
-    `alive` is called at each reply. `give_up` is asked while the server cannot be reached: True raises `Abandoned`.
+    command: Command[Any]
+    line: Line | None
+    #: It may have been sent before: the next time it goes as a repetition.
+    sent: bool
+
+
+class Link:
+    """Connections, one per server, with calls in flight, answered in the order of asking.
+
+    `alive` is called at each reply. `give_up` is asked while a server cannot be reached: True raises `Abandoned`.
+    `patience_s`: where there are other servers, a call is given up after so long; None waits for as long as it takes.
     """
 
     def __init__(
@@ -47,63 +72,81 @@ class Link:
         *,
         alive: Callable[[], None],
         give_up: Callable[[], bool],
+        patience_s: float | None = None,
     ) -> None:
         self._factory = factory
         self._scripts = scripts
         self._alive = alive
         self._give_up = give_up
-        # Any: most of redis-py's connection has no types.
-        self._connection: Any = None
-        #: Commands in flight, and whether each may have been sent: such a one is sent again as a repetition.
-        self._unanswered: deque[tuple[Command[Any], bool]] = deque()
+        self._patience_s = patience_s
+        self._lines = Lines(factory, self._opened)
+        self._recent = RecentSettles(factory)
+        self._client = Client(factory)
+        self._unanswered: deque[_Asked] = deque()
+        self._last: Line | None = None
         self._troubled_since: float | None = None
 
     def __len__(self) -> int:
         return len(self._unanswered)
 
     def fileno(self) -> int:
-        """The descriptor to wait on for a reply; -1 while there is no connection."""
-        socket = getattr(self._connection, "_sock", None)
+        """The descriptor to wait on for the next reply; -1 while there is no connection."""
+        line = self._unanswered[0].line if self._unanswered else self._last
+        socket = getattr(line.connection, "_sock", None) if line is not None else None
         return -1 if socket is None else int(socket.fileno())
+
+    def connect(self, command: Command[Any]) -> None:
+        """Connect to where a command goes, so that `begin` sends it and `finish` need not block.
+
+        Where that fails, `finish` will try for longer.
+        """
+        with suppress(QworkerError):
+            self._lines.to(self._factory.locate(command.key))
 
     def begin(self, command: Command[Any]) -> None:
         """Send a command now; its reply is read by a later `finish`."""
-        self._unanswered.append((command, self._connection is not None))
-        if self._connection is None:
+        place = self._factory.place(command.key)
+        line = None if place is None else self._lines.known(place)
+        asked = _Asked(command, line, sent=line is not None)
+        self._unanswered.append(asked)
+        if line is None:
             return
         try:
-            self._write(self._connection, command)
+            self._write(line, command)
         except (RedisError, OSError):
-            self.drop()
+            self._drop(line)
 
     def finish(self) -> Any:
-        """Read the reply of the oldest command in flight, however long it takes.
+        """Read the reply of the oldest command in flight, however long it takes (see `patience_s`).
 
         Raises the `RefusedError` of the reply, a `ServerError` that nobody can wait out, or `Abandoned`.
         """
-        pause_s = _FIRST_PAUSE_S
+        pause_s, began = _FIRST_PAUSE_S, time.monotonic()
         while True:
+            asked = self._unanswered[0]
             try:
-                reply = self._read()
+                reply = self._read(asked)
+            except ClusterMovingError as error:
+                self._unanswered.popleft()
+                return self._follow(asked, error)
             except ServerError as error:
                 if error.retry is RetryRule.NEVER:
                     # An answer, if a bad one: what comes after it is answered too.
                     self._unanswered.popleft()
                     raise
-                self.drop()
+                self._lost(error, asked.line)
                 self._trouble(error)
                 if self._give_up():
                     raise Abandoned from error
+                if self._patience_s is not None and time.monotonic() - began >= self._patience_s:
+                    self._unanswered.popleft()
+                    raise
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 continue
-            command, _ = self._unanswered.popleft()
-            self._alive()
-            if self._troubled_since is not None:
-                seconds = round(time.monotonic() - self._troubled_since, 1)
-                self._troubled_since = None
-                _log.info("server_returned", after_seconds=seconds)
-            return command.decode(reply)
+            self._unanswered.popleft()
+            self._answered(asked)
+            return asked.command.decode(reply)
 
     def call(self, command: Command[Any]) -> Any:
         """Make one call; nothing may be in flight."""
@@ -111,50 +154,90 @@ class Link:
         self.begin(command)
         return self.finish()
 
-    def drop(self) -> None:
-        """Close the connection; what is unanswered will be repeated over the next one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
+    def lapse(self) -> None:
+        """Take no reply for an answer any more: the server has stopped, and may have been replaced."""
+        if self._unanswered:
+            self._lost(InDoubtError("the server did not answer in time"), self._unanswered[0].line)
 
     def forget(self) -> None:
-        """Close the connection and forget what is unanswered."""
-        self.drop()
+        """Close the connections and forget what is unanswered."""
+        self._lines.close()
+        self._client.close()
         self._unanswered.clear()
+        self._last = None
 
-    def _read(self) -> Any:
-        connection = self._connection or self._reconnect()
+    def _read(self, asked: _Asked) -> Any:
+        line = asked.line or self._reach(asked)
         try:
-            return connection.read_response()
+            return line.connection.read_response()
         except (RedisError, OSError) as error:
             if is_noscript(error):
                 raise InDoubtError("the server forgot its scripts") from error
             raise map_error(error, sent=True) from error
 
-    def _reconnect(self) -> Any:
-        connection: Any = self._factory.connect()
+    def _reach(self, asked: _Asked) -> Line:
+        """Connect to where a command goes, and send what waits for that server, in the order of asking."""
+        line = self._lines.to(self._factory.locate(asked.command.key))
+        for each in self._unanswered:
+            place = self._factory.place(each.command.key)
+            if each.line is None and (each is asked or place == line.address):
+                if each.sent:
+                    each.command = each.command.repeated()
+                each.line, each.sent = line, True
+                try:
+                    self._write(line, each.command)
+                except (RedisError, OSError) as error:
+                    raise map_error(error, sent=True) from error
+        return line
+
+    def _opened(self, line: Line) -> None:
+        connection = line.connection
         try:
             for script in self._scripts:
                 connection.send_packed_command(
                     connection.pack_command("SCRIPT", "LOAD", script.source)
                 )
                 connection.read_response()
-            again = [each.repeated() if sent else each for each, sent in self._unanswered]
-            self._unanswered = deque((each, True) for each in again)
-            for command in again:
-                self._write(connection, command)
-        except QworkerError:
-            connection.disconnect()
-            raise
         except (RedisError, OSError) as error:
-            connection.disconnect()
             raise map_error(error, sent=True) from error
-        self._connection = connection
-        return connection
+        settle_again(self._recent, line)
 
-    def _write(self, connection: Any, command: Command[Any]) -> None:
+    def _follow(self, asked: _Asked, error: ClusterMovingError) -> Any:
+        """Make a call that a node did not take where it is taken. A wait is not followed: the next one is as good."""
+        if asked.line is not None:
+            self._factory.failed(error, asked.line.address)
+        if asked.command.script is None:
+            raise error
+        result = self._client.execute(asked.command, give_up_s=_FOLLOW_S)
+        self._alive()
+        return result
+
+    def _write(self, line: Line, command: Command[Any]) -> None:
+        connection = line.connection
         # One piece: several would wake the server several times, and lines for the journal are long.
         connection.send_packed_command([b"".join(connection.pack_command(*command.words()))])
+
+    def _answered(self, asked: _Asked) -> None:
+        assert asked.line is not None
+        self._last = asked.line
+        self._recent.note(asked.command, asked.line)
+        self._alive()
+        if self._troubled_since is not None:
+            seconds = round(time.monotonic() - self._troubled_since, 1)
+            self._troubled_since = None
+            _log.info("server_returned", after_seconds=seconds)
+
+    def _lost(self, error: ServerError, line: Line | None) -> None:
+        if line is not None:
+            self._factory.failed(error, line.address)
+            self._drop(line)
+
+    def _drop(self, line: Line) -> None:
+        """Close a connection; what is unanswered over it will be repeated over the next one."""
+        self._lines.drop(line.address)
+        for each in self._unanswered:
+            if each.line is line:
+                each.line = None
 
     def _trouble(self, error: ServerError) -> None:
         if self._troubled_since is None:

@@ -47,6 +47,7 @@ class ScheduleEntry(msgspec.Struct, frozen=True):
     ttl_ms: int | None
     priority: int
     max_receives: int | None
+    signature: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -133,7 +134,7 @@ def _hint(module: Any) -> str:
 def manifest_of(app: QWorker, queues: Sequence[str]) -> Manifest:
     """Describe an app, and the queues of it that are received from."""
     tasks = [_task_entry(task) for _, task in sorted(app.tasks.items())]
-    schedules = [_schedule_entry(entry) for entry in app.schedules.values()]
+    schedules = [_schedule_entry(app, entry) for entry in app.schedules.values()]
     return Manifest(app.namespace, list(queues), tasks, schedules)
 
 
@@ -151,15 +152,16 @@ def _task_entry(task: Task[..., Any]) -> TaskEntry:
     )
 
 
-def _schedule_entry(entry: ScheduledTask) -> ScheduleEntry:
-    options = entry.task.task_options
+def _schedule_entry(app: QWorker, entry: ScheduledTask) -> ScheduleEntry:
+    options, body = entry.task.task_options, entry.task.signature.encode((), {})
     return ScheduleEntry(
         entry.name,
         entry.schedule.spec,
         entry.task.name,
         entry.task.queue,
-        entry.task.signature.encode((), {}).decode(),
+        body.decode(),
         entry.task.default_options.ttl_ms,
         options.priority,
         options.max_receives,
+        app.keyring.sign_schedule(app.namespace, entry.task.queue, entry.name, body),
     )

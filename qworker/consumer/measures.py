@@ -1,11 +1,12 @@
-"""Counts and times of handled messages, added up per batch and written to the board."""
+"""Counts and times of handled messages, added up per batch and written to the board; and what the journal is told."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.consumer.counters import TaskCounts
-from qworker.consumer.delivery import NOT_STARTED
+from qworker.consumer.delivery import ACKED, NOT_STARTED
+from qworker.consumer.events import note_acked
 
 if TYPE_CHECKING:
     from qworker.app.task import Task
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Measures"]
 
+_ACKED: Final = 0
 _NACKED: Final = 1
 _BURIED: Final = 2
 
@@ -75,6 +77,13 @@ class Measures:
             ]
         )
         self._board.counters.add(self._numbers[task.name], counts)
+        acked = counts.outcomes[_ACKED]
+        # What was acked before its start (at most once) was told then.
+        if lease.journal and acked and not task.task_options.at_most_once:
+            if not acked == len(runs_s) == len(batch):
+                batch = [each for each in batch if each.kind == ACKED]
+                runs_s = [each.took_s for each in batch]
+            note_acked(lease, task, batch, runs_s)
         self._board.handled += len(outcomes)
         self._board.failed += counts.outcomes[_NACKED] + counts.outcomes[_BURIED]
 

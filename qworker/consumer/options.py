@@ -54,11 +54,16 @@ class RunOptions(Options):
         DurationKind("what running handlers get to end", maximum_ms=HOUR_MS, zero="nothing"),
     ] = "25s"
     max_messages: Annotated[
-        int, IntegerKind("a child is replaced after so many", maximum=10**12, zero="never")
+        int, IntegerKind("messages after which a child is replaced", maximum=10**12, zero="never")
     ] = 0
     max_rss: Annotated[
         int,
-        SizeKind("a child is replaced above", minimum=32 * 2**20, maximum=2**50, zero="never"),
+        SizeKind(
+            "memory above which a child is replaced",
+            minimum=32 * 2**20,
+            maximum=2**50,
+            zero="never",
+        ),
     ] = 0
     metrics_host: Annotated[str, METRICS_HOST] = "127.0.0.1"
     metrics_port: Annotated[int, METRICS_PORT] = 9464

@@ -106,7 +106,10 @@ class ChildProcess:
         if not end:
             self._received = line
             return None
-        manifest = msgspec.json.decode(line, type=Manifest)
+        try:
+            manifest = msgspec.json.decode(line, type=Manifest)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            manifest = Manifest(error=f"its child said something else than what it holds: {error}")
         self.manifest = manifest
         self.keys = tuple(QueueKeys(manifest.namespace, queue) for queue in manifest.queues)
         waits_s = dict.fromkeys(manifest.queues, 0.0)

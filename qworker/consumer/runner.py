@@ -24,9 +24,11 @@ from qworker.consumer.delivery import (
     RELEASED,
 )
 from qworker.consumer.failure import MAX_CHARACTERS, failure_text, name_of
-from qworker.errors import InvalidError, TimeLimitError
+from qworker.errors import InvalidError, ProtectionError, TimeLimitError, UnknownKeyError
 from qworker.wire import codec
 from qworker.wire.envelope import FIRST
+from qworker.wire.keyring import is_encrypted
+from qworker.wire.numbers import whole
 
 if TYPE_CHECKING:
     from qworker.app.middleware import Middleware
@@ -40,8 +42,8 @@ _log = structlog.get_logger(__name__)
 #: Why a handler was cancelled, `Delivery.cancelled_for`.
 TIME_LIMIT: Final = "time_limit"
 LOST: Final = "lost"
-#: A message whose task nobody here knows waits so long, longer each time: another version may know it.
-_UNKNOWN_TASK_DELAY_MS: Final = 5000
+#: A message whose task or key nobody here knows waits so long, longer each time: another version may know it.
+_ELSEWHERE_MS: Final = 5000
 _DEFAULT_MAX_RECEIVES: Final = 5
 #: What is counted for each kind of end, as a place in `OUTCOMES`.
 _OUTCOME: Final = {
@@ -143,7 +145,7 @@ class Runner:
         try:
             call = codec.decode_call(body)
         except InvalidError as error:
-            return self._bad_arguments(delivery, error)
+            return self._unreadable(delivery, error)
         task = self.tasks.get(call.task)
         if task is None:
             return self._unknown_task(delivery, call.task)
@@ -181,9 +183,9 @@ class Runner:
 
     def _own_limit(self, delivery: Delivery) -> int | None:
         envelope = delivery.envelope()
-        own = envelope.flags.get("m", "") if envelope and envelope.has_flags else ""
-        if own.isdecimal():
-            return int(own)
+        own = whole(envelope.flags.get("m")) if envelope and envelope.has_flags else None
+        if own is not None:
+            return own
         return delivery.task.task_options.max_receives if delivery.task is not None else None
 
     def _limit(self, delivery: Delivery) -> int:
@@ -191,19 +193,44 @@ class Runner:
         own = self._own_limit(delivery)
         return self._max_receives(delivery.lease.queue.name) if own is None else own
 
+    def refuse(self, delivery: Delivery, error: ProtectionError) -> bool:
+        """Bury a message whose signature or encryption is wrong."""
+        delivery.error = (type(error).__name__, error.problem)
+        self._log_end("message_rejected", delivery, reason=error.reason, error=error.problem)
+        return self._end(delivery, BURIED, reason=error.reason)
+
+    def unknown_key(self, delivery: Delivery, error: UnknownKeyError) -> bool:
+        """Give a message back whose key another worker may hold."""
+        delivery.error = (type(error).__name__, error.problem)
+        self._log_end("key_unknown", delivery, error=error.problem)
+        return self._try_elsewhere(delivery, error.reason)
+
     def _bad_arguments(self, delivery: Delivery, error: InvalidError) -> bool:
         delivery.error = (type(error).__name__, str(error)[:MAX_CHARACTERS])
         self._log_end("message_rejected", delivery, reason="bad_arguments", error=str(error))
         return self._end(delivery, BURIED, reason="bad_arguments")
 
-    def _unknown_task(self, delivery: Delivery, name: str) -> bool:
+    def _unreadable(self, delivery: Delivery, error: InvalidError) -> bool:
+        """End a message whose body is no call: it is none, or it is encrypted and no key is held here."""
         envelope = delivery.envelope()
-        assert envelope is not None
+        if envelope is not None and is_encrypted(envelope):
+            problem = "is encrypted, and no key is held here (QWORKER_KEYS_FILE)"
+            name = delivery.lease.queue.name
+            return self.unknown_key(delivery, UnknownKeyError(name, envelope.id, problem))
+        return self._bad_arguments(delivery, error)
+
+    def _unknown_task(self, delivery: Delivery, name: str) -> bool:
         delivery.error = ("UnknownTaskError", f"no task is named {name[:200]!r}")
         self._log_end("task_unknown", delivery, name=name[:200])
+        return self._try_elsewhere(delivery, "unknown_task")
+
+    def _try_elsewhere(self, delivery: Delivery, reason: str) -> bool:
+        """Give a message back that a worker of another version may know; dead once it was given back too often."""
+        envelope = delivery.envelope()
+        assert envelope is not None
         if envelope.nacks + envelope.timeouts + 1 >= self._limit(delivery):
-            return self._end(delivery, BURIED, reason="unknown_task")
-        delivery.delay_ms = _UNKNOWN_TASK_DELAY_MS * (envelope.nacks + 1)
+            return self._end(delivery, BURIED, reason=reason)
+        delivery.delay_ms = _ELSEWHERE_MS * (envelope.nacks + 1)
         return self._end(delivery, NACKED)
 
     # -- during --------------------------------------------------------------------------------

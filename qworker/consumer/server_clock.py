@@ -6,7 +6,7 @@ __all__ = ["ServerClock"]
 
 
 class ServerClock:
-    """Turns seconds of `boot_time` into ms since 1970 by the server's clock, without asking the server.
+    """Knows when, in seconds of `boot_time`, the server's clock had a time, without asking the server.
 
     A reply says what the server's time was at some moment between the call and the reply. Where a reply waited to be
     read (the next batch is fetched while one runs), or the server waited before it ran the call (at a doorbell), this
@@ -18,14 +18,11 @@ class ServerClock:
     def __init__(self) -> None:
         self._offset_ms: float | None = None
 
-    def note(self, now_ms: int, called: float, answered: float) -> None:
-        """Take what a reply says: `now_ms` was between `called` and `answered`."""
+    def note(self, now_ms: int, called: float, answered: float) -> float:
+        """Take what a reply says: `now_ms` was between `called` and `answered`; returns when, as far as it is known."""
         # The server cuts its time down to whole ms.
         most_ms = now_ms + 1 - called * 1000
         least_ms = now_ms - answered * 1000
         known_ms = least_ms if self._offset_ms is None else self._offset_ms
         self._offset_ms = max(least_ms, min(known_ms, most_ms))
-
-    def ms(self, at: float) -> int:
-        """The server's time at a moment of `boot_time`, in ms since 1970; 0 before the first `note`."""
-        return 0 if self._offset_ms is None else int(at * 1000 + self._offset_ms)
+        return min(answered, (now_ms - self._offset_ms) / 1000)

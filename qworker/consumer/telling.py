@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from qworker.client.commands.receiving import Outcomes, settle_receive
+from qworker.client.commands.receiving import settle_receive
+from qworker.client.commands.settling import Outcomes
 from qworker.consumer.board import boot_time
 from qworker.consumer.delivery import (
     ACKED,
@@ -18,7 +19,7 @@ from qworker.consumer.delivery import (
     NACKED,
     RELEASED,
 )
-from qworker.consumer.events import acked_lines, times_of
+from qworker.consumer.events import take_acked, times_of
 from qworker.errors import QworkerError
 
 if TYPE_CHECKING:
@@ -93,8 +94,7 @@ class Teller:
                 continue
             if lease.queue is queue and len(taken) < _MAX_LEASES:
                 self._measures.learn(lease)
-                if lease.journal:
-                    tell_journal(lease)
+                lease.outcomes.groups += take_acked(lease)
                 taken.append(Told(lease, *lease.take_outcomes()))
                 left = left or bool(lease.outcomes or lease.untold)
             else:
@@ -160,17 +160,6 @@ class Teller:
             for lease in self._hand.leases.values()
             if lease.outcomes or lease.untold
         }
-
-
-def tell_journal(lease: Lease) -> None:
-    """Add to what is to be told of a lease what the journal shall say of its acks."""
-    outcomes = lease.outcomes
-    acked = lease.deliveries
-    if len(outcomes.acks) < len(acked):
-        indices = {*outcomes.acks, *outcomes.uniques[::3]}
-        acked = [each for each in acked if each.index in indices]
-    if acked:
-        outcomes.lines = acked_lines(acked)
 
 
 def tell(delivery: Delivery, outcomes: Outcomes) -> None:

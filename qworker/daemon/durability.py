@@ -14,8 +14,13 @@ from typing import Any, Final
 
 from qworker.client.commands.command import Command
 from qworker.client.sync import Client
-from qworker.errors import AccessDeniedError, ServerError, UnsupportedServerError
-from qworker.store.url import ServerURL
+from qworker.daemon.registry import AWAY
+from qworker.errors import (
+    AccessDeniedError,
+    ServerError,
+    UnsupportedServerError,
+)
+from qworker.store.nodes import Address
 
 __all__ = ["Durability", "Finding", "Grade", "inspect_server"]
 
@@ -27,6 +32,8 @@ class Grade(Enum):
 
     LOSS = "loss"
     """Accepted messages are lost when the server restarts, fails over or runs full."""
+    OPEN = "open"
+    """Whoever reaches the server, or learns one password, may read and delete every message."""
     RISK = "risk"
     """Nothing is lost as long as something else does not go wrong."""
     UNKNOWN = "unknown"
@@ -63,20 +70,39 @@ class Durability:
             return False
         return None if Grade.UNKNOWN in grades else True
 
+    @property
+    def open(self) -> bool:
+        """Whether others than those who should may do everything on the server."""
+        return any(finding.grade is Grade.OPEN for finding in self.findings)
+
 
 def inspect_server(client: Client) -> Durability:
-    """Read what the server says of itself; changes nothing.
+    """Read what the server says of itself, of a Cluster what each node says that serves now; changes nothing.
 
     Where CONFIG is forbidden (managed servers) INFO still tells most, and the rest is a finding of grade unknown.
     Raises the `ServerError` of a server that does not answer.
     """
-    info = _read(client, ("INFO", "server", "persistence", "memory", "replication"), _info)
-    config = _read(client, ("CONFIG", "GET", *_SETTINGS), _config)
+    masters, seen, silent = client.factory.masters(), list[Durability](), ServerError("no server")
+    for node in masters:
+        try:
+            seen.append(_inspect(client, node))
+        except AWAY as error:
+            silent = error
+    if not seen:
+        raise silent
+    findings = dict.fromkeys(finding for each in seen for finding in each.findings)
+    return Durability(seen[0].engine, seen[0].version, tuple(findings))
+
+
+def _inspect(client: Client, node: Address) -> Durability:
+    sections = ("INFO", "server", "persistence", "memory", "replication")
+    info = _read(client, sections, _info, node)
+    config = _read(client, ("CONFIG", "GET", *_SETTINGS), _config, node)
     findings = [
         *_persistence(info, config),
         *_memory(info, config),
         *_replication(info, config),
-        *_access(config, client.factory.url),
+        *_access(client, node, config),
     ]
     engine = "valkey" if "valkey_version" in info else "redis"
     version = info.get("valkey_version") or info.get("redis_version", "unknown")
@@ -163,19 +189,32 @@ def _replication(info: _Facts, config: _Facts) -> Iterator[Finding]:
         )
 
 
-def _access(config: _Facts, url: ServerURL) -> Iterator[Finding]:
-    if url.password is not None or url.ssl_certfile is not None:
-        return
-    elsewhere = url.scheme in ("redis", "rediss") and not _loopback(url.host)
+def _access(client: Client, node: Address, config: _Facts) -> Iterator[Finding]:
+    url = client.factory.url
+    hosts = [node.host for node in url.nodes] or ([url.host] if url.host else [])
+    elsewhere = not all(map(_loopback, hosts))
     listens = [word.lstrip("-") for word in config.get("bind", "127.0.0.1").split()] or ["*"]
     open_to_all = config.get("protected-mode") == "no" and not all(map(_loopback, listens))
-    if elsewhere or (open_to_all and url.scheme != "unix"):
+    if not elsewhere and (not open_to_all or url.scheme == "unix"):
+        return
+    if url.password is None and url.ssl_certfile is None:
         yield Finding(
             "requirepass",
-            Grade.RISK,
+            Grade.OPEN,
             "the server asks for no password: whoever reaches its port can read and delete every message",
             "requirepass <password>, or an ACL user",
         )
+    elif url.username in (None, "default"):
+        # Asked as this user only: one with fewer rights would be refused, and that would be logged.
+        user = _read(client, ("ACL", "GETUSER", "default"), _user, node)
+        if "+@all" in user.get("commands", ""):
+            yield Finding(
+                "default-user",
+                Grade.OPEN,
+                "the default user may do everything: whoever learns the one password can read and delete every "
+                "message, and change the server",
+                "users of `qworker acl`, and user default off",
+            )
 
 
 def _unknown(name: str, what: str) -> Finding:
@@ -201,11 +240,15 @@ def _yes_no(flag: str | None) -> str | None:
 
 
 def _read(
-    client: Client, words: tuple[str, ...], decode: Callable[[Any], dict[str, str]]
+    client: Client,
+    words: tuple[str, ...],
+    decode: Callable[[Any], dict[str, str]],
+    node: Address,
 ) -> dict[str, str]:
     """Ask; nothing where the command is forbidden, renamed away or does not know these arguments."""
     try:
-        return client.execute(Command(None, (), words, decode), give_up_s=_GIVE_UP_S)
+        command = Command(None, (), words, decode, node=node)
+        return client.execute(command, give_up_s=_GIVE_UP_S)
     except (AccessDeniedError, UnsupportedServerError):
         return {}
     except ServerError as error:
@@ -217,6 +260,18 @@ def _read(
 def _info(reply: bytes) -> dict[str, str]:
     lines = reply.decode("utf-8", "replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _user(reply: list[Any]) -> dict[str, str]:
+    """Read ACL GETUSER: names and values in turn, of which those that are lists become words."""
+    named = dict(zip(reply[::2], reply[1::2], strict=False))
+    words = {name: value if isinstance(value, list) else [value] for name, value in named.items()}
+    return {
+        name.decode("utf-8", "replace"): " ".join(
+            each.decode("utf-8", "replace") for each in value if isinstance(each, bytes)
+        )
+        for name, value in words.items()
+    }
 
 
 def _config(reply: list[bytes]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the daemon tells Prometheus: the truth about queues as Redis holds it, and how the reaper does.
+"""What the daemon tells Prometheus of queues: the truth as Redis holds it.
 
 Every process that reaps exports the same queue figures, so queries use `max by (queue)`. They are read when they are
 asked for, over connections of their own, and kept for a few seconds: a scrape never waits for a pass nor a pass for
@@ -12,27 +12,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client import Counter as CounterMetric
-from prometheus_client import Gauge as GaugeMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from qworker.client.commands.upkeep import Inspection, inspect
+from qworker.client.commands.inspecting import Inspection, inspect
 from qworker.client.journal import lags
 from qworker.client.options import QueueAttributes
 from qworker.client.sync import Client
-from qworker.daemon.tick import Tick
 from qworker.errors import BrokenQueueError, InvalidError, QworkerError, ServerError
 from qworker.telemetry.logs import Seldom
 from qworker.wire.keys import QueueKeys
+from qworker.wire.numbers import whole
 from qworker.wire.reasons import DEATH_REASONS
 
-__all__ = ["MAX_QUEUES", "OTHER", "QueueCollector", "ReaperMetrics", "export_version"]
+__all__ = ["MAX_QUEUES", "OTHER", "QueueCollector"]
 
 _log = structlog.get_logger(__name__)
 
@@ -223,8 +219,7 @@ class QueueCollector(Collector):
                 raise
             self._unread(keys.queue, error)
             return None
-        cap = seen.meta.get("journal_cap", "")
-        most = int(cap) if cap.isdecimal() and int(cap) else QueueAttributes().journal_cap
+        most = whole(seen.meta.get("journal_cap")) or QueueAttributes().journal_cap
         return max((each.unread_bytes / most for each in found), default=None)
 
     def _unread(self, queue: str, error: Exception) -> None:
@@ -264,86 +259,3 @@ def _families(figures: dict[str, _Figures]) -> Iterator[Metric]:
         for reason, number in sorted(of_queue.reasons.items()):
             dead.add_metric([queue, reason], number)
     yield dead
-
-
-class ReaperMetrics:
-    """What one reaper exports of itself. Methods are called by the loop, one thread at a time."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._ticks = CounterMetric(
-            "qworker_reaper_ticks_total", "Passes of the reaper.", registry=registry
-        )
-        self._errors = CounterMetric(
-            "qworker_reaper_tick_errors_total", "Passes that failed.", registry=registry
-        )
-        self._last = GaugeMetric(
-            "qworker_reaper_last_tick_timestamp_seconds",
-            "When the last pass that did not fail ended.",
-            registry=registry,
-        )
-        self._seconds = Histogram(
-            "qworker_reaper_tick_seconds",
-            "How long passes took.",
-            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
-            registry=registry,
-        )
-        self._fired = CounterMetric(
-            "qworker_schedules_fired_total",
-            "Slots of schedules that this reaper fired.",
-            ["queue", "task"],
-            registry=registry,
-        )
-        self._registry = registry
-        self._durable: GaugeMetric | None = None
-        self._server: GaugeMetric | None = None
-        export_version(registry)
-
-    def passed(self, tick: Tick | None, scheduled: Iterable[tuple[str, str]] = ()) -> None:
-        """Count a pass; None is one that failed. `scheduled`: queue and task of each schedule that may fire."""
-        for queue, task in scheduled:
-            self._fired.labels(
-                queue, task
-            )  # counts from 0 before it fires, so that its first time shows
-        if tick is None:
-            self._errors.inc()
-            return
-        self._ticks.inc()
-        self._last.set_to_current_time()
-        self._seconds.observe(tick.elapsed_s)
-        for fired in tick.fired:
-            self._fired.labels(fired.queue, fired.task).inc(fired.slots)
-
-    def server(self, engine: str, engine_version: str, durable: bool | None) -> None:
-        """Say which server it is, and whether it keeps what it has accepted; None where that is not known."""
-        if self._server is None:
-            self._server = GaugeMetric(
-                "qworker_server_info", "The server.", ["engine", "version"], registry=self._registry
-            )
-        self._server.clear()
-        self._server.labels(engine, engine_version).set(1)
-        if durable is None:
-            return
-        if self._durable is None:
-            self._durable = GaugeMetric(
-                "qworker_server_durable",
-                "1 where a crash of the server loses no accepted message of more than a second ago.",
-                registry=self._registry,
-            )
-        self._durable.set(durable)
-
-
-def export_version(registry: CollectorRegistry) -> None:
-    """Say which version of qworker this process runs."""
-    build = GaugeMetric(
-        "qworker_build_info", "The version of qworker.", ["version"], registry=registry
-    )
-    build.labels(_version()).set(1)
-
-
-def _version() -> str:
-    for name in ("qworker-redis", "qworker"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return "unknown"

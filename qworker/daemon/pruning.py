@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qworker.client.commands.upkeep import prune, recount, trim
+from qworker.client.commands.reaping import prune, recount, trim
 from qworker.daemon.registry import Execute
 from qworker.daemon.tick import Tally
 from qworker.wire.keys import QueueKeys

@@ -16,12 +16,12 @@ from typing import Final, TypeVar
 import structlog
 
 from qworker.client.commands.command import Command
-from qworker.client.commands.receiving import extend
-from qworker.client.commands.upkeep import Look, Reaped, promote, reap, sweep, trim
+from qworker.client.commands.extending import extend
+from qworker.client.commands.reaping import Look, Reaped, promote, reap, sweep, trim
 from qworker.client.sync import Client
 from qworker.daemon.presence import Presence, reaper_name
 from qworker.daemon.pruning import Pruning
-from qworker.daemon.registry import Registry
+from qworker.daemon.registry import AWAY, Registry
 from qworker.daemon.scheduler import Scheduler
 from qworker.daemon.shedding import Shedding
 from qworker.daemon.tick import Tally, Tick
@@ -87,11 +87,13 @@ class Reaper:
         self._client = client
         self._budget_s = (tick_ms / 2 if budget_ms is None else budget_ms) / 1000
         self._clock = clock
-        self.registry = Registry(self._execute, namespace, clock=clock)
+        masters = client.factory.masters
+        self.registry = Registry(self._execute, namespace, masters, clock=clock)
         self.presence = Presence(self._execute, namespace, name or reaper_name(), clock=clock)
-        self.scheduler = Scheduler(self._execute, client.ids, clock=clock)
+        clustered = client.factory.clustered
+        self.scheduler = Scheduler(self._execute, client.ids, clustered=clustered, clock=clock)
         self._pruning = Pruning(self._execute, clock=clock)
-        self._shedding = Shedding(self._execute, clock=clock)
+        self._shedding = Shedding(self._execute, masters, clock=clock)
         self._seldom = Seldom(clock=clock)
         self._stopped = False
         #: The queue that comes first: where the last pass ran out of time.
@@ -115,10 +117,11 @@ class Reaper:
         if not queues:
             tally.now_ms = now_ms or self._execute(Command(None, (), ("TIME",), _server_ms))
         self._shedding.look(queues)
-        self.scheduler.fire(queues, tally, deadline, now_ms)
+        self._sparing(lambda: self.scheduler.fire(queues, tally, deadline, now_ms), tally)
         self._serve(duties, tally, deadline)
-        self._each_alone(self._pruning.slice(self.registry.queues, tally, now_ms), tally)
-        self.presence.seen(tally.now_ms)
+        pruning = self._pruning.slice(self.registry.queues, tally, now_ms)
+        self._sparing(lambda: self._each_alone(pruning, tally), tally)
+        self._sparing(lambda: self.presence.seen(tally.now_ms), tally)
         return tally.tick(self.presence.reapers, self._clock() - started)
 
     def stop(self) -> None:
@@ -191,6 +194,15 @@ class Reaper:
         for keys, duty in duties:
             while self._step(keys, duty, tally):
                 pass
+
+    def _sparing(self, work: Callable[[], None], tally: Tally) -> None:
+        """Do what may fail because a node of a Cluster is away; what the others hold is reaped all the same."""
+        try:
+            work()
+        except AWAY as error:
+            if not self._client.factory.clustered:
+                raise
+            self._failed("", error, tally)
 
     def _step(self, keys: QueueKeys, duty: Iterator[None], tally: Tally) -> bool:
         """Take one slice of a duty; returns whether there is more. What concerns this queue alone is noted."""

@@ -16,7 +16,7 @@ import structlog
 
 from qworker.app.schedule import Schedule, parse_schedule
 from qworker.client.commands.scheduling import fire, skip
-from qworker.daemon.registry import Execute
+from qworker.daemon.registry import AWAY, Execute
 from qworker.daemon.schedules import StoredSchedule, find_scheduled, read_schedules
 from qworker.daemon.tick import Tally
 from qworker.errors import (
@@ -83,10 +83,12 @@ class Scheduler:
         execute: Execute,
         ids: IdSource,
         *,
+        clustered: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._execute = execute
         self._ids = ids
+        self._clustered = clustered
         self._clock = clock
         self._seldom = Seldom(clock=clock)
         self._entries: dict[tuple[str, str], _Entry] = {}
@@ -112,7 +114,9 @@ class Scheduler:
             try:
                 self._fire(entry, tally, now_ms)
             except (RefusedError, InvalidError, ServerError) as error:
-                if not _leaves_the_slot(error):
+                # A node of a Cluster that is away keeps its own schedules waiting, and no others.
+                away = self._clustered and isinstance(error, AWAY)
+                if not (away or _leaves_the_slot(error)):
                     raise
                 self._refused(entry, error, tally)
         for entry in self._entries.values():
@@ -206,7 +210,7 @@ class Scheduler:
                 slot_ms,
                 entry.value,
                 message_id=self._ids.message_id(),
-                tail=entry.stored.tail,
+                tail=entry.stored.tail(entry.name),
                 priority=entry.stored.priority,
                 ttl_ms=entry.stored.ttl_ms,
                 now_ms=now_ms,

@@ -15,12 +15,14 @@ import structlog
 
 from qworker.app.schedule import Schedule, parse_schedule
 from qworker.client.commands.command import Command
+from qworker.client.commands.inspecting import existing
 from qworker.client.sync import Client
 from qworker.daemon.registry import Execute
 from qworker.errors import AccessDeniedError, InvalidOptionError, ServerError
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys, queues_key
 from qworker.wire.names import check_queue, check_schedule
+from qworker.wire.numbers import whole
 
 __all__ = [
     "ListedSchedule",
@@ -44,7 +46,8 @@ _ASKED_AT_ONCE: Final = 500
 class NewSchedule:
     """A schedule of an app: what to send when. `body` is that of the message, in UTF-8.
 
-    `ttl_ms` None takes the queue's, 0 is none; `max_receives` None takes the queue's.
+    `ttl_ms` None takes the queue's, 0 is none; `max_receives` None takes the queue's. `signature` is that of all its
+    messages (`Keyring.sign_schedule`): who fires them holds no key.
     """
 
     name: str
@@ -55,6 +58,7 @@ class NewSchedule:
     priority: int = 0
     ttl_ms: int | None = None
     max_receives: int | None = None
+    signature: str = ""
 
 
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,11 +72,13 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     priority: int = 0
     ttl_ms: int | None = None
     max_receives: int | None = None
+    signature: str = ""
 
-    @property
-    def tail(self) -> bytes:
-        """The envelope of its messages from the flags on."""
-        flags = {}
+    def tail(self, name: str) -> bytes:
+        """The envelope of its messages from the flags on; `name` is the schedule's."""
+        flags: dict[str, str] = {}
+        if self.signature:
+            flags |= {"n": name, "s": self.signature}
         if self.max_receives is not None:
             flags["m"] = str(self.max_receives)
         if self.priority:
@@ -169,7 +175,7 @@ def find_scheduled(execute: Execute, queues: Sequence[QueueKeys]) -> list[QueueK
     asked = [queues[at : at + _ASKED_AT_ONCE] for at in range(0, len(queues), _ASKED_AT_ONCE)]
     while asked:
         chunk = asked.pop()
-        number = execute(Command(None, (), ("EXISTS", *(keys.schedules for keys in chunk)), int))
+        number = execute(existing([keys.schedules for keys in chunk]))
         if number == len(chunk):
             found += chunk
         elif number:
@@ -184,8 +190,7 @@ def read_schedules(execute: Execute, keys: QueueKeys) -> dict[str, tuple[bytes, 
     schedules = {}
     for name, value in stored.items():
         if not name.endswith(_FIRED):
-            fired = stored.get(name + _FIRED, b"")
-            schedules[name] = (value, int(fired) if fired.isdigit() and len(fired) < 17 else None)
+            schedules[name] = (value, whole(stored.get(name + _FIRED)))
     return schedules
 
 
@@ -205,6 +210,7 @@ def _encoded(app_id: str, new: NewSchedule) -> bytes:
             priority=new.priority,
             ttl_ms=new.ttl_ms,
             max_receives=new.max_receives,
+            signature=new.signature,
         )
     )
 

@@ -9,9 +9,11 @@ from typing import Any, Final
 import structlog
 
 from qworker.client.commands.command import Command
-from qworker.client.commands.upkeep import MAX_SWEPT, shed
-from qworker.daemon.registry import Execute
+from qworker.client.commands.configuring import shed
+from qworker.client.commands.reaping import MAX_SWEPT
+from qworker.daemon.registry import AWAY, Execute
 from qworker.errors import AccessDeniedError
+from qworker.store.nodes import Address
 from qworker.telemetry.logs import Seldom
 from qworker.wire.keys import QueueKeys
 
@@ -29,17 +31,27 @@ _AGAIN_S: Final = 10.0
 class Shedding:
     """Looks at the server's memory at each pass, and tells queues whether to write their journals."""
 
-    def __init__(self, execute: Execute, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        execute: Execute,
+        masters: Callable[[], Sequence[Address]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._execute = execute
+        self._masters = masters
         self._clock = clock
         self._seldom = Seldom(clock=clock)
         self._on = False
         self._tell_at = float("-inf")
 
     def look(self, queues: Sequence[QueueKeys]) -> None:
-        """Make one pass. One call, and one per 500 queues where the state has changed or 10 s are over."""
+        """Make one pass. One call, and one per 500 queues where the state has changed or 10 s are over.
+
+        Of several servers the fullest counts for all: their queues are of one kind mostly, and fill up alike.
+        """
         try:
-            part = self._execute(Command(None, (), ("INFO", "memory"), _part_used))
+            part = self._fullest()
         except AccessDeniedError as error:
             if self._seldom.more("memory") is not None:
                 _log.warning("memory_unread", problem=str(error))
@@ -56,6 +68,18 @@ class Shedding:
             _log.warning(event, queues=changed, memory_used=round(part, 3))
         self._on = on
         self._tell_at = now + _AGAIN_S
+
+    def _fullest(self) -> float:
+        """The largest part of maxmemory that is used of any server; of those that answer, where there are several."""
+        masters, parts = self._masters(), list[float]()
+        for node in masters:
+            try:
+                command = Command(None, (), ("INFO", "memory"), _part_used, node=node)
+                parts.append(self._execute(command))
+            except AWAY:
+                if len(masters) == 1:
+                    raise
+        return max(parts, default=0.0)
 
 
 def _part_used(reply: Any) -> float:

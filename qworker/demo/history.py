@@ -114,7 +114,7 @@ def make_history(url: str, directory: Path, view: View) -> History:
 
 def _counted() -> int:
     """Events that the server says it has journalled."""
-    from qworker.client.commands.upkeep import inspect
+    from qworker.client.commands.inspecting import inspect
 
     seen = (app.client.execute(inspect(app.queue(name).keys)) for name in QUEUES)
     return sum(each.stats.get("journal_events", 0) for each in seen)

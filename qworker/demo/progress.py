@@ -10,7 +10,7 @@ from qworker.demo.app import check_file, index_file, total
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from qworker.client.commands.upkeep import Inspection
+    from qworker.client.commands.inspecting import Inspection
     from qworker.consumer.supervisor import Supervisor
 
 __all__ = ["TASKS", "Snapshot", "TaskProgress", "WorkerProgress", "take_snapshot"]

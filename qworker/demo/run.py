@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
-from qworker.client.commands import upkeep
+from qworker.client.commands import configuring, inspecting
 from qworker.consumer.options import RunOptions
 from qworker.consumer.supervisor import Supervisor
-from qworker.daemon.service import EmbeddedReaper
+from qworker.daemon.embedded import EmbeddedReaper
 from qworker.demo.account import Account, settle_account
 from qworker.demo.app import (
     NAMESPACE,
@@ -72,7 +72,9 @@ class Demo:
         self._procs = procs
         if journalled:
             for name in QUEUES:
-                self._client.execute(upkeep.configure(app.queue(name).keys, {"journal": "all"}))
+                self._client.execute(
+                    configuring.configure(app.queue(name).keys, {"journal": "all"})
+                )
         self._begun = time.monotonic()
         self._ended: float | None = None
         self._last: Snapshot | None = None
@@ -170,7 +172,7 @@ class Demo:
         # In the order in which messages make others: what is empty behind an empty queue stays empty.
         names = (index_file.queue, check_file.queue, *QUEUES)
         seen = {
-            name: self._client.execute(upkeep.inspect(app.queue(name).keys))
+            name: self._client.execute(inspecting.inspect(app.queue(name).keys))
             for name in dict.fromkeys(names)
         }
         return take_snapshot(time.monotonic() - self._begun, seen, self._supervisor)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qworker.client.commands.arguments import standard_keys
 from qworker.client.commands.command import Command, Word
-from qworker.client.commands.receiving import standard_keys
 from qworker.client.commands.replies import accepted
 from qworker.store.scripts import load_script
 from qworker.wire.keys import QueueKeys

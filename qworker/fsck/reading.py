@@ -33,13 +33,18 @@ def ask(client: Client, *words: Word) -> Any:
 
 
 def pages_of_keys(client: Client, pattern: str) -> Iterator[list[bytes]]:
-    """Go through the names of all keys that match, 1,000 looked at per call."""
-    cursor = b"0"
-    while True:
-        cursor, names = ask(client, "SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED)
-        yield names
-        if cursor == b"0":
-            return
+    """Go through the names of all keys that match, 1,000 looked at per call, on each server that has keys."""
+    for node in client.factory.masters():
+        cursor = b"0"
+        while True:
+            words = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED)
+            page: tuple[bytes, list[bytes]] = client.execute(
+                Command(None, (), words, tuple, node=node)
+            )
+            cursor, names = page
+            yield names
+            if cursor == b"0":
+                break
 
 
 def hash_pages(client: Client, key: str) -> Iterator[list[tuple[bytes, bytes]]]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qworker.client.commands.taking_over import NewArrival, begin_import, take_over
-from qworker.client.operations import Operations
+from qworker.client.queue_ref import QueueRef
 from qworker.client.sync import Client
 from qworker.moving.survey import PAGE
 from qworker.moving.waiting import Found, Place, SourceQueue
@@ -62,10 +62,10 @@ class Moved:
 class Mover:
     """Moves messages into one of our queues."""
 
-    def __init__(self, client: Client, operations: Operations) -> None:
+    def __init__(self, client: Client, queue: QueueRef) -> None:
         self._client = client
-        self._operations = operations
-        self._keys = operations.keys
+        self._ref = queue
+        self._keys = queue.keys
         self._run = secrets.token_hex(12)
         #: Marks of messages that are no longer in their own system.
         self._gone: list[str] = []
@@ -77,7 +77,7 @@ class Mover:
         errors of redis-py from the other server. All of them, like an interruption, leave a state from which another
         run goes on.
         """
-        self._client.run(self._operations.announce())
+        self._client.run(self._ref.announce())
         self._client.execute(begin_import(self._keys, self._run))
         total = Moved()
         for place in queue.places:
@@ -125,10 +125,13 @@ class Mover:
             flags["m"] = str(content.max_receives)
         if content.first_received_ms is not None:
             flags["f"] = str(content.first_received_ms)
+        message_id, body = self._ref.ids.message_id(), content.body
+        if self._ref.protected:
+            body = self._ref.protect(message_id, body, flags)
         return NewArrival(
             mark=found.mark,
-            id=self._operations.ids.message_id(),
-            tail=tail(content.body, flags),
+            id=message_id,
+            tail=tail(body, flags),
             delay_ms=content.delay_ms,
             ttl_ms=content.ttl_ms,
             age_ms=content.age_ms,

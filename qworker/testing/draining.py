@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from qworker.app.control import ControlFlow
 from qworker.app.middleware import Middleware
-from qworker.client.commands import upkeep
+from qworker.client.commands import inspecting
 from qworker.client.message import DeadLetter
 from qworker.consumer.assembly import assemble, slots_for
 from qworker.consumer.board import Board
@@ -24,7 +24,7 @@ from qworker.wire.keys import QueueKeys
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
     from qworker.app.context import Context
-    from qworker.client.commands.upkeep import Inspection
+    from qworker.client.commands.inspecting import Inspection
     from qworker.consumer.broker import Broker
 
 __all__ = ["Drained", "drain"]
@@ -193,7 +193,7 @@ def _chosen(app: QWorker, queues: Sequence[str] | None) -> list[QueueKeys]:
 
 
 def _inspect(app: QWorker, chosen: Sequence[QueueKeys]) -> list[Inspection]:
-    return [app.client.execute(upkeep.inspect(keys)) for keys in chosen]
+    return [app.client.execute(inspecting.inspect(keys)) for keys in chosen]
 
 
 def _next_due_in(seen: Sequence[Inspection]) -> int | None:

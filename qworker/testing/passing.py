@@ -39,15 +39,16 @@ def advance(app: QWorker, duration: Duration) -> None:
 def queues_of(app: QWorker) -> Iterator[QueueKeys]:
     """Yield the queues of the app's tasks, and those that were used beside them."""
     names = {task.queue for task in app.tasks.values()}
-    with app.client.factory.redis() as redis:
-        names.update(name.decode() for name in _all(redis.hkeys(queues_key(app.namespace))))
+    registry = queues_key(app.namespace)
+    with app.client.factory.redis(registry) as redis:
+        names.update(name.decode() for name in _all(redis.hkeys(registry)))
     for name in sorted(names):
         yield QueueKeys(app.namespace, name)
 
 
 def age(app: QWorker, keys: QueueKeys, by_ms: int) -> None:
     """Move every instant of a queue into the past."""
-    with app.client.factory.redis() as redis:
+    with app.client.factory.redis(keys.meta) as redis:
         for place in (*keys.ready, keys.suspect):
             _age_list(redis, place, by_ms)
         for name, member_is_message in ((keys.delayed, True), (keys.unacked, False)):
@@ -60,7 +61,7 @@ def age(app: QWorker, keys: QueueKeys, by_ms: int) -> None:
 
 def note_reaper(app: QWorker, keys: QueueKeys) -> None:
     """Write that a reaper has just been by: that none came between two drains is not to be taken for an outage."""
-    with app.client.factory.redis() as redis:
+    with app.client.factory.redis(keys.meta) as redis:
         if redis.exists(keys.stats):
             redis.hset(keys.stats, "reaped_ms", str(_now_ms(redis)))
             redis.hdel(keys.stats, "gap_from_ms", "gap_until_ms")

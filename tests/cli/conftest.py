@@ -24,13 +24,14 @@ from click.testing import CliRunner
 
 from qworker.cli.main import cli
 from qworker.client.commands.command import Command
-from qworker.client.commands.upkeep import configure
+from qworker.client.commands.configuring import configure
 from qworker.client.options import QueueAttributes
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
 from qworker.store.connection import ConnectionFactory
 from qworker.wire.codec import encode_call
 from qworker.wire.keys import QueueKeys, reapers_key, workers_key
+from tests.timing import DEADLINE_S
 
 #: The console script of the environment that runs the tests.
 QWORKER = Path(sys.executable).with_name("qworker")
@@ -223,7 +224,7 @@ class Terminal:
     descriptor: int
     seen: str = ""
 
-    def read_until(self, text: str, within_s: float = 15.0) -> str:
+    def read_until(self, text: str, within_s: float = DEADLINE_S) -> str:
         """Read until `text` was shown; returns all that was."""
         deadline = time.monotonic() + within_s
         while text not in self.seen:
@@ -236,7 +237,7 @@ class Terminal:
             time.sleep(0.001)
         os.write(self.descriptor, keys.encode())
 
-    def wait(self, within_s: float = 15.0) -> int:
+    def wait(self, within_s: float = DEADLINE_S) -> int:
         """Wait for the end; returns the exit code."""
         deadline = time.monotonic() + within_s
         while self.process.poll() is None:

@@ -1,6 +1,6 @@
 """Very many dead letters: filtered, looked at, redriven at a rate, killed on the way, gone on with.
 
-QWORKER_DEAD_LETTERS says how many; less than the 100,000 for a look in between.
+QWORKER_DEAD_LETTERS says how many; 100000 is the long form.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import time
 
 import pytest
 
-from qworker.client.commands.receiving import Outcomes, settle, settle_receive
+from qworker.client.commands.receiving import settle_receive
+from qworker.client.commands.settling import Outcomes, settle
 from qworker.client.queue import Queue
 from qworker.wire.codec import encode_call
 from qworker.wire.envelope import Envelope
@@ -20,7 +21,7 @@ from tests.cli.conftest import QWORKER, Shop, clean_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-NUMBER = int(os.environ.get("QWORKER_DEAD_LETTERS", "100000"))
+NUMBER = int(os.environ.get("QWORKER_DEAD_LETTERS", "20000"))
 #: Of ten letters each: six are meant, and four differ from them in one thing.
 KINDS = [
     *[("send_email", "ConnectionError", "Traceback:\nConnectionError: Connection refused")] * 6,
@@ -86,7 +87,7 @@ def start(shop: Shop, *words: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_many_letters_are_redriven_once_each_however_often_it_is_killed(shop, process, capsys):
+def test_many_letters_are_redriven_once_each_however_often_it_is_killed(shop, process):
     """After every kill each letter is in one place; at the end those that were meant are ready, in order."""
     began = time.monotonic()
     meant, others = fill(shop.queue())
@@ -130,14 +131,13 @@ def test_many_letters_are_redriven_once_each_however_often_it_is_killed(shop, pr
     assert last_s >= (MEANT - before) / rate
     inspection = shop.queue().inspect()
     assert inspection.stats["redriven"] == inspection.stored == MEANT
-    with capsys.disabled():
-        print(
-            f"\n{NUMBER:,} dead letters ({filled_s:.1f} s to make), dry run of {MEANT:,} in {dry_s:.1f} s, "
-            f"redriven at {rate:,}/s with {kills} kills, the last {MEANT - before:,} in {last_s:.1f} s"
-        )
+    print(  # shown by -rP
+        f"{NUMBER:,} dead letters ({filled_s:.1f} s to make), dry run of {MEANT:,} in {dry_s:.1f} s, "
+        f"redriven at {rate:,}/s with {kills} kills, the last {MEANT - before:,} in {last_s:.1f} s"
+    )
 
 
-def test_many_letters_go_as_fast_as_it_goes_and_are_dropped(shop, process, capsys):
+def test_many_letters_go_as_fast_as_it_goes_and_are_dropped(shop, process):
     """Without a rate nothing waits; what is left is dropped."""
     meant, others = fill(shop.queue())
     began = time.monotonic()
@@ -148,5 +148,4 @@ def test_many_letters_go_as_fast_as_it_goes_and_are_dropped(shop, process, capsy
     assert dead(shop) == others
     assert process("dead", "drop", "emails", "--all", "--yes").code == 0
     assert dead(shop) == []
-    with capsys.disabled():
-        print(f"\n{MEANT:,} of {NUMBER:,} dead letters redriven in {redriven_s:.1f} s")
+    print(f"{MEANT:,} of {NUMBER:,} dead letters redriven in {redriven_s:.1f} s")  # shown by -rP

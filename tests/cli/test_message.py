@@ -54,6 +54,7 @@ def test_show_as_json(run, shop):
         "at_most_once": False,
         "due_in_seconds": None,
         "requeue_in_seconds": None,
+        "closed": None,
         "size_bytes": 32,
         "body": '{"task":"send_email","args":[0]}',
         "body_encoding": "utf-8",

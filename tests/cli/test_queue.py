@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from qworker.client.commands.upkeep import inspect
+from qworker.client.commands.inspecting import inspect
 from tests.cli.conftest import table
 
 

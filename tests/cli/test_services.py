@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import QWORKER, clean_environment
+from tests.timing import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,7 @@ def service(shop, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[byt
         process.communicate()
 
 
-def eventually(check: Callable[[], object], within_s: float = 30.0) -> None:
+def eventually(check: Callable[[], object], within_s: float = DEADLINE_S) -> None:
     deadline = time.monotonic() + within_s
     while not check():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -66,7 +67,7 @@ def test_the_daemon_is_seen_and_ends_with_a_signal(run, shop, service):
         each for each in run("doctor", "--json").json["findings"] if each["check"] == "reapers"
     )
     process.terminate()
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=DEADLINE_S)
 
     assert reapers["status"] == "ok"
     assert process.returncode == 0
@@ -86,7 +87,7 @@ def test_a_worker_handles_is_listed_and_ends_with_a_signal(run, shop, service):
     eventually(lambda: "send_email" in run("top", "--json", "--every", "200ms").out)
     (worker,) = run("worker", "ls", "--json").json["workers"]
     process.terminate()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=DEADLINE_S)
 
     assert worker["app"].startswith("shop_app")
     assert worker["queues"] == ["emails"]

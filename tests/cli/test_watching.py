@@ -222,7 +222,7 @@ def test_a_narrow_screen_leaves_out_whole_columns(shop, width, shown, left_out):
 
 
 def shop_inspect(shop, name):
-    from qworker.client.commands.upkeep import inspect
+    from qworker.client.commands.inspecting import inspect
     from qworker.errors import BrokenQueueError
 
     try:
@@ -297,7 +297,7 @@ def test_doctor_looks_at_journals_and_their_readers(run, shop):
     queue.register_reader("archive")
     assert found(run("doctor", "--json"))["journal"]["status"] == "ok"
 
-    queue.send_all(["x"] * 10_000)
+    queue.send_all(["x"] * 15_000)
     unread = found(run("doctor", "--json"))["journal.unread"]
     assert unread["status"] == "warning"
     assert "archive of emails " in unread["text"]

@@ -9,6 +9,7 @@ import pytest
 
 from qworker import QWorker
 from tests import servers
+from tests.consumer.driving import HEARD_S
 from tests.consumer.workers import Lab
 
 
@@ -21,6 +22,16 @@ def app(store_url: str, namespace: str) -> Iterator[QWorker]:
 
 
 @pytest.fixture
+def only_bells(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Let waits at the doorbells last for two minutes, so that looking by itself helps nobody.
+
+    Returns what a child's configuration needs for that: the visibility timeout bounds a wait as well.
+    """
+    monkeypatch.setattr("qworker.consumer.fetching._BLOCK_S", 4 * HEARD_S)
+    return {"visibility_ms": round(40 * HEARD_S * 1000)}
+
+
+@pytest.fixture
 def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
     """A place for workers in processes of their own, on the shared server."""
     lab = Lab(store_url, namespace, tmp_path)
@@ -30,8 +41,9 @@ def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture
 def own_lab(namespace: str, tmp_path: Path) -> Iterator[Lab]:
-    """A lab with a server of its own, `lab.server_pid`, which the test may stop or kill."""
+    """A lab with a server of its own, which the test may stop or kill."""
     with servers.start("valkey") as server:
-        lab = Lab(server.url, namespace, tmp_path, server_pid=server.pid)
+        lab = Lab(server.url, namespace, tmp_path)
+        assert lab.server_pid == server.pid
         yield lab
         lab.close()

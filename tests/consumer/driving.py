@@ -20,7 +20,7 @@ import msgspec
 import redis
 
 from qworker import QWorker
-from qworker.client.commands import upkeep
+from qworker.client.commands import reaping
 from qworker.client.queue import Queue
 from qworker.consumer.assembly import assemble, queues_of, slots_for
 from qworker.consumer.board import Board
@@ -28,11 +28,24 @@ from qworker.consumer.broker import Broker
 from qworker.consumer.manifest import ChildConfig
 from qworker.store.url import ServerURL
 from qworker.wire.keys import QueueKeys
+from tests.timing import DEADLINE_S
+from tests.topologies.servers import client_of
 
-__all__ = ["Child", "config_of", "drain", "history_of", "make_due", "redis_of", "running", "until"]
+__all__ = [
+    "DEADLINE_S",
+    "HEARD_S",
+    "Child",
+    "config_of",
+    "drain",
+    "history_of",
+    "make_due",
+    "redis_of",
+    "running",
+    "until",
+]
 
-#: No condition of a test takes longer than this, on any machine.
-DEADLINE_S = 60.0
+#: Who starts within this time, where `only_bells` makes waits longer, has heard the bell.
+HEARD_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,11 @@ class Child:
 
     broker: Broker
     board: Board
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits at the doorbells."""
+        return self.broker._fetcher.waiting
 
 
 def config_of(app: QWorker, **given: Any) -> ChildConfig:
@@ -127,13 +145,13 @@ def make_due(app: QWorker, queue: str = "default") -> None:
     with redis_of(app) as redis:
         for item in redis.zrange(keys.delayed, 0, -1):
             redis.zadd(keys.delayed, {item: 1})
-    app.client.execute(upkeep.promote(keys))
+    app.client.execute(reaping.promote(keys))
 
 
 @contextmanager
 def redis_of(app: QWorker) -> Iterator[redis.Redis]:
     """Open a plain client to an app's server."""
-    client = app.client.factory.redis()
+    client = client_of(app.url)
     try:
         yield client
     finally:

@@ -152,13 +152,12 @@ def test_a_batch_that_does_not_fill_up_starts_after_max_wait(app: QWorker) -> No
 
     begun = time.monotonic()
     with running(app):
-        load.send(1)
-        load.send(2)
+        load.send_many([load.call(1), load.call(2)])
         until(lambda: calls)
-    waited = time.monotonic() - begun
+    waited_s = time.monotonic() - begun
 
     assert calls == [2]
-    assert 0.14 < waited < 3
+    assert waited_s > 0.14
 
 
 def test_a_slow_batch_handler_gets_full_batches_all_the_same(app: QWorker) -> None:

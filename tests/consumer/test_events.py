@@ -1,4 +1,4 @@
-"""Lines of the journal that a child writes, and the server's time in them."""
+"""What a child tells the journal of its deliveries, and the server's time in it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import pytest
 from qworker import QWorker, Retry
 from qworker.client.commands.receiving import Batch
 from qworker.consumer.board import Board, boot_time
-from qworker.consumer.delivery import Delivery
-from qworker.consumer.events import event_line, times_of
+from qworker.consumer.delivery import ACKED, Delivery
+from qworker.consumer.events import acked_unstarted, take_acked, times_of
 from qworker.consumer.hand import Hand
+from qworker.consumer.measures import Measures
 from qworker.consumer.pace import QueuePace
 from qworker.consumer.runner import Runner
 from qworker.consumer.server_clock import ServerClock
 from qworker.wire.keys import QueueKeys
+from tests.journals import event_lines, told_times
 
 NOW_MS = 1_800_000_000_000
 OWN = b"q1 abc 1799999999000 0 0 0 0"
 BODY = b'\n{"task":"shop.mail","args":[1]}'
+OTHER = b'\n{"task":"fail","args":[1]}'
 
 
 @pytest.fixture
@@ -29,17 +32,14 @@ def board() -> Iterator[Board]:
     board.close()
 
 
-def deliveries(board: Board, *items: bytes) -> list[Delivery]:
-    """Messages in hand, received at `NOW_MS` in the lease `L`, in a queue whose journal is on."""
-    hand = Hand(board)
-    entry = hand.enter(QueuePace(QueueKeys("test", "mail"), 0), "L")
-    indices = [str(index) for index in range(1, len(items) + 1)]
-    batch = Batch(
+def batch(*items: bytes, now_ms: int = NOW_MS) -> Batch:
+    """A batch in the lease `L`, in a queue whose journal is on."""
+    return Batch(
         lease_id="L",
         items=list(items),
-        indices=indices,
-        now_ms=NOW_MS,
-        deadline_ms=NOW_MS + 30_000,
+        indices=[str(index) for index in range(1, len(items) + 1)],
+        now_ms=now_ms,
+        deadline_ms=now_ms + 30_000,
         ready_left=0,
         hint_ms=0,
         alone=False,
@@ -47,7 +47,12 @@ def deliveries(board: Board, *items: bytes) -> list[Delivery]:
         settled=(),
         journal=True,
     )
-    return hand.hold(entry, batch)
+
+
+def deliveries(board: Board, *items: bytes) -> list[Delivery]:
+    """Messages in hand, received at `NOW_MS`."""
+    hand = Hand(board)
+    return hand.hold(hand.enter(QueuePace(QueueKeys("test", "mail"), 0), "L"), batch(*items))
 
 
 def runner(board: Board) -> Runner:
@@ -64,6 +69,31 @@ def runner(board: Board) -> Runner:
     return Runner(app.tasks, board, [], clock=boot_time)
 
 
+def told(board: Board, found: list[Delivery]) -> list[list[str]]:
+    """The events of acked messages as the journal is told of them, in words."""
+    numbers = {"shop.mail": 0, "fail": 1}
+    measures = Measures(board, numbers)
+    for each in found:
+        measures.note(each)
+    measures.learn(found[0].lease)
+    groups = take_acked(found[0].lease)
+    lines = [event_lines(text) for _, text in groups]
+    assert [number for number, _ in groups] == [len(each) for each in lines]
+    return [line.split(" ", 7) for some in lines for line in some]
+
+
+def ended(board: Board, *items: bytes) -> list[Delivery]:
+    """Messages that have run, each 2 s after the one before it, each a ms longer."""
+    found, run, begun = deliveries(board, *items), runner(board).run, boot_time()
+    for number, each in enumerate(found):
+        run(0, each, begun)
+        each.started, each.took_s = begun + 2 * number, 0.001 * (number + 1)
+    return found
+
+
+AGAIN = b"q1 abd 1799999999000 1 1 0 0 f=5 t=1799999999500"
+
+
 @pytest.mark.parametrize(
     ("item", "header"),
     [
@@ -73,24 +103,85 @@ def runner(board: Board) -> Runner:
         (BODY[1:], b"L.1 1800000000000 0 0 0 0"),
     ],
 )
-def test_the_line_of_an_acked_message(board: Board, item: bytes, header: bytes) -> None:
+def test_the_event_of_an_acked_message(board: Board, item: bytes, header: bytes) -> None:
     """Event, times, task, no reason, no error, and the header as it was received; a plain item is named here."""
-    (delivery,) = deliveries(board, item)
-    begun = boot_time()
-    runner(board).run(0, delivery, begun)
-    delivery.started, delivery.took_s = begun + 2, 0.0012345
+    (delivery,) = ended(board, item)
+    delivery.took_s = 0.0012345
 
-    line = event_line("acked", delivery)
+    ((event, delivered, started, run_us, *rest),) = told(board, [delivery])
 
-    words = line.split(b" ", 7)
-    assert words[0] == b"acked"
-    assert int(words[1]) == NOW_MS
-    assert NOW_MS + 2000 <= int(words[2]) < NOW_MS + 2500
-    assert words[3:] == [b"1234", b"shop.mail", b"-", b"-", header]
+    assert (event, int(delivered), run_us) == ("acked", NOW_MS, "1234")
+    assert NOW_MS <= int(started) < NOW_MS + 2000
+    assert rest == ["shop.mail", "-", "-", header.decode()]
 
 
-def test_the_line_of_what_never_began(board: Board) -> None:
-    """What was found wrong before its handler has no start and no running time; a foreign item has no id either."""
+def test_the_events_of_a_batch(board: Board) -> None:
+    """First deliveries and others, of one task or of several: each has its own header and its own times."""
+    found = ended(board, OWN + BODY, AGAIN + BODY, BODY[1:], OWN + b" w=x" + BODY)
+
+    events = told(board, found)
+
+    assert [words[7] for words in events] == [
+        OWN[3:].decode(),
+        AGAIN[3:].decode(),
+        "L.3 1800000000000 0 0 0 0",
+        OWN[3:].decode() + " w=x",
+    ]
+    assert [words[3] for words in events] == ["1000", "2000", "3000", "4000"]
+    first = int(events[0][2])
+    assert [abs(int(words[2]) - first - 2000 * n) <= 1 for n, words in enumerate(events)] == [
+        True
+    ] * 4
+    assert take_acked(found[0].lease) == []
+
+
+def test_tasks_are_told_apart(board: Board) -> None:
+    """A group has one task; what failed is none of it."""
+    mails = ended(board, OWN + BODY, OWN + OTHER, BODY[1:], OWN + BODY)
+    mails[3].kind = ACKED
+    mails[3].task = mails[1].task
+
+    events = told(board, mails)
+
+    assert [(words[4], words[7].split(" ")[0]) for words in events] == [
+        ("shop.mail", "abc"),
+        ("shop.mail", "L.3"),
+        ("fail", "abc"),
+    ]
+
+
+def test_a_group_has_16_kibibytes_at_most(board: Board) -> None:
+    """What exceeds that is told in several; a header that does alone is cut."""
+    long = OWN + b" w=" + b"x" * 9000
+    found = ended(board, *[long + BODY] * 3, OWN + b" w=" + b"x" * 20_000 + BODY)
+    measures = Measures(board, {"shop.mail": 0, "fail": 1})
+    for each in found:
+        measures.note(each)
+    measures.write()
+
+    groups = take_acked(found[0].lease)
+
+    assert [number for number, _ in groups] == [1, 1, 1, 1]
+    assert max(len(text) for _, text in groups) == 16_384
+    assert event_lines(groups[2][1])[0].endswith(long[3:].decode())
+
+
+def test_what_is_acked_before_its_start(board: Board) -> None:
+    """At most once: neither a start nor a running time is known, and the order is the caller's."""
+    found = deliveries(board, OWN + BODY, OWN + OTHER, BODY[1:])
+    run = runner(board)
+    for each in found:
+        assert run.prepare(each)
+
+    assert [event_lines(text) for _, text in acked_unstarted(found)] == [
+        [f"acked {NOW_MS} - - shop.mail - - {OWN[3:].decode()}"],
+        [f"acked {NOW_MS} - - fail - - {OWN[3:].decode()}"],
+        [f"acked {NOW_MS} - - shop.mail - - L.3 {NOW_MS} 0 0 0 0"],
+    ]
+
+
+def test_the_times_of_what_never_began(board: Board) -> None:
+    """What was found wrong before its handler has no start and no running time, and no task if that is unknown."""
     unknown, foreign, unread = deliveries(
         board, OWN + b'\n{"task":"other","args":[]}', b"hello\nworld", OWN + BODY
     )
@@ -98,69 +189,54 @@ def test_the_line_of_what_never_began(board: Board) -> None:
     for each in (unknown, foreign):
         run(0, each, boot_time())
 
-    assert event_line("nacked", unknown, "", "UnknownTaskError") == (
-        b"nacked 1800000000000 - - - - UnknownTaskError " + OWN[3:]
-    )
-    assert event_line("dead", foreign, "foreign") == (
-        b"dead 1800000000000 - - - foreign - - 1800000000000 0 0 0 0"
-    )
-    assert event_line("released", unread) == b"released 1800000000000 - - - - - " + OWN[3:]
-
-
-def test_words_of_a_line_hold_nothing_that_separates(board: Board) -> None:
-    """What is no character of a word becomes '_', and a word has 200 characters at most."""
-    (delivery,) = deliveries(board, OWN + BODY)
-
-    line = event_line("dead", delivery, "a b\nc", "é" * 300 + ".x")
-
-    assert line == b"dead 1800000000000 - - - a_b_c " + b"_" * 200 + b" " + OWN[3:]
+    assert [times_of(each) for each in (unknown, foreign, unread)] == [f"{NOW_MS} - -"] * 3
 
 
 def test_the_times_of_a_failure(board: Board) -> None:
     """For what the script writes the child says when it was delivered and begun, how long it ran, and its task."""
-    (delivery,) = deliveries(board, OWN + b'\n{"task":"fail","args":[1]}')
+    (delivery,) = deliveries(board, OWN + OTHER)
     runner(board).run(0, delivery, boot_time())
+    delivery.started, delivery.took_s = delivery.lease.delivered + 2.5, 0.25
 
-    delivered, started, run_us, task = times_of(delivery).split(" ")
-
-    assert (int(delivered), task) == (NOW_MS, "fail")
-    assert NOW_MS <= int(started) < NOW_MS + 1000
-    assert 0 <= int(run_us) < 1_000_000
+    assert times_of(delivery) == told_times(f"{NOW_MS} {NOW_MS + 2500} 250000 fail")
 
 
 # -- the server's clock ------------------------------------------------------------------------
 
 
 def test_the_servers_time_lies_between_call_and_reply() -> None:
-    """A narrow window says the offset at once."""
+    """A narrow window says when it was at once."""
     clock = ServerClock()
-    clock.note(1_000_000, called=10.0, answered=10.001)
 
-    assert 1_000_498 <= clock.ms(10.5) <= 1_000_501
+    assert 9.999 <= clock.note(1_000_000, called=10.0, answered=10.001) <= 10.001
 
 
 def test_a_wide_window_corrects_only_what_it_contradicts() -> None:
     """A reply that waited to be read, or a call that waited at a doorbell, does not spoil what is known."""
     clock = ServerClock()
     clock.note(1_000_000, called=10.0, answered=10.001)
-    clock.note(1_001_000, called=11.0, answered=15.0)  # read late
-    clock.note(1_008_000, called=16.0, answered=18.001)  # waited before it ran
 
-    assert 1_009_998 <= clock.ms(20.0) <= 1_010_001
+    assert 10.999 <= clock.note(1_001_000, called=11.0, answered=15.0) <= 11.001  # read late
+    assert (
+        17.999 <= clock.note(1_008_000, called=16.0, answered=18.001) <= 18.001
+    )  # waited before it ran
 
 
 def test_a_clock_that_jumps_is_followed() -> None:
     """After a failover or a correction of the server's clock its new time counts."""
     clock = ServerClock()
     clock.note(1_000_000, called=10.0, answered=10.001)
-    clock.note(900_000, called=11.0, answered=11.001)
-    assert 900_498 <= clock.ms(11.5) <= 900_502
 
-    clock.note(2_000_000, called=12.0, answered=12.001)
-    assert 2_000_498 <= clock.ms(12.5) <= 2_000_502
+    assert 10.999 <= clock.note(900_000, called=11.0, answered=11.001) <= 11.001
+    assert 11.999 <= clock.note(2_000_000, called=12.0, answered=12.001) <= 12.001
 
 
 def test_nothing_begins_before_it_was_delivered(board: Board) -> None:
-    """A server's clock that goes back between two batches does not put the start before the delivery."""
-    (delivery,) = deliveries(board, OWN + BODY)
-    assert delivery.lease.server_ms(boot_time() - 60) == NOW_MS
+    """Wherever the server's clock has gone between two batches, a message is delivered before its reply is read."""
+    hand, queue = Hand(board), QueuePace(QueueKeys("test", "mail"), 0)
+    for now_ms in (NOW_MS, NOW_MS - 60_000, NOW_MS + 60_000):
+        entry = hand.enter(queue, "L")
+        (delivery,) = hand.hold(entry, batch(OWN + BODY, now_ms=now_ms))
+        assert entry.begun - 0.002 < delivery.lease.delivered <= boot_time()
+        delivery.lease.open = 0
+        hand.free_if_over(delivery.lease)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from qworker import QWorker, Retry, current
-from tests.consumer.driving import drain, history_of, running, until
+from tests.consumer.driving import DEADLINE_S, HEARD_S, drain, history_of, running, until
 
 
 def test_sync_handlers_run_in_order_one_at_a_time(app: QWorker) -> None:
@@ -42,7 +42,7 @@ def test_concurrency_runs_so_many_sync_handlers_in_threads(app: QWorker) -> None
         with lock:
             at_once += 1
             most = max(most, at_once)
-        gate.wait(10)
+        gate.wait(DEADLINE_S)
         with lock:
             at_once -= 1
 
@@ -57,13 +57,17 @@ def test_concurrency_runs_so_many_sync_handlers_in_threads(app: QWorker) -> None
 def test_async_handlers_run_a_hundred_at_a_time(app: QWorker) -> None:
     """Unless said otherwise 100 coroutines run at once, and no more."""
     at_once, most = 0, 0
+    all_run = asyncio.Event()
 
     @app.task
     async def handle(n: int) -> None:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        await asyncio.sleep(0.02)
+        if at_once == 100:
+            all_run.set()
+        await all_run.wait()
+        await asyncio.sleep(0.001)  # for a hundred and first to start
         at_once -= 1
 
     handle.send_many(handle.call(n) for n in range(400))
@@ -80,7 +84,7 @@ def test_an_app_may_have_sync_and_async_tasks_on_one_queue(app: QWorker) -> None
 
     @app.task
     def block() -> None:
-        assert blocked.wait(10)
+        assert blocked.wait(DEADLINE_S)
 
     @app.task
     async def go() -> None:
@@ -91,34 +95,32 @@ def test_an_app_may_have_sync_and_async_tasks_on_one_queue(app: QWorker) -> None
     with running(app) as child:
         until(child.board.running)
         go.send()
-        assert ran.wait(10)
+        assert ran.wait(DEADLINE_S)
         blocked.set()
         until(lambda: app.queue("default").inspect().stored == 0)
 
     assert history_of(app.queue("default"))["acked"] == 2
 
 
-def test_a_message_beside_a_running_one_is_received_at_once(app: QWorker) -> None:
+def test_a_message_beside_a_running_one_is_received_at_once(
+    app: QWorker, only_bells: dict[str, int]
+) -> None:
     """While a handler is busy and another slot is free, a new message does not wait for the first to end."""
     release = threading.Event()
-    seen: dict[int, float] = {}
+    seen: set[int] = set()
 
     @app.task
     def handle(n: int) -> None:
-        seen[n] = time.monotonic()
+        seen.add(n)
         if n == 0:
-            release.wait(10)
+            release.wait(DEADLINE_S)
 
-    with running(app, concurrency=2):
+    with running(app, concurrency=2, **only_bells) as child:
         handle.send(0)
-        until(lambda: 0 in seen)
-        time.sleep(0.2)  # until it waits at the doorbell
-        sent = time.monotonic()
+        until(lambda: 0 in seen and child.waiting)
         handle.send(1)
-        until(lambda: 1 in seen)
+        until(lambda: 1 in seen, HEARD_S)
         release.set()
-
-    assert seen[1] - sent < 0.5
 
 
 # -- what handlers do to the loop --------------------------------------------------------------
@@ -204,7 +206,7 @@ def test_an_async_handler_past_its_time_limit_is_cancelled(app: QWorker) -> None
 
     drain(app)
 
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     assert cleaned == [1]
     (letter,) = app.queue("default").dead()
     assert letter.error_class == "TimeLimitError"

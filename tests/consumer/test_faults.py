@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from qworker import QueueAttributes
+from qworker.client.queue import Queue
 from qworker.store.engine import identify, probe, server_command, server_environment
 from tests import servers
 from tests.consumer.driving import until
@@ -24,29 +25,39 @@ from tests.consumer.workers import Lab, Worker
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("nap", "flags"),
-    [("time.sleep(10)", ("--concurrency", "2")), ("ctypes.PyDLL(None).sleep(10)", ())],
-    ids=["sleeping", "holding the GIL"],
-)
-def test_a_handler_that_outlasts_its_visibility_timeout_runs_once(
-    lab: Lab, nap: str, flags: tuple[str, ...]
-) -> None:
+def test_a_handler_that_outlasts_its_visibility_timeout_runs_once(lab: Lab) -> None:
     """A handler of five visibility timeouts keeps its lease, even if it lets no other thread of its process run."""
-    lab.app(f"""
-@app.task
-def nap() -> None:
-    note("started", current().receive_count)
-    {nap}
-    note("ended")
+    lab.app("""
+@app.task(queue="sleeping")
+def sleep() -> None:
+    note("started", "sleep", current().receive_count)
+    time.sleep(20)
+    note("ended", "sleep")
+
+@app.task(queue="holding")
+def hold() -> None:
+    note("started", "hold", current().receive_count)
+    ctypes.PyDLL(None).sleep(20)  # with the GIL
+    note("ended", "hold")
 """)
-    lab.send("nap")
-    with lab.worker("--visibility", "2s", *flags), lab.reaper():
-        until(lambda: lab.notes("ended"))
-        until(lambda: lab.queue().inspect().stored == 0)
-    assert lab.noted("started") == [[1]]
-    stats = lab.queue().inspect().stats
-    assert (stats["acked"], stats.get("timeouts", 0), stats.get("stale", 0)) == (1, 0, 0)
+    lab.send("sleep", queue="sleeping")
+    lab.send("hold", queue="holding")
+    with (
+        lab.worker("--visibility", "4s", "--queues", "sleeping", "--concurrency", "2"),
+        lab.worker("--visibility", "4s", "--queues", "holding"),
+        lab.reaper(),
+    ):
+        until(lambda: len(lab.notes("ended")) == 2)
+        until(lambda: not any(map(stored_in, (lab.queue("sleeping"), lab.queue("holding")))))
+    assert sorted(lab.noted("started")) == [["hold", 1], ["sleep", 1]]
+    for name in ("sleeping", "holding"):
+        stats = lab.queue(name).inspect().stats
+        assert (stats["acked"], stats.get("timeouts", 0), stats.get("stale", 0)) == (1, 0, 0)
+
+
+def stored_in(queue: Queue) -> int:
+    """Messages that a queue has to do with still."""
+    return queue.inspect().stored
 
 
 @pytest.mark.slow
@@ -60,7 +71,7 @@ def handle() -> None:
         time.sleep(1)
     note("ended", current().receive_count, current().lost)
 """)
-    lab.queue().configure(QueueAttributes(visibility="1s"))
+    lab.queue().configure(QueueAttributes(visibility="3s"))
     lab.send("handle")
     with lab.reaper():
         frozen = lab.start("--no-reaper")
@@ -83,40 +94,42 @@ def handle() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("prefix", "flags"), [("", ()), ("a", ())], ids=["inline", "async"])
-def test_a_server_that_stands_still_makes_nobody_a_suspect(
-    own_lab: Lab, prefix: str, flags: tuple[str, ...]
-) -> None:
+def test_a_server_that_stands_still_makes_nobody_a_suspect(own_lab: Lab) -> None:
     """A server stopped for two visibility timeouts under load: nothing is lost, buried, suspected or run again."""
     lab = own_lab
     lab.app("""
-@app.task
+@app.task(queue="inline")
 def handle(n: int) -> None:
-    note("started", n, current().receive_count)
+    note("inline", n, current().receive_count)
     time.sleep(0.02)
 
-@app.task
+@app.task(queue="loop")
 async def ahandle(n: int) -> None:
-    note("started", n, current().receive_count)
+    note("loop", n, current().receive_count)
     await asyncio.sleep(0.5)
 """)
-    lab.queue().configure(QueueAttributes(visibility="2s"))
-    lab.send_all(f"{prefix}handle", 300 if not prefix else 3000)
-    with lab.worker("--procs", "2", *flags):
-        until(lambda: len(lab.notes("started")) > 50)
+    sent = {"inline": 600, "loop": 3000}
+    for name, task in (("inline", "handle"), ("loop", "ahandle")):
+        lab.queue(name).configure(QueueAttributes(visibility="5s"))
+        lab.queue(name).pause("out")
+        lab.send_all(task, sent[name], queue=name)
+    with (
+        lab.worker("--procs", "2", "--queues", "inline") as inline,
+        lab.worker("--procs", "2", "--queues", "loop") as loop,
+    ):
+        until(lambda: all(len(each.events("child_started")) == 2 for each in (inline, loop)))
+        for name in sent:
+            lab.queue(name).resume()
+        until(lambda: all(len(lab.notes(name)) > 50 for name in sent))
         os.kill(lab.server_pid, signal.SIGSTOP)
-        time.sleep(4)
+        time.sleep(10)
         os.kill(lab.server_pid, signal.SIGCONT)
-        until(lambda: lab.queue().inspect().stored == 0)
-    stats = lab.queue().inspect().stats
-    assert stats["acked"] == stats["sent"]
-    assert {name: stats.get(name, 0) for name in ("timeouts", "nacked", "dead", "stale")} == {
-        "timeouts": 0,
-        "nacked": 0,
-        "dead": 0,
-        "stale": 0,
-    }
-    assert len(lab.notes("started")) == stats["sent"]
+        until(lambda: not any(stored_in(lab.queue(name)) for name in sent))
+    for name, number in sent.items():
+        stats = lab.queue(name).inspect().stats
+        assert (stats["sent"], stats["acked"]) == (number, number)
+        assert {at: stats[at] for at in ("timeouts", "nacked", "dead") if stats.get(at)} == {}
+        assert len(lab.notes(name)) == number
 
 
 @pytest.mark.slow

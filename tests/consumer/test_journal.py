@@ -8,6 +8,8 @@ from collections import Counter
 from qworker.client.options import QueueAttributes
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
+from tests.journals import event_lines
+from tests.topologies.servers import client_of
 
 
 def test_a_worker_tells_the_whole_story(lab: Lab) -> None:
@@ -40,7 +42,8 @@ def fail(n: int) -> None:
     with lab.worker("--procs", "2") as worker:
         until(lambda: not queue.inspect().stored)
         pid = worker.process.pid
-    entries = queue.client.factory.redis().xrange(queue.keys.journal)
+    with client_of(lab.url) as redis:
+        entries = redis.xrange(queue.keys.journal)
     assert [entry.split(b"-")[1] for entry, _ in entries] == [
         b"%d" % n for n in range(len(entries))
     ]
@@ -48,7 +51,7 @@ def fail(n: int) -> None:
     makers = set()
     for _, fields in entries:
         makers.add(fields[b"w"].decode())
-        for line in fields[b"e1"].decode().split("\n"):
+        for line in event_lines(fields[b"e1"]):
             words = line.split(" ")
             story.setdefault(words[7], []).append(words)
     assert makers == {"", f"{socket.gethostname()}:{pid}"}

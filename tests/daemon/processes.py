@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from tests.timing import DEADLINE_S
 
 _PROGRAM = """
 import sys
@@ -33,25 +35,25 @@ class Systemd:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
 
-    def next(self, within_s: float = 10.0) -> str:
+    def next(self, within_s: float = DEADLINE_S) -> str:
         """The next state that is told."""
         self._socket.settimeout(within_s)
         return self._socket.recv(4096).decode()
 
-    def told(self) -> bool:
-        """Take a state that has been told already; returns whether there was one."""
-        try:
-            self.next(0.001)
-        except TimeoutError:
-            return False
-        return True
-
-    def wait_for(self, state: str, within_s: float = 10.0) -> list[str]:
+    def wait_for(self, state: str, within_s: float = DEADLINE_S) -> list[str]:
         """Wait for a state; all states up to it."""
         deadline, told = time.monotonic() + within_s, [""]
         while told[-1] != state:
             told.append(self.next(max(0.01, deadline - time.monotonic())))
         return told[1:]
+
+    def wait_for_silence(self, silence_s: float, within_s: float = DEADLINE_S) -> None:
+        """Wait until nothing has been told for so long."""
+        deadline = time.monotonic() + within_s
+        with suppress(TimeoutError):
+            while True:
+                told = self.next(silence_s)
+                assert time.monotonic() < deadline, f"still {told}"
 
     def close(self) -> None:
         """Stop listening."""

@@ -13,7 +13,7 @@ from qworker.store.connection import ConnectionFactory
 from tests import servers
 from tests.servers import free_port
 
-LOSS, RISK, UNKNOWN = Grade.LOSS, Grade.RISK, Grade.UNKNOWN
+LOSS, OPEN, RISK, UNKNOWN = Grade.LOSS, Grade.OPEN, Grade.RISK, Grade.UNKNOWN
 #: A server that nothing is said about.
 SOUND: Final = (
     *("--appendonly", "yes", "--appendfsync", "everysec"),
@@ -79,11 +79,11 @@ def test_where_config_is_forbidden_info_tells_the_rest() -> None:
         server.redis().execute_command(
             "ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-config"
         )
-        found = seen(server.url.replace("unix://", "unix://app:pw@"))
+        found = seen(f"unix://app:pw@{server.socket}")
         assert grades(found) == {"appendfsync": UNKNOWN}
         assert found.durable is None
         server.redis().config_set("appendonly", "no")
-        found = seen(server.url.replace("unix://", "unix://app:pw@"))
+        found = seen(f"unix://app:pw@{server.socket}")
         assert grades(found) == {"appendonly": LOSS}
         assert found.durable is False
 
@@ -94,7 +94,7 @@ def test_where_nothing_may_be_read_all_is_unknown() -> None:
         server.redis().execute_command(
             "ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-config", "-info"
         )
-        found = seen(server.url.replace("unix://", "unix://app:pw@"))
+        found = seen(f"unix://app:pw@{server.socket}")
     assert grades(found) == {"appendonly": UNKNOWN, "maxmemory-policy": UNKNOWN}
     assert (found.version, found.durable) == ("unknown", None)
     assert "allow the commands INFO and CONFIG GET" in str(found.findings[0])
@@ -106,7 +106,7 @@ def test_passwords_are_not_asked_for() -> None:
         redis = server.redis()
         redis.config_set("slowlog-log-slower-than", 0)
         redis.config_set("requirepass", "secret")
-        seen(server.url.replace("unix://", "unix://:secret@"))
+        seen(f"unix://:secret@{server.socket}")
         asked = b" ".join(entry["command"] for entry in redis.slowlog_get(128))
     assert b"CONFIG GET appendonly" in asked
     for word in (b"requirepass", b"masterauth", b"*"):
@@ -121,17 +121,22 @@ def test_passwords_are_not_asked_for() -> None:
         (
             ("--bind", "0.0.0.0", "--protected-mode", "no"),
             "redis://127.0.0.1:{port}",
-            {"requirepass": RISK},
+            {"requirepass": OPEN},
         ),
         (
             ("--bind", "0.0.0.0", "--protected-mode", "no"),
             "redis://0.0.0.0:{port}",
-            {"requirepass": RISK},
+            {"requirepass": OPEN},
         ),
         (
             ("--bind", "0.0.0.0", "--protected-mode", "no", "--requirepass", "pw"),
             "redis://:pw@0.0.0.0:{port}",
-            {},
+            {"default-user": OPEN},
+        ),
+        (
+            ("--protected-mode", "no", "--requirepass", "pw"),
+            "redis://:pw@127.0.0.1:{port}",
+            {"default-user": OPEN},
         ),
     ],
 )

@@ -9,11 +9,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from qworker.client.commands.receiving import Outcomes
-from qworker.client.commands.upkeep import redrive
+from qworker.client.commands.redriving import redrive
+from qworker.client.commands.settling import Outcomes
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
-from qworker.daemon.gauges import OTHER, QueueCollector, ReaperMetrics
+from qworker.daemon.gauges import OTHER, QueueCollector
+from qworker.daemon.metrics import ReaperMetrics
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.tick import Tally
 from qworker.store.connection import ConnectionFactory
@@ -106,6 +107,9 @@ def test_tells_the_truth_about_a_queue(
         'qworker_dead_total{queue="a",reason="max_receives"}': 0,
         'qworker_dead_total{queue="a",reason="unknown_task"}': 0,
         'qworker_dead_total{queue="a",reason="bad_arguments"}': 0,
+        'qworker_dead_total{queue="a",reason="bad_signature"}': 0,
+        'qworker_dead_total{queue="a",reason="undecipherable"}': 0,
+        'qworker_dead_total{queue="a",reason="unknown_key"}': 0,
         'qworker_dead_total{queue="a",reason="foreign"}': 0,
         'qworker_dead_total{queue="a",reason="duplicate"}': 0,
     }
@@ -129,7 +133,8 @@ def test_journal_has_figures_where_there_is_one(
         each.redis.hdel(each.keys.meta, "test")
     registry.register(QueueCollector(client, queues_of(queue, other)))
     written = int(queue.redis.hget(queue.keys.stats, "journal_written"))
-    first = len("sent - - - - - - m 1000000 0 0 0 0 w=") + 1000 + 64
+    _, second = queue.redis.xrange(queue.keys.journal)
+    first = int(second[1][b"b"])  # bytes before it
     found = {name: value for name, value in scrape().items() if "journal" in name}
     assert found == {
         'qworker_journal_entries{queue="a"}': 2,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.receiving import Outcomes
+from qworker.client.commands.settling import Outcomes
 from qworker.client.sync import Client
 from qworker.daemon.reaper import MAX_TICK_MS, PROMOTED_AT_ONCE, Reaper
 from qworker.errors import InvalidOptionError, ServerError

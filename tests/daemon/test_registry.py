@@ -28,7 +28,7 @@ def names(registry: Registry) -> list[str]:
 @pytest.fixture
 def registry(client: Client, namespace: str, clock: Clock) -> Registry:
     """A registry that has seen nothing yet."""
-    return Registry(client.execute, namespace, clock=clock)
+    return Registry(client.execute, namespace, client.factory.masters, clock=clock)
 
 
 @pytest.mark.parametrize("part", ["ready", "delayed", "unacked", "meta"])
@@ -126,7 +126,8 @@ def test_goes_on_where_scan_is_forbidden(
         return client.execute(command)
 
     open_queue("a")
-    assert names(Registry(execute, namespace)) == ["a"]  # type: ignore[arg-type]
+    registry = Registry(execute, namespace, client.factory.masters)  # type: ignore[arg-type]
+    assert names(registry) == ["a"]
     assert [line["problem"] for line in events(logs, "discovery_refused")] == ["no SCAN"]
 
 
@@ -167,3 +168,18 @@ def test_reaper_is_present_by_the_servers_time(
 def test_names_of_reapers_differ() -> None:
     """Two reapers of one process have two names."""
     assert reaper_name() != reaper_name()
+
+
+def test_a_registry_that_shrank_is_not_trusted(
+    registry: Registry, open_queue: OpenQueue, namespace: str, clock: Clock
+) -> None:
+    """A server that lost everything gets its queues back from senders that have announced them a moment ago."""
+    queue = open_queue("lost")
+    assert names(registry) == ["lost"]
+    queue.redis.delete(queues_key(namespace), *queue.redis.keys(f"{namespace}:{{lost}}:*"))
+    assert names(registry) == []
+    clock.now_s += 10
+    assert names(registry) == []
+    queue.redis.rpush(queue.keys.ready[0], '{"a": 1}')
+    clock.now_s += 10
+    assert names(registry) == ["lost"]

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from qworker.client.commands import Command
-from qworker.client.commands.upkeep import shed
+from qworker.client.commands.configuring import shed
 from qworker.daemon.shedding import Shedding
+from qworker.store.nodes import Address
 from tests import servers
 from tests.daemon.conftest import Clock
 from tests.lua.drive import Drive
 
 Logs = list[dict[str, object]]
+ONE = Address("only", 1)
 
 
 class Memory:
@@ -50,7 +52,7 @@ def is_shed(queue: Drive) -> bool:
 def test_sheds_above_85_percent_and_writes_again_below_75(queue: Drive, logs: Logs) -> None:
     """Between the two nothing changes, so that journals do not flicker."""
     memory = Memory(queue)
-    shedding = Shedding(memory, clock=Clock())
+    shedding = Shedding(memory, lambda: [ONE], clock=Clock())
     seen = []
     for memory.part in (0.85, 0.851, 0.8, 0.75, 0.749, 0.85, None):
         shedding.look([queue.keys])
@@ -63,7 +65,7 @@ def test_tells_queues_again_every_ten_seconds(queue: Drive) -> None:
     """What another daemon left behind is mended at the first look, and a journal that was opened later is found."""
     queue.redis.hset(queue.keys.meta, "journal_shed", 1)
     memory, clock = Memory(queue), Clock()
-    shedding = Shedding(memory, clock=clock)
+    shedding = Shedding(memory, lambda: [ONE], clock=clock)
     for _ in range(3):
         shedding.look([queue.keys])
     assert (is_shed(queue), memory.calls) == (False, ["shed"])
@@ -101,6 +103,6 @@ def test_full_server_sheds() -> None:
             drive = Drive(server.url, "n", "q")
             drive.redis.hset(drive.keys.meta, "journal", "outcomes")
             drive.redis.config_set("maxmemory", 1000)
-            Shedding(drive.run).look([drive.keys])
+            Shedding(drive.run, drive.client.factory.masters).look([drive.keys])
             assert is_shed(drive)
             drive.close()

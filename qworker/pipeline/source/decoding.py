@@ -1,15 +1,17 @@
 """Journal entries as they come from Redis, made into Arrow batches of the table `journal`.
 
-No line of an entry is touched by Python: the lines of a page go through Arrow's CSV reader, which splits and converts
-them in C++, and the few values of each entry are spread over its lines by numpy. Only the flags at the end of a line
-vary in number, and a CSV line may not: the space in front of each becomes another byte first, so that they stay one
-column, which is split where it holds any. See the format in docs/protocol.md.
+No header of an entry is touched by Python: the headers of a page go through Arrow's CSV reader, which splits and
+converts them in C++, the first lines of its groups as well, and the values of entries and groups are spread over their
+events by numpy. Only the flags at the end of a header vary in number, and a CSV line may not: the space in front of
+each becomes another byte first, so that they stay one column, which is split where it holds any. See the format in
+docs/protocol.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from binascii import Error, a2b_base64
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,37 +25,48 @@ from qworker.pipeline.source.schemas import LAST_MS, arrow_of
 
 __all__ = ["Entries", "decode", "gap_batch"]
 
-_NUMBERS: Final = {1: "delivered", 2: "started", 3: "run_us", 8: "sent", 9: "receives"}
-_WORDS: Final = {0: "event", 4: "task", 5: "reason", 6: "error_class", 7: "message_id", 12: "tail"}
-#: The columns of a line; nacks and timeouts are not looked at, and shared only has the flags behind it.
-_NAMES: Final = tuple({**_NUMBERS, **_WORDS}.get(index, f"unused{index}") for index in range(13))
-_TYPES: Final = {name: pa.int64() for name in _NUMBERS.values()} | {
-    name: pa.string() for name in _WORDS.values()
+#: The columns of a header that are looked at, by their place: shared only has the flags behind it.
+_HEADER: Final = {
+    1: ("message_id", pa.string()),
+    2: ("sent", pa.int64()),
+    3: ("receives", pa.int64()),
+    6: ("tail", pa.string()),
 }
+_HEADER_COLUMNS: Final = 7
+#: The columns of a group's first line.
+_FIRST: Final = {
+    0: ("event", pa.string()),
+    1: ("delivered", pa.int64()),
+    2: ("times", pa.string()),
+    3: ("task", pa.string()),
+    4: ("reason", pa.string()),
+    5: ("error_class", pa.string()),
+}
+_FIRST_COLUMNS: Final = 6
 #: Stands in front of a flag instead of its space.
 _FLAG: Final = "\x1f"
 _OF_A_DELIVERY: Final = pa.array(
     ["delivered", "acked", "nacked", "released", "timed_out", "discarded", "dead", "unsure"]
 )
-#: Stands for a line that is none, so that its number is not lost.
-_UNREADABLE: Final = b"unreadable - - - - - - - - 0 0 0 0"
-_WHOLE: Final = re.compile(
-    rb"[^ ]+( (-|[0-9]{1,18})){3}( [^ ]+){4} [0-9]{1,16}( [0-9]{1,9}){4}( [^ ]*)*"
-)
+#: Stand for a line that is none, so that its number is not lost.
+_NO_HEADER: Final = b"q1 - - 0 0 0 0"
+_NO_FIRST: Final = b"unreadable - - - - -"
+_HEADER_SHAPE: Final = re.compile(rb"q1 [^ ]+ [0-9]{1,16}( [0-9]{1,9}){4}( [^ ]*)*")
+_FIRST_SHAPE: Final = re.compile(rb"[^ ]+ (-|[0-9]{1,16})( [^ ]+){4}")
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _FIELDS: Final = [b"n", b"k", b"b", b"t", b"w", b"e1"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A page of entries of one epoch: their numbers, and per entry its `n`, `k`, `t`, `w` and lines."""
+    """A page of entries of one epoch: their numbers, and per entry its `n`, `k`, `t`, `w` and groups."""
 
     entries: Any
     numbers: Any
     counts: Any
     times_ms: Any
     workers: Sequence[bytes]
-    lines: Sequence[bytes]
+    groups: Sequence[bytes]
 
     @classmethod
     def of(cls, queue: str, reply: Sequence[tuple[bytes, list[bytes]]]) -> Entries:
@@ -65,7 +78,7 @@ class Entries:
                     f"journal of queue {queue!r}: entry {entry_id.decode()} is not in a format that this version "
                     "reads; upgrade qworker where the pipeline runs, or, where somebody else wrote it, XDEL it"
                 )
-        _, n, _, k, _, _, _, t, _, workers, _, lines = zip(*fields, strict=True)
+        _, n, _, k, _, _, _, t, _, workers, _, groups = zip(*fields, strict=True)
         try:
             return cls(
                 np.array([each.partition(b"-")[2] for each in ids]).astype(np.int64),
@@ -73,9 +86,9 @@ class Entries:
                 np.array(k).astype(np.int64),
                 np.array(t).astype(np.int64),
                 workers,
-                lines,
+                groups,
             )
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise PipelineError(
                 f"journal of queue {queue!r}: an entry between {ids[0].decode()} and {ids[-1].decode()} has something "
                 "else where numbers belong; look at them with XRANGE, and XDEL what qworker did not write"
@@ -94,26 +107,29 @@ class Entries:
             self.counts[start:stop],
             self.times_ms[start:stop],
             self.workers[start:stop],
-            self.lines[start:stop],
+            self.groups[start:stop],
         )
 
 
 def decode(queue: str, epoch: int, page: Entries) -> pa.RecordBatch:
-    """Make the batch of a page, a row per line in their order."""
-    lines = bytearray(b"\n").join(page.lines)
-    if not lines.isascii():
-        lines = bytearray(_text(lines).encode())
-    if b"\r" in lines:
-        lines = lines.replace(b"\r", b"_")  # It would end a line for the reader.
-    per_entry = np.array([each.count(b"\n") for each in page.lines]) + 1
-    total = int(per_entry.sum())
-    try:
-        parts = _parse(lines)
-    except pa.ArrowInvalid:
-        parts = _parse(_mended(lines))
-    starts = np.cumsum(per_entry) - per_entry
-    position = np.arange(total) - np.repeat(starts, per_entry)
-    per_line = {
+    """Make the batch of a page, a row per event in their order."""
+    groups = [each.split(b"\n\n") for each in page.groups]
+    parts = [group.partition(b"\n") for each in groups for group in each]
+    firsts, headers = [first for first, _, _ in parts], [rest for _, _, rest in parts]
+    sizes = np.array([each.count(b"\n") for each in headers]) + 1
+    total = int(sizes.sum())
+    events = _headers(headers)
+    common = _firsts(firsts)
+    starts, runs = _times(common.pop("times"), sizes)
+    group = pa.array(np.repeat(np.arange(len(sizes)), sizes))
+    events |= {name: _spread(column, group) for name, column in common.items()}
+    if (unreadable := events.pop("unreadable", None)) is not None:
+        events["event"] = pc.if_else(unreadable, "unreadable", events["event"])
+    per_entry = np.add.reduceat(sizes, np.cumsum([0] + [len(each) for each in groups])[:-1])
+    position = np.arange(total) - np.repeat(np.cumsum(per_entry) - per_entry, per_entry)
+    events |= {
+        "start_s": starts,
+        "run_s": runs,
         "entry": pa.array(np.repeat(page.entries, per_entry)),
         "number": pa.array(np.repeat(page.numbers, per_entry) + position),
         "ms": pa.array(np.repeat(page.times_ms, per_entry)),
@@ -121,7 +137,7 @@ def decode(queue: str, epoch: int, page: Entries) -> pa.RecordBatch:
             pa.array(np.repeat(np.arange(len(per_entry)), per_entry))
         ),
     }
-    return _assemble(queue, epoch, parts, per_line)
+    return _assemble(queue, epoch, events)
 
 
 def gap_batch(
@@ -148,29 +164,109 @@ def gap_batch(
 # -- lines -------------------------------------------------------------------------------------
 
 
-def _parse(lines: bytearray) -> dict[str, pa.Array]:
-    """Split lines into their parts; `ready` and `trace` are made of the flags. Raises `ArrowInvalid`."""
+def _headers(headers: Sequence[bytes]) -> dict[str, pa.Array]:
+    """Split the headers into their parts; `ready` and `trace` are made of the flags.
+
+    With a column `unreadable` where some are none.
+    """
+    lines = _ascii(headers)
     if b"=" in lines:
         bytes_of = np.frombuffer(lines, np.uint8)
         before = np.flatnonzero(bytes_of[2:] == ord("="))
         bytes_of[before[bytes_of[before] == ord(" ")]] = ord(_FLAG)
+    try:
+        parts = _split(lines, _HEADER, _HEADER_COLUMNS)
+    except pa.ArrowInvalid:
+        each = bytes(lines).replace(_FLAG.encode(), b" ").split(b"\n")
+        whole = [_HEADER_SHAPE.fullmatch(line) is not None for line in each]
+        mended = [
+            _marked(line) if fits else _NO_HEADER for line, fits in zip(each, whole, strict=True)
+        ]
+        parts = _split(bytearray(b"\n").join(mended), _HEADER, _HEADER_COLUMNS)
+        parts["unreadable"] = pc.invert(pa.array(whole))
+    return parts | _flags_of(parts.pop("tail"))
+
+
+def _marked(line: bytes) -> bytes:
+    """Make one column of the flags of a header."""
+    *parts, tail = line.split(b" ", _HEADER_COLUMNS - 1)
+    return b" ".join([*parts, tail.replace(b" ", _FLAG.encode())])
+
+
+def _firsts(firsts: Sequence[bytes]) -> dict[str, pa.Array]:
+    """Split the first lines of groups into their parts."""
+    try:
+        return _split(_ascii(firsts), _FIRST, _FIRST_COLUMNS)
+    except pa.ArrowInvalid:
+        mended = [each if _FIRST_SHAPE.fullmatch(each) else _NO_FIRST for each in firsts]
+        return _split(_ascii(mended), _FIRST, _FIRST_COLUMNS)
+
+
+def _ascii(lines: Sequence[bytes]) -> bytearray:
+    """Join lines, without what the reader would stumble over."""
+    joined = bytearray(b"\n").join(lines)
+    if not joined.isascii():
+        joined = bytearray(_text(joined).encode())
+    if b"\r" in joined:
+        joined = joined.replace(b"\r", b"_")  # It would end a line for the reader.
+    return joined
+
+
+def _split(
+    lines: bytearray, columns: Mapping[int, tuple[str, pa.DataType]], number: int
+) -> dict[str, pa.Array]:
+    """Split lines of `number` columns and convert those that are named. Raises `ArrowInvalid`."""
+    names = [columns[place][0] if place in columns else f"unused{place}" for place in range(number)]
     table = csv.read_csv(
         pa.BufferReader(lines),
         read_options=csv.ReadOptions(
-            column_names=_NAMES, use_threads=False, block_size=len(lines) + 1
+            column_names=names, use_threads=False, block_size=len(lines) + 1
         ),
         parse_options=csv.ParseOptions(
             delimiter=" ", quote_char=False, double_quote=False, ignore_empty_lines=False
         ),
         convert_options=csv.ConvertOptions(
-            column_types=_TYPES,
-            include_columns=list(_TYPES),
+            column_types=dict(columns.values()),
+            include_columns=[name for name, _ in columns.values()],
             null_values=["-"],
             strings_can_be_null=True,
         ),
     )
-    parts = {name: _whole(table.column(name)) for name in _TYPES}
-    return parts | _flags_of(parts.pop("tail"))
+    if table.num_rows <= lines.count(b"\n"):
+        raise pa.ArrowInvalid("the reader has left out an empty line at the end")
+    return {name: _whole(table.column(name)) for name, _ in columns.values()}
+
+
+def _times(times: pa.Array, sizes: Any) -> tuple[pa.Array, pa.Array]:
+    """Spread the times of groups over their events: seconds to the start, and those that it ran; null if unknown.
+
+    Times that are not two floats per event are unknown.
+    """
+    found = [
+        _unpacked(text, 8 * size)
+        for text, size in zip(times.to_pylist(), sizes.tolist(), strict=True)
+    ]
+    known = np.repeat([len(each) > 0 for each in found], sizes)
+    of_events = np.zeros((len(known), 2))
+    of_events[known] = np.frombuffer(b"".join(found), "<f4").reshape(-1, 2)
+    return pa.array(of_events[:, 0], mask=~known), pa.array(of_events[:, 1], mask=~known)
+
+
+def _spread(column: pa.Array, group: pa.Array) -> pa.Array:
+    """Give each event the value of its group."""
+    if column.null_count == len(column):
+        return pa.nulls(len(group), column.type)
+    return column.take(group)
+
+
+def _unpacked(text: str | None, size: int) -> bytes:
+    if text is None:
+        return b""
+    try:
+        found = a2b_base64(text)
+    except (Error, ValueError):
+        return b""
+    return found if len(found) == size else b""
 
 
 def _flags_of(tails: pa.Array) -> dict[str, pa.Array]:
@@ -202,17 +298,6 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def _mended(lines: bytearray) -> bytearray:
-    """Replace the lines that are none, one by one; only for pages that the reader refused."""
-    mended = []
-    for each in bytes(lines).replace(_FLAG.encode(), b" ").split(b"\n"):
-        *parts, tail = each.split(b" ", len(_NAMES) - 1)
-        whole = _WHOLE.fullmatch(each) is not None
-        tail = tail.replace(b" ", _FLAG.encode())
-        mended.append(b" ".join([*parts, tail]) if whole else _UNREADABLE)
-    return bytearray(b"\n").join(mended)
-
-
 def _text(value: bytes | bytearray) -> str:
     return value.decode("utf-8", "replace")
 
@@ -220,13 +305,13 @@ def _text(value: bytes | bytearray) -> str:
 # -- columns -----------------------------------------------------------------------------------
 
 
-def _assemble(
-    queue: str, epoch: int, parts: dict[str, pa.Array], per_line: dict[str, pa.Array]
-) -> pa.RecordBatch:
-    rows = len(per_line["ms"])
-    ms, sent, event = per_line["ms"], parts["sent"], parts["event"]
+def _assemble(queue: str, epoch: int, parts: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    ms, sent, event = parts["ms"], parts["sent"], parts["event"]
+    rows = len(ms)
     ready = pc.coalesce(parts["ready"], sent)
-    delivered, started = parts["delivered"], parts["started"]
+    delivered = parts["delivered"]
+    to_start_ms = pc.round(pc.multiply(parts["start_s"], 1000.0))
+    started = pc.add(delivered, to_start_ms.cast(pa.int64(), safe=False))
     has_delivery = pc.and_(
         pc.is_in(event, value_set=_OF_A_DELIVERY),
         # A dead letter that is no message of ours had no delivery that was counted.
@@ -237,8 +322,8 @@ def _assemble(
         "queue": _constant(queue, rows, pa.string()),
         "shard": _constant(0, rows, pa.int32()),
         "epoch": _constant(epoch, rows, pa.int64()),
-        "entry": per_line["entry"],
-        "number": per_line["number"],
+        "entry": parts["entry"],
+        "number": parts["number"],
         "event": event,
         "message_id": parts["message_id"],
         "attempt": pc.if_else(has_delivery, pc.add(parts["receives"], 1), 0).cast(pa.int32()),
@@ -249,13 +334,13 @@ def _assemble(
         "started_ts": _timestamp(started),
         "wait_ms": pc.if_else(
             has_delivery, pc.max_element_wise(waited, 0, skip_nulls=False), None
-        ).cast(pa.float64()),
-        "run_ms": pc.divide(parts["run_us"].cast(pa.float64()), 1000.0),
+        ).cast(pa.float64(), safe=False),
+        "run_ms": pc.round(pc.multiply(parts["run_s"], 1000.0), ndigits=3),
         "age_ms": pc.subtract(ms, sent),
         "task": parts["task"],
         "reason": parts["reason"],
         "error_class": parts["error_class"],
-        "worker": per_line["worker"],
+        "worker": parts["worker"],
         "trace_id": parts["trace"],
     }
     schema = arrow_of("journal")

@@ -15,6 +15,7 @@ from qworker.pipeline.source.offsets import MAX_NUMBER, Offsets, Place, Range, s
 from qworker.pipeline.source.reading import Reader, Words
 from qworker.wire.keys import QueueKeys, queues_key
 from qworker.wire.names import check_queue
+from qworker.wire.numbers import whole
 
 __all__ = ["Journals", "find_queues"]
 
@@ -281,6 +282,5 @@ def _entry(queue: str, found: Any) -> _Entry:
 
 
 def _counted(epoch: bytes | None, entries: bytes | None, events: bytes | None) -> Place | None:
-    if epoch and entries and events and epoch.isdigit() and entries.isdigit() and events.isdigit():
-        return Place(int(epoch), int(entries), int(events))
-    return None
+    numbers = [number for word in (epoch, entries, events) if (number := whole(word)) is not None]
+    return Place(*numbers) if len(numbers) == 3 else None

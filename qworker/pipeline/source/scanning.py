@@ -57,7 +57,7 @@ class _Seen:
                 int(page.entries[index]), int(page.numbers[index]), int(page.times_ms[index])
             )
             start = index
-        yield from self._decoded(page, start, len(page.lines))
+        yield from self._decoded(page, start, len(page.groups))
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield the gap behind the last entry, if there is one."""

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from qworker.client.commands.upkeep import Inspection, inspect
+from qworker.client.commands.inspecting import Inspection, inspect
 from qworker.client.message import DeadLetter, Receipt, Stored
 from qworker.client.sync import Client
 from qworker.pipeline.source.journal import find_queues
@@ -25,6 +25,7 @@ from qworker.pipeline.source.schemas import LAST_MS, arrow_of
 from qworker.pipeline.writing.failures import marked_errors
 from qworker.store.connection import ConnectionFactory
 from qworker.wire.keys import QueueKeys
+from qworker.wire.numbers import score_ms, whole
 
 __all__ = ["SnapshotReader", "letters", "messages"]
 
@@ -151,7 +152,7 @@ def _members(reader: Reader, key: str) -> Iterator[list[tuple[bytes, int]]]:
         cursor, flat = reader.ask("ZSCAN", key, cursor.decode(), "COUNT", size.items)
         if flat:
             yield [
-                (member, int(float(score)))
+                (member, score_ms(score))
                 for member, score in zip(flat[::2], flat[1::2], strict=True)
             ]
             size.saw(len(flat) // 2, sum(map(len, flat)))
@@ -194,8 +195,8 @@ def _message_row(message: Stored) -> dict[str, Any]:
     ready_ms = message.at_ms if message.state == "delayed" else None
     if ready_ms is None:
         ready_ms = message.sent_ms
-        if (flag := message.flags.get("t", "")).isdecimal():
-            ready_ms = int(flag)
+        if (flag_ms := whole(message.flags.get("t"))) is not None:
+            ready_ms = flag_ms
     return {
         "queue": message.queue,
         "shard": 0,

@@ -17,6 +17,7 @@ from typing import Final
 from qworker.client.commands.bulk import Chunk
 from qworker.client.commands.command import Word
 from qworker.errors import BulkChangedError
+from qworker.wire.numbers import whole
 
 __all__ = ["MAX_BYTES", "MAX_ROWS", "Place", "Stream"]
 
@@ -39,8 +40,8 @@ class Place:
         """Read what the ledger says of a stream; None: nothing of it was taken."""
         if stored is None:
             return cls()
-        rows, _, crc = stored.partition(b" ")
-        return cls(int(rows), int(crc)) if rows.isdigit() and crc.isdigit() else cls()
+        rows, crc = map(whole, stored.partition(b" ")[::2])
+        return cls() if rows is None or crc is None else cls(rows, crc)
 
     def after(self, bodies: Sequence[bytes], sizes: array[int], words: Sequence[Word]) -> Place:
         """Return the place behind these rows. The sizes go into the CRC: 'ab', 'c' are not 'a', 'bc'."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.client.commands.command import Command
-from qworker.client.commands.upkeep import drop, redrive
+from qworker.client.commands.redriving import drop, redrive
 from qworker.client.sync import Client
 from qworker.errors import InvalidOptionError
 from qworker.pipeline.writing.options import WriteOptions

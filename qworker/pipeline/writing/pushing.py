@@ -19,6 +19,7 @@ from qworker.store.scripts import load_script
 from qworker.store.url import ServerURL
 from qworker.wire.ids import new_id_prefix
 from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.numbers import whole
 
 __all__ = ["Identity", "Pushed", "Pusher"]
 
@@ -134,8 +135,8 @@ class Pusher:
         self._pipe.ask(_plain("HSET", queues_key(namespace), name, 1))
         if self._options.partitions and self._identity.ordered:
             self._check_partitions(keys)
-        stored = self._pipe.ask(_plain("HGET", keys.meta, "maxsize")) or b""
-        maxsize = int(stored) if stored.isdigit() else QueueAttributes().maxsize
+        stored = whole(self._pipe.ask(_plain("HGET", keys.meta, "maxsize")))
+        maxsize = QueueAttributes().maxsize if stored is None else stored
         queue = self._queues[name] = _Queue(keys, maxsize)
         return queue
 

@@ -20,6 +20,7 @@ from qworker.pipeline.writing.options import KEPT_MS, WriteOptions
 from qworker.pipeline.writing.pushing import Identity, Pushed, Pusher
 from qworker.pipeline.writing.rows import RowReader, check_columns
 from qworker.pipeline.writing.totals import read_totals
+from qworker.wire.key_options import keys_of_environment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +50,16 @@ class Written(WriterCommitMessage):
         self.query = ""
 
 
+def _check_unprotected() -> None:
+    """Raise `InvalidOptionError` where messages are to be signed or encrypted: rows are not."""
+    if keys_of_environment():
+        raise InvalidOptionError(
+            "QWORKER_KEYS_FILE",
+            "is set, and rows that Spark sends are neither signed nor encrypted",
+            "leave it out to send them so, or send by `qworker send`",
+        )
+
+
 def prepare(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Prepared:
     """Check options, columns and save mode, on the driver. Raises `InvalidOptionError`."""
     if overwrite:
@@ -58,6 +69,8 @@ def prepare(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
             'use mode("append"); qworker queue purge deletes messages',
         )
     checked = WriteOptions.of(options)
+    if checked.action == "send":
+        _check_unprotected()
     columns = {each.name: each.dataType.simpleString() for each in schema.fields}
     check_columns(columns, checked)
     ordered = checked.idempotence == "ledger" or (

@@ -1,0 +1,93 @@
+"""What a reaper tells Prometheus of itself: its passes, the schedules it fired, and the server that it found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from qworker.daemon.tick import Tick
+
+__all__ = ["ReaperMetrics", "export_version"]
+
+
+class ReaperMetrics:
+    """What one reaper exports of itself. Methods are called by the loop, one thread at a time."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._ticks = Counter(
+            "qworker_reaper_ticks_total", "Passes of the reaper.", registry=registry
+        )
+        self._errors = Counter(
+            "qworker_reaper_tick_errors_total", "Passes that failed.", registry=registry
+        )
+        self._last = Gauge(
+            "qworker_reaper_last_tick_timestamp_seconds",
+            "When the last pass that did not fail ended.",
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "qworker_reaper_tick_seconds",
+            "How long passes took.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+            registry=registry,
+        )
+        self._fired = Counter(
+            "qworker_schedules_fired_total",
+            "Slots of schedules that this reaper fired.",
+            ["queue", "task"],
+            registry=registry,
+        )
+        self._registry = registry
+        self._durable: Gauge | None = None
+        self._server: Gauge | None = None
+        export_version(registry)
+
+    def passed(self, tick: Tick | None, scheduled: Iterable[tuple[str, str]] = ()) -> None:
+        """Count a pass; None is one that failed. `scheduled`: queue and task of each schedule that may fire."""
+        for queue, task in scheduled:
+            self._fired.labels(
+                queue, task
+            )  # counts from 0 before it fires, so that its first time shows
+        if tick is None:
+            self._errors.inc()
+            return
+        self._ticks.inc()
+        self._last.set_to_current_time()
+        self._seconds.observe(tick.elapsed_s)
+        for fired in tick.fired:
+            self._fired.labels(fired.queue, fired.task).inc(fired.slots)
+
+    def server(self, engine: str, engine_version: str, durable: bool | None) -> None:
+        """Say which server it is, and whether it keeps what it has accepted; None where that is not known."""
+        if self._server is None:
+            self._server = Gauge(
+                "qworker_server_info", "The server.", ["engine", "version"], registry=self._registry
+            )
+        self._server.clear()
+        self._server.labels(engine, engine_version).set(1)
+        if durable is None:
+            return
+        if self._durable is None:
+            self._durable = Gauge(
+                "qworker_server_durable",
+                "1 where a crash of the server loses no accepted message of more than a second ago.",
+                registry=self._registry,
+            )
+        self._durable.set(durable)
+
+
+def export_version(registry: CollectorRegistry) -> None:
+    """Say which version of qworker this process runs."""
+    build = Gauge("qworker_build_info", "The version of qworker.", ["version"], registry=registry)
+    build.labels(_version()).set(1)
+
+
+def _version() -> str:
+    for name in ("qworker-redis", "qworker"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "unknown"

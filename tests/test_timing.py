@@ -1,0 +1,41 @@
+"""The watch that tests take times with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.timing import Watch
+
+BURN = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system keeps no account")
+def test_it_stops_while_a_process_waits_for_its_core() -> None:
+    """Of two processes on one core each has half of it, and a watch for one shows about that half."""
+    core = str(min(os.sched_getaffinity(0)))
+    rivals = [subprocess.Popen([sys.executable, "-c", BURN, core]) for _ in range(2)]
+    try:
+        time.sleep(0.5)
+        watch, begun = Watch(rivals[0].pid), time.monotonic()
+        time.sleep(1.0)
+        passed_s, whole_s = watch.passed_s(), time.monotonic() - begun
+    finally:
+        for each in rivals:
+            each.kill()
+            each.wait()
+
+    assert passed_s < 0.9 * whole_s
+
+
+def test_it_goes_on_while_a_process_sleeps() -> None:
+    """Time that nobody wanted is time."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"])
+    watch = Watch(process.pid)
+    assert watch.end_s(process) > 0.1
+    assert process.wait() == 0
