@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+import struct
 import tempfile
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -128,20 +130,26 @@ class _Cpu:
         return total
 
 
-def _lines(first: int) -> bytes:
-    """The events of one entry: mostly acks, a few failures with their retries."""
-    lines = []
+def _groups(first: int) -> bytes:
+    """The events of one entry: a few failures, some acks of messages that come again, and many of new ones."""
+    groups, headers, runs = [], [], []
     for number in range(first, first + _PER_ENTRY):
-        sent = _EPOCH + number
-        times = f"{sent + 20} {sent + 23} {1500 + number % 500} send_email"
-        kind, flags = number % 20, ""
-        if kind == 7:
-            event, why = "nacked", "- SMTPServerDisconnected"
-        else:
-            event, why = "acked", "- -"
-            flags = f" f={sent + 3} t={sent + 15}" if kind == 8 else ""
-        lines.append(f"{event} {times} {why} Ab3dEf7hIj{number:010d} {sent} 0 0 0 0{flags}")
-    return "\n".join(lines).encode()
+        sent, run_s = _EPOCH + number, (1500 + number % 500) / 1e6
+        header = f"\nq1 Ab3dEf7hIj{number:010d} {sent} 0 0 0 0"
+        if number % 20 == 7:
+            times = _times([run_s])
+            groups.append(f"nacked {sent + 20} {times} send_email - SMTPServerDisconnected{header}")
+            continue
+        headers.append(f"{header} f={sent + 3} t={sent + 15}" if number % 20 == 8 else header)
+        runs.append(run_s)
+    times = _times(runs)
+    groups.append(f"acked {_EPOCH + first + 120} {times} send_email - -{''.join(headers)}")
+    return "\n\n".join(groups).encode()
+
+
+def _times(runs: list[float]) -> str:
+    seconds = [each for run_s in runs for each in (0.003, run_s)]
+    return b64encode(struct.pack(f"<{len(seconds)}f", *seconds)).decode()
 
 
 def _fill(url: str, queue: str, events: int) -> None:
@@ -151,8 +159,8 @@ def _fill(url: str, queue: str, events: int) -> None:
         pipeline = client.pipeline(transaction=False)
         for entry, first in enumerate(range(0, events, _PER_ENTRY)):
             words: list[Any] = ["XADD", keys.journal, f"{_EPOCH}-{entry}", "n", first]
-            words += ["k", _PER_ENTRY, "b", 0, "t", _EPOCH + first + 50, "w", "web-1:7"]
-            pipeline.execute_command(*words, "e1", _lines(first))
+            words += ["k", _PER_ENTRY, "b", 0, "t", _EPOCH + first + 150, "w", "web-1:7"]
+            pipeline.execute_command(*words, "e1", _groups(first))
             if entry % 200 == 199:
                 pipeline.execute()
         pipeline.execute()
@@ -208,11 +216,28 @@ def _rows(fields: dict[bytes, bytes]) -> list[dict[str, object]]:
 
 def _bare_rows(fields: dict[bytes, bytes]) -> list[dict[str, object]]:
     """The least that a plain script makes of an entry: the columns of an event, times as ms."""
-    number, ts, worker = int(fields[b"n"]), int(fields[b"t"]), fields[b"w"].decode()
-    rows = []
-    for position, text in enumerate(fields[b"e1"].decode().split("\n")):
-        event, delivered, started, run_us, task, reason, error_class, rest = text.split(" ", 7)
-        message_id, sent, receives, _, _, _, *flags = rest.split(" ")
+    rows: list[dict[str, object]] = []
+    for group in fields[b"e1"].decode().split("\n\n"):
+        rows += _rows_of(
+            group, int(fields[b"n"]) + len(rows), int(fields[b"t"]), fields[b"w"].decode()
+        )
+    return rows
+
+
+def _rows_of(group: str, number: int, ts: int, worker: str) -> list[dict[str, object]]:
+    first, *headers = group.split("\n")
+    event, delivered, times, task, reason, error_class = first.split(" ")
+    delivered_ms = None if delivered == "-" else int(delivered)
+    seconds: tuple[float, ...] = ()
+    if times != "-":
+        seconds = struct.unpack(f"<{2 * len(headers)}f", b64decode(times))
+    rows: list[dict[str, object]] = []
+    for position, header in enumerate(headers):
+        started_ms = run_ms = None
+        if seconds and delivered_ms is not None:
+            started_ms = delivered_ms + round(seconds[2 * position] * 1000)
+            run_ms = round(seconds[2 * position + 1] * 1000, 3)
+        _, message_id, sent, receives, _, _, _, *flags = header.split(" ")
         sent_ms = ready_ms = int(sent)
         trace_id = None
         for flag in flags:
@@ -220,8 +245,6 @@ def _bare_rows(fields: dict[bytes, bytes]) -> list[dict[str, object]]:
                 ready_ms = int(flag[2:])
             elif flag[:2] == "w=":
                 trace_id = flag.split("-")[1]
-        delivered_ms = None if delivered == "-" else int(delivered)
-        started_ms = None if started == "-" else int(started)
         begun = started_ms or delivered_ms
         rows.append(
             {
@@ -235,7 +258,7 @@ def _bare_rows(fields: dict[bytes, bytes]) -> list[dict[str, object]]:
                 "delivered_ms": delivered_ms,
                 "started_ms": started_ms,
                 "wait_ms": None if begun is None else max(0, begun - ready_ms),
-                "run_ms": None if run_us == "-" else int(run_us) / 1000,
+                "run_ms": run_ms,
                 "age_ms": ts - sent_ms,
                 "task": None if task == "-" else task,
                 "reason": None if reason == "-" else reason,

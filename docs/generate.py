@@ -20,6 +20,7 @@ from qworker.daemon.options import DaemonOptions
 from qworker.store.options import ClientOptions
 from qworker.store.scripts import load_script
 from qworker.telemetry.options import LogOptions
+from qworker.wire.key_options import KeyOptions
 
 __all__ = ["generated", "main"]
 
@@ -41,6 +42,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "tree": sections.error_tree,
     "rules": sections.retry_rules,
     "errors": sections.error_list,
+    "KeyOptions": partial(sections.options_table, KeyOptions, command=True, flags=False),
     **{
         each.__name__: partial(sections.options_table, each, command=True)
         for each in (ClientOptions, LogOptions, RunOptions, DaemonOptions)

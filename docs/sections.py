@@ -20,7 +20,8 @@ from qworker.consumer.collector import ChildrenCollector
 from qworker.consumer.counters import OUTCOMES
 from qworker.consumer.options import RunOptions
 from qworker.consumer.supervisor import Supervisor
-from qworker.daemon.gauges import QueueCollector, ReaperMetrics
+from qworker.daemon.gauges import QueueCollector
+from qworker.daemon.metrics import ReaperMetrics
 from qworker.store.connection import ConnectionFactory
 from qworker.store.scripts import SCRIPT_NAMES
 from qworker.telemetry.options import LogOptions
@@ -141,15 +142,16 @@ def _labels(metric: Metric) -> list[str]:
 # -- options -----------------------------------------------------------------------------------
 
 
-def options_table(options: type[Options], *, command: bool) -> str:
-    """Write the fields of an options class; `command`: with their flags and environment variables."""
+def options_table(options: type[Options], *, command: bool, flags: bool = True) -> str:
+    """Write the fields of an options class; `command`: with their environment variables, and `flags`, if there are."""
     default = options()
     rows = []
     for name, kind in kinds_of(options).items():
         names = [name]
         if command:
             flag = f"--{name.replace('_', '-')}"
-            names.append(f"{flag}, --no-{flag[2:]}" if isinstance(kind, FlagKind) else flag)
+            if flags:
+                names.append(f"{flag}, --no-{flag[2:]}" if isinstance(kind, FlagKind) else flag)
             names.append(f"QWORKER_{name.upper()}")
         zero = f"; 0: {kind.zero}" if kind.zero else ""
         rows.append(

@@ -101,3 +101,22 @@ def test_a_reset_reaches_every_connection(proxy, open_client):
             client.ping()
     assert all(client.ping() for client in clients)
     assert proxy.accepted == 6
+
+
+def test_a_slow_link_takes_its_time(proxy, open_client, queue_name):
+    """100 KB at 1 MB a second take a tenth of a second, more for what goes back."""
+    client = open_client()
+    client.ping()
+    proxy.bytes_per_s = 1e6
+    started = time.monotonic()
+    client.set(queue_name, b"x" * 100_000)
+    assert 0.1 <= time.monotonic() - started < 5
+
+
+def test_healed_it_breaks_nothing(proxy, open_client, queue_name):
+    """Whatever was set before."""
+    proxy.cut_reply(every=1)
+    proxy.cut_request(every=1)
+    proxy.delay_s, proxy.bytes_per_s, proxy.blackhole = 5.0, 1.0, True
+    proxy.heal()
+    assert open_client().incr(queue_name) == 1

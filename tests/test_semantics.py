@@ -9,21 +9,16 @@ from typing import Any
 import pytest
 
 from qworker.client.commands import Command
-from qworker.client.commands.receiving import Outcomes, extend, settle, settle_receive, split
+from qworker.client.commands.configuring import configure
+from qworker.client.commands.extending import extend, split
+from qworker.client.commands.inspecting import inspect
+from qworker.client.commands.reaping import promote, prune, reap, sweep, trim
+from qworker.client.commands.receiving import settle_receive
+from qworker.client.commands.redriving import redrive
+from qworker.client.commands.removing import cancel, purge
 from qworker.client.commands.scheduling import fire
 from qworker.client.commands.sending import NewMessage, send
-from qworker.client.commands.upkeep import (
-    cancel,
-    configure,
-    inspect,
-    promote,
-    prune,
-    purge,
-    reap,
-    redrive,
-    sweep,
-    trim,
-)
+from qworker.client.commands.settling import Outcomes, settle
 from qworker.client.sync import Client
 from qworker.errors import GhostSendError, LeaseUsedError, QueueFullError
 from qworker.store.connection import ConnectionFactory

@@ -19,6 +19,7 @@ from qworker.demo.run import Demo
 from qworker.demo.sources import find_sources
 from qworker.demo.view import PlainView
 from qworker.store.embedded import PrivateStore
+from tests.timing import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +114,7 @@ def test_ctrl_c_stops_everything_and_says_what_waited(tmp_path):
     process = start(folder(tmp_path, good=400, size=300))
     children = _wait_for_children(process.pid, 3)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, err
     assert "stopped by SIGINT; the workers are stopped, nothing is left running" in out
     assert "Traceback" not in err
@@ -127,7 +128,7 @@ def test_a_killed_demo_leaves_neither_workers_nor_a_store(tmp_path):
     directory = Path(store.partition("unix://")[2].partition("/s,")[0])
     assert directory.is_dir()
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=DEADLINE_S)
     _assert_gone(children)
     _wait_until(lambda: not directory.exists())
 

@@ -15,7 +15,7 @@ import qworker
 from qworker import QueueAttributes, QWorker, SendOptions
 from qworker.app.task import TASK_OPTIONS, Task
 from qworker.client.aqueue import AsyncQueue
-from qworker.client.commands.upkeep import Inspection
+from qworker.client.commands.inspecting import Inspection
 from qworker.client.dead_filter import DeadFilter
 from qworker.client.message import Message
 from qworker.client.queue import Queue

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qworker import QWorker
-from qworker.testing import bind, drain
+from qworker.testing import drain
 from tests.chaos import ChaosProxy
 from tests.servers import missing
 
@@ -64,20 +63,6 @@ def home(request) -> Path:
         except OSError:  # Another process of pytest-xdist was first.
             shutil.rmtree(making)
     return made
-
-
-@pytest.fixture
-def app(qworker_store):
-    """An app whose only task keeps what it was called with."""
-    app = QWorker("shop")
-    app.seen = []
-
-    @app.task(queue="emails")
-    def send_email(to: str) -> None:
-        app.seen.append(to)
-
-    with bind(app, qworker_store) as bound:
-        yield bound
 
 
 @pytest.fixture
@@ -180,7 +165,7 @@ def test_a_message_has_its_own_visibility(app, node):
 def test_node_nacks_releases_and_buries(app, node):
     """A failure is counted, a release is not; what no consumer can take is buried."""
     queue = app.queue("emails")
-    queue.client.run(queue.operations.announce())
+    queue.client.run(queue.ref.announce())
     queue.send("fails", max_receives=2)
     said = node("""
         await connection.client.sendCommand(['RPUSH', `${process.env.NAMESPACE}:{emails}:ready`, 'hello', '{"p": 1}'])

@@ -13,27 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from qworker import QWorker
-from qworker.testing import bind, drain
+from qworker.testing import drain
 from tests.chaos import ChaosProxy
 from tests.servers import missing
 
 CLIENT = Path(__file__).parents[2] / "examples" / "shell" / "client.sh"
 CALL = '{"task": "send_email", "args": ["ada@example.org"]}'
-
-
-@pytest.fixture
-def app(qworker_store):
-    """An app whose only task keeps what it was called with."""
-    app = QWorker("shop")
-    app.seen = []
-
-    @app.task(queue="emails")
-    def send_email(to: str) -> None:
-        app.seen.append(to)
-
-    with bind(app, qworker_store) as bound:
-        yield bound
 
 
 @pytest.fixture

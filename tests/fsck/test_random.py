@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qworker.client.commands.receiving import Outcomes
+from qworker.client.commands.settling import Outcomes
 from qworker.wire.envelope import Envelope
 from tests.fsck.test_damage import bodies, looked
 from tests.lua.drive import READY_PARTS, Drive, own

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from qworker.client.operations import Operations
+from qworker.client.queue_ref import QueueRef
 from qworker.moving.mover import Mover
 from qworker.moving.waiting import Source
 from qworker.store.connection import ConnectionFactory
@@ -78,7 +78,7 @@ def move(shop: Shop) -> Callable[..., Any]:
     """Move a queue of a source into the shop's queue of that name."""
 
     def move_queue(source: Source, name: str, into: str = "") -> Any:
-        operations = Operations(shop.namespace, into or name, shop.client.ids, maxsize=2**20)
-        return Mover(shop.client, operations).move(source.queue(name))
+        ref = QueueRef(shop.namespace, into or name, shop.client.ids, maxsize=2**20)
+        return Mover(shop.client, ref).move(source.queue(name))
 
     return move_queue

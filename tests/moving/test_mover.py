@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qworker.client.operations import Operations
+from qworker.client.queue_ref import QueueRef
 from qworker.errors import QueueFullError, QueuePausedError
 from qworker.moving.mover import ImportSupersededError, Moved, Mover
 from qworker.moving.rsmq import Rsmq, as_it_is
@@ -60,9 +60,9 @@ def source(other: Any) -> Rsmq:
 
 
 @pytest.fixture
-def ours(shop: Any) -> Operations:
+def ours(shop: Any) -> QueueRef:
     """Where they go."""
-    return Operations(shop.namespace, "texts", shop.client.ids, maxsize=2**20)
+    return QueueRef(shop.namespace, "texts", shop.client.ids, maxsize=2**20)
 
 
 def handled(shop: Any) -> Iterator[bytes]:
@@ -78,7 +78,7 @@ def handled(shop: Any) -> Iterator[bytes]:
 @pytest.mark.parametrize("step", ["read", "let_go"])
 @pytest.mark.parametrize("consumers", [False, True], ids=["alone", "consumed"])
 def test_interrupted_run_is_continued(
-    source: Rsmq, shop: Any, ours: Operations, move: Any, other: Any, step: str, at: int, done: bool,
+    source: Rsmq, shop: Any, ours: QueueRef, move: Any, other: Any, step: str, at: int, done: bool,
     consumers: bool,
 ) -> None:  # fmt: skip
     """At each step, also when what had been copied was handled before the second run."""
@@ -102,7 +102,7 @@ def test_interrupted_run_is_continued(
 
 
 def test_earlier_import_is_stopped_by_a_later_one(
-    source: Rsmq, shop: Any, ours: Operations, move: Any
+    source: Rsmq, shop: Any, ours: QueueRef, move: Any
 ) -> None:
     """It may have read messages that the later one has moved and forgotten."""
     queue = source.queue("texts")
@@ -124,7 +124,7 @@ def test_earlier_import_is_stopped_by_a_later_one(
     assert Counter(handled(shop)) == Counter(BODIES)
 
 
-def test_message_that_vanishes_meanwhile_is_told(source: Rsmq, shop: Any, ours: Operations) -> None:
+def test_message_that_vanishes_meanwhile_is_told(source: Rsmq, shop: Any, ours: QueueRef) -> None:
     """A consumer of theirs took it: both have it, which is what at least once means."""
     queue = source.queue("texts")
     place = queue.places[0]
@@ -160,7 +160,7 @@ def test_full_or_paused_queue_stops_it_and_loses_nothing(
 
 
 def test_producer_that_goes_on_does_not_keep_it_going(
-    source: Rsmq, shop: Any, ours: Operations
+    source: Rsmq, shop: Any, ours: QueueRef
 ) -> None:
     """A run moves as many as there were when it began."""
     queue = source.queue("texts")

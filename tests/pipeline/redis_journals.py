@@ -1,4 +1,4 @@
-"""Journals in Redis written by hand, entry by entry, in the format of docs/protocol.md.
+"""Journals in Redis written by hand, entry by entry, in the format of docs/protocol.md; events as of tests/journals.py.
 
 journal = ForgedJournal(redis, namespace, "emails")
 journal.write(line("acked", "m1", sent=T0_MS, delivered=T0_MS + 5), t=T0_MS + 9)
@@ -11,8 +11,9 @@ from __future__ import annotations
 import redis
 
 from qworker.wire.keys import QueueKeys, queues_key
+from tests.journals import groups_of
 
-__all__ = ["T0_MS", "ForgedJournal", "line"]
+__all__ = ["T0_MS", "ForgedJournal", "groups", "line"]
 
 T0_MS = 1_935_655_200_000
 DASH = "-"
@@ -38,6 +39,11 @@ def line(
         f"{event} {delivered} {started} {run_us} {task} {reason} {error} "
         f"{message_id} {sent} {receives} 0 0 0{flags}"
     ).encode()
+
+
+def groups(*lines: bytes) -> bytes:
+    """The groups of one entry."""
+    return b"\n\n".join(group for _, group in groups_of(each.decode("latin-1") for each in lines))
 
 
 class ForgedJournal:
@@ -90,13 +96,13 @@ class ForgedJournal:
         return [
             *("XADD", self.keys.journal, f"{self.epoch}-{self.entries}"),
             *("n", self.events, "k", len(lines), "b", self._written),
-            *("t", T0_MS + self.entries if t is None else t, "w", w, "e1", b"\n".join(lines)),
+            *("t", T0_MS + self.entries if t is None else t, "w", w, "e1", groups(*lines)),
         ]
 
     def _advance(self, lines: tuple[bytes, ...]) -> None:
         self.entries += 1
         self.events += len(lines)
-        self._written += sum(map(len, lines)) + len(lines) + 63
+        self._written += len(groups(*lines)) + 64
 
     def _count(self) -> None:
         self._redis.hset(

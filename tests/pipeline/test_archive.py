@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from qworker.cli.main import cli
 from qworker.client.commands.command import Command
-from qworker.client.commands.upkeep import configure
+from qworker.client.commands.configuring import configure
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
 from qworker.pipeline.jobs.archive import Archived, archive, read_archive
@@ -134,7 +134,7 @@ def run_archive(lake: Path, url: str, namespace: str, *options: str) -> subproce
 def kill_after_a_batch(process: subprocess.Popen, lake: Path) -> None:
     """Kill driver and JVM as soon as two more batches are there."""
     before = set(lake.glob("queue=*/day=*/batch=*"))
-    until = time.monotonic() + 100
+    until = time.monotonic() + 300
     try:
         while len(set(lake.glob("queue=*/day=*/batch=*")) - before) < 2:
             assert process.poll() is None, process.communicate()

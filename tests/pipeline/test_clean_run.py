@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from qworker.client.commands.upkeep import configure
+from qworker.client.commands.configuring import configure
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
 from qworker.pipeline.jobs.archive import archive

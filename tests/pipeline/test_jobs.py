@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from qworker.cli.main import cli
 from qworker.cli.spark_reading import instant
 from qworker.client.commands.command import Command
-from qworker.client.commands.upkeep import configure
+from qworker.client.commands.configuring import configure
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
 from qworker.errors import InvalidOptionError

@@ -9,32 +9,43 @@ import pytest
 from qworker.errors import PipelineError
 from qworker.pipeline.source.decoding import Entries, decode, gap_batch
 from qworker.pipeline.source.schemas import arrow_of
-from tests.pipeline.redis_journals import T0_MS, line
+from tests.pipeline.redis_journals import T0_MS, groups, line
 
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
 
 
 def reply(*entries: tuple[bytes, ...], number: int = 0, event: int = 0, w: bytes = b"web-1:7"):
-    """What XRANGE answers."""
+    """What XRANGE answers to entries of these events."""
+    return raw(
+        *((len(lines), groups(*lines)) for lines in entries), number=number, event=event, w=w
+    )
+
+
+def raw(*entries: tuple[int, bytes], number: int = 0, event: int = 0, w: bytes = b"web-1:7"):
+    """What XRANGE answers to entries of so many events and these groups."""
     found = []
-    for lines in entries:
+    for events, text in entries:
         fields = [
             b"n",
             b"%d" % event,
             b"k",
-            b"%d" % len(lines),
+            b"%d" % events,
             b"b",
             b"0",
             b"t",
             b"%d" % (T0_MS + 50),
         ]
-        found.append((b"%d-%d" % (T0_MS, number), [*fields, b"w", w, b"e1", b"\n".join(lines)]))
-        number, event = number + 1, event + len(lines)
+        found.append((b"%d-%d" % (T0_MS, number), [*fields, b"w", w, b"e1", text]))
+        number, event = number + 1, event + events
     return found
 
 
 def rows(*entries: tuple[bytes, ...], **about):
-    batch = decode("emails", T0_MS, Entries.of("emails", reply(*entries, **about)))
+    return decoded(reply(*entries, **about))
+
+
+def decoded(found):
+    batch = decode("emails", T0_MS, Entries.of("emails", found))
     assert batch.schema.equals(arrow_of("journal"))
     batch.validate(full=True)
     return batch.to_pylist()
@@ -144,20 +155,65 @@ def test_a_foreign_dead_letter_has_no_id_and_no_attempt():
 @pytest.mark.parametrize(
     "bad",
     [
-        b"",
+        b"q1 ",
         b"acked",
-        b"acked 1 2 3 a - - m1 x 0 0 0 0",
-        b"acked soon 2 3 a - - m1 5 0 0 0 0",
-        b"acked 99999999999999999999 2 3 a - - m1 5 0 0 0 0",
+        b"q1 m1 x 0 0 0 0",
+        b"q1 m1 5 soon 0 0 0",
+        b"q1 m1 99999999999999999999 0 0 0 0",
     ],
 )
-def test_a_line_that_is_none_is_unreadable_and_keeps_its_number(bad):
-    found = rows((line("acked", "m1"), bad, line("acked", "m2", flags="m=1")))
+def test_a_header_that_is_none_is_unreadable_and_keeps_its_number(bad):
+    text = b"acked 5 - mail - -\nq1 m1 5 0 0 0 0\n" + bad + b"\nq1 m2 5 0 0 0 0 m=1 t=7"
+    found = decoded(raw((3, text), (1, groups(line("acked", "m3")))))
     assert [(row["event"], row["message_id"], row["number"]) for row in found] == [
         ("acked", "m1", 0),
         ("unreadable", None, 1),
         ("acked", "m2", 2),
+        ("acked", "m3", 3),
     ]
+    assert found[2]["ready_ts"] == datetime.fromtimestamp(0.007, UTC)
+
+
+@pytest.mark.parametrize("bad", [b"", b"acked", b"acked soon - mail - -", b"acked 5 - mail - - -"])
+def test_a_group_of_which_nothing_is_known_is_unreadable(bad):
+    text = bad + b"\nq1 m1 5 0 0 0 0\nq1 m2 5 0 0 0 0"
+    found = decoded(raw((2, text), (1, groups(line("acked", "m3")))))
+    assert [(row["event"], row["message_id"], row["number"]) for row in found] == [
+        ("unreadable", "m1", 0),
+        ("unreadable", "m2", 1),
+        ("acked", "m3", 2),
+    ]
+
+
+@pytest.mark.parametrize("text", [b"", b"acked 5 - mail - -"])
+def test_an_entry_without_a_header_is_one_unreadable_event(text):
+    assert [(row["event"], row["number"]) for row in decoded(raw((1, text)))] == [("unreadable", 0)]
+
+
+def test_groups_of_an_entry_have_their_own_times():
+    found = rows(
+        (
+            line("nacked", "m1", delivered=T0_MS + 5, task="a", error="E"),
+            line("acked", "m2", delivered=T0_MS + 5, started=T0_MS + 9, run_us=7, task="b"),
+            line("acked", "m3", delivered=T0_MS + 5, started=T0_MS + 11, run_us=8, task="b"),
+            line("delivered", "m4", delivered=T0_MS + 50),
+        ),
+        (line("acked", "m5", delivered=T0_MS + 6, started=T0_MS + 7, run_us=9, task="c"),),
+    )
+    assert [(row["started_ts"], row["run_ms"], row["task"]) for row in found] == [
+        (None, None, "a"),
+        (T0 + ms(9), 0.007, "b"),
+        (T0 + ms(11), 0.008, "b"),
+        (None, None, None),
+        (T0 + ms(7), 0.009, "c"),
+    ]
+
+
+@pytest.mark.parametrize("times", [b"!", b"AAAA", b"AAAAAAAAAAA=", b"\xff", b"A"])
+def test_times_that_are_not_two_per_event_are_unknown(times):
+    text = b"acked 5 " + times + b" mail - -\nq1 m1 5 0 0 0 0\nq1 m2 5 0 0 0 0"
+    for row in decoded(raw((2, text))):
+        assert (row["event"], row["started_ts"], row["run_ms"]) == ("acked", None, None)
 
 
 def test_bytes_that_are_no_text_do_no_harm():

@@ -107,3 +107,9 @@ def test_the_url_comes_from_the_environment_variable_that_is_named(monkeypatch):
         InvalidOptionError, match=r"option url: is not given, and QWORKER_URL is not set; set it"
     ):
         ReadOptions.of({}).server()
+
+
+def test_a_cluster_is_refused_before_anything_is_read_from_one_of_its_nodes():
+    with pytest.raises(InvalidOptionError, match=r"option url: names a Cluster, of which"):
+        ReadOptions.of({"url": "redis+cluster://a,b"}).server()
+    assert ReadOptions.of({"url": "redis+sentinel://a,b/main"}).server().watched
