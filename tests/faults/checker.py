@@ -1,0 +1,165 @@
+"""The verdict over a history: Jepsen's total-queue, and what a queue with acks promises beyond it.
+
+Words of a history (keys are `<producer>-<number>`, a key is sent once):
+
+    sending PRODUCER FIRST LAST     about to send these
+    sent PRODUCER FIRST LAST        the server has confirmed them
+    refused PRODUCER FIRST LAST     definitely not stored
+    started KEY RECEIVES            a handler began, at this delivery
+    done KEY                        it came to its end
+    acked KEY …                     the server has confirmed these acks
+    crashed PID …                   these processes end now
+
+A send that is neither confirmed nor refused is in doubt: its messages may come or not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tests.faults.history import Event
+
+__all__ = ["Account", "account_of"]
+
+#: Keys of each kind that an account names.
+NAMED = 10
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a history comes to, in messages. The examples name some keys of each kind of damage.
+
+    `lost`: confirmed, and neither handled to the end nor dead. `unexpected`: started, but never sent, or refused.
+    `duplicates`: starts beyond the first of each message. `recovered`: started although their send was in doubt.
+    `unexplained`: those of them whose process before was not lost. `latest_receives`: the highest receive count of a
+    start. `redelivery_s`: for each delivery that a lost process had begun, the seconds from the loss to the
+    next start.
+    """
+
+    attempts: int = 0
+    acked: int = 0
+    lost: int = 0
+    unexpected: int = 0
+    acked_twice: int = 0
+    started_after_ack: int = 0
+    duplicates: int = 0
+    recovered: int = 0
+    handled: int = 0
+    latest_receives: int = 0
+    unexplained: int = 0
+    redelivery_s: list[float] = field(default_factory=list)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+
+def account_of(
+    read: Callable[[], Iterable[Event]],
+    *,
+    dead: Collection[str] = (),
+    losses: Mapping[int, int] | None = None,
+) -> Account:
+    """Check a history; `read` is called twice.
+
+    `dead`: keys of dead letters. `losses`: process → when it was lost, ns.
+    """
+    attempted, confirmed, refused = _Numbers(), _Numbers(), _Numbers()
+    starts: dict[str, list[tuple[int, int]]] = {}
+    done: set[str] = set()
+    acks: Counter[str] = Counter()
+    first_ack: dict[str, int] = {}
+    latest = 0
+    lost_at = dict(losses or {})
+    for event in read():
+        match event.word:
+            case "started":
+                key = event.rest[0]
+                starts.setdefault(key, []).append((event.at, event.pid))
+                latest = max(latest, int(event.rest[1]))
+            case "done":
+                done.add(event.rest[0])
+            case "acked":
+                acks.update(event.rest)
+                for key in event.rest:
+                    first_ack[key] = min(event.at, first_ack.get(key, event.at))
+            case "sending":
+                attempted.add(*event.rest)
+            case "sent":
+                confirmed.add(*event.rest)
+            case "refused":
+                refused.add(*event.rest)
+            case "crashed":
+                lost_at |= {int(pid): event.at for pid in event.rest}
+    late = {
+        event.rest[0]
+        for event in read()
+        if event.word == "started" and first_ack.get(event.rest[0], event.at) < event.at
+    }
+    damage = {
+        "lost": [key for key in confirmed if key not in done and key not in dead],
+        "unexpected": [key for key in starts if key not in attempted or key in refused],
+        "acked_twice": [key for key, times in acks.items() if times > 1],
+        "started_after_ack": sorted(late),
+    }
+    waits, unexplained = _redeliveries(starts, lost_at)
+    return Account(
+        attempts=len(attempted),
+        acked=len(confirmed),
+        **{kind: len(keys) for kind, keys in damage.items()},
+        duplicates=sum(len(each) for each in starts.values()) - len(starts),
+        recovered=sum(key in attempted and key not in confirmed for key in starts),
+        handled=len(done),
+        latest_receives=latest,
+        redelivery_s=waits,
+        unexplained=unexplained,
+        examples={kind: keys[:NAMED] for kind, keys in damage.items() if keys},
+    )
+
+
+def _redeliveries(
+    starts: Mapping[str, list[tuple[int, int]]], losses: Mapping[int, int]
+) -> tuple[list[float], int]:
+    """Seconds from a loss to the next start, in order of length; and starts again that no loss explains."""
+    waits, unexplained = [], 0
+    for runs in starts.values():
+        if len(runs) < 2:
+            continue
+        runs.sort()
+        for (began, pid), (again, _) in pairwise(runs):
+            lost_at = losses.get(pid)
+            if lost_at is None or again < lost_at:
+                unexplained += 1
+            else:
+                waits.append((again - max(began, lost_at)) / 1e9)
+    return sorted(waits), unexplained
+
+
+class _Numbers:
+    """Keys `<producer>-<number>` as ranges: a million of them take no room. A producer counts upwards."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[str, list[range]] = {}
+
+    def add(self, producer: str, first: str, last: str) -> None:
+        ranges = self._ranges.setdefault(producer, [])
+        begin, end = int(first), int(last) + 1
+        if ranges and ranges[-1].stop == begin:
+            begin = ranges.pop().start
+        ranges.append(range(begin, end))
+
+    def __len__(self) -> int:
+        return sum(len(each) for ranges in self._ranges.values() for each in ranges)
+
+    def __iter__(self) -> Iterator[str]:
+        for producer, ranges in self._ranges.items():
+            for each in ranges:
+                for number in each:
+                    yield f"{producer}-{number}"
+
+    def __contains__(self, key: str) -> bool:
+        producer, _, number = key.rpartition("-")
+        ranges = self._ranges.get(producer, [])
+        at = bisect_right(ranges, int(number), key=lambda each: each.start)
+        return at > 0 and int(number) in ranges[at - 1]

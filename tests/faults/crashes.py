@@ -1,0 +1,54 @@
+"""Points at which a process of a run ends itself: FAULTS_CRASH is `POINT WHO EVERY`.
+
+Points: `after_receive` (a batch has come, nothing has started), `before_ack` (handlers have ended, nothing is told),
+`mid_tick` (a reaper has made one of its calls). WHO: `child`, or `worker` for the supervisor and all. About one in
+EVERY occasions is one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from importlib import import_module
+from typing import Any
+
+import psutil
+
+from tests.faults.history import History
+
+__all__ = ["install"]
+
+_POINTS = {
+    "after_receive": ("qworker.consumer.hand", "Hand", "hold"),
+    "before_ack": ("qworker.consumer.telling", "Teller", "take"),
+    "mid_tick": ("qworker.daemon.reaper", "Reaper", "_execute"),
+}
+
+
+def install(spec: str) -> None:
+    """End this process at a point; nothing where `spec` is empty."""
+    if not spec:
+        return
+    point, who, every = spec.split()
+    if point != "mid_tick" and "QWORKER_CHILD" not in os.environ:
+        return  # a supervisor, which has no such point
+    module, owner_name, name = _POINTS[point]
+    owner = getattr(import_module(module), owner_name)
+    method = getattr(owner, name)
+    chance = random.Random(os.getpid())
+    history = History(os.environ["FAULTS_HISTORY"])
+
+    def method_or_end(self: Any, *args: Any, **given: Any) -> Any:
+        result = method(self, *args, **given)
+        if result and chance.random() * int(every) < 1:
+            pids = [os.getpid()]
+            if who == "worker":
+                supervisor = psutil.Process(os.getppid())
+                pids += [supervisor.pid, *(each.pid for each in supervisor.children())]
+            history.note("crashed", *pids)
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGKILL)
+        return result
+
+    setattr(owner, name, method_or_end)

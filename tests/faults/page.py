@@ -1,0 +1,83 @@
+"""Write the tables of docs/reliability.md from the report of a run.
+
+python -m tests.faults.page report.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["write"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+_CHECKED = ("lost", "unexpected", "acked_twice", "started_after_ack")
+
+
+def write(page: str, report: dict[str, Any]) -> str:
+    """Put the tables of a report between the marks of a page. Raises `ValueError` where a mark is missing."""
+    page = _between(page, "losses", _losses(report))
+    return _between(page, "faults", _faults(report))
+
+
+def _between(page: str, name: str, text: str) -> str:
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    head, found, rest = page.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no marks for {name!r}")
+    return f"{head}{begin}\n{text}\n{end}{tail}"
+
+
+def _losses(report: dict[str, Any]) -> str:
+    """What was taken away by faults that take something, beside the same fault where nothing may be lost."""
+    lines = [
+        "| Fault | Confirmed sends | Lost | Why, or the promise |",
+        "| --- | --: | --: | --- |",
+    ]
+    for row in report["rows"]:
+        if not row["reason"] and (row["takes"] or "server is killed" in row["what"]):
+            lost = row["taken"] if row["takes"] else row["lost"]
+            promise = row["takes"] or "nothing is lost"
+            lines.append(
+                f"| {row['fault']}: {row['what']} | {row['acked']:,} | {lost:,} | {promise} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _faults(report: dict[str, Any]) -> str:
+    damage = ", ".join(f"{kind.replace('_', ' ')} {report[kind]}" for kind in _CHECKED)
+    lines = [
+        f"Seed {report['seed']}, {report['seconds'] / 60:.0f} minutes, {report['acked']:,} messages: {damage}.",
+        "",
+        "| | Fault | Messages | Duplicates | Bound and measured | |",
+        "| --- | --- | --: | --: | --- | --- |",
+    ]
+    for row in report["rows"]:
+        if row["reason"]:
+            lines.append(f"| {row['fault']} | {row['what']} | | | | not played: {row['reason']} |")
+            continue
+        bounds = "; ".join(_measured(bound, row["figures"]) for bound in row["bound"])
+        passed = "passed" if row["passed"] else "**failed**"
+        lines.append(
+            f"| {row['fault']} | {row['what']} | {row['acked']:,} | {row['duplicates']:,} | {bounds} | {passed} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _measured(bound: str, figures: dict[str, float]) -> str:
+    figure = bound.split(" ")[0]
+    value = figures.get(figure)
+    return f"{bound}: {value:,.6g}" if value is not None else f"{bound}: not measured"
+
+
+def main() -> None:
+    """Write the page."""
+    report = json.loads(Path(sys.argv[1]).read_text())
+    PAGE.write_text(write(PAGE.read_text(), report))
+
+
+if __name__ == "__main__":
+    main()

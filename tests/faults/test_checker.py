@@ -1,0 +1,260 @@
+"""The checker finds what it is there to find: each kind of damage, planted into a history that is clean without it."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qworker.store.scripts import load_script
+from tests.faults.checker import Account, account_of
+from tests.faults.history import Event, History, events_of
+from tests.faults.hooks import key_of
+from tests.faults.mutations import MUTATIONS, mutated
+from tests.faults.page import write
+from tests.faults.playing import Played
+from tests.faults.report import report_of
+from tests.faults.row import Row, at_least, at_most, exactly, within
+from tests.faults.rows import ROWS, chosen
+from tests.faults.soak import slope_of
+
+SECOND = 1_000_000_000
+
+
+def history(*lines: str) -> list[Event]:
+    """Read lines `<seconds> <pid> <word> …`."""
+    found = []
+    for line in lines:
+        at, pid, word, *rest = line.split()
+        found.append(Event(int(float(at) * SECOND), int(pid), word, tuple(rest)))
+    return found
+
+
+CLEAN = history(
+    "1 7 sending p0 1 2",
+    "2 7 sent p0 1 2",
+    "3 8 started p0-1 1",
+    "4 8 done p0-1",
+    "5 8 started p0-2 1",
+    "6 8 done p0-2",
+    "7 8 acked p0-1 p0-2",
+)
+
+
+def check(*extra: str, without: str = "", **given: Any) -> Account:
+    """Check the clean history with some lines more, and without those of a word."""
+    events = [event for event in CLEAN if event.word != without] + history(*extra)
+    return account_of(lambda: events, **given)
+
+
+def test_a_clean_history_has_no_damage() -> None:
+    """Two messages, each sent, started, done and acked once."""
+    assert check() == Account(attempts=2, acked=2, handled=2, latest_receives=1)
+
+
+def test_a_message_that_was_never_handled_is_lost() -> None:
+    """Confirmed, and then nothing of it."""
+    account = check("8 7 sending p0 3 3", "9 7 sent p0 3 3")
+    assert (account.lost, account.examples) == (1, {"lost": ["p0-3"]})
+
+
+def test_a_message_that_was_only_begun_is_lost() -> None:
+    """A worker that died in the middle has handled nothing: somebody else has to."""
+    assert check("8 7 sending p0 3 3", "9 7 sent p0 3 3", "10 8 started p0-3 1").lost == 1
+
+
+def test_a_dead_letter_is_not_lost() -> None:
+    """It is there to be looked at."""
+    assert check("8 7 sending p0 3 3", "9 7 sent p0 3 3", dead={"p0-3"}).lost == 0
+
+
+def test_a_send_in_doubt_may_be_gone_or_come() -> None:
+    """Neither is damage; that it came is counted."""
+    assert check("8 7 sending p0 3 3").lost == 0
+    account = check("8 7 sending p0 3 3", "9 8 started p0-3 1", "9 8 done p0-3")
+    assert (account.unexpected, account.recovered) == (0, 1)
+
+
+def test_what_nobody_sent_is_unexpected() -> None:
+    """Made up, or a number beyond those sent."""
+    assert check("8 8 started p0-3 1").unexpected == 1
+    assert check("8 8 started p9-1 1").unexpected == 1
+
+
+def test_what_was_refused_is_unexpected() -> None:
+    """A refusal is definite: nothing was stored."""
+    account = check("8 7 sending p0 3 3", "9 7 refused p0 3 3", "10 8 started p0-3 1")
+    assert account.unexpected == 1
+
+
+def test_two_acks_of_one_message_are_found() -> None:
+    """Whoever confirmed them."""
+    assert check("8 9 acked p0-2").acked_twice == 1
+
+
+def test_a_start_after_the_ack_is_found() -> None:
+    """Also if the files of the two processes are read in the other order."""
+    account = check("8 9 started p0-2 2", "9 9 done p0-2")
+    assert (account.started_after_ack, account.duplicates, account.latest_receives) == (1, 1, 2)
+    assert check("5.5 9 started p0-2 2").started_after_ack == 0
+
+
+def test_a_second_start_is_explained_by_the_loss_of_the_first() -> None:
+    """Its wait counts from the loss; without a loss it is unexplained."""
+    lost = check("6.5 9 started p0-2 2", without="acked", losses={8: 5 * SECOND})
+    assert (lost.unexplained, lost.redelivery_s) == (0, [1.5])
+    assert check("6.5 9 started p0-2 2", without="acked").unexplained == 1
+    crashed = check("5.5 8 crashed 8", "6.5 9 started p0-2 2", without="acked")
+    assert crashed.redelivery_s == [1.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_planted_damage_is_found_in_a_large_history(seed: int) -> None:
+    """Random runs of thousands of messages: exactly what was planted is found."""
+    chance = random.Random(seed)
+    events, number = [], 1000
+    for first in range(1, number, 50):
+        events += history(
+            f"{first} 1 sending p {first} {first + 49}", f"{first} 1 sent p {first} {first + 49}"
+        )
+    keys = [f"p-{n}" for n in range(1, number + 1)]
+    victims = chance.sample(keys, 40)
+    lost, twice, late, alien = (set(victims[at : at + 10]) for at in range(0, 40, 10))
+    for key in keys:
+        pid = chance.randrange(2, 9)
+        events += history(f"9000 {pid} started {key} 1")
+        if key not in lost:
+            events += history(f"9001 {pid} done {key}", f"9002 {pid} acked {key}")
+        if key in twice:
+            events += history(f"9003 {pid + 1} acked {key}")
+        if key in late:
+            events += history(f"9004 {pid + 1} started {key} 2")
+        if key in alien:
+            events += history(f"9000 {pid} started q-{key} 1")
+    chance.shuffle(events)
+    # A producer notes its own sends in order, whatever the files of others hold.
+    events.sort(key=lambda each: each.at if each.word in ("sending", "sent") else number)
+    account = account_of(lambda: events)
+    assert account.acked == number
+    found = (account.lost, account.acked_twice, account.started_after_ack, account.unexpected)
+    assert found == (10, 10, 10, 10)
+    assert set(account.examples["lost"]) == lost
+
+
+class TestHistory:
+    def test_what_is_noted_is_read_again(self, tmp_path: Path) -> None:
+        """With its process, in its order, and without a line that is still on its way."""
+        history = History(str(tmp_path))
+        history.note("sending", "p0", 1, 20)
+        history.note("sent", "p0", 1, 20, synced=True)
+        (path,) = tmp_path.iterdir()
+        with path.open("a") as file:
+            file.write("17 sta")
+        events = list(events_of(tmp_path))
+        assert [(e.pid, e.word, e.rest) for e in events] == [
+            (os.getpid(), "sending", ("p0", "1", "20")),
+            (os.getpid(), "sent", ("p0", "1", "20")),
+        ]
+        assert events[0].at < events[1].at
+
+    def test_the_key_of_a_message_is_its_first_argument(self) -> None:
+        """As the producers write their calls."""
+        assert key_of(b'q1 x 1 0 0 0 0\n{"task":"handle","args":["p0-17",5]}') == "p0-17"
+        assert key_of(b"foreign") == "?"
+
+
+class TestBounds:
+    def test_hold_or_do_not(self) -> None:
+        """Against a number or another figure; what was not measured does not hold."""
+        figures = {"duplicates": 3.0, "running": 3.0, "wait_s": 4.0}
+        assert at_most("duplicates", "running").holds(figures)
+        assert not at_most("duplicates", 2).holds(figures)
+        assert not at_most("duplicates", "kills").holds(figures)
+        assert at_least("duplicates", 3).holds(figures)
+        assert not exactly("duplicates", 2).holds(figures)
+        assert not at_most("unknown", 2).holds(figures)
+
+    def test_patience_stretches_times_alone(self) -> None:
+        """A busy machine is slow; it loses nothing."""
+        figures = {"wait_s": 4.0, "duplicates": 4.0}
+        assert not within("wait_s", 2).holds(figures)
+        assert within("wait_s", 2).holds(figures, patience=2)
+        assert not at_most("duplicates", 2).holds(figures, patience=2)
+
+
+class TestMutations:
+    @pytest.mark.parametrize("name", MUTATIONS)
+    def test_its_text_is_in_the_scripts(self, name: str) -> None:
+        """A mutation that changes nothing is caught by nothing."""
+        mutation = MUTATIONS[name]
+        assert mutation.texts or mutation.patch
+        assert set(mutation.rows) <= set(ROWS)
+        for script in {script for script, _, _ in mutation.texts}:
+            source = load_script(script).source
+            assert mutated(mutation, script, source) != source
+
+    def test_a_text_that_is_gone_is_an_error(self) -> None:
+        """Whoever changes a script hears of it."""
+        with pytest.raises(LookupError):
+            mutated(MUTATIONS["reap-forgets-suspects"], "reap", b"return 1")
+
+
+class TestRows:
+    def test_are_named_once_and_in_order(self) -> None:
+        """And a choice of them is what was asked for."""
+        assert [row.name for row in chosen("F7,F1")] == ["F7", "F1"]
+        assert len(chosen("all")) == len(ROWS)
+        assert {"F1", "F5", "F6", "F7", "F9", "F11", "F15", "F17", "F25", "F33"} <= {
+            row.name for row in chosen("commit")
+        }
+        with pytest.raises(LookupError):
+            chosen("F1,F1000")
+
+
+def _played(**given: Any) -> Played:
+    row = Row(
+        name="F1",
+        fault="a child is killed",
+        course=lambda stage: None,
+        bounds=(at_most("duplicates", 1),),
+    )
+    return Played(row, 7, figures={"duplicates": 1.0}, **given)
+
+
+class TestReport:
+    def test_a_row_that_was_not_played_has_not_passed(self) -> None:
+        """It does not fail the run, but it is named."""
+        report = report_of([_played(account=check()), _played(reason="no compiler")], 7, 1.0)
+        assert [row["passed"] for row in report["rows"]] == [True, False]
+        assert (report["passed"], report["not_played"], report["acked"]) == (True, ["F1"], 2)
+
+    def test_a_problem_fails_the_run(self) -> None:
+        """Whatever it is."""
+        assert not report_of([_played(problems=["1 lost"])], 7, 1.0)["passed"]
+        assert not report_of([], 7, 1.0)["passed"]
+
+    def test_the_page_has_its_tables_between_marks(self) -> None:
+        """And what stands around them stays."""
+        page = "a\n<!-- losses -->\nold\n<!-- end of losses -->\nb\n<!-- faults -->\n<!-- end of faults -->\nc\n"
+        written = write(page, report_of([_played(account=check())], 7, 60.0))
+        assert "| F1 | a child is killed | 2 | 0 | duplicates ≤ 1: 1 | passed |" in written
+        assert "old" not in written
+        assert written.startswith("a\n")
+        assert written.endswith("c\n")
+        with pytest.raises(ValueError, match="marks"):
+            write("nothing", report_of([_played()], 7, 60.0))
+
+
+class TestSlope:
+    def test_noise_is_flat_and_a_leak_is_not(self) -> None:
+        """10 KB/s on 50 MB for five minutes is 6 %."""
+        chance = random.Random(1)
+        noise = [(float(at), 50e6 + chance.uniform(-1e5, 1e5)) for at in range(300)]
+        leak = [(at, size + 10_000 * at) for at, size in noise]
+        assert slope_of(noise).flat(300)
+        assert not slope_of(leak).flat(300)
+        assert slope_of(leak).per_s == pytest.approx(10_000, rel=0.1)
+        assert slope_of([(float(at), 5.0) for at in range(10)]).flat(10)

@@ -1,0 +1,30 @@
+"""The faults that every commit goes through, each for a few seconds: nothing is lost, whatever happens.
+
+Bounds on times are for runs on a quiet machine (`python -m tests.faults`); here they are stretched.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.faults.playing import play
+from tests.faults.row import Row
+from tests.faults.rows import chosen
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE = 20.0
+
+
+@pytest.mark.parametrize("row", chosen("commit"), ids=lambda row: row.name)
+def test_nothing_is_lost(row: Row) -> None:
+    """Nothing lost, unexpected, acked twice or started after its ack; drained, and in order."""
+    seed = int(os.environ.get("QWORKER_FAULTS_SEED", random.randrange(10**6)))
+    played = play(row, seed=seed, seconds=row.commit_s, patience=PATIENCE, small=True)
+    print(played.document())  # shown by -rP
+    assert not played.reason
+    assert played.problems == [], f"seed {seed}"
+    assert played.account.acked > 0

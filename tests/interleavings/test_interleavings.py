@@ -1,0 +1,59 @@
+"""The smallest worlds to their last state, and each broken product found; see `python -m tests.interleavings`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.interleavings.__main__ import main
+from tests.interleavings.mutations import MUTATIONS, made
+from tests.interleavings.search import search
+
+#: Worlds whose smallest form takes a second or two, and the states that it has at least.
+QUICK = {"lanes": 300, "crossing": 300, "once": 800, "blame": 100, "handed": 20, "schedules": 1500}
+#: Only a bound for the case that a search never ends.
+MOST_S = 100.0
+
+
+@pytest.mark.parametrize("world", QUICK)
+def test_every_promise_holds_in_every_state_of_a_small_world(world: str) -> None:
+    """Whatever order calls, lost replies, late ghosts, expiries and crashes come in."""
+    found = search((made, (world, True, "")), most_s=MOST_S)
+    assert found.breach is None
+    assert found.complete
+    assert found.states >= QUICK[world]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_broken_product_is_found(mutation: str) -> None:
+    """The search sees each of these changes, and tells a way that leads to the damage."""
+    found = search((made, (MUTATIONS[mutation].world, True, mutation)), most_s=MOST_S)
+    assert found.breach is not None
+    assert found.breach.steps
+
+
+def test_a_breach_is_told_by_one_of_the_shortest_ways() -> None:
+    """A send whose reply was lost and that is repeated without its number: two calls."""
+    found = search((made, ("lanes", True, "send-unnumbered")), most_s=MOST_S)
+    assert found.breach is not None
+    assert found.breach.problem == "a1 is in 2 places: ready, ready"
+    first, second = found.breach.steps
+    assert first.startswith("a: send a1 lane=a0 number=1 → Sent(ids=('a1',)")
+    assert first.endswith("[carried out, reply lost]")
+    assert second.startswith("a: send a1 lane=- number=1 → Sent(ids=('a1',)")
+
+
+def test_the_command_prints_the_states_and_writes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In two processes it sees the same states as in one."""
+    path = tmp_path / "found.json"
+    assert main(["--worlds", "crossing", "--small", "--json", str(path)]) == 0
+    document = json.loads(path.read_text("utf-8"))
+    alone = search((made, ("crossing", True, "")), most_s=MOST_S)
+    assert document["states"] == alone.states
+    assert document["transitions"] == alone.transitions
+    assert document["violations"] == 0
+    assert f"{alone.states:,} distinct states" in capsys.readouterr().out
