@@ -91,7 +91,7 @@ def test_running_times_fall_into_their_buckets(app: QWorker) -> None:
     counts = drain(app).counters.read(0)
 
     assert sum(counts.run) == 3
-    assert 0.09 <= counts.run_s < 60
+    assert 0.06 <= counts.run_s < 60  # a sleep may end a little early
     assert sum(counts.run[: BUCKETS_S.index(0.025) + 1]) == 0
 
 

@@ -143,7 +143,6 @@ ROWS = [
         course=kill_children,
         load=Load(flags=("--concurrency", "8"), sending=KILLED, visibility=LONG, fewest=2),
         bounds=(at_least("kills", 2), at_most("duplicates", "killed_running"), REDELIVERY),
-        commit_s=1,
     ),
     Row(
         name="F1a",
@@ -156,7 +155,6 @@ ROWS = [
             sending=Sending(task="ahandle", queue="aload", rate=400, naps=0.3, nap_ms=10),
         ),
         bounds=(at_least("kills", 2), at_most("duplicates", "killed_running"), REDELIVERY),
-        commit_s=1,
     ),
     Row(
         name="F1w",

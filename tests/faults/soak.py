@@ -150,6 +150,7 @@ def _report(
                 "slope_kb_per_min": round(slope.per_s * 60 / 1024, 2),
                 "margin_kb_per_min": round(slope.margin * 60 / 1024, 2),
                 "samples": len(late),
+                "series_mb": [round(y / 2**20, 2) for _, y in points[:: max(1, len(points) // 12)]],
                 "flat": slope.flat(late[-1][0] - late[0][0]),
             }
         )
@@ -177,4 +178,5 @@ def print_soak(report: dict[str, Any]) -> None:
             f"  {row['process']:14} {row['mean_mb']:>8.2f} MB, {row['slope_kb_per_min']:>+9.2f} "
             f"± {row['margin_kb_per_min']:.2f} KB/min (95 %) {'flat' if row['flat'] else 'GROWS'}"
         )
+        print(f"    {' '.join(f'{size:g}' for size in row['series_mb'])}")
     print("passed" if report["passed"] else "FAILED", flush=True)

@@ -110,7 +110,7 @@ def test_size_of_the_journal(drive: Drive) -> None:
     drive.redis.hset(drive.keys.meta, "journal", "all")
     for each in "abc":
         drive.send(each)
-    size = len("sent - - - - - - a 1000000 0 0 0 0") + 64
+    size = len("sent - - - - -\nq1 a 1000000 0 0 0 0") + 64
     look = inspected(drive)
     assert (look.journal, look.journal_entries, look.journal_bytes) == ("all", 3, 3 * size)
     drive.redis.xtrim(drive.keys.journal, maxlen=1, approximate=False)

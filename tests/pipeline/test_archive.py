@@ -127,7 +127,12 @@ def run_archive(lake: Path, url: str, namespace: str, *options: str) -> subproce
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "QWORKER_DEBUG": "1"},
+        # Compile quickly rather than well, as the session of the other tests does.
+        env={
+            **os.environ,
+            "QWORKER_DEBUG": "1",
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
     )
 
 

@@ -36,7 +36,7 @@ def test_every_event_is_archived_and_every_message_accounted_for(spark, tmp_path
     assert numbers == {"acked": document["messages"] - 1, "dead": 1, "open": 0, "lost": 0}
     faults = ("acked_twice", "started_after_ack", "unsure", "gaps")
     assert [document[name] for name in faults] == [0, 0, 0, 0]
-    assert document["demo"]["sent"] == 123
+    assert document["demo"]["sent"] == document["messages"]
     assert "Throughput" in Path(document["report"]).read_text()
     assert list(Path(document["archive"]).glob("queue=*/day=*/*/*.parquet"))
 
