@@ -100,9 +100,7 @@ local ready, delayed, wake, meta, stats, journal = KEYS[1], KEYS[2], KEYS[3], KE
 -- Numbers come from counters in `stats` and are dense within an epoch, so that whatever is missing shows as a gap.
 
 local MAX_GROUPS = 16384 -- bytes of the groups of one entry
-local ENTRY_BYTES = 64 -- what an entry takes beside its groups, about
 local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
-local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
 local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and between two groups
 local ROWS_AT_ONCE = 250
 
@@ -223,6 +221,10 @@ local function record_sent(items)
   end
   add_rows('sent - - - - -', heads)
 end
+-- The stream of the journal: what lib/journal.lua has recorded is written as entries, numbered and capped in bytes.
+
+local ENTRY_BYTES = 64 -- what an entry takes beside its groups, about
+local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
 
 -- The bytes before the first entry from `id` on, its epoch and its number; nil where there is none.
 local function entry_from(id)
@@ -449,8 +451,7 @@ end
 push(items, priority, delay_ms, attributes, now)
 for key, hold in pairs(holds) do redis.call('HSET', unique, key, hold.id .. ' ' .. text(hold.until_ms)) end
 if lane ~= '' then
-  local known = table.concat({ text(sequence), text(now), unpack(kept_out) }, ' ')
-  redis.call('HSET', producers, lane, known)
+  redis.call('HSET', producers, lane, table.concat({ text(sequence), text(now), unpack(kept_out) }, ' '))
 end
 local degraded = math.max(count(stats, { sent = #items, stored = #items }), write_journal(''))
 return { 'OK', #items, text(now), degraded, unpack(kept_out) }

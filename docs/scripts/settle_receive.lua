@@ -265,9 +265,7 @@ end
 -- Numbers come from counters in `stats` and are dense within an epoch, so that whatever is missing shows as a gap.
 
 local MAX_GROUPS = 16384 -- bytes of the groups of one entry
-local ENTRY_BYTES = 64 -- what an entry takes beside its groups, about
 local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
-local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
 local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and between two groups
 local ROWS_AT_ONCE = 250
 
@@ -388,6 +386,10 @@ local function record_sent(items)
   end
   add_rows('sent - - - - -', heads)
 end
+-- The stream of the journal: what lib/journal.lua has recorded is written as entries, numbered and capped in bytes.
+
+local ENTRY_BYTES = 64 -- what an entry takes beside its groups, about
+local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
 
 -- The bytes before the first entry from `id` on, its epoch and its number; nil where there is none.
 local function entry_from(id)

@@ -18,6 +18,7 @@
 --- include lib/keys.lua
 --- include lib/envelope.lua
 --- include lib/journal.lua
+--- include lib/journal_entries.lua
 --- include lib/ends.lua
 --- include lib/lease.lua
 --- include lib/receive.lua

@@ -10,6 +10,7 @@
 --- include lib/counters.lua
 --- include lib/keys.lua
 --- include lib/journal.lua
+--- include lib/journal_entries.lua
 --- include lib/letters.lua
 
 local attributes, refused = read_attributes()

@@ -19,6 +19,7 @@
 --- include lib/counters.lua
 --- include lib/sender_keys.lua
 --- include lib/journal.lua
+--- include lib/journal_entries.lua
 --- include lib/push.lua
 
 local schedules = KEYS[6]

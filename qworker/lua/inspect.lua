@@ -13,6 +13,7 @@
 --- include lib/keys.lua
 --- include lib/envelope.lua
 --- include lib/journal.lua
+--- include lib/journal_entries.lua
 
 local refused = broken({ meta, 'hash' }) or broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
 if refused then return refused end

@@ -13,6 +13,7 @@
 --- include lib/keys.lua
 --- include lib/envelope.lua
 --- include lib/journal.lua
+--- include lib/journal_entries.lua
 --- include lib/ends.lua
 --- include lib/letters.lua
 

@@ -22,6 +22,7 @@
 --- include lib/counters.lua
 --- include lib/sender_keys.lua
 --- include lib/journal.lua
+--- include lib/journal_entries.lua
 --- include lib/push.lua
 
 local producers, unique = KEYS[6], KEYS[7]
@@ -93,8 +94,7 @@ end
 push(items, priority, delay_ms, attributes, now)
 for key, hold in pairs(holds) do redis.call('HSET', unique, key, hold.id .. ' ' .. text(hold.until_ms)) end
 if lane ~= '' then
-  local known = table.concat({ text(sequence), text(now), unpack(kept_out) }, ' ')
-  redis.call('HSET', producers, lane, known)
+  redis.call('HSET', producers, lane, table.concat({ text(sequence), text(now), unpack(kept_out) }, ' '))
 end
 local degraded = math.max(count(stats, { sent = #items, stored = #items }), write_journal(''))
 return { 'OK', #items, text(now), degraded, unpack(kept_out) }

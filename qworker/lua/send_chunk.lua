@@ -4,7 +4,6 @@
 -- KEYS[6]    unique HASH      `row:<row id>` → message id and expiry ms
 -- KEYS[7]    bulk:<write id> HASH   see lib/ledger.lua
 -- KEYS[8]    journal STREAM
--- KEYS[8]    journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    stream           of the ledger; '' where the order of the rows is nothing to rely on
 -- ARGV[3]    first            rows of the stream before this chunk
@@ -26,8 +25,7 @@
 --- include lib/counters.lua
 --- include lib/sender_keys.lua
 --- include lib/journal.lua
---- include lib/sender_keys.lua
---- include lib/journal.lua
+--- include lib/journal_entries.lua
 --- include lib/push.lua
 --- include lib/ledger.lua
 --- include lib/rows.lua

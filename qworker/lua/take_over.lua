@@ -18,6 +18,7 @@
 --- include lib/counters.lua
 --- include lib/sender_keys.lua
 --- include lib/journal.lua
+--- include lib/journal_entries.lua
 --- include lib/push.lua
 
 local imported, FIELDS, MAX_MESSAGES, MAX_RECEIVES = KEYS[6], 7, 1000, 999999
