@@ -103,7 +103,7 @@ def _ours(
         log_format="auto",
         log_level="warning",
     )
-    broker = assemble(app, [_QUEUE], board, config)
+    broker = assemble(app, [_QUEUE], board, config, app.client.factory)
     begun = time.process_time()
     broker.run()
     seconds = time.process_time() - begun

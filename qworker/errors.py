@@ -10,6 +10,7 @@ QworkerError
 ├── RefusedError                  the server answered and refused; nothing was written
 │   ├── QueueFullError            maxlen reached
 │   ├── QueuePausedError          input is paused
+│   ├── ShardDrainingError        a shard that is to run empty
 │   ├── QueueExistsError          a queue to be made is there already
 │   ├── QueueNotFoundError        no such queue: no key, and no entry in the registry
 │   ├── LeaseUsedError            a lease id that exists already
@@ -92,6 +93,7 @@ __all__ = [
     "RefusedError",
     "RetryRule",
     "ServerError",
+    "ShardDrainingError",
     "SparkMissingError",
     "StaleReceiptError",
     "StoreError",
@@ -198,6 +200,21 @@ class QueuePausedError(RefusedError):
         return (
             f"queue {self.queue!r} is paused for input; nothing was sent "
             f"(qworker queue resume {self.queue})"
+        )
+
+
+class ShardDrainingError(RefusedError):
+    """A shard that is to run empty takes no message; its queue's other shards do, and a client finds them by itself."""
+
+    def __init__(self, shard: str) -> None:
+        super().__init__(shard)
+        self.shard = shard
+
+    def __str__(self) -> str:
+        queue = self.shard.partition("/")[0]
+        return (
+            f"shard {self.shard!r} is to run empty and takes no message; nothing was sent: send to queue {queue!r} "
+            f"(qworker queue shards {queue})"
         )
 
 

@@ -5,6 +5,7 @@ Interrupted, it tells how far it came: what was done is done, the rest is as it 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from qworker.client.rate import Pace, rate_per_s
 if TYPE_CHECKING:
     from qworker.cli.session import Session
     from qworker.client.queue import Queue
+    from qworker.wire.keys import QueueKeys
 
 __all__ = ["Change", "Choice", "change_letters"]
 
@@ -58,8 +60,11 @@ def change_letters(session: Session, place: Queue, change: Change, choice: Choic
     if choice.wanted.is_empty and not choice.everything:
         raise click.UsageError(f"say which dead letters to {change.verb}: by a filter, or --all")
     per_s = None if choice.rate is None else rate_per_s(choice.rate, "--rate")
-    reading = session.client.run(Reading.begin(place.ref, choice.wanted))
-    meant = _count(session, reading.again(), choice)
+    readings = [
+        (shard.keys, session.client.run(Reading.begin(shard, choice.wanted)))
+        for shard in session.client.run(place.ref.every_shard())
+    ]
+    meant = _count(session, [reading.again() for _, reading in readings], choice)
     if meant.total and not choice.as_json:
         for name, line in tally_lines(meant).items():
             note(f"{name}: {line}")
@@ -74,7 +79,7 @@ def change_letters(session: Session, place: Queue, change: Change, choice: Choic
         confirm(
             f"{change.verb.capitalize()} {letters}{lasting}{change.consequence}?", yes=choice.yes
         )
-        course.run(session, place, reading, Pace(per_s), choice.limit)
+        course.run(session, readings, Pace(per_s), choice.limit)
         text = course.text
     if choice.as_json:
         document = {"queue": place.name, "matched": meant.total, **course.document}
@@ -95,8 +100,7 @@ class _Course:
     def run(
         self,
         session: Session,
-        place: Queue,
-        reading: Reading,
+        readings: Sequence[tuple[QueueKeys, Reading]],
         pace: Pace,
         limit: int | None,
     ) -> None:
@@ -107,12 +111,14 @@ class _Course:
 
                 def told(some: Changed) -> None:
                     self.changed.add(some)
-                    advance(some.done + some.foreign + some.gone)
+                    advance(some.total)
 
-                plan = letter_pages.change(
-                    place.keys, reading, self.change.act, pace=pace, limit=limit, told=told
-                )
-                session.client.run(plan)
+                for keys, reading in readings:
+                    left = None if limit is None else limit - self.changed.total
+                    plan = letter_pages.change(
+                        keys, reading, self.change.act, pace=pace, limit=left, told=told
+                    )
+                    session.client.run(plan)
         except BaseException:
             note(f"interrupted: {self.text}, {count(self.total)} were meant; run it again to go on")
             raise
@@ -140,12 +146,13 @@ class _Course:
         }
 
 
-def _count(session: Session, reading: Reading, choice: Choice) -> DeadTally:
+def _count(session: Session, readings: Iterable[Reading], choice: Choice) -> DeadTally:
     seen, meant = DeadTally(), DeadTally()
-    while not reading.ended:
-        page = session.client.run(reading.page(seen))
-        for letter in page[: None if choice.limit is None else choice.limit - meant.total]:
-            meant.add(letter)
+    for reading in readings:
+        while not reading.ended:
+            page = session.client.run(reading.page(seen))
+            for letter in page[: None if choice.limit is None else choice.limit - meant.total]:
+                meant.add(letter)
     if seen.total:
         check_filter(choice.wanted, seen)
     return meant

@@ -96,14 +96,15 @@ class Listing:
 
     def add(self, place: Queue) -> None:
         """Read the letters of one queue."""
-        kept: list[DeadLetter] = []
-        reading = place.client.run(Reading.begin(place.ref, self.wanted))
-        while not reading.ended:
-            page = place.client.run(reading.page(self._seen))
-            for letter in page:
-                self.meant.add(letter)
-            kept = (kept + page)[-self.limit :] if self.newest else (kept + page)[: self.limit]
-        self.letters += kept
+        for shard in place.client.run(place.ref.every_shard()):
+            kept: list[DeadLetter] = []
+            reading = place.client.run(Reading.begin(shard, self.wanted))
+            while not reading.ended:
+                page = place.client.run(reading.page(self._seen))
+                for letter in page:
+                    self.meant.add(letter)
+                kept = (kept + page)[-self.limit :] if self.newest else (kept + page)[: self.limit]
+            self.letters += kept
 
     def finish(self) -> None:
         """Order the letters that were kept; raises `InvalidOptionError` for a filter that fits no letter at all."""
@@ -130,7 +131,7 @@ def _age(text: str | None, flag: str) -> str | None:
 
 
 def _place(entry_id: str) -> tuple[int, int]:
-    first, _, second = entry_id.partition("-")
+    first, _, second = entry_id.partition("/")[0].partition("-")
     return int(first), int(second)
 
 

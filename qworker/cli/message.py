@@ -141,8 +141,9 @@ def _held(session: Session, place: Queue, receipt: Receipt) -> Stored | None:
     """Find the message of a receipt: in its lease, if that is still there."""
     from qworker.wire.numbers import score_ms
 
-    item = session.ask("HGET", place.keys.lease(receipt.lease_id), receipt.index)
-    deadline = session.ask("ZSCORE", place.keys.unacked, receipt.lease_id)
+    shard = place.ref.shard_of(receipt.shard)
+    item = session.ask("HGET", shard.keys.lease(receipt.lease_id), receipt.index)
+    deadline = session.ask("ZSCORE", shard.keys.unacked, receipt.lease_id)
     if item is None or deadline is None:
         return None
-    return place.ref.stored("unacked", item, score_ms(deadline), receipt)
+    return shard.stored("unacked", item, score_ms(deadline), receipt)

@@ -19,14 +19,14 @@ _COMPLETION_S: Final = 0.3
 
 
 class _QueueName(click.ParamType[str]):
-    """A queue name, checked; the shell completes it from the server's registry."""
+    """The name of a queue, or of a shard of one, checked; the shell completes it from the server's registry."""
 
     name = "queue"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from qworker.wire.names import check_queue
+        from qworker.wire.names import check_place
 
-        return check_queue(value)
+        return check_place(value)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

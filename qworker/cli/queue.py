@@ -8,6 +8,7 @@ import click
 
 from qworker.cli import queue_looks
 from qworker.cli.parameters import QUEUE
+from qworker.cli.queue_shards import shards
 from qworker.cli.screen import Column, note, print_json, print_line, print_table
 from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
 
@@ -137,14 +138,14 @@ def set_attributes(
     """
     from qworker.cli.attributes import parse_settings
     from qworker.client.commands.configuring import configure
-    from qworker.wire.keys import QueueKeys
 
     changes = parse_settings(settings)
     if not create:
         session.queue(queue)
     ref = session.ref(queue)
     session.client.run(ref.announce())
-    session.client.execute(configure(QueueKeys(session.namespace, queue), changes.meta))
+    for shard in session.client.run(ref.every_shard(anew=True)):
+        session.client.execute(configure(shard.keys, changes.meta))
     if as_json:
         print_json({"queue": queue, "set": changes.document})
     else:
@@ -275,6 +276,8 @@ def purge(
     session: Session, queue: str, states: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Delete all messages of a state. Messages in hand (unacked) are not touched."""
+    from itertools import product
+
     from qworker.cli.confirm import confirm
     from qworker.cli.formats import count
     from qworker.cli.progress import progress
@@ -293,9 +296,9 @@ def purge(
         confirm(f"Delete {words} of {queue} for ever?", yes=yes)
     purged = dict.fromkeys(sizes, 0)
     with progress(f"purging {queue}", sum(sizes.values())) as advance:
-        for state in sizes:
+        for shard, state in product(session.client.run(found.ref.every_shard()), sizes):
             while True:
-                done = session.client.execute(purge_some(found.keys, state))
+                done = session.client.execute(purge_some(shard.keys, state))
                 purged[state] += done.messages
                 advance(done.messages)
                 if not done.more:
@@ -335,7 +338,7 @@ def remove(session: Session, queue: str, dry_run: bool, yes: bool, as_json: bool
         print_line(text)
 
 
-for _verb in queue_looks.VERBS:
+for _verb in (*queue_looks.VERBS, shards):
     command.add_command(_verb)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qworker.store.options import ClientOptions
     from qworker.store.url import ServerURL
     from qworker.wire.keyring import Keyring
+    from qworker.wire.shards import Shards
 
     T = TypeVar("T", bound=Options)
 
@@ -44,6 +45,8 @@ class Session:
 
     def __init__(self) -> None:
         self._given: dict[str, Any] = {}
+        #: How the queues are divided that `queues` has named.
+        self._shards: dict[str, Shards] = {}
         #: Seconds after which a call that cannot be made is given up; read when the client is made.
         self.patience_s = _PATIENCE_S
 
@@ -228,34 +231,44 @@ class Session:
         from qworker.errors import InvalidNameError
         from qworker.wire.keys import queues_key
         from qworker.wire.names import check_queue
+        from qworker.wire.shards import WHOLE, Shards
 
-        names = []
-        for entry in self.ask("HKEYS", queues_key(self.namespace)):
+        self._shards = {}
+        flat = self.ask("HGETALL", queues_key(self.namespace))
+        pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+        for entry, written in pairs:
             try:
-                names.append(check_queue(entry.decode("utf-8", "replace")))
+                name = check_queue(entry.decode("utf-8", "replace"))
             except InvalidNameError:
                 continue
-        return sorted(names)
+            self._shards[name] = Shards.parse(written) or WHOLE
+        return sorted(self._shards)
 
     def ref(self, name: str, *, maxsize: int = 0) -> QueueRef:
         """A queue, which need not exist, as operations take it."""
         from qworker.client.options import QueueAttributes
         from qworker.client.queue_ref import QueueRef
 
-        return QueueRef(
+        ref = QueueRef(
             self.namespace,
             name,
             self.client.ids,
             maxsize=maxsize or QueueAttributes().maxsize,
             keyring=self.keyring,
         )
+        if (shards := self._shards.get(name)) is not None:
+            ref.learn(shards)
+        return ref
 
     def queue(self, name: str) -> Queue:
-        """A queue that exists. Raises `InvalidNameError`, and `InvalidOptionError` for one that does not."""
-        from qworker.client.queue import Queue
-        from qworker.wire.names import check_queue
+        """A queue that exists, or a shard of one: `queue/3`.
 
-        check_queue(name)
+        Raises `InvalidNameError`, and `InvalidOptionError` for one that does not.
+        """
+        from qworker.client.queue import Queue
+        from qworker.wire.names import check_place
+
+        check_place(name)
         queue = Queue(self.client, self.namespace, name)
         if not self.has_queue(name):
             raise self._unknown_queue(name)
@@ -287,15 +300,14 @@ class Session:
         )
 
     def inspect(self, names: Iterable[str]) -> dict[str, Inspection | BrokenQueueError]:
-        """Inspect queues one by one; a broken one gives its error."""
-        from qworker.client.commands.inspecting import inspect
+        """Inspect queues one by one, their shards added up; a broken one gives its error."""
+        from qworker.client.looking import inspect
         from qworker.errors import BrokenQueueError
-        from qworker.wire.keys import QueueKeys
 
         found: dict[str, Inspection | BrokenQueueError] = {}
         for name in names:
             try:
-                found[name] = self.client.execute(inspect(QueueKeys(self.namespace, name)))
+                found[name] = self.client.run(inspect(self.ref(name)))
             except BrokenQueueError as error:
                 found[name] = error
         return found

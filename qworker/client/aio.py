@@ -129,18 +129,26 @@ class AsyncClient:
                 self._free.append(lane)
 
     async def run(self, plan: Plan[T]) -> T:
-        """Execute the commands and sends of a plan one after the other, and return its result."""
+        """Execute the commands and sends of a plan one after the other, and return its result.
+
+        An error is raised in the plan, which may go on.
+        """
         result: Any = None
         try:
+            step = next(plan)
             while True:
-                step = plan.send(result)
-                if isinstance(step, Pause):
-                    await asyncio.sleep(step.seconds)
-                    result = None
-                elif isinstance(step, SendCall):
-                    result = await self.send(step.make)
+                try:
+                    if isinstance(step, Pause):
+                        await asyncio.sleep(step.seconds)
+                        result = None
+                    elif isinstance(step, SendCall):
+                        result = await self.send(step.make)
+                    else:
+                        result = await self.execute(step)
+                except QworkerError as error:
+                    step = plan.throw(error)
                 else:
-                    result = await self.execute(step)
+                    step = plan.send(result)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 

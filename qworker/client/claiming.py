@@ -72,21 +72,12 @@ def pending(
     check_count(count)
     check_skip(skip)
     elapsed_ms = duration_ms(elapsed, "elapsed")
-    now_ms, visibility_ms = yield from _standing(queue)
+    shards = yield from queue.every_shard()
     found: list[Pending] = []
-    first = 0
-    while len(found) < skip + count:
-        leases = yield from _leases(queue, first, newest=newest, visibility_ms=visibility_ms)
-        if not leases:
-            break
-        first += _PAGE
-        for lease in leases:
-            if now_ms - lease.delivered_ms < elapsed_ms:
-                continue
-            held = yield from looking.lease(queue, lease.id, lease.deadline_ms)
-            found += [_pending(each, lease, now_ms) for each in (held[::-1] if newest else held)]
-            if len(found) >= skip + count:
-                break
+    for shard in shards:
+        found += yield from _longest(shard, skip + count, elapsed_ms, newest=newest)
+    if len(shards) > 1:
+        found.sort(key=lambda each: each.deadline_ms, reverse=newest)
     return found[skip : skip + count]
 
 
@@ -100,25 +91,10 @@ def claim(
     """
     check_count(count)
     own_ms, elapsed_ms = check_visibility_ms(visibility), duration_ms(elapsed, "elapsed")
-    now_ms, queue_ms = yield from _standing(queue)
-    leases = yield from _leases(queue, 0, newest=False, visibility_ms=queue_ms)
-    idle = sorted(
-        (each for each in leases if now_ms - each.delivered_ms >= elapsed_ms),
-        key=lambda each: each.delivered_ms,
-    )
     messages: list[Message] = []
-    while idle and len(messages) < count:
-        some = idle[:MAX_CANDIDATES]
-        claimed: Claimed = yield commands.claim(
-            queue.keys,
-            queue.ids.lease_id(own_ms),
-            [(each.id, each.deadline_ms) for each in some],
-            count - len(messages),
-            visibility_ms=own_ms,
-        )
-        messages += yield from delivered(queue, claimed.batch, pop=False)
-        if not claimed.batch.items and not claimed.ended:
-            idle = idle[MAX_CANDIDATES:]
+    for shard in (yield from queue.every_shard()):
+        if len(messages) < count:
+            messages += yield from _claim(shard, count - len(messages), elapsed_ms, own_ms)
     return messages
 
 
@@ -126,6 +102,7 @@ def received(queue: QueueRef, receipt: Receipt | str) -> Plan[Message]:
     """Read the message of a receipt again, to settle it elsewhere. Raises `StaleReceiptError`. Three calls."""
     if isinstance(receipt, str):
         receipt = Receipt.parse(receipt)
+    queue = queue.shard(receipt.shard)
     lease = queue.keys.lease(receipt.lease_id)
     item: bytes | None = yield Command(None, (), ("HGET", lease, receipt.index), _as_it_is)
     words = ("ZSCORE", queue.keys.unacked, receipt.lease_id)
@@ -148,7 +125,7 @@ def received(queue: QueueRef, receipt: Receipt | str) -> Plan[Message]:
             degraded=False,
             settled=(),
         )
-        message = deliver(queue.keys.queue, batch, 0)
+        message = deliver(queue.keys, batch, 0)
         if message is not None and (queue.protected or "e" in message.flags):
             try:
                 message = queue.opened(message, item)
@@ -158,6 +135,49 @@ def received(queue: QueueRef, receipt: Receipt | str) -> Plan[Message]:
     if message is None:
         raise StaleReceiptError(queue.keys.queue, str(receipt))
     return message
+
+
+def _claim(queue: QueueRef, count: int, elapsed_ms: int, own_ms: int | None) -> Plan[list[Message]]:
+    now_ms, queue_ms = yield from _standing(queue)
+    leases = yield from _leases(queue, 0, newest=False, visibility_ms=queue_ms)
+    idle = sorted(
+        (each for each in leases if now_ms - each.delivered_ms >= elapsed_ms),
+        key=lambda each: each.delivered_ms,
+    )
+    messages: list[Message] = []
+    while idle and len(messages) < count:
+        some = idle[:MAX_CANDIDATES]
+        claimed: Claimed = yield commands.claim(
+            queue.keys,
+            queue.ids.lease_id(own_ms),
+            [(each.id, each.deadline_ms) for each in some],
+            count - len(messages),
+            visibility_ms=own_ms,
+        )
+        messages += yield from delivered(queue, claimed.batch, pop=False)
+        if not claimed.batch.items and not claimed.ended:
+            idle = idle[MAX_CANDIDATES:]
+    return messages
+
+
+def _longest(queue: QueueRef, count: int, elapsed_ms: int, *, newest: bool) -> Plan[list[Pending]]:
+    """List the messages in hand of one shard."""
+    now_ms, visibility_ms = yield from _standing(queue)
+    found: list[Pending] = []
+    first = 0
+    while len(found) < count:
+        leases = yield from _leases(queue, first, newest=newest, visibility_ms=visibility_ms)
+        if not leases:
+            break
+        first += _PAGE
+        for lease in leases:
+            if now_ms - lease.delivered_ms < elapsed_ms:
+                continue
+            held = yield from looking.lease(queue, lease.id, lease.deadline_ms)
+            found += [_pending(each, lease, now_ms) for each in (held[::-1] if newest else held)]
+            if len(found) >= count:
+                break
+    return found
 
 
 def _standing(queue: QueueRef) -> Plan[tuple[int, int]]:

@@ -48,7 +48,8 @@ def change(queue: QueueRef, /, **changes: object) -> Plan[QueueAttributes]:
     _changed(QueueAttributes(), changes)  # Bad ones are refused before anything is sent.
     before = yield from attributes(queue)
     after = _changed(before, changes)
-    yield configuring.configure(queue.keys, _but(after.meta(), before.meta()))
+    for shard in (yield from queue.every_shard(anew=True)):
+        yield configuring.configure(shard.keys, _but(after.meta(), before.meta()))
     return after
 
 
@@ -58,7 +59,8 @@ def configure(queue: QueueRef, attributes: QueueAttributes) -> Plan[None]:
     chosen = attributes.meta()
     stored = {name: "" if value == defaults[name] else value for name, value in chosen.items()}
     yield from queue.announce()
-    yield configuring.configure(queue.keys, stored)
+    for shard in (yield from queue.every_shard(anew=True)):
+        yield configuring.configure(shard.keys, stored)
 
 
 def pause(queue: QueueRef, direction: str = "all", *, strict: bool = False) -> Plan[str]:
@@ -81,7 +83,8 @@ def pause(queue: QueueRef, direction: str = "all", *, strict: bool = False) -> P
     paused = "" if direction == "none" else direction
     stored = {"paused": paused, "pause_strict": "1" if strict else ""}
     yield from queue.announce()
-    yield configuring.configure(queue.keys, stored)
+    for shard in (yield from queue.every_shard(anew=True)):
+        yield configuring.configure(shard.keys, stored)
     return direction
 
 

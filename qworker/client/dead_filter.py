@@ -85,6 +85,17 @@ class DeadTally:
     error_classes: Counter[str] = field(default_factory=Counter)
     tasks: Counter[str] = field(default_factory=Counter)
 
+    @classmethod
+    def sum(cls, tallies: list[DeadTally]) -> DeadTally:
+        """Add up those of several places."""
+        whole = cls()
+        for each in tallies:
+            whole.total += each.total
+            whole.reasons += each.reasons
+            whole.error_classes += each.error_classes
+            whole.tasks += each.tasks
+        return whole
+
     def add(self, letter: DeadLetter) -> None:
         """Count one."""
         self.total += 1

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from qworker.client.commands.command import Command
 from qworker.client.plan import Plan, server_ms
 from qworker.client.queue_ref import QueueRef
+from qworker.client.spreading import chained, everywhere, nothing
 from qworker.errors import InvalidOptionError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
@@ -55,6 +56,7 @@ class ReaderLag:
     missed: int
 
 
+@everywhere(nothing)
 def register_reader(queue: QueueRef, name: str) -> Plan[None]:
     """Make a reader of the journal known, so that `doctor` and metrics warn before it misses entries.
 
@@ -68,24 +70,27 @@ def register_reader(queue: QueueRef, name: str) -> Plan[None]:
 def advance_reader(queue: QueueRef, name: str, epoch: int, entry: int) -> Plan[None]:
     """Note the last entry of the journal, `<epoch>-<entry>`, that a reader has read for good.
 
-    Raises `InvalidOptionError`.
+    Each shard has a journal of its own: name it, `queue/3`, but for the first one. Raises `InvalidOptionError`.
     """
     _check_name(name)
     now_ms: int = yield server_ms()
     yield Command(None, (), ("HSET", queue.keys.readers, name, f"{epoch}-{entry} {now_ms}"), int)
 
 
+@everywhere(any)
 def forget_reader(queue: QueueRef, name: str) -> Plan[bool]:
     """Forget a reader of the journal; returns whether there was one."""
     gone: int = yield Command(None, (), ("HDEL", queue.keys.readers, name), int)
     return gone == 1
 
 
+@everywhere(chained)
 def readers(queue: QueueRef) -> Plan[list[JournalReader]]:
     """List the readers of the journal by name; what is not written as theirs is left aside."""
     return (yield from _readers(queue.keys))
 
 
+@everywhere(chained)
 def reader_lags(queue: QueueRef) -> Plan[list[ReaderLag]]:
     """Tell how far each reader of the journal is behind. One call per reader and two more."""
     return (yield from lags(queue.keys))

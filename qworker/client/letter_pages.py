@@ -29,6 +29,7 @@ __all__ = [
     "change_these",
     "drop",
     "entries",
+    "in_stream",
     "redrive",
 ]
 
@@ -47,6 +48,11 @@ class Changed:
     foreign: int = 0
     gone: int = 0
     entry_ids: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.done + self.foreign + self.gone
 
     def add(self, other: Changed) -> None:
         """Add what became of others."""
@@ -92,7 +98,8 @@ class Reading:
         """Begin at the oldest one, with the server's time and the newest letter as they are now."""
         now_ms: int = yield server_ms()
         newest: list[DeadLetter] = yield entries(queue, "XREVRANGE", "+", "-", 1)
-        return cls(queue, wanted, now_ms=now_ms, until=newest[0].entry_id if newest else "-")
+        until = in_stream(newest[0].entry_id) if newest else "-"
+        return cls(queue, wanted, now_ms=now_ms, until=until)
 
     def again(self) -> Reading:
         """Begin again at the oldest one, with the same bounds."""
@@ -108,7 +115,7 @@ class Reading:
         letters: list[DeadLetter] = yield entries(self._queue, *span, self._size)
         self.ended = len(letters) < self._size
         if letters:
-            self._after = letters[-1].entry_id
+            self._after = in_stream(letters[-1].entry_id)
         if seen is not None:
             for letter in letters:
                 seen.add(letter)
@@ -157,18 +164,23 @@ def change_these(
 
 def redrive(keys: QueueKeys, entry_ids: Sequence[str]) -> Command[Changed]:
     """Put up to 100 dead letters back to ready."""
-    return _counting(redriving.redrive(keys, entry_ids), entry_ids)
+    return _counting(redriving.redrive(keys, [*map(in_stream, entry_ids)]), entry_ids)
 
 
 def drop(keys: QueueKeys, entry_ids: Sequence[str]) -> Command[Changed]:
     """Delete up to 100 dead letters."""
-    command = redriving.drop(keys, entry_ids)
+    command = redriving.drop(keys, [*map(in_stream, entry_ids)])
 
     def decoded(reply: Any) -> Changed:
         dropped = command.decode(reply)
         return Changed(dropped, gone=len(entry_ids) - dropped)
 
     return Command(command.script, command.keys, command.args, decoded)
+
+
+def in_stream(entry_id: str) -> str:
+    """The entry id as the stream of its shard has it."""
+    return entry_id.partition("/")[0]
 
 
 def entries(
@@ -183,7 +195,7 @@ def entries(
 
 
 def _letter(queue: QueueRef, entry_id: bytes, fields: list[bytes]) -> DeadLetter:
-    letter = DeadLetter.of(queue.keys.queue, entry_id, fields)
+    letter = DeadLetter.of(queue.keys, entry_id, fields)
     message = queue.look(letter.message)
     return letter if message is letter.message else replace(letter, message=message)
 

@@ -17,21 +17,26 @@ from qworker.client.letter_pages import (
     change_these,
     drop,
     entries,
+    in_stream,
 )
 from qworker.client.letter_pages import redrive as redrive_page
 from qworker.client.message import DeadLetter
 from qworker.client.plan import Plan, server_ms
 from qworker.client.queue_ref import QueueRef
 from qworker.client.rate import Pace, Rate, rate_per_s
+from qworker.client.spreading import everywhere
 from qworker.config.kinds import IntegerKind
 from qworker.errors import InvalidOptionError
 from qworker.wire.codec import check_size, decode, decode_call, encode
 
-__all__ = ["dead", "drop_dead", "edit_dead", "letter_of", "redrive", "tally_dead"]
+__all__ = ["dead", "dead_of", "drop_dead", "edit_dead", "letter_of", "redrive", "tally_dead"]
 
-_ENTRY_ID: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
+_ENTRY_ID: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})(?:/([0-9]{1,2}))?", re.ASCII)
 _COUNT: Final = IntegerKind("most letters", minimum=1)
 _LIMIT: Final = IntegerKind("most letters")
+#: The greatest number in an entry id.
+_LAST: Final = 2**64 - 1
+_ALL: Final = DeadFilter()
 #: Letters that a look reads at once.
 _PAGE: Final = 500
 
@@ -54,13 +59,13 @@ def dead(
     chosen, count = DeadFilter.of(wanted, given), _COUNT.check(count, "count")
     if after != "-":
         _check_entry(after)
-    by_age = chosen.older_than_ms is not None or chosen.newer_than_ms is not None
-    now_ms: int = (yield server_ms()) if by_age else 0
-    size = min(count, _PAGE) if chosen.is_empty else PAGE
-    reading = Reading(queue, chosen, now_ms=now_ms, after=after, newest=newest, size=size)
+    shards = yield from queue.every_shard()
     found: list[DeadLetter] = []
-    while not reading.ended and len(found) < count:
-        found += yield from reading.page()
+    for shard in shards:
+        behind = after if after == "-" else _behind(after, shard.keys.shard, newest=newest)
+        found += yield from dead_of(shard, count, chosen, after=behind, newest=newest)
+    if len(shards) > 1:
+        found.sort(key=lambda letter: _place(letter.entry_id), reverse=newest)
     return found[:count]
 
 
@@ -74,6 +79,7 @@ def letter_of(queue: QueueRef, message_id: str) -> Plan[DeadLetter | None]:
     return None
 
 
+@everywhere(DeadTally.sum)
 def tally_dead(
     queue: QueueRef, /, wanted: DeadFilter | None = None, **given: object
 ) -> Plan[DeadTally]:
@@ -125,7 +131,8 @@ def edit_dead(queue: QueueRef, entry_id: str, body: object) -> Plan[str]:
     them one for an entry that is not there or foreign.
     """
     _check_entry(entry_id)
-    letters: list[DeadLetter] = yield entries(queue, "XRANGE", entry_id, entry_id, 1)
+    queue, entry = queue.shard(_place(entry_id)[2]), in_stream(entry_id)
+    letters: list[DeadLetter] = yield entries(queue, "XRANGE", entry, entry, 1)
     data = body if isinstance(body, bytes) else encode(body)
     if letters and letters[0].message.task:
         decode_call(data)
@@ -142,7 +149,7 @@ def edit_dead(queue: QueueRef, entry_id: str, body: object) -> Plan[str]:
             f"{ascii(entry_id)[:80]} is signed or encrypted",
             "only who holds the keys can edit it (QWORKER_KEYS_FILE)",
         )
-    made: str = yield redriving.edit(queue.keys, entry_id, data, flags)
+    made: str = yield redriving.edit(queue.keys, entry, data, flags)
     if made == "foreign":
         raise InvalidOptionError(
             "entry id", f"{ascii(entry_id)[:80]} is foreign", "only messages of ours can be edited"
@@ -153,13 +160,51 @@ def edit_dead(queue: QueueRef, entry_id: str, body: object) -> Plan[str]:
             f"queue {queue.keys.queue!r} has no dead letter {ascii(entry_id)[:80]}",
             "it may have been redriven, edited or dropped meanwhile",
         )
-    return made
+    return f"{made}/{queue.keys.shard}" if queue.keys.shard else made
+
+
+def dead_of(
+    queue: QueueRef,
+    count: int,
+    wanted: DeadFilter = _ALL,
+    *,
+    after: str = "-",
+    newest: bool = False,
+) -> Plan[list[DeadLetter]]:
+    """List dead letters of one shard that fit."""
+    by_age = wanted.older_than_ms is not None or wanted.newer_than_ms is not None
+    now_ms: int = (yield server_ms()) if by_age else 0
+    size = min(count, _PAGE) if wanted.is_empty else PAGE
+    reading = Reading(queue, wanted, now_ms=now_ms, after=after, newest=newest, size=size)
+    found: list[DeadLetter] = []
+    while not reading.ended and len(found) < count:
+        found += yield from reading.page()
+    return found[:count]
+
+
+def _place(entry_id: str) -> tuple[int, int, int]:
+    """Where a letter stands among those of all shards."""
+    match = _ENTRY_ID.fullmatch(entry_id)
+    assert match is not None
+    return int(match[1]), int(match[2]), int(match[3] or 0)
+
+
+def _behind(entry_id: str, shard: int, *, newest: bool) -> str:
+    """The entry id behind which a shard goes on, where all of them go on behind a letter of one of them."""
+    milliseconds, number, of = _place(entry_id)
+    if newest and shard < of:
+        return f"{milliseconds}-{number + 1}"
+    if not newest and shard > of:
+        return f"{milliseconds}-{number - 1}" if number else f"{milliseconds - 1}-{_LAST}"
+    return in_stream(entry_id)
 
 
 def _check_entry(entry_id: object) -> None:
     if not isinstance(entry_id, str) or not _ENTRY_ID.fullmatch(entry_id):
         raise InvalidOptionError(
-            "entry id", f"{ascii(entry_id)[:80]} is none", "it is written <ms>-<number>"
+            "entry id",
+            f"{ascii(entry_id)[:80]} is none",
+            "it is written <ms>-<number>, or <ms>-<number>/<shard>",
         )
 
 
@@ -182,10 +227,19 @@ def _change(
         limit = _LIMIT.check(limit, "limit")
     for entry_id in entry_ids:
         _check_entry(entry_id)
+    whole = Changed()
     if not filtered:
-        return (yield from change_these(queue.keys, act, entry_ids[:limit], pace))
+        shards: dict[int, list[str]] = {}
+        for entry_id in entry_ids[:limit]:
+            shards.setdefault(_place(entry_id)[2], []).append(entry_id)
+        for number, some in shards.items():
+            whole.add((yield from change_these(queue.shard(number).keys, act, some, pace)))
+        return whole
     which = DeadFilter.of(wanted, named)
     if which.is_empty and not everything:
         raise InvalidOptionError("filter", "fits every dead letter", "say everything=True for all")
-    reading = yield from Reading.begin(queue, which)
-    return (yield from change(queue.keys, reading, act, pace=pace, limit=limit))
+    for shard in (yield from queue.every_shard()):
+        reading = yield from Reading.begin(shard, which)
+        left = None if limit is None else limit - whole.total
+        whole.add((yield from change(shard.keys, reading, act, pace=pace, limit=left)))
+    return whole

@@ -7,13 +7,14 @@ from typing import Final
 
 from qworker.client import letters
 from qworker.client.commands.command import Command
-from qworker.client.commands.inspecting import Inspection
+from qworker.client.commands.inspecting import Inspection, total
 from qworker.client.commands.inspecting import inspect as inspect_command
 from qworker.client.commands.waiting import NEVER_MS
 from qworker.client.limits import check_count, check_skip, check_state
 from qworker.client.message import Receipt, Stored
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.client.spreading import everywhere, until_found
 from qworker.wire.numbers import score_ms, whole
 
 __all__ = ["inspect", "lease", "peek", "scored", "show"]
@@ -23,8 +24,9 @@ _PAGE: Final = 500
 _LEASES: Final = 20
 
 
+@everywhere(total)
 def inspect(queue: QueueRef) -> Plan[Inspection]:
-    """Read sizes, ages, counters and attributes at one instant."""
+    """Read sizes, ages, counters and attributes at one instant; of a divided queue for each shard at its own."""
     seen: Inspection = yield inspect_command(queue.keys)
     return seen
 
@@ -47,22 +49,19 @@ def peek(
     check_count(count)
     check_skip(skip)
     check_state(state)
-    read = skip + count
-    match state:
-        case "ready":
-            found = yield from _ready(queue, read, newest=newest)
-        case "unacked":
-            found = yield from _unacked(queue, read, newest=newest)
-        case "dead":
-            dead = yield from letters.dead(queue, read, newest=newest)
-            found = [letter.message for letter in dead]
-        case _:
-            found = yield from _waiting(queue, read, state, newest=newest)
-    return found[skip:]
+    shards = yield from queue.every_shard()
+    found: list[Stored] = []
+    for shard in shards:
+        found += yield from _peek(shard, skip + count, state, newest=newest)
+    if len(shards) > 1:
+        # Shards have no order among them; times do.
+        found.sort(key=_when, reverse=newest)
+    return found[skip : skip + count]
 
 
+@until_found
 def show(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
-    """Find a message by its id; None if it is not seen. O(n) of the queue.
+    """Find a message by its id; None if it is not seen. O(n) of the queue, shard by shard.
 
     Looks from the tail of ready, then at what is delayed, unacked and dead. A message that moves meanwhile may be
     missed; under receiving alone none is.
@@ -105,7 +104,7 @@ def lease(queue: QueueRef, lease_id: str, deadline_ms: int) -> Plan[list[Stored]
         if (number := whole(index)) is not None
     )
     return [
-        queue.stored("unacked", item, deadline_ms, Receipt(lease_id, str(index)))
+        queue.stored("unacked", item, deadline_ms, Receipt(lease_id, str(index), queue.keys.shard))
         for index, item in held
     ]
 
@@ -114,6 +113,22 @@ def scored(flat: list[bytes]) -> Iterator[tuple[bytes, int]]:
     """Pair the members of a sorted set, as they are answered, with their times in ms."""
     for member, score in zip(flat[::2], flat[1::2], strict=True):
         yield member, score_ms(score)
+
+
+def _peek(queue: QueueRef, count: int, state: str, *, newest: bool) -> Plan[list[Stored]]:
+    match state:
+        case "ready":
+            return (yield from _ready(queue, count, newest=newest))
+        case "unacked":
+            return (yield from _unacked(queue, count, newest=newest))
+        case "dead":
+            dead = yield from letters.dead_of(queue, count, newest=newest)
+            return [letter.message for letter in dead]
+    return (yield from _waiting(queue, count, state, newest=newest))
+
+
+def _when(message: Stored) -> int:
+    return (message.sent_ms or 0) if message.at_ms is None else message.at_ms
 
 
 def _ready(queue: QueueRef, count: int, *, newest: bool) -> Plan[list[Stored]]:

@@ -12,22 +12,28 @@ from qworker.client.options import MAX_VISIBILITY_MS
 from qworker.errors import InvalidBodyError, InvalidOptionError
 from qworker.wire.codec import decode, decode_call
 from qworker.wire.envelope import Envelope, Kind, kind_of
+from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
 __all__ = ["DeadLetter", "Message", "Receipt", "Stored", "deliver"]
 
-_RECEIPT: Final = re.compile(r"([A-Za-z0-9._-]{1,64}):(\d{1,4})")
+_RECEIPT: Final = re.compile(r"([A-Za-z0-9._-]{1,64}):(\d{1,4})(?:/(\d{1,2}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Proof of one delivery: a lease and the place in it. Written `lease:index`."""
+    """Proof of one delivery: a lease, the place in it, and the shard that has it.
+
+    Written `lease:index`, and `lease:index/3` in a shard beside the first one.
+    """
 
     lease_id: str
     index: str
+    shard: int = 0
 
     def __str__(self) -> str:
-        return f"{self.lease_id}:{self.index}"
+        written = f"{self.lease_id}:{self.index}"
+        return f"{written}/{self.shard}" if self.shard else written
 
     @classmethod
     def parse(cls, text: str) -> Receipt:
@@ -35,9 +41,11 @@ class Receipt:
         match = _RECEIPT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidOptionError(
-                "receipt", f"{ascii(text)[:80]} is not a receipt", "it is written <lease>:<index>"
+                "receipt",
+                f"{ascii(text)[:80]} is not a receipt",
+                "it is written <lease>:<index>, or <lease>:<index>/<shard>",
             )
-        return cls(match[1], match[2])
+        return cls(match[1], match[2], int(match[3] or 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A message seen without being received. `at_ms` is its due time or visibility deadline, where it has one."""
+    """A message seen without being received, in `queue` or, as `queue/3` says, in a shard of it.
+
+    `at_ms` is its due time or visibility deadline, where it has one.
+    """
 
     queue: str
     state: str
@@ -161,7 +172,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter: the stored message, why it died, and the entry id by which it is redriven."""
+    """A dead letter: the stored message, why it died, and the entry id by which it is redriven.
+
+    Entry ids are written `<ms>-<number>`, and `<ms>-<number>/3` in a shard beside the first one.
+    """
 
     entry_id: str
     reason: str
@@ -171,30 +185,30 @@ class DeadLetter:
     message: Stored
 
     @classmethod
-    def of(cls, queue: str, entry_id: bytes, fields: list[bytes]) -> DeadLetter:
+    def of(cls, keys: QueueKeys, entry_id: bytes, fields: list[bytes]) -> DeadLetter:
         """Read an entry of the dead stream; missing fields are empty."""
         named = dict(zip(fields[::2], fields[1::2], strict=False))
         died = whole(named.get(b"died_ms"))
         return cls(
-            entry_id.decode(),
+            f"{entry_id.decode()}/{keys.shard}" if keys.shard else entry_id.decode(),
             named.get(b"reason", b"").decode("utf-8", "replace"),
             named.get(b"class", b"").decode("utf-8", "replace"),
             named.get(b"error", b"").decode("utf-8", "replace"),
             int(entry_id.partition(b"-")[0]) if died is None else died,
-            Stored.of(queue, "dead", named.get(b"envelope", b"")),
+            Stored.of(keys.queue, "dead", named.get(b"envelope", b"")),
         )
 
 
-def deliver(queue: str, batch: Batch, position: int) -> Message | None:
+def deliver(keys: QueueKeys, batch: Batch, position: int) -> Message | None:
     """Read one item of a batch; None where it is neither ours nor plain JSON (foreign)."""
     item, index = batch.items[position], batch.indices[position]
-    receipt = Receipt(batch.lease_id, index)
+    receipt = Receipt(batch.lease_id, index, keys.shard)
     envelope = Envelope.parse(item)
     if envelope is None:
         if kind_of(item) is not Kind.PLAIN:
             return None
         return Message(
-            queue,
+            keys.name,
             f"{batch.lease_id}.{index}",
             item,
             receipt,
@@ -212,7 +226,7 @@ def deliver(queue: str, batch: Batch, position: int) -> Message | None:
     flags = envelope.flags if envelope.has_flags else {}
     first = whole(flags.get("f"))
     return Message(
-        queue,
+        keys.name,
         envelope.id,
         envelope.body,
         receipt,

@@ -22,6 +22,7 @@ from qworker.durations import Duration
 from qworker.errors import InvalidOptionError
 
 __all__ = [
+    "COMMON_META",
     "MAX_RECEIVES",
     "MAX_VISIBILITY_MS",
     "MIN_VISIBILITY_MS",
@@ -156,6 +157,8 @@ _META: Final = {
     "journal": "journal",
     "journal_cap": "journal_cap",
 }
+#: Fields of the `meta` hash that somebody sets, and that the shards of a queue have in common.
+COMMON_META: Final = frozenset({*_META, "paused", "pause_strict"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from qworker.client.looking import show
 from qworker.client.message import Stored
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.client.spreading import chained, everywhere, nothing, until_found
 from qworker.wire.numbers import whole
 
 __all__ = ["Details", "cancel", "delete", "describe", "details", "enqueue", "hold"]
@@ -41,6 +42,7 @@ class Details:
     requeue_in_ms: int | None
 
 
+@until_found
 def details(queue: QueueRef, message_id: str) -> Plan[Details | None]:
     """Find a message as `show` does, and say what its times mean now; None if it is not seen."""
     message = yield from show(queue, message_id)
@@ -68,6 +70,7 @@ def describe(queue: QueueRef, message: Stored) -> Plan[Details]:
     )
 
 
+@everywhere(chained)
 def hold(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
     """Take ready and delayed messages out of the queue without losing them; returns the ids of those held now.
 
@@ -76,16 +79,19 @@ def hold(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
     return (yield from _pick(queue, message_ids, ("ready", "delayed"), waiting.hold))
 
 
+@everywhere(chained)
 def enqueue(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
     """Put delayed and held messages to the tail of ready now; returns the ids of those that were. O(n) each."""
     return (yield from _pick(queue, message_ids, ("delayed", "held"), waiting.enqueue))
 
 
+@everywhere(nothing)
 def cancel(queue: QueueRef, message_id: str) -> Plan[None]:
     """Drop a message wherever it waits, when it is next met; one that runs already is not stopped."""
     yield removing.cancel(queue.keys, message_id, _CANCEL_MS)
 
 
+@until_found
 def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
     """Delete a message wherever it is; returns it as it was found, None if it was not seen. O(n).
 

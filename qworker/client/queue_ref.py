@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import count
+from random import randrange
 from typing import Final, Protocol
 
 from qworker.client.commands.command import Command
+from qworker.client.commands.registering import register, registered
 from qworker.client.message import Message, Receipt, Stored
 from qworker.client.options import QueueAttributes
 from qworker.client.plan import Plan
@@ -15,19 +18,21 @@ from qworker.wire.envelope import Envelope
 from qworker.wire.ids import IdSource
 from qworker.wire.keyring import NO_KEYS, Keyring
 from qworker.wire.keys import QueueKeys, queues_key
-from qworker.wire.names import check_namespace, check_queue
+from qworker.wire.names import MAX_SHARDS, check_namespace, check_place
+from qworker.wire.shards import WHOLE, Shards
 
 __all__ = ["HasRef", "QueueRef"]
 
-#: Seconds after which a client that uses a queue writes it into the registry again.
+#: Seconds after which a client that uses a queue writes it into the registry again, and learns of its shards.
 _ANNOUNCE_S: Final = 60.0
 _MAXSIZE: Final = QueueAttributes().maxsize
 
 
 class QueueRef:
-    """One queue as its operations see it. Bodies over `maxsize` bytes are refused before anything is sent.
+    """One queue, or one shard of it, as its operations see it.
 
-    `keyring` signs and encrypts what is sent, and opens what is received or looked at.
+    Bodies over `maxsize` bytes are refused before anything is sent. `keyring` signs and encrypts what is sent, and
+    opens what is received or looked at. `shards`: how the queue is divided, as it was told last.
     """
 
     def __init__(
@@ -39,7 +44,7 @@ class QueueRef:
         maxsize: int = _MAXSIZE,
         keyring: Keyring = NO_KEYS,
     ) -> None:
-        self.keys = QueueKeys(check_namespace(namespace), check_queue(queue))
+        self.keys = QueueKeys(check_namespace(namespace), check_place(queue))
         self.ids = ids
         self.maxsize = maxsize
         self.keyring = keyring
@@ -47,7 +52,32 @@ class QueueRef:
         self.protected = bool(keyring)
         self.namespace = namespace
         self.registry = queues_key(namespace)
+        #: One shard, given as such: its operations do not go to others.
+        self.single = "/" in queue
+        self.shards = WHOLE
+        #: Counts receives and sends, so that shards take turns; clients begin with different ones.
+        self.turns = count(randrange(MAX_SHARDS))  # noqa: S311 - spreading, not secrecy
+        self._others: dict[int, QueueRef] = {}
         self._announced = float("-inf")
+        self._looked = float("-inf")
+
+    def shard(self, number: int) -> QueueRef:
+        """The shard of this number; a single one, and a queue that has no others, is its own."""
+        if self.single or (number == 0 and not self.shards.divided):
+            return self
+        return self.shard_of(number)
+
+    def shard_of(self, number: int) -> QueueRef:
+        """The shard of this number alone, whether or not the queue is known to have it."""
+        if number not in self._others:
+            self._others[number] = QueueRef(
+                self.namespace,
+                f"{self.keys.name}/{number}",
+                self.ids,
+                maxsize=self.maxsize,
+                keyring=self.keyring,
+            )
+        return self._others[number]
 
     def protect(self, message_id: str, body: bytes, flags: dict[str, str]) -> bytes:
         """Encrypt and sign the body of a message; returns it as it is stored, and sets its flags."""
@@ -76,16 +106,41 @@ class QueueRef:
         return replace(found, body=body, closed=problem)
 
     def announce(self) -> Plan[None]:
-        """Write the queue into the registry, at most once a minute."""
+        """Write the queue into the registry, and learn how it is divided, at most once a minute."""
         now = time.monotonic()
-        if now - self._announced >= _ANNOUNCE_S:
-            yield Command(None, (), ("HSET", self.registry, self.keys.queue, 1), int)
-            self._announced = now
+        if now - self._announced >= _ANNOUNCE_S and not self.single:
+            self.shards = yield register(self.registry, self.keys.name, self.shards)
+            self._announced = self._looked = now
+
+    def learn(self, shards: Shards) -> None:
+        """Take what was read of the registry elsewhere."""
+        if shards.epoch >= self.shards.epoch:
+            self.shards = shards
+        self._looked = time.monotonic()
+
+    def every_shard(self, *, anew: bool = False) -> Plan[list[QueueRef]]:
+        """All shards that may hold messages, the first one first; looked up at most once a minute, or `anew`."""
+        now = time.monotonic()
+        if (anew or now - self._looked >= _ANNOUNCE_S) and not self.single:
+            self.learn((yield registered(self.registry, self.keys.name)))
+        return [self.shard(number) for number in range(self.shards.kept)]
+
+    def divide(self, shards: Shards) -> Plan[Shards]:
+        """Tell the registry how the queue is divided from now on; returns what stands there."""
+        self.shards = yield register(self.registry, self.keys.name, shards)
+        self._announced = self._looked = time.monotonic()
+        return self.shards
+
+    def doubt(self) -> None:
+        """Look up the shards again before the next use: they are others by now."""
+        self._announced = self._looked = float("-inf")
 
     def forget(self) -> Plan[None]:
-        """Take the queue out of the registry; the next use writes it again."""
-        yield Command(None, (), ("HDEL", self.registry, self.keys.queue), int)
-        self._announced = float("-inf")
+        """Take the queue out of the registry with all its shards; the next use writes it again."""
+        names = [self.keys.queue] if self.single else self.shards.names(self.keys.name)
+        yield Command(None, (), ("HDEL", self.registry, *names), int)
+        self.shards = WHOLE
+        self.doubt()
 
 
 class HasRef(Protocol):

@@ -51,8 +51,8 @@ def receive(
     and its messages are settled by it. `reap`: do a reaper's work on the queues first (at least one call more), for
     programs that have neither daemon nor worker.
     """
-    queues = [queue, *(each.ref for each in then)]
     own_ms = check_visibility_ms(visibility)
+    queues = yield from _in_turn([queue, *(each.ref for each in then)])
     return (yield from _receive(queues, count, wait, own_ms, pop=False, reap=reap))
 
 
@@ -65,7 +65,7 @@ def pop(
     reap: bool = False,
 ) -> Plan[list[Message]]:
     """Receive and ack at once: at most once, a crash after this loses the messages. Options as of `receive`."""
-    queues = [queue, *(each.ref for each in then)]
+    queues = yield from _in_turn([queue, *(each.ref for each in then)])
     return (yield from _receive(queues, count, wait, None, pop=True, reap=reap))
 
 
@@ -74,7 +74,7 @@ def delivered(queue: QueueRef, batch: Batch, *, pop: bool) -> Plan[list[Message]
     outcomes = Outcomes(batch.lease_id)
     messages: list[Message] = []
     for position, index in enumerate(batch.indices):
-        message = deliver(queue.keys.queue, batch, position)
+        message = deliver(queue.keys, batch, position)
         if message is None:
             outcomes.bury(index, "foreign")
             continue
@@ -93,6 +93,16 @@ def delivered(queue: QueueRef, batch: Batch, *, pop: bool) -> Plan[list[Message]
         for position, message in enumerate(messages):
             messages[position] = yield from _own_visibility(queue, message)
     return messages
+
+
+def _in_turn(queues: Sequence[QueueRef]) -> Plan[list[QueueRef]]:
+    """The shards of queues, left to right; of those of one queue each call begins with another one."""
+    places: list[QueueRef] = []
+    for queue in queues:
+        shards = yield from queue.every_shard()
+        first = next(queue.turns) % len(shards)
+        places += [*shards[first:], *shards[:first]]
+    return places
 
 
 def _opened(queue: QueueRef, message: Message, item: bytes, outcomes: Outcomes) -> Message | None:

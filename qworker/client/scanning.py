@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from qworker.client import letters, looking
 from qworker.client.commands.command import Command
 from qworker.client.commands.inspecting import lengths
+from qworker.client.letter_pages import in_stream
 from qworker.client.limits import STATES, check_state
 from qworker.client.message import Stored
 from qworker.client.plan import Plan
@@ -19,6 +20,7 @@ from qworker.client.queue_ref import QueueRef
 from qworker.errors import InvalidNameError, InvalidOptionError
 from qworker.wire.keys import LEVELS, QueueKeys, queues_key
 from qworker.wire.names import check_queue
+from qworker.wire.shards import WHOLE, Shards
 
 if TYPE_CHECKING:
     from qworker.client.aio import AsyncClient
@@ -93,13 +95,20 @@ def scan_queues(
     reply: list[Any] = yield Command(
         None, (), ("HSCAN", queues_key(namespace), cursor, "COUNT", count), list
     )
-    names = sorted({name for name in map(_queue_name, reply[1][::2]) if name})
-    found: list[QueueLength] = []
+    entries = zip(map(_queue_name, reply[1][::2]), reply[1][1::2], strict=True)
+    shards = {name: Shards.parse(written) or WHOLE for name, written in entries if name}
+    places = [
+        QueueKeys(namespace, place) for name in sorted(shards) for place in shards[name].names(name)
+    ]
+    ready: dict[str, int | None] = dict.fromkeys(sorted(shards), 0)
     # A small registry comes as a whole, whatever the count.
-    for first in range(0, len(names), _MAX_COUNT // 10):
-        keys = [QueueKeys(namespace, name) for name in names[first : first + _MAX_COUNT // 10]]
+    for first in range(0, len(places), _MAX_COUNT // 10):
+        keys = places[first : first + _MAX_COUNT // 10]
         numbers: list[int | None] = yield lengths(keys)
-        found += [QueueLength(each.queue, n) for each, n in zip(keys, numbers, strict=True)]
+        for each, number in zip(keys, numbers, strict=True):
+            so_far = ready[each.name]
+            ready[each.name] = None if number is None or so_far is None else so_far + number
+    found = [QueueLength(name, number) for name, number in ready.items()]
     return Page(reply[0].decode(), [each for each in found if _fits(each.ready, minlen, maxlen)])
 
 
@@ -112,16 +121,32 @@ def scan_page(
     """
     _check(count)
     wanted = states or STATES
+    shards = yield from queue.every_shard()
+    number, _, rest = cursor.rpartition("@")
+    if not (number or "0").isdecimal() or int(number or "0") >= len(shards):
+        raise _bad_cursor(cursor)
+    at = int(number or "0")
+    page = yield from _scan(shards[at], rest, wanted, count, cursor)
+    if page.cursor != END:
+        return Page(f"{at}@{page.cursor}" if at else page.cursor, page.items)
+    after = f"{at + 1}@{END}" if at + 1 < len(shards) else END
+    return Page(after, page.items)
+
+
+def _scan(
+    queue: QueueRef, cursor: str, wanted: Sequence[str], count: int, given: str
+) -> Plan[Page[Stored]]:
+    """Read one page of one shard."""
     places = _places(wanted)
     place, _, position = (places[0] if cursor == END else cursor).partition("/")
     if place not in places:
-        raise _bad_cursor(cursor)
+        raise _bad_cursor(given)
     number, found = places.index(place), []
     for _ in range(_CALLS):
         try:
             items, position = yield from _step(queue, place, position, count)
         except ValueError:
-            raise _bad_cursor(cursor) from None
+            raise _bad_cursor(given) from None
         found += [each for each in items if each.state in wanted]
         if not position:
             number += 1
@@ -153,8 +178,8 @@ def _step(queue: QueueRef, place: str, position: str, count: int) -> Plan[tuple[
         case "unacked":
             return (yield from _unacked(queue, position))
         case "dead":
-            found = yield from letters.dead(queue, count, after=position or "-")
-            after = found[-1].entry_id if len(found) >= count else ""
+            found = yield from letters.dead_of(queue, count, after=position or "-")
+            after = in_stream(found[-1].entry_id) if len(found) >= count else ""
             return [letter.message for letter in found], after
         case "suspect":
             return (yield from _list(queue, keys.suspect, position, count))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -17,8 +17,9 @@ from qworker.client.commands.sending import send as send_command
 from qworker.client.options import SendOptions
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.client.spreading import everywhere
 from qworker.durations import Duration
-from qworker.errors import InvalidError
+from qworker.errors import InvalidError, ShardDrainingError
 from qworker.wire.codec import check_size, encode
 from qworker.wire.envelope import tail
 
@@ -57,11 +58,64 @@ def send_all(
 def store(queue: QueueRef, messages: Sequence[NewMessage], options: SendOptions) -> Plan[list[str]]:
     """Store messages that `new_message` has made, in atomic calls of up to 1,000; returns an id for each.
 
-    Where a unique key keeps a message out, its place has the id of the message that holds the key.
+    The messages of a call go to one shard together, but for those with a unique key, whose shard the key tells. Where
+    a unique key keeps a message out, its place has the id of the message that holds the key.
     """
-    ids: list[str] = []
     if messages:
         yield from queue.announce()
+    if not queue.shards.divided:
+        return (yield from _store(queue, messages, options))
+    ids = [""] * len(messages)
+    left = list(range(len(messages)))
+    for last in (False, True):
+        refused: list[int] = []
+        for number, positions in _placed(queue, messages, left):
+            earlier = [each for each in ids if each]
+            try:
+                stored = yield from _store(
+                    queue.shard(number), [messages[each] for each in positions], options, earlier
+                )
+            except ShardDrainingError:
+                if last:
+                    raise
+                refused += positions
+                continue
+            for position, message_id in zip(positions, stored, strict=True):
+                ids[position] = message_id
+        if not refused:
+            break
+        # The queue has fewer shards by now.
+        left = refused
+        queue.doubt()
+        yield from queue.announce()
+    return ids
+
+
+def _placed(
+    queue: QueueRef, messages: Sequence[NewMessage], positions: Sequence[int]
+) -> Iterator[tuple[int, list[int]]]:
+    """Choose shards for messages: that of its unique key for one that has any, for others the next in turn."""
+    keyed: dict[int, list[int]] = {}
+    free: list[int] = []
+    for position in positions:
+        unique = messages[position].unique
+        if unique:
+            keyed.setdefault(queue.shards.of_key(unique), []).append(position)
+        else:
+            free.append(position)
+    for first in range(0, len(free), MAX_PER_CALL):
+        yield next(queue.turns) % queue.shards.active, free[first : first + MAX_PER_CALL]
+    yield from keyed.items()
+
+
+def _store(
+    queue: QueueRef,
+    messages: Sequence[NewMessage],
+    options: SendOptions,
+    before: Sequence[str] = (),
+) -> Plan[list[str]]:
+    """Store messages in one place; `before` are ids that the same call has stored in others."""
+    ids: list[str] = []
     for first in range(0, len(messages), MAX_PER_CALL):
         call = partial(
             send_command,
@@ -76,13 +130,14 @@ def store(queue: QueueRef, messages: Sequence[NewMessage], options: SendOptions)
             replicas=options.replicas if first + MAX_PER_CALL >= len(messages) else 0,
             fsync=options.fsync and first + MAX_PER_CALL >= len(messages),
             within_ms=options.within_ms,
-            earlier=tuple(ids),
+            earlier=(*before, *ids),
         )
         sent: Sent = yield SendCall(call)
         ids += sent.ids
     return ids
 
 
+@everywhere(min)
 def replicated(queue: QueueRef, replicas: int, *, within: Duration = "1s") -> Plan[int]:
     """Wait up to `within` (1ms-2s) until `replicas` have all that was stored before; returns how many have."""
     confirmed: int = yield confirm(queue.keys, replicas, within)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,6 +13,7 @@ from qworker.client.message import Message, Receipt
 from qworker.client.options import MAX_VISIBILITY_MS
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.client.spreading import where_held
 from qworker.durations import Duration, duration_ms
 from qworker.errors import StaleReceiptError
 
@@ -23,25 +25,16 @@ _LEASES: Final = 64
 
 def ack(queue: QueueRef, *messages: Message) -> Plan[list[Message]]:
     """Finish messages; returns those whose ack counted. A stale one changes nothing."""
-    leases: dict[str, list[Message]] = {}
+    shards: dict[int, list[Message]] = {}
     for message in messages:
-        leases.setdefault(message.receipt.lease_id, []).append(message)
-    # The script answers uniques before acks within a lease.
-    asked = [sorted(held, key=lambda each: not each.flags.get("u")) for held in leases.values()]
+        shards.setdefault(message.receipt.shard, []).append(message)
     counted: list[Message] = []
-    for first in range(0, len(asked), _LEASES):
-        page = asked[first : first + _LEASES]
-        outcomes = []
-        for held in page:
-            outcomes.append(Outcomes(held[0].receipt.lease_id))
-            for message in held:
-                note_ack(outcomes[-1], message)
-        settled: Settled = yield settle(queue.keys, outcomes)
-        flat = [message for held in page for message in held]
-        counted += [message for message, hit in zip(flat, settled.counted, strict=True) if hit]
+    for number, held in shards.items():
+        counted += yield from _ack(queue.shard(number), held)
     return counted
 
 
+@where_held
 def nack(queue: QueueRef, message: Message, *, delay: Duration = 0, error: str = "") -> Plan[None]:
     """Count a failure; the message comes back after `delay`, or is dead at max receives.
 
@@ -57,6 +50,7 @@ def nack(queue: QueueRef, message: Message, *, delay: Duration = 0, error: str =
     yield from _settle_one(queue, message, outcomes)
 
 
+@where_held
 def release(queue: QueueRef, message: Message, *, delay: Duration = 0) -> Plan[None]:
     """Give a message back uncounted, to the head of ready or after `delay`. Raises `StaleReceiptError`."""
     outcomes = Outcomes(message.receipt.lease_id)
@@ -64,6 +58,7 @@ def release(queue: QueueRef, message: Message, *, delay: Duration = 0) -> Plan[N
     yield from _settle_one(queue, message, outcomes)
 
 
+@where_held
 def bury(queue: QueueRef, message: Message, *, error: str = "") -> Plan[None]:
     """Move a message to the dead letters, with reason `rejected`. Raises `StaleReceiptError`."""
     outcomes = Outcomes(message.receipt.lease_id)
@@ -71,6 +66,7 @@ def bury(queue: QueueRef, message: Message, *, error: str = "") -> Plan[None]:
     yield from _settle_one(queue, message, outcomes)
 
 
+@where_held
 def extend(queue: QueueRef, message: Message, visibility: Duration) -> Plan[Message]:
     """Give a message a new visibility timeout from now; 0 makes it visible now.
 
@@ -83,6 +79,7 @@ def extend(queue: QueueRef, message: Message, visibility: Duration) -> Plan[Mess
     return _held(queue, message, (yield from split_off(queue, message, wanted_ms)))
 
 
+@where_held
 def working(queue: QueueRef, message: Message, visibility: Duration | None = None) -> Plan[Message]:
     """Say that a message is still worked on: it gets its visibility timeout once more, from now.
 
@@ -108,7 +105,9 @@ def split_off(
     )
     if not deadline_ms:
         return None
-    return replace(message, receipt=Receipt(lease_id, old.index), deadline_ms=deadline_ms)
+    return replace(
+        message, receipt=Receipt(lease_id, old.index, old.shard), deadline_ms=deadline_ms
+    )
 
 
 def note_ack(outcomes: Outcomes, message: Message) -> None:
@@ -118,6 +117,26 @@ def note_ack(outcomes: Outcomes, message: Message) -> None:
         outcomes.uniques += (message.receipt.index, unique, message.id)
     else:
         outcomes.acks.append(message.receipt.index)
+
+
+def _ack(queue: QueueRef, messages: Sequence[Message]) -> Plan[list[Message]]:
+    leases: dict[str, list[Message]] = {}
+    for message in messages:
+        leases.setdefault(message.receipt.lease_id, []).append(message)
+    # The script answers uniques before acks within a lease.
+    asked = [sorted(held, key=lambda each: not each.flags.get("u")) for held in leases.values()]
+    counted: list[Message] = []
+    for first in range(0, len(asked), _LEASES):
+        page = asked[first : first + _LEASES]
+        outcomes = []
+        for held in page:
+            outcomes.append(Outcomes(held[0].receipt.lease_id))
+            for message in held:
+                note_ack(outcomes[-1], message)
+        settled: Settled = yield settle(queue.keys, outcomes)
+        flat = [message for held in page for message in held]
+        counted += [message for message, hit in zip(flat, settled.counted, strict=True) if hit]
+    return counted
 
 
 def _settle_one(queue: QueueRef, message: Message, outcomes: Outcomes) -> Plan[None]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from qworker.client.commands import inspecting
 from qworker.client.commands.command import Command
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.client.spreading import everywhere
 from qworker.errors import InvalidBodyError
 from qworker.wire.codec import decode
 from qworker.wire.keys import workers_key
 from qworker.wire.numbers import whole
 
-__all__ = ["QueueStat", "stat"]
+__all__ = ["QueueStat", "stat", "workers_on"]
 
 #: A worker that is silent for so long, in ms, is gone.
 _GONE_MS: Final = 15_000
@@ -53,6 +55,23 @@ class QueueStat:
         )
 
 
+def together(shards: Sequence[QueueStat]) -> QueueStat:
+    """Add up the shards of a queue; a worker takes from all of them."""
+    first = shards[0]
+    ages_s = [each.age_s for each in shards if each.age_s is not None]
+    idle_s = [each.idle_s for each in shards if each.idle_s is not None]
+    return replace(
+        first,
+        now_ms=max(each.now_ms for each in shards),
+        ready=sum(each.ready for each in shards),
+        age_s=max(ages_s, default=None),
+        idle_s=min(idle_s, default=None),
+        messages_in=sum(each.messages_in for each in shards),
+        messages_out=sum(each.messages_out for each in shards),
+    )
+
+
+@everywhere(together)
 def stat(queue: QueueRef) -> Plan[QueueStat]:
     """Tell what the queue does: its age and idle time, who waits for it, what came and went, its pause.
 
@@ -62,7 +81,14 @@ def stat(queue: QueueRef) -> Plan[QueueStat]:
     seen: inspecting.Inspection = yield inspecting.inspect(keys)
     last_ms = yield from _last_activity_ms(queue)
     entries: list[bytes] = yield Command(None, (), ("HVALS", workers_key(queue.namespace)), list)
-    children = [child for entry in entries for child in _children(entry, keys.queue, seen.now_ms)]
+    workers = [each for entry in entries for each in workers_on(entry, keys.name, seen.now_ms)]
+    children = [
+        child
+        for worker in workers
+        if isinstance(some := worker.get("children"), list)
+        for child in some
+        if isinstance(child, dict)
+    ]
     created_ms = seen.created_ms
     idle_s = None if last_ms is None else max(0, seen.now_ms - last_ms) / 1000
     return QueueStat(
@@ -102,10 +128,11 @@ def _last_activity_ms(queue: QueueRef) -> Plan[int | None]:
     return max(times, default=None)
 
 
-def _children(entry: bytes, queue: str, now_ms: int) -> list[dict[str, Any]]:
+def workers_on(entry: bytes, queue: str, now_ms: int) -> list[dict[str, Any]]:
+    """The worker that wrote this of itself, if it is there and receives from the queue; else none."""
     try:
         worker = decode(entry)
         listens = queue in worker["queues"] and now_ms - worker["seen_ms"] <= _GONE_MS
-        return [each for each in worker["children"] if isinstance(each, dict)] if listens else []
+        return [worker] if listens and isinstance(worker, dict) else []
     except (InvalidBodyError, KeyError, TypeError):
         return []  # Nothing that a worker wrote.

@@ -19,6 +19,7 @@ from qworker.client import (
     scanning,
     sending,
     settling,
+    sharding,
     statistics,
 )
 from qworker.client.plan import Plan
@@ -130,6 +131,8 @@ class QueueVerbs:
     configure = Verb(configuring.configure)
     pause = Verb(configuring.pause)
     resume = Verb(configuring.resume)
+    divide = Verb(sharding.divide)
+    division = Verb(sharding.division)
     purge = Verb(removing.purge)
     remove = Verb(removing.remove)
 

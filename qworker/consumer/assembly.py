@@ -25,6 +25,7 @@ from qworker.consumer.notifier import Notifier
 from qworker.consumer.pace import MAX_BATCH, QueuePace
 from qworker.consumer.protected import ProtectedRunner
 from qworker.consumer.runner import Runner
+from qworker.consumer.shards import read_shards
 from qworker.consumer.telling import Teller
 from qworker.errors import AppLoadError, QworkerError, ServerError
 from qworker.store.connection import ConnectionFactory
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from qworker.app.task import Task
     from qworker.consumer.manifest import ChildConfig
 
-__all__ = ["assemble", "queues_of", "slots_for"]
+__all__ = ["assemble", "queues_of", "shards_of", "slots_for"]
 
 _log = structlog.get_logger(__name__)
 
@@ -64,26 +65,49 @@ def queues_of(app: QWorker, config: ChildConfig) -> list[str]:
     return list(config.queues) or known
 
 
+def shards_of(app: QWorker, queues: Sequence[str], factory: ConnectionFactory) -> list[str]:
+    """Name the shards of queues, best first; where the server cannot be asked now, as if there were one of each.
+
+    The supervisor looks at them again and replaces a child that goes by others.
+    """
+    with Client(factory, give_up_s=_ATTRIBUTES_S) as client:
+        try:
+            return read_shards(client, app.namespace, queues)
+        except QworkerError as error:
+            _log.warning("shards_unknown", error=str(error))
+            return list(queues)
+
+
 def slots_for(concurrency: int) -> int:
     """Running slots that the child of any app needs; `concurrency` 0 means 1 for sync and 100 for async handlers."""
     return (concurrency or _SYNC) + (concurrency or _ASYNC)
 
 
-def assemble(app: QWorker, queues: Sequence[str], board: Board, config: ChildConfig) -> Broker:
-    """Wire a broker for an app."""
-    factory = ConnectionFactory(config.url, name=f"qworker-child-{config.number}")
+def assemble(
+    app: QWorker,
+    shards: Sequence[str],
+    board: Board,
+    config: ChildConfig,
+    factory: ConnectionFactory,
+) -> Broker:
+    """Wire a broker for an app that receives from these shards of queues, best first."""
+    places = [QueueKeys(app.namespace, shard) for shard in shards]
+    queues = list(dict.fromkeys(keys.name for keys in places))
     attributes = _read_attributes(app, queues, factory)
     tasks = {name: task for name, task in app.tasks.items() if task.queue in queues}
     paces = [
         QueuePace(
-            QueueKeys(app.namespace, name),
+            keys,
             index,
-            weight=config.weights.get(name, 1.0),
-            visibility_s=(config.visibility_ms or attributes[name].visibility_ms) / 1000,
+            weight=config.weights.get(keys.name, 1.0)
+            / sum(each.name == keys.name for each in places),
+            visibility_s=(config.visibility_ms or attributes[keys.name].visibility_ms) / 1000,
             max_batch=config.max_batch or MAX_BATCH,
-            group=max(each.task_options.batch for each in tasks.values() if each.queue == name),
+            group=max(
+                each.task_options.batch for each in tasks.values() if each.queue == keys.name
+            ),
         )
-        for index, name in enumerate(queues)
+        for index, keys in enumerate(places)
     ]
     keyring = app.keyring
     runner = (partial(ProtectedRunner, keyring, app.namespace) if keyring else Runner)(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import msgspec
 import structlog
 
-from qworker.consumer.assembly import assemble, queues_of
+from qworker.consumer.assembly import assemble, queues_of, shards_of
 from qworker.consumer.board import Board, ChildState, boot_time
 from qworker.consumer.crash import catch_crashes
 from qworker.consumer.failure import failure_text, name_of
@@ -59,8 +59,10 @@ def main() -> NoReturn:
         app = load_app(config.app)
         app.connect_with(ConnectionFactory(config.url, name=f"qworker-{config.number}"))
         queues = queues_of(app, config)
-        _send(control, manifest_of(app, queues))
-        broker = assemble(app, queues, board, config)
+        factory = ConnectionFactory(config.url, name=f"qworker-child-{config.number}")
+        shards = shards_of(app, queues, factory)
+        _send(control, manifest_of(app, queues, shards))
+        broker = assemble(app, shards, board, config, factory)
     except QworkerError as error:
         _send(control, Manifest(error=str(error)))
         _exit(_EXIT_NO_APP)

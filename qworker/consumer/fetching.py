@@ -158,7 +158,7 @@ class Fetcher:
         now = self._clock()
         for queue in self._queues:
             known = queue.suspects and queue.hint_ms != PAUSED
-            if known and self._broken_until.get(queue.name, 0.0) <= now:
+            if known and self._broken_until.get(queue.place, 0.0) <= now:
                 count = max(1, queue.want(0, self._slots, self._hand.board.peers))
                 self._begin_fetch(queue, count if most is None else min(count, most), idle=True)
                 return
@@ -170,12 +170,12 @@ class Fetcher:
         if self._options.weighted and len(queues) > 1:
             queues = sorted(queues, key=lambda each: -(random.random() ** (1 / each.weight)))  # noqa: S311
         # Of these a token is waited for, whose receive comes first.
-        waited = {queue.name for bell in self._bells if bell.wait for queue in bell.queues}
+        waited = {queue.place for bell in self._bells if bell.wait for queue in bell.queues}
         for queue in queues:
-            if queue.name in waited or self._broken_until.get(queue.name, 0.0) > now:
+            if queue.place in waited or self._broken_until.get(queue.place, 0.0) > now:
                 continue
             suspects = idle and queue.suspects and queue.hint_ms != PAUSED
-            if suspects or self._quiet_until.get(queue.name, 0.0) <= now:
+            if suspects or self._quiet_until.get(queue.place, 0.0) <= now:
                 yield queue
 
     def look_again(self) -> None:
@@ -214,6 +214,7 @@ class Fetcher:
         owes = rung if suspects == Suspects.NEVER else None
         self._fetch = _Fetch(entry, told, self._clock() + _REPLY_S, owes)
         queue.receives += 1
+        self._pass_turn(queue)
         self._link.begin(
             settle_receive(
                 queue.keys,
@@ -226,6 +227,13 @@ class Fetcher:
             )
         )
 
+    def _pass_turn(self, queue: QueuePace) -> None:
+        """Let the other shards of a queue have their turn before this one."""
+        shards = [each for each in self._queues if each.name == queue.name]
+        if len(shards) > 1 and queue is not shards[-1]:
+            self._queues.remove(queue)
+            self._queues.insert(self._queues.index(shards[-1]) + 1, queue)
+
     def begin_wait(self, *, idle: bool, most: int | None = None) -> None:
         """Wait at the doorbells; for one queue the receive goes along in the same trip. Nothing may be on its way."""
         for bell in self._bells:
@@ -235,7 +243,7 @@ class Fetcher:
     def _begin_wait(self, bell: Doorbell, *, idle: bool, most: int | None) -> None:
         now = self._clock()
         open_queues = [
-            queue for queue in bell.queues if self._broken_until.get(queue.name, 0.0) <= now
+            queue for queue in bell.queues if self._broken_until.get(queue.place, 0.0) <= now
         ]
         if not open_queues or now < bell.deaf_until:
             return
@@ -342,11 +350,11 @@ class Fetcher:
         if rung is None:
             # Nobody rang: plain pushes ring nothing, so look everywhere.
             for each in bell.queues:
-                self._quiet_until.pop(each.name, None)
+                self._quiet_until.pop(each.place, None)
             return
         # Who takes a queue's token receives from it first, or others would sleep on.
         queue = next(each for each in self._queues if each.keys.wake.encode() == rung[0])
-        self._quiet_until.pop(queue.name, None)
+        self._quiet_until.pop(queue.place, None)
         queue.ready_left = None
         if self._hand.full or self._hand.alone or self._fetch is not None:
             self._ring(bell.link, queue)
@@ -367,21 +375,21 @@ class Fetcher:
             batch: Batch = link.finish()
         except QworkerError as error:
             queue = entry.queue
-            if queue.name not in self._broken_until:
+            if queue.place not in self._broken_until:
                 _log.error(
-                    "queue_broken", queue=queue.name, error=str(error), kind=type(error).__name__
+                    "queue_broken", queue=queue.place, error=str(error), kind=type(error).__name__
                 )
-            self._broken_until[queue.name] = self._clock() + _BROKEN_PAUSE_S
+            self._broken_until[queue.place] = self._clock() + _BROKEN_PAUSE_S
             self._hand.leave(entry)
             if isinstance(error, InDoubtError):
-                self._doubtful.setdefault(queue.name, []).append(entry.lease_id)
+                self._doubtful.setdefault(queue.place, []).append(entry.lease_id)
             return None
         return batch
 
     def _take_batch(self, entry: Entry, batch: Batch) -> None:
         queue = entry.queue
-        self._broken_until.pop(queue.name, None)
-        for lease_id in self._doubtful.pop(queue.name, ()):
+        self._broken_until.pop(queue.place, None)
+        for lease_id in self._doubtful.pop(queue.place, ()):
             self._release(queue, lease_id)
         queue.ready_left, queue.suspects = batch.ready_left, batch.suspects
         queue.hint_ms = batch.hint_ms
@@ -390,9 +398,9 @@ class Fetcher:
             # hint 0 without items: expired ones were cleared away and there is more; or suspects wait, which
             # only a child that runs nothing may take.
             if batch.hint_ms != 0 or batch.suspects:
-                self._quiet_until[queue.name] = self._clock() + self._look_again_s(queue)
+                self._quiet_until[queue.place] = self._clock() + self._look_again_s(queue)
             return
-        self._looks_s.pop(queue.name, None)
+        self._looks_s.pop(queue.place, None)
         deliveries = self._hand.hold(entry, batch)
         if self._hand.board.recalled(entry.slot):
             # The supervisor took the lease back while its reply was on the way, perhaps before it was made.
@@ -404,8 +412,8 @@ class Fetcher:
         """In how many seconds to look again at a queue that was empty."""
         if self._bells:
             return _LOOK_AGAIN_S
-        pause_s = self._looks_s.get(queue.name, _FIRST_LOOK_S)
-        self._looks_s[queue.name] = min(2 * pause_s, _LAST_LOOK_S)
+        pause_s = self._looks_s.get(queue.place, _FIRST_LOOK_S)
+        self._looks_s[queue.place] = min(2 * pause_s, _LAST_LOOK_S)
         return pause_s
 
     def _give_back(self, entry: Entry, deliveries: Sequence[Delivery]) -> None:
@@ -421,7 +429,7 @@ class Fetcher:
         try:
             self._link.call(settle(queue.keys, [outcomes], who=self._teller.who))
         except QworkerError as error:
-            _log.error("release_refused", queue=queue.name, error=str(error))
+            _log.error("release_refused", queue=queue.place, error=str(error))
 
     # -- ending --------------------------------------------------------------------------------
 

@@ -53,11 +53,13 @@ class ScheduleEntry(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """What an app holds; `error` is set, and the rest empty, where it could not be imported.
 
-    `queues`: those that the child receives from; their numbers on the board are their places in the list.
+    `queues`: those that the child receives from. `shards`: theirs, as `queue/3`; their numbers on the board are their
+    places in the list.
     """
 
     namespace: str = ""
     queues: list[str] = []
+    shards: list[str] = []
     tasks: list[TaskEntry] = []
     schedules: list[ScheduleEntry] = []
     error: str = ""
@@ -131,11 +133,11 @@ def _hint(module: Any) -> str:
     return f"the module holds {', '.join(names)}" if names else "the module holds none"
 
 
-def manifest_of(app: QWorker, queues: Sequence[str]) -> Manifest:
-    """Describe an app, and the queues of it that are received from."""
+def manifest_of(app: QWorker, queues: Sequence[str], shards: Sequence[str]) -> Manifest:
+    """Describe an app, and the queues of it that are received from, with their shards."""
     tasks = [_task_entry(task) for _, task in sorted(app.tasks.items())]
     schedules = [_schedule_entry(app, entry) for entry in app.schedules.values()]
-    return Manifest(app.namespace, list(queues), tasks, schedules)
+    return Manifest(app.namespace, list(queues), list(shards), tasks, schedules)
 
 
 def _task_entry(task: Task[..., Any]) -> TaskEntry:

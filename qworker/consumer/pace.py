@@ -22,9 +22,10 @@ _MEMORY: Final = 0.7
 
 
 class QueuePace:
-    """One queue that a child receives from, and what it has learned of it.
+    """One queue, or one shard of it, that a child receives from, and what it has learned of it.
 
-    `group`: messages that one call of its largest batch handler takes, 0 where it has none.
+    `name` is the queue's, `place` that of the shard. `group`: messages that one call of its largest batch handler
+    takes, 0 where it has none.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class QueuePace:
         group: int = 0,
     ) -> None:
         self.keys = keys
-        self.name = keys.queue
+        self.name = keys.name
+        self.place = keys.queue
         self.index = index
         self.weight = weight
         self.visibility_s = visibility_s

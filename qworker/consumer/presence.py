@@ -67,6 +67,7 @@ class Presence:
             "started_ms": seen_ms - round((now - self._started) * 1000),
             "seen_ms": seen_ms,
             "queues": list(queues),
+            "shards": _shards(children),
             "leaving": leaving,
             "tasks": self._tasks,
             "concurrency": concurrency,
@@ -89,6 +90,16 @@ class Presence:
 def _milliseconds(reply: list[bytes]) -> int:
     seconds, microseconds = reply
     return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+def _shards(children: Sequence[ChildProcess]) -> list[str]:
+    """The shards that every child receives from; not those of children that are about to end."""
+    each = [
+        set(child.manifest.shards) if child.manifest is not None else set()
+        for child in children
+        if not child.stopping
+    ]
+    return sorted(set.intersection(*each)) if each else []
 
 
 def _describe(child: ChildProcess) -> dict[str, Any]:

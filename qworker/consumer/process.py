@@ -64,7 +64,7 @@ class ChildProcess:
         self.started = time.monotonic()
         self.manifest: Manifest | None = None
         self.keys: tuple[QueueKeys, ...] = ()
-        #: Per queue, how long a message may wait for its batch to fill up, in seconds.
+        #: Per shard, how long a message may wait for its batch to fill up, in seconds.
         self.max_waits_s: tuple[float, ...] = ()
         self.stopping = ""
         self.killed = ""
@@ -111,12 +111,12 @@ class ChildProcess:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             manifest = Manifest(error=f"its child said something else than what it holds: {error}")
         self.manifest = manifest
-        self.keys = tuple(QueueKeys(manifest.namespace, queue) for queue in manifest.queues)
+        self.keys = tuple(QueueKeys(manifest.namespace, shard) for shard in manifest.shards)
         waits_s = dict.fromkeys(manifest.queues, 0.0)
         for task in manifest.tasks:
             if task.queue in waits_s:
                 waits_s[task.queue] = max(waits_s[task.queue], task.max_wait_s)
-        self.max_waits_s = tuple(waits_s.values())
+        self.max_waits_s = tuple(waits_s.get(keys.name, 0.0) for keys in self.keys)
         return manifest
 
     def stop(self, why: str) -> None:

@@ -22,6 +22,7 @@ from qworker.consumer.limits import Limits
 from qworker.consumer.places import SHORT_LIFE_S, Place
 from qworker.consumer.presence import Presence
 from qworker.consumer.reload import Reloader
+from qworker.consumer.shards import ShardWatch
 from qworker.consumer.starting import Starter
 from qworker.consumer.totals import Totals
 from qworker.consumer.watch import Watch
@@ -73,6 +74,7 @@ class Supervisor:
         self.manifest: Manifest | None = None
         self._keeping = Keeping(self._client, lambda: self.totals.children, self._write_presence)
         self._presence: Presence | None = None
+        self._shards: ShardWatch | None = None
         self._watch = Watch(options)
         self._limits = Limits(self._watch, self._keeping)
         self._reloader = Reloader(self.reload) if options.reload else None
@@ -211,6 +213,9 @@ class Supervisor:
                 self._app,
                 [task.name for task in manifest.tasks],
             )
+            self._shards = ShardWatch(
+                self._client, manifest.namespace, manifest.queues, manifest.shards
+            )
             self._on_manifest(manifest, self._client)
 
     # -- minding -------------------------------------------------------------------------------
@@ -303,6 +308,9 @@ class Supervisor:
         _log.info("worker_stopped", seconds=round(time.monotonic() - begun, 2))
 
     def _write_presence(self) -> None:
+        if self._shards is not None and not self._options.burst and self._shards.changed():
+            _log.info("shards_changed", queues=self.queues)
+            self.reload()
         if self._presence is not None and self._presence.write(
             self.children,
             self.queues,

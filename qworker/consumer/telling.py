@@ -117,7 +117,7 @@ class Teller:
         for each in told:
             each.lease.untold.append((each.outcomes, each.number))
         if told:
-            self._refused_until[queue.name] = boot_time() + _REFUSED_PAUSE_S
+            self._refused_until[queue.place] = boot_time() + _REFUSED_PAUSE_S
             self.untold_since = self.untold_since or boot_time()
 
     def due_in(self) -> float | None:
@@ -137,7 +137,7 @@ class Teller:
         Raises `Abandoned`.
         """
         for queue in queues:
-            if not last and self._refused_until.get(queue.name, 0.0) > boot_time():
+            if not last and self._refused_until.get(queue.place, 0.0) > boot_time():
                 continue
             while told := self.take(queue):
                 # A receive of nothing: it settles without an answer per message.
@@ -149,14 +149,14 @@ class Teller:
                 try:
                     batch: Batch = self._link.finish()
                 except QworkerError as error:
-                    _log.error("settle_refused", queue=queue.name, error=str(error))
+                    _log.error("settle_refused", queue=queue.place, error=str(error))
                     self.refused(queue, told)
                     break
                 self.settled(told, batch.settled)
 
     def _untold_queues(self) -> set[str]:
         return {
-            lease.queue.name
+            lease.queue.place
             for lease in self._hand.leases.values()
             if lease.outcomes or lease.untold
         }

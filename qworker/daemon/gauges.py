@@ -196,7 +196,8 @@ class QueueCollector(Collector):
                 self._unread(keys.queue, error)
                 continue
             # The first of them by name have labels: the same ones at every scrape and in every process.
-            label = keys.queue if len(figures) < self._max_queues else OTHER
+            named = keys.name in figures or len(figures) < self._max_queues
+            label = keys.name if named else OTHER
             of_queue = figures.setdefault(label, _Figures())
             of_queue.add(seen)
             if (

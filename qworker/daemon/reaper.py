@@ -19,6 +19,7 @@ from qworker.client.commands.command import Command
 from qworker.client.commands.extending import extend
 from qworker.client.commands.reaping import Look, Reaped, promote, reap, sweep, trim
 from qworker.client.sync import Client
+from qworker.daemon.dividing import Dividing
 from qworker.daemon.presence import Presence, reaper_name
 from qworker.daemon.pruning import Pruning
 from qworker.daemon.registry import AWAY, Registry
@@ -93,6 +94,7 @@ class Reaper:
         clustered = client.factory.clustered
         self.scheduler = Scheduler(self._execute, client.ids, clustered=clustered, clock=clock)
         self._pruning = Pruning(self._execute, clock=clock)
+        self._dividing = Dividing(self._execute, namespace, client.ids, clock=clock)
         self._shedding = Shedding(self._execute, masters, clock=clock)
         self._seldom = Seldom(clock=clock)
         self._stopped = False
@@ -121,6 +123,7 @@ class Reaper:
         self._serve(duties, tally, deadline)
         pruning = self._pruning.slice(self.registry.queues, tally, now_ms)
         self._sparing(lambda: self._each_alone(pruning, tally), tally)
+        self._sparing(lambda: self._dividing.look(queues), tally)
         self._sparing(lambda: self.presence.seen(tally.now_ms), tally)
         return tally.tick(self.presence.reapers, self._clock() - started)
 

@@ -15,8 +15,10 @@ from typing import Any, Final, Protocol, TypeVar
 import structlog
 
 from qworker.client.commands.command import Command
+from qworker.client.commands.registering import register
 from qworker.errors import (
     AccessDeniedError,
+    BrokenQueueError,
     InDoubtError,
     InvalidNameError,
     LoadingError,
@@ -27,7 +29,8 @@ from qworker.errors import (
 from qworker.store.nodes import Address
 from qworker.telemetry.logs import Seldom
 from qworker.wire.keys import QueueKeys, queues_key
-from qworker.wire.names import check_queue
+from qworker.wire.names import check_place, split_place
+from qworker.wire.shards import Shards
 
 __all__ = ["AWAY", "Execute", "Registry"]
 
@@ -185,9 +188,11 @@ class Registry:
         for name in sorted(names - self._keys.keys()):
             if not _is_queue(name):
                 continue
-            words = ("HSETNX", self._key, name, 1)
             try:
-                new = self._execute(Command(None, (), words, int))
+                new = self._add(name)
+            except BrokenQueueError:
+                self._unregistered.add(name)  # the registry holds another type
+                continue
             except ServerError as error:
                 if type(error) is not ServerError:
                     raise
@@ -199,9 +204,18 @@ class Registry:
         return found
 
 
+    def _add(self, name: str) -> bool:
+        """Write a queue into the registry, or a shard with its queue; returns whether it was not there."""
+        queue, shard = split_place(name)
+        if shard:
+            self._execute(register(self._key, queue, Shards(kept=shard + 1)))
+            return True
+        return bool(self._execute(Command(None, (), ("HSETNX", self._key, name, 1), int)))
+
+
 def _is_queue(name: str) -> bool:
     try:
-        check_queue(name)
+        check_place(name)
     except InvalidNameError:
         return False
     return True

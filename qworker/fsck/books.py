@@ -10,7 +10,8 @@ from qworker.fsck.finding import Finding, Kind
 from qworker.fsck.mending import MAX_PAIRS, mend_books, mend_lane, mend_unique
 from qworker.fsck.reading import ask, hash_pages, lease_ids
 from qworker.wire.keys import QueueKeys, queues_key
-from qworker.wire.names import check_queue
+from qworker.wire.names import check_place
+from qworker.wire.shards import Shards
 
 if TYPE_CHECKING:
     from qworker.client.sync import Client
@@ -122,7 +123,7 @@ def check_registry(
                 yield Finding("", Kind.BAD_NAME, f"queues {name}", "names no queue", repair)
                 continue
             known.add(name)
-            if not value.split(b" ")[0].isdigit():
+            if Shards.parse(value) is None:
                 if repair:
                     ask(client, "HSET", registry, field, 1)
                 text = f"{ascii(value[:40])[2:-1]!r} is no number of shards"
@@ -138,9 +139,9 @@ def check_registry(
 
 
 def is_queue(name: str) -> bool:
-    """Say whether a queue can be named so."""
+    """Say whether a queue, or a shard of one, can be named so."""
     try:
-        check_queue(name)
+        check_place(name)
     except InvalidNameError:
         return False
     return True

@@ -17,6 +17,7 @@ from qworker.fsck.layout import check_keys, check_leases
 from qworker.fsck.messages import Ids, check_items, check_places
 from qworker.fsck.reading import hash_pages, pages_of_keys
 from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.names import split_place
 
 if TYPE_CHECKING:
     from qworker.client.sync import Client
@@ -40,16 +41,21 @@ class Survey:
 
 
 def survey(client: Client, namespace: str, queues: Sequence[str] = ()) -> Survey:
-    """Walk through the keys of the namespace, or of some of its queues. O(keys of the server), 1,000 per call."""
+    """Walk through the keys of the namespace, or of some of its queues and their shards.
+
+    O(keys of the server), 1,000 per call.
+    """
     found = Survey()
     prefix = f"{namespace}:".encode()
     one = queues[0] if len(queues) == 1 else None
     escaped = _GLOB.sub(r"\\\1", namespace)
-    for page in pages_of_keys(client, f"{escaped}:{{{one or '*'}}}:*"):
+    for page in pages_of_keys(client, f"{escaped}:{{{one or ''}*}}:*"):
         for key in page:
             name, closed, part = key.removeprefix(prefix + b"{").partition(b"}:")
             text = name.decode("utf-8", "replace")
-            if not closed or not is_queue(text) or (queues and text not in queues):
+            if not closed or not is_queue(text):
+                continue
+            if queues and not {text, split_place(text)[0]} & set(queues):
                 continue
             leases = found.leases.setdefault(text, [])
             if part.startswith(b"lease:"):

@@ -11,7 +11,7 @@
 -- ARGV[6]    ttl ms           '' for the queue's, 0 none
 -- ARGV[7]    head `q1 <id> `
 -- ARGV[8]    tail `[ k=v …]\n<body>`; '' only notes the slot (a missed run that is skipped)
--- Returns {'OK', now ms, 1 fired or 0 fired before or changed, degraded} or a refusal: {'PAUSED'} {'FULL', stored, maxlen}
+-- Returns {'OK', now ms, 1 fired or 0 fired before or changed, degraded} or a refusal: {'RESHARD'} {'PAUSED'} {'FULL', stored, maxlen}
 --   {'BROKEN', key, type} {'ARG', name}; a refused slot stays unfired.
 -- O(1).
 --- include lib/clock.lua

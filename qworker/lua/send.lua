@@ -15,7 +15,7 @@
 -- then       maxlen           may be left out: of this call, beside the queue's; the lower one counts
 -- Returns {'OK', stored, now ms, degraded, then (message number, id) per message that another one's unique
 --   key kept out}, or {'DUPLICATE', 0, now ms, 0, … the same pairs} where the call had been done before, or a refusal:
---   {'GHOST'} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
+--   {'GHOST'} {'RESHARD'} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
 --- include lib/clock.lua
 --- include lib/checks.lua

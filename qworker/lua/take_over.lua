@@ -11,7 +11,7 @@
 --   age ms, receives 0-999999, head `q1 <id> `, tail `[ k=v …]\n<body>`)
 -- A call without messages ends the import: the ledger goes if it holds no other mark.
 -- Returns {'OK', now ms, stored, known (stored by an earlier call), degraded}, or a refusal:
---   {'SUPERSEDED'} {'PAUSED'} {'FULL', stored, maxlen} {'BROKEN', key, type} {'ARG', name}
+--   {'SUPERSEDED'} {'RESHARD'} {'PAUSED'} {'FULL', stored, maxlen} {'BROKEN', key, type} {'ARG', name}
 -- O(f + n) for ready, O(f + n log d) for delayed messages, d being delayed already.
 --- include lib/clock.lua
 --- include lib/checks.lua

@@ -130,15 +130,15 @@ _SERVER_FACTS: Final = ("info", "config|get")
 ROLES: Final[dict[str, Role]] = {
     "producer": Role(
         about="sends to its queues; reads no message",
-        scripts=("send",),
-        raw=("hset", "wait", _WAITAOF),
+        scripts=("send", "register"),
+        raw=("wait", _WAITAOF),
         keys=_producer_keys,
         writes=_into,
-        shared=lambda namespace: (f"%W~{queues_key(namespace)}",),
+        shared=lambda namespace: (f"~{queues_key(namespace)}",),
     ),
     "consumer": Role(
         about="receives from its queues and settles, and registers its schedules (qworker run --no-reaper)",
-        scripts=("settle_receive", "settle", "extend", "split", "claim", "inspect"),
+        scripts=("settle_receive", "settle", "extend", "split", "claim", "inspect", "register"),
         raw=("blpop", "rpush", "hmget", "hget", "zscore", "hexists", *_REGISTERING),
         keys=_consumer_keys,
         shared=lambda namespace: (
@@ -151,6 +151,7 @@ ROLES: Final[dict[str, Role]] = {
         about="reaps every queue of the namespace, fires schedules, reads figures (qworker daemon)",
         scripts=(
             "sweep", "promote", "reap", "trim", "prune", "recount", "shed", "fire", "inspect",
+            "register",
         ),
         raw=(
             "hlen", "hkeys", "hsetnx", "hset", "hget", "hgetall", "hexists", "hdel", "exists", "scan",

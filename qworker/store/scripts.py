@@ -40,6 +40,7 @@ SCRIPT_NAMES: Final = (
     "reap",
     "recount",
     "redrive",
+    "register",
     "send",
     "send_chunk",
     "settle",

@@ -123,7 +123,7 @@ def _burst(app: QWorker, chosen: Sequence[QueueKeys], most: int, watch: _Watch) 
         log_format="auto",
         log_level="warning",
     )
-    watch.broker = broker = assemble(app, config.queues, board, config)
+    watch.broker = broker = assemble(app, config.queues, board, config, app.client.factory)
     try:
         broker.run()
         return board.handled

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from qworker.wire.names import place_name, split_place
+
 __all__ = ["LEVELS", "QueueKeys", "leaving_key", "queues_key", "reapers_key", "workers_key"]
 
 #: Priorities, lowest first. Level 0 lives in `ready`, level p in `ready:p`.
@@ -15,7 +17,11 @@ LEVELS: Final = 10
 
 
 class QueueKeys:
-    """The keys of one queue (or of one shard of it) in one namespace."""
+    """The keys of one queue in one namespace, or of one shard of it.
+
+    `queue` is the name of the place: `orders/3`, or `orders` for the first shard and a queue that has no others; `name`
+    is the queue's and `shard` the number.
+    """
 
     __slots__ = (
         "bulk_prefix",
@@ -26,11 +32,13 @@ class QueueKeys:
         "journal",
         "lease_prefix",
         "meta",
+        "name",
         "producers",
         "queue",
         "readers",
         "ready",
         "schedules",
+        "shard",
         "stats",
         "suspect",
         "unacked",
@@ -39,8 +47,9 @@ class QueueKeys:
     )
 
     def __init__(self, namespace: str, queue: str) -> None:
-        base = f"{namespace}:{{{queue}}}:"
-        self.queue = queue
+        self.name, self.shard = split_place(queue)
+        self.queue = place_name(self.name, self.shard)
+        base = f"{namespace}:{{{self.queue}}}:"
         #: LIST per priority level, index = level.
         self.ready = (base + "ready", *(f"{base}ready:{level}" for level in range(1, LEVELS)))
         #: LIST: delivered alone, to a child that runs nothing else meanwhile.

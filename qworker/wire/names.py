@@ -7,10 +7,24 @@ from typing import Final
 
 from qworker.errors import InvalidNameError
 
-__all__ = ["check_namespace", "check_queue", "check_schedule", "check_task"]
+__all__ = [
+    "MAX_SHARDS",
+    "check_namespace",
+    "check_place",
+    "check_queue",
+    "check_schedule",
+    "check_task",
+    "place_name",
+    "split_place",
+]
+
+#: Shards of one queue.
+MAX_SHARDS: Final = 64
+
 
 # No glob characters (ACL patterns), no colon or brace (key structure), no upper case (one spelling).
 _QUEUE: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_SHARD: Final = re.compile(r"([^/]*)/(0|[1-9][0-9]?)")
 _TASK: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _RESERVED: Final = frozenset({"queues", "reaper", "workers"})
 
@@ -24,6 +38,28 @@ _TASK_LIMIT: Final = "1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', the first one
 def check_queue(name: object, field: str = "queue") -> str:
     """Return `name` if it is a valid queue name; raise `InvalidNameError` otherwise."""
     return _check(name, field, _QUEUE, _QUEUE_LIMIT)
+
+
+def check_place(name: object, field: str = "queue") -> str:
+    """Return `name` if it names a queue or, as `queue/0`, a shard of one; raise `InvalidNameError` otherwise."""
+    queue, shard = split_place(name) if isinstance(name, str) else (name, 0)
+    if shard >= MAX_SHARDS:
+        raise InvalidNameError(
+            field, f"{name!a} names shard {shard}", f"a queue has up to {MAX_SHARDS}, from 0"
+        )
+    check_queue(queue, field)
+    return str(name)
+
+
+def split_place(name: str) -> tuple[str, int]:
+    """Tell the queue and the number of the shard that a name means; whatever is not written so is a queue."""
+    match = _SHARD.fullmatch(name)
+    return (name, 0) if match is None else (match[1], int(match[2]))
+
+
+def place_name(queue: str, shard: int) -> str:
+    """Name the place of a shard: `queue/3`; the first one is where the queue is that has no others."""
+    return f"{queue}/{shard}" if shard else queue
 
 
 def check_namespace(name: object, field: str = "namespace") -> str:

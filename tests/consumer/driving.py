@@ -22,10 +22,11 @@ import redis
 from qworker import QWorker
 from qworker.client.commands import reaping
 from qworker.client.queue import Queue
-from qworker.consumer.assembly import assemble, queues_of, slots_for
+from qworker.consumer.assembly import assemble, queues_of, shards_of, slots_for
 from qworker.consumer.board import Board
 from qworker.consumer.broker import Broker
 from qworker.consumer.manifest import ChildConfig
+from qworker.store.connection import ConnectionFactory
 from qworker.store.url import ServerURL
 from qworker.wire.keys import QueueKeys
 from tests.timing import DEADLINE_S
@@ -87,7 +88,9 @@ def config_of(app: QWorker, **given: Any) -> ChildConfig:
 def _make(app: QWorker, given: dict[str, Any]) -> Child:
     config = config_of(app, **given)
     board = Board.create(config.slots)
-    return Child(assemble(app, queues_of(app, config), board, config), board)
+    factory = ConnectionFactory(config.url, name="qworker-test")
+    shards = shards_of(app, queues_of(app, config), factory)
+    return Child(assemble(app, shards, board, config, factory), board)
 
 
 def drain(app: QWorker, **config: Any) -> Board:

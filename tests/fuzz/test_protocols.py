@@ -18,7 +18,12 @@ from tests.fuzz.envelopes import items
 from tests.fuzz.exploring import explore
 
 _GOOD = msgspec.json.encode(
-    Manifest("shop", ["emails"], [TaskEntry("t", "emails", False, None, None, 0, 0.0)])
+    Manifest(
+        "shop",
+        ["emails"],
+        ["emails", "emails/1"],
+        [TaskEntry("t", "emails", False, None, None, 0, 0.0)],
+    )
 )
 _MANIFESTS = st.one_of(
     st.binary(max_size=60),

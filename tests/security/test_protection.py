@@ -305,7 +305,7 @@ def test_messages_of_a_schedule_are_signed_by_the_app(
     def sweep() -> None:
         ran.append("sweep")
 
-    [entry] = manifest_of(app, ["default"]).schedules
+    [entry] = manifest_of(app, ["default"], ["default"]).schedules
     assert entry.signature.startswith("k1.")
     new = NewSchedule(
         name=entry.name,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qworker.client.commands.arguments import given, maybe, standard_keys
@@ -14,7 +15,7 @@ from qworker.store.scripts import load_script
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
-__all__ = ["Inspection", "existing", "inspect", "lengths"]
+__all__ = ["Inspection", "existing", "inspect", "lengths", "total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,31 @@ def inspect(keys: QueueKeys, *, now_ms: int | None = None) -> Command[Inspection
     return Command(load_script("inspect"), standard_keys(keys), (given(now_ms),), decode)
 
 
+def total(shards: Sequence[Inspection]) -> Inspection:
+    """Add up the shards of a queue; attributes are those of the first, which all share."""
+    first = shards[0]
+    stats: Counter[str] = Counter()
+    for each in shards:
+        stats.update(each.stats)
+    levels = zip(*(each.ready_by_priority for each in shards), strict=True)
+    return replace(
+        first,
+        now_ms=max(each.now_ms for each in shards),
+        ready_by_priority=tuple(map(sum, levels)),
+        suspect=sum(each.suspect for each in shards),
+        delayed=sum(each.delayed for each in shards),
+        leases=sum(each.leases for each in shards),
+        dead=sum(each.dead for each in shards),
+        oldest_ready_ms=_first(each.oldest_ready_ms for each in shards),
+        next_due_ms=_first(each.next_due_ms for each in shards),
+        next_deadline_ms=_first(each.next_deadline_ms for each in shards),
+        stats=dict(stats),
+        journal_entries=sum(each.journal_entries for each in shards),
+        journal_bytes=sum(each.journal_bytes for each in shards),
+        held=sum(each.held for each in shards),
+    )
+
+
 def existing(names: Sequence[str]) -> Command[int]:
     """Count those of several keys that exist; in a Cluster those of nodes that serve now."""
 
@@ -168,6 +194,10 @@ def lengths(queues: Sequence[QueueKeys]) -> Command[list[int | None]]:
     return Command(
         load_script("lengths"), names, (), decode, apart=apart if len(queues) > 1 else None
     )
+
+
+def _first(times: Iterable[int | None]) -> int | None:
+    return min((each for each in times if each is not None), default=None)
 
 
 def _pairs(flat: list[bytes]) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from qworker.errors import (
     QueueExistsError,
     QueueFullError,
     QueuePausedError,
+    ShardDrainingError,
     TooLateError,
 )
 
@@ -22,9 +23,9 @@ __all__ = ["accepted"]
 def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[Any]:
     """Return the reply of a script if it did its work; raise the error that a refusal means.
 
-    Raises `BrokenQueueError`, `QueuePausedError`, `QueueFullError`, `QueueExistsError`, `GhostSendError`,
-    `LeaseUsedError`, `TooLateError`, `BodyTooLargeError`, and `InvalidOptionError` for an argument that only a caller
-    beside this library can send.
+    Raises `BrokenQueueError`, `QueuePausedError`, `QueueFullError`, `ShardDrainingError`, `QueueExistsError`,
+    `GhostSendError`, `LeaseUsedError`, `TooLateError`, `BodyTooLargeError`, and `InvalidOptionError` for an argument
+    that only a caller beside this library can send.
     """
     code = reply[0]
     if code in (b"OK", b"DUPLICATE"):
@@ -37,6 +38,8 @@ def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[
             raise QueuePausedError(queue)
         case ["FULL", stored, maxlen]:
             raise QueueFullError(queue, int(stored), int(maxlen))
+        case ["RESHARD"]:
+            raise ShardDrainingError(queue)
         case ["EXISTS"]:
             raise QueueExistsError(queue)
         case ["GHOST"]:

@@ -2,7 +2,7 @@
 
 local function read_attributes()
   local found = redis.call('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
-    'journal', 'journal_cap', 'journal_epoch', 'journal_shed')
+    'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'draining')
   return {
     paused_in = found[1] == 'in' or found[1] == 'all',
     paused_out = found[1] == 'out' or found[1] == 'all',
@@ -11,6 +11,7 @@ local function read_attributes()
     delay_ms = whole(found[4], 0, MAX_MS) or 0,
     ttl_ms = whole(found[5], 0, MAX_MS) or 0,
     levels = found[6] or '',
+    draining = found[11] == '1',
     journal = { mode = found[7], cap = found[8], epoch = found[9], shed = found[10] },
   }
 end
@@ -24,9 +25,10 @@ local function lower_maxlen(attributes, given)
   return true
 end
 
--- A refusal if the queue takes no `number` more messages, else nil. maxlen counts what is stored
+-- A refusal if the queue takes no `number` more messages, else nil: a shard that is to run empty takes none. maxlen counts what is stored
 -- (ready, delayed and unacked), and 0 means no limit.
 local function refusal(attributes, number)
+  if attributes.draining then return { 'RESHARD' } end
   if attributes.paused_in then return { 'PAUSED' } end
   if attributes.maxlen > 0 then
     local stored = tonumber(redis.call('HGET', stats, 'stored')) or 0

@@ -22,6 +22,7 @@ from pyarrow import csv
 
 from qworker.errors import PipelineError
 from qworker.pipeline.source.schemas import LAST_MS, arrow_of
+from qworker.wire.names import split_place
 
 __all__ = ["Entries", "decode", "gap_batch"]
 
@@ -144,9 +145,10 @@ def gap_batch(
     queue: str, epoch: int, entry: int, number: int, reason: str, ms: int | None
 ) -> pa.RecordBatch:
     """Make the batch of one row that tells that events are missing."""
+    name, shard = split_place(queue)
     row = {
-        "queue": queue,
-        "shard": 0,
+        "queue": name,
+        "shard": shard,
         "epoch": epoch,
         "entry": entry,
         "number": number,
@@ -318,9 +320,10 @@ def _assemble(queue: str, epoch: int, parts: Mapping[str, pa.Array]) -> pa.Recor
         pc.is_valid(parts["message_id"]),
     )
     waited = pc.subtract(pc.coalesce(started, delivered), ready)
+    name, shard = split_place(queue)
     columns = {
-        "queue": _constant(queue, rows, pa.string()),
-        "shard": _constant(0, rows, pa.int32()),
+        "queue": _constant(name, rows, pa.string()),
+        "shard": _constant(shard, rows, pa.int32()),
         "epoch": _constant(epoch, rows, pa.int64()),
         "entry": parts["entry"],
         "number": parts["number"],

@@ -14,7 +14,7 @@ from qworker.errors import InvalidNameError, PipelineError
 from qworker.pipeline.source.offsets import MAX_NUMBER, Offsets, Place, Range, shares
 from qworker.pipeline.source.reading import Reader, Words
 from qworker.wire.keys import QueueKeys, queues_key
-from qworker.wire.names import check_queue
+from qworker.wire.names import check_place, split_place
 from qworker.wire.numbers import whole
 
 __all__ = ["Journals", "find_queues"]
@@ -26,15 +26,19 @@ _SMALLEST_PART: Final = 200
 
 
 def find_queues(reader: Reader, namespace: str, patterns: Sequence[str]) -> list[str]:
-    """Name the queues that the patterns mean, sorted; none: all that are registered. Plain names need not exist yet."""
+    """Name the queues that the patterns mean, and their shards as `queue/3`, sorted; none: all that are registered.
+
+    Plain names need not exist yet.
+    """
     found = {name for name in patterns if not any(sign in name for sign in "*?[")}
     for entry in reader.ask("HKEYS", queues_key(namespace)):
         try:
-            name = check_queue(entry.decode("utf-8", "replace"))
+            place = check_place(entry.decode("utf-8", "replace"))
         except InvalidNameError:
             continue
-        if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns):
-            found.add(name)
+        queue, _ = split_place(place)
+        if not patterns or any(fnmatchcase(queue, pattern) for pattern in patterns):
+            found.add(place)
     return sorted(found)
 
 

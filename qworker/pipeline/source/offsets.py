@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from qworker.errors import InvalidNameError, InvalidOptionError
-from qworker.wire.names import check_queue
+from qworker.wire.names import check_place
 
 __all__ = ["MAX_NUMBER", "Offsets", "Place", "Range", "dump", "parse", "read", "shares"]
 
@@ -88,7 +88,7 @@ def read(document: Any, field: str = "offsets") -> dict[str, Place]:
     for queue, place in document.items():
         where = f"{field}.{ascii(queue[:80])[1:-1]}"
         try:
-            check_queue(queue, where)
+            check_place(queue, where)
         except InvalidNameError as error:
             raise InvalidOptionError(where, error.problem, error.limit) from None
         found[queue] = _place(place, where)

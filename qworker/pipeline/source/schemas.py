@@ -1,7 +1,7 @@
 """Columns of the four tables, and what a row of each stands for.
 
 journal    one row per event of a message. Primary key: queue, shard, epoch, number
-    queue, shard              the queue; shard is 0
+    queue, shard              the queue, and the number of its shard: 0 where it has no others
     epoch, entry              the journal's epoch (ms at which it was begun), and the entry of the stream
     number                    of the event in its epoch: 0, 1, 2 …
     event                     sent delivered promoted acked nacked released timed_out expired cancelled discarded dead

@@ -25,6 +25,7 @@ from qworker.pipeline.source.schemas import LAST_MS, arrow_of
 from qworker.pipeline.writing.failures import marked_errors
 from qworker.store.connection import ConnectionFactory
 from qworker.wire.keys import QueueKeys
+from qworker.wire.names import split_place
 from qworker.wire.numbers import score_ms, whole
 
 __all__ = ["SnapshotReader", "letters", "messages"]
@@ -117,7 +118,7 @@ def messages(reader: Reader, keys: QueueKeys) -> Iterator[list[Stored]]:
                     "unacked",
                     item,
                     deadline,
-                    Receipt(lease, index.decode("ascii", "replace")),
+                    Receipt(lease, index.decode("ascii", "replace"), keys.shard),
                 )
                 for index, item in zip(flat[::2], flat[1::2], strict=True)
             ]
@@ -127,7 +128,7 @@ def letters(reader: Reader, keys: QueueKeys) -> Iterator[list[DeadLetter]]:
     """Yield the dead letters of a queue, page by page, oldest first."""
     size, after = _PageSize(), "-"
     while entries := reader.ask("XRANGE", keys.dead, after, "+", "COUNT", size.items):
-        yield [DeadLetter.of(keys.queue, entry, fields) for entry, fields in entries]
+        yield [DeadLetter.of(keys, entry, fields) for entry, fields in entries]
         after = f"({entries[-1][0].decode()}"
         size.saw(len(entries), sum(len(value) for _, fields in entries for value in fields))
 
@@ -174,9 +175,10 @@ _CALL: Final = msgspec.json.Decoder(_Call)
 
 def _queue_row(seen: Inspection) -> dict[str, Any]:
     oldest = seen.oldest_ready_ms
+    name, shard = split_place(seen.queue)
     return {
-        "queue": seen.queue,
-        "shard": 0,
+        "queue": name,
+        "shard": shard,
         "ready": sum(seen.ready_by_priority),
         "suspect": seen.suspect,
         "delayed": seen.delayed,
@@ -197,9 +199,10 @@ def _message_row(message: Stored) -> dict[str, Any]:
         ready_ms = message.sent_ms
         if (flag_ms := whole(message.flags.get("t"))) is not None:
             ready_ms = flag_ms
+    name, shard = split_place(message.queue)
     return {
-        "queue": message.queue,
-        "shard": 0,
+        "queue": name,
+        "shard": shard,
         "message_id": message.id or None,
         "state": message.state,
         "attempt": message.receives + (message.state == "unacked"),

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.client.commands.command import Command
 from qworker.client.commands.redriving import drop, redrive
+from qworker.client.commands.registering import registered
+from qworker.client.letter_pages import in_stream
 from qworker.client.sync import Client
 from qworker.errors import InvalidOptionError
 from qworker.pipeline.writing.options import WriteOptions
 from qworker.store.connection import ConnectionFactory
 from qworker.store.url import ServerURL
 from qworker.wire.envelope import Envelope
-from qworker.wire.keys import QueueKeys
-from qworker.wire.names import check_queue
+from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.names import check_queue, place_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +33,7 @@ __all__ = ["Changed", "LetterChanger", "add_up"]
 
 #: Letters that one call changes.
 _PAGE: Final = 100
-_ENTRY: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+_ENTRY: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}(?:/[0-9]{1,2})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class LetterChanger:
         self._sleep = sleep
         self._begun = clock()
         self._paced = 0
-        self._entries: dict[str, dict[str, str]] = {}
+        self._entries: dict[str, dict[str, tuple[str, str]]] = {}
         self._counts: dict[str, Counter[str]] = {}
 
     def change(self, partition: int, batches: Iterable[pa.RecordBatch]) -> Changed:
@@ -86,17 +88,17 @@ class LetterChanger:
         number = 0
         with self._client:
             for batch in batches:
-                by_queue: dict[str, list[str]] = {}
+                by_place: dict[str, list[str]] = {}
                 for row in batch.to_pylist():
                     number += 1
-                    queue, entry_id = self._named(row, f"partition {partition}, row {number}")
-                    by_queue.setdefault(queue, []).append(entry_id)
-                for queue, entry_ids in by_queue.items():
-                    self._change(queue, entry_ids)
+                    place, entry_id = self._named(row, f"partition {partition}, row {number}")
+                    by_place.setdefault(place, []).append(entry_id)
+                for place, entry_ids in by_place.items():
+                    self._change(place, entry_ids)
         return Changed(partition, {queue: dict(each) for queue, each in self._counts.items()})
 
     def _named(self, row: dict[str, str | None], where: str) -> tuple[str, str]:
-        """Return queue and entry id that a row names; '' for a message that is not dead."""
+        """Return shard and entry id that a row names; '' for a message that is not dead."""
         queue = row.get("queue") or self._options.queue
         entry_id, message_id = row.get("entry_id"), row.get("message_id")
         if queue is None:
@@ -111,16 +113,24 @@ class LetterChanger:
                     f"entry_id {ascii(entry_id)[:80]} is no entry of dead letters",
                     "it is written as in the table 'dead': 1700000000000-0",
                 )
-            return queue, entry_id
+            return place_name(queue, int(entry_id.partition("/")[2] or 0)), entry_id
         if message_id is None:
             raise InvalidOptionError(where, "entry_id and message_id are null", "give one of them")
         if queue not in self._entries:
-            self._entries[queue] = dict(self._scan(queue))
-        return queue, self._entries[queue].get(message_id, "")
+            self._entries[queue] = self._scan(queue)
+        return self._entries[queue].get(message_id, (queue, ""))
 
-    def _scan(self, queue: str) -> Iterator[tuple[str, str]]:
-        """Read message id and entry id of all dead letters of a queue: O(n), once per task and queue."""
-        key, start = QueueKeys(self._options.namespace, queue).dead, "-"
+    def _scan(self, queue: str) -> dict[str, tuple[str, str]]:
+        """Tell shard and entry id of all dead letters of a queue by message id: O(n), once per task and queue."""
+        known = registered(queues_key(self._options.namespace), queue)
+        return {
+            message_id: (place, entry_id)
+            for place in self._client.execute(known).names(queue)
+            for message_id, entry_id in self._letters(place)
+        }
+
+    def _letters(self, place: str) -> Iterator[tuple[str, str]]:
+        key, start = QueueKeys(self._options.namespace, place).dead, "-"
         while True:
             words = ("XRANGE", key, start, "+", "COUNT", _PAGE)
             page = self._client.execute(Command(None, (), words, lambda reply: reply or []))
@@ -134,11 +144,11 @@ class LetterChanger:
                 return
             start = f"({page[-1][0].decode()}"
 
-    def _change(self, queue: str, entry_ids: Sequence[str]) -> None:
-        counts = self._counts.setdefault(queue, Counter())
-        dead = [each for each in entry_ids if each]
+    def _change(self, place: str, entry_ids: Sequence[str]) -> None:
+        keys = QueueKeys(self._options.namespace, place)
+        counts = self._counts.setdefault(keys.name, Counter())
+        dead = [in_stream(each) for each in entry_ids if each]
         counts["gone"] += len(entry_ids) - len(dead)
-        keys = QueueKeys(self._options.namespace, queue)
         for first in range(0, len(dead), _PAGE):
             page = dead[first : first + _PAGE]
             self._pace(len(page))

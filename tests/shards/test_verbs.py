@@ -1,0 +1,287 @@
+"""Every verb of a queue covers its shards: what is sent is spread, and a receipt leads back to where it came from."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from qworker import QueueAttributes, QWorker
+from qworker.client.message import Receipt
+from qworker.client.queue import Queue
+from qworker.client.scanning import END
+from qworker.errors import (
+    InvalidNameError,
+    InvalidOptionError,
+    QueueFullError,
+    ShardDrainingError,
+    StaleReceiptError,
+)
+from qworker.wire.shards import Shards
+from tests.consumer.driving import redis_of
+
+
+@pytest.fixture
+def app(store_url: str, namespace: str) -> Iterator[QWorker]:
+    """An app of nothing but queues."""
+    app = QWorker(namespace, url=store_url)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def queue(app: QWorker) -> Queue:
+    """A queue of three shards; the client that divided it is another one."""
+    queue = app.queue("orders")
+    queue.divide(3, wait=0)
+    return Queue(app.client, app.namespace, "orders")
+
+
+def shards_of(queue: Queue) -> list[Queue]:
+    """Each shard by itself."""
+    return [Queue(queue.client, queue.ref.namespace, f"orders/{n}") for n in range(3)]
+
+
+def test_sends_are_spread_and_receives_take_from_all(queue: Queue) -> None:
+    """Single sends take turns; what one call brings stays together; a receive goes through all shards."""
+    ids = [queue.send({"n": n}) for n in range(6)]
+    assert [shard.inspect().ready for shard in shards_of(queue)] == [2, 2, 2]
+    ids += queue.send_all({"n": n} for n in range(6, 16))
+    assert sorted(shard.inspect().ready for shard in shards_of(queue)) == [2, 2, 12]
+    got = queue.receive(100)
+    assert sorted(each.id for each in got) == sorted(ids)
+    assert {each.queue for each in got} == {"orders"}
+    assert {each.receipt.shard for each in got} == {0, 1, 2}
+    assert len(queue.ack(*got)) == 16
+    seen = queue.inspect()
+    assert (seen.ready, seen.unacked, seen.stats["acked"]) == (0, 0, 16)
+
+
+def test_what_one_call_sends_is_more_than_a_script_takes(queue: Queue) -> None:
+    """Beyond 1,000 a call goes on in the next shard; ids come back in the order of the bodies."""
+    ids = queue.send_all({"n": n} for n in range(2500))
+    assert sorted(shard.inspect().ready for shard in shards_of(queue)) == [500, 1000, 1000]
+    found = {each.id: json.loads(each.body)["n"] for each in queue.scan("ready")}
+    assert [found[each] for each in ids] == list(range(2500))
+
+
+def test_receives_begin_with_another_shard_each_time(queue: Queue) -> None:
+    """No shard waits until the others are empty."""
+    for shard in shards_of(queue):
+        shard.send_all({"n": n} for n in range(10))
+    assert {queue.receive(1)[0].receipt.shard for _ in range(3)} == {0, 1, 2}
+
+
+def test_a_receive_waits_for_all_shards(queue: Queue) -> None:
+    """Whichever shard the message comes to, the doorbell of that one rings."""
+    assert queue.receive(1, wait=0.05) == []
+    shards_of(queue)[2].send({"n": 1})
+    (got,) = queue.receive(1, wait=5)
+    assert got.receipt.shard == 2
+
+
+def test_each_settlement_goes_to_the_shard_of_the_receipt(queue: Queue) -> None:
+    """ack, nack, release, bury, extend and working; and the receipt may be kept as text meanwhile."""
+    shard = shards_of(queue)[2]
+    shard.send_all({"n": n} for n in range(6))
+    first, second, third, fourth, fifth, sixth = queue.receive(6)
+    assert str(first.receipt).endswith("/2")
+    assert len(queue.ack(queue.received(str(first.receipt)))) == 1
+    queue.nack(second, error="no")
+    queue.release(third)
+    queue.bury(fourth, error="never")
+    fifth = queue.extend(fifth, "2m")
+    assert fifth.receipt.shard == 2
+    sixth = queue.working(sixth)
+    assert sixth.receipt.shard == 2
+    seen = shard.inspect()
+    assert (seen.ready, seen.unacked, seen.dead) == (2, 2, 1)
+    assert (seen.stats["acked"], seen.stats["nacked"]) == (1, 1)
+    with pytest.raises(StaleReceiptError):
+        queue.nack(first)
+    assert len(queue.ack(fifth, sixth)) == 2
+
+
+def test_a_message_is_found_wherever_it_is(queue: Queue) -> None:
+    """By id: show, details, hold, enqueue, delete, cancel; unknown ones nowhere."""
+    shard = shards_of(queue)[1]
+    one, two = shard.send_all([{"n": 1}, {"n": 2}])
+    found = queue.show(one)
+    assert found is not None
+    assert found.queue == "orders/1"
+    details = queue.details(two)
+    assert details is not None
+    assert details.message.id == two
+    assert queue.hold(one) == [one]
+    assert queue.enqueue(one) == [one]
+    deleted = queue.delete(one)
+    assert deleted is not None
+    assert queue.show(one) is None
+    queue.cancel(two)
+    assert queue.receive(5) == []
+    assert queue.details("nowhere") is None
+
+
+def test_looks_put_the_shards_in_one_order(queue: Queue) -> None:
+    """Peeking sorts by time over all shards, from either end; a scan sees each message once."""
+    shards = shards_of(queue)
+    for n, delay in enumerate((30, 10, 20)):
+        shards[n].send({"n": delay}, delay=delay)
+    assert [each.body for each in queue.peek(2, state="delayed")] == [
+        b'{"n":10}',
+        b'{"n":20}',
+    ]
+    assert [each.body for each in queue.peek(1, state="delayed", newest=True)] == [b'{"n":30}']
+    assert [each.body for each in queue.peek(5, state="delayed", skip=2)] == [b'{"n":30}']
+    for shard in shards:
+        shard.send_all({"n": n} for n in range(300))
+    seen = Counter(each.id for each in queue.scan(count=100))
+    assert len(seen) == 903
+    assert set(seen.values()) == {1}
+    page = queue.scan_page(END, "ready", count=100)
+    assert page.cursor != END
+    with pytest.raises(InvalidOptionError, match="cursor"):
+        queue.scan_page("7@ready-0/3", "ready")
+
+
+def test_messages_in_hand_are_listed_and_claimed_over_all_shards(queue: Queue) -> None:
+    """`pending` from the earliest deadline on; `claim` takes from one shard after the other."""
+    for n, shard in enumerate(shards_of(queue)):
+        shard.send({"n": n})
+    held = [queue.receive(1, visibility=v)[0] for v in (30, 10, 20)]
+    assert [each.receipt for each in queue.pending(3)] == [held[n].receipt for n in (1, 2, 0)]
+    assert len(queue.pending(2, newest=True)) == 2
+    claimed = queue.claim(3, elapsed=0)
+    assert sorted(each.receipt.shard for each in claimed) == [0, 1, 2]
+    assert queue.ack(*held) == []
+    assert len(queue.ack(*claimed)) == 3
+
+
+def test_dead_letters_of_all_shards_are_one_list(queue: Queue) -> None:
+    """Their entry ids tell the shard: listing goes on behind any, and what is changed by id or filter is found."""
+    for n in range(9):
+        shards_of(queue)[n % 3].send({"n": n})
+        (got,) = queue.receive(1)
+        queue.bury(got, error=f"reason {n % 2}")
+    letters = queue.dead(100)
+    assert len(letters) == 9
+    assert {each.entry_id.partition("/")[2] for each in letters} == {"", "1", "2"}
+    assert [each.died_ms for each in letters] == sorted(each.died_ms for each in letters)
+    paged, after = [], "-"
+    while page := queue.dead(2, after=after):
+        paged += page
+        after = page[-1].entry_id
+    assert [each.entry_id for each in paged] == [each.entry_id for each in letters]
+    paged, after = [], "-"
+    while page := queue.dead(2, after=after, newest=True):
+        paged += page
+        after = page[-1].entry_id
+    assert [each.entry_id for each in paged] == [each.entry_id for each in reversed(letters)]
+    assert queue.tally_dead().total == 9
+    chosen = letters[-1].entry_id
+    edited = queue.edit_dead(chosen, {"n": "edited"})
+    assert queue.redrive(edited) == [edited]
+    assert len(queue.redrive(error="reason 1", limit=3)) == 3
+    assert queue.drop_dead(letters[0].entry_id) == 1
+    assert queue.drop_dead(everything=True) == 4
+    assert len(queue.receive(10)) == 4
+
+
+def test_attributes_and_pauses_hold_for_every_shard(queue: Queue) -> None:
+    """A shard that went on while its queue is paused would be a pause that leaks."""
+    queue.change(visibility="90s")
+    assert {shard.attributes().visibility_ms for shard in shards_of(queue)} == {90_000}
+    assert queue.pause("all") == "all"
+    assert {shard.inspect().paused for shard in shards_of(queue)} == {"all"}
+    assert queue.pause("state") == "all"
+    queue.resume()
+    assert {shard.inspect().paused for shard in shards_of(queue)} == {""}
+    queue.configure(QueueAttributes(maxlen=1))
+    for shard in shards_of(queue):
+        shard.send({"n": 1})
+    with pytest.raises(QueueFullError):
+        queue.send({"n": 2})
+    assert queue.purge() == 3
+
+
+def test_a_unique_key_is_held_in_one_shard(queue: Queue) -> None:
+    """Whoever sends it, and whatever it is sent with."""
+    first = queue.send({"n": 1}, unique="invoice-7")
+    assert {queue.send({"n": n}, unique="invoice-7") for n in range(5)} == {first}
+    keys = [f"k{n}" for n in range(30)]
+    ids = [queue.send({"n": n}, unique=key) for n, key in enumerate(keys)]
+    again = [queue.send({"n": n}, unique=key) for n, key in enumerate(keys)]
+    assert again == ids
+    assert all(shard.inspect().ready > 3 for shard in shards_of(queue))
+    got = queue.receive(100)
+    queue.ack(*got)
+    assert queue.send({"n": 1}, unique="invoice-7") != first
+
+
+def test_figures_are_sums(queue: Queue) -> None:
+    """`stat` and `inspect` count the queue, not a shard."""
+    for shard in shards_of(queue):
+        shard.send({"n": 1})
+    stat = queue.stat()
+    assert (stat.queue, stat.ready, stat.messages_in) == ("orders", 3, 3)
+    assert queue.inspect().queue == "orders"
+
+
+def test_a_queue_is_removed_with_its_shards(queue: Queue, app: QWorker) -> None:
+    """No key is left, and the registry knows none of them."""
+    for shard in shards_of(queue):
+        shard.send({"n": 1})
+    queue.receive(3)
+    queue.remove()
+    with redis_of(app) as raw:
+        assert raw.keys(f"{app.namespace}:*") == []
+
+
+def test_names_of_shards(app: QWorker) -> None:
+    """A shard may be looked at by its name; no task can be put on one, and none has a number beyond the last."""
+    with pytest.raises(InvalidNameError, match="not a valid name"):
+        app.task(queue="orders/1")(lambda: None)
+    for name in ("orders/64", "orders/01", "orders/", "orders/x", "/1", "a/b/1"):
+        with pytest.raises(InvalidNameError):
+            app.queue(name)
+
+
+@pytest.mark.parametrize("given", [0, 65, -1, 1.5, "many", True, None])
+def test_a_number_of_shards_is_checked(queue: Queue, given: object) -> None:
+    """Before anything is written."""
+    with pytest.raises(InvalidOptionError, match="shards"):
+        queue.divide(given)  # type: ignore[arg-type]
+    assert queue.division().active == 3
+
+
+def test_receipts_are_written_and_read() -> None:
+    """The shard is part of the text, where there is one."""
+    for text in ("lease:1", "lease:12/3"):
+        assert str(Receipt.parse(text)) == text
+    for text in ("lease:1/", "lease:1/100", "lease:1/x"):
+        with pytest.raises(InvalidOptionError):
+            Receipt.parse(text)
+
+
+def test_what_the_registry_says() -> None:
+    """One number where a queue was never divided; else how many are sent to, how many are there, and since when."""
+    assert Shards.parse(b"1") == Shards(1, 1, 0)
+    assert Shards.parse(b"2 4 7") == Shards(2, 4, 7)
+    for written in (b"", b"0", b"65", b"3 2 1", b"x", b"1 2", None):
+        assert Shards.parse(written) is None
+
+
+def test_a_shard_that_runs_empty_refuses(queue: Queue) -> None:
+    """Whoever sends to it by its name is told; whoever sends to the queue goes elsewhere."""
+    knowing = Queue(queue.client, queue.ref.namespace, "orders")
+    knowing.send({"n": 0})
+    shards_of(queue)[2].send({"n": 1})
+    queue.divide(2, wait=0)
+    with pytest.raises(ShardDrainingError, match="orders/2"):
+        shards_of(queue)[2].send({"n": 2})
+    before = shards_of(queue)[2].inspect().ready
+    for n in range(6):
+        knowing.send({"n": n})
+    assert shards_of(queue)[2].inspect().ready == before
