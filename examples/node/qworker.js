@@ -300,7 +300,7 @@ class Queue {
   /** Lists the queue, so that daemons find it; at most once a minute. */
   async #announce() {
     if (Date.now() - this.#announcedMs < 60_000) return
-    await this.#connection.client.sendCommand(['HSET', `${this.namespace}:queues`, this.name, '1'])
+    await this.#connection.client.sendCommand(['HSETNX', `${this.namespace}:queues`, this.name, '1'])
     this.#announcedMs = Date.now()
   }
 

@@ -75,7 +75,7 @@ $1" 0
     OK | DUPLICATE) ;;
     *) fail "not sent: $(tr '\n' ' ' < "$TMP/send")" ;;
     esac
-    cli HSET "$NAMESPACE:queues" "$QUEUE" 1 > "$TMP/registry"
+    cli HSETNX "$NAMESPACE:queues" "$QUEUE" 1 > "$TMP/registry"
     printf '%s\n' "$id"
 }
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 #: Letters of ids and receipts.
-_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}(?:/[0-9]{1,2})?")
 _EFFECTS: Final = {
     "ready": "it is dropped when it is next met",
     "delayed": "it is dropped when it is due",

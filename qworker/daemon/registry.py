@@ -203,7 +203,6 @@ class Registry:
                 found += 1
         return found
 
-
     def _add(self, name: str) -> bool:
         """Write a queue into the registry, or a shard with its queue; returns whether it was not there."""
         queue, shard = split_place(name)

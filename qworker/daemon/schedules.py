@@ -143,7 +143,7 @@ def register(
             removed += gone
     for queue, of_queue in wanted.items():
         keys = QueueKeys(namespace, queue)
-        client.execute(Command(None, (), ("HSET", queues_key(namespace), queue, 1), int))
+        client.execute(Command(None, (), ("HSETNX", queues_key(namespace), queue, 1), int))
         stored = _fields(client.execute, keys)
         for name, value in of_queue.items():
             before = stored.get(name)

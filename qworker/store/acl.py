@@ -124,7 +124,7 @@ def _counted(keys: QueueKeys) -> tuple[str, ...]:
     )
 
 
-_REGISTERING: Final = ("hset", "hkeys", "hgetall", "hdel", "exists")
+_REGISTERING: Final = ("hset", "hsetnx", "hkeys", "hgetall", "hdel", "exists")
 _SERVER_FACTS: Final = ("info", "config|get")
 
 ROLES: Final[dict[str, Role]] = {
@@ -246,7 +246,10 @@ def _line(user: User, namespace: str, server: Server, loading: str) -> str:
             patterns += (f"%R~{key}" for key in role.reads(keys))
             if role.writes(keys):
                 scripted += (f"~{key}" for key in (*role.writes(keys), *role.keys(keys)))
-        patterns += role.shared(namespace)
+        shared = [*role.shared(namespace)]
+        patterns += shared
+        if role.writes(queues[0]):
+            scripted += shared
         commands.update(role.raw, *(commands_of(script) for script in role.scripts))
         if role.scripts:
             commands.update(("time", "script|exists"))

@@ -171,7 +171,7 @@ def test_verbs_options_choices_and_queues_are_completed(shop):
     shop.send("events")
 
     assert complete(shop, "qu") == ["queue"]
-    assert complete(shop, "queue", "s") == ["show", "set", "stat", "scan"]
+    assert complete(shop, "queue", "s") == ["show", "set", "stat", "scan", "shards"]
     assert complete(shop, "queue", "show", "") == ["emails", "events"]
     assert complete(shop, "queue", "show", "em") == ["emails"]
     assert complete(shop, "queue", "peek", "emails", "--state", "d") == ["delayed", "dead"]

@@ -132,7 +132,7 @@ class Pusher:
         """Register a queue, and check that the ledger is that of an input with as many partitions."""
         namespace = self._options.namespace
         keys = QueueKeys(namespace, name)
-        self._pipe.ask(_plain("HSET", queues_key(namespace), name, 1))
+        self._pipe.ask(_plain("HSETNX", queues_key(namespace), name, 1))
         if self._options.partitions and self._identity.ordered:
             self._check_partitions(keys)
         stored = whole(self._pipe.ask(_plain("HGET", keys.meta, "maxsize")))
