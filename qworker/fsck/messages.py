@@ -7,7 +7,7 @@ script says whether it is so.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qworker.fsck.finding import Finding, Kind
@@ -94,8 +94,7 @@ def check_places(
             found.setdefault(message_id, []).append(spot)
     for message_id, spots in found.items():
         spots.sort(key=lambda spot: _RANKS.get(spot.place, 2))
-        stays = spots[0]
-        for goes in spots[1:]:
+        for stays, goes in _pairs(spots):
             problem = client.execute(mend_twice(keys, stays, goes, repair=repair))
             if not problem:
                 continue
@@ -106,6 +105,20 @@ def check_places(
             else:
                 text = f"two messages have the id {name}"
                 yield Finding(keys.queue, Kind.SAME_ID, where, text, repair)
+
+
+def _pairs(spots: Sequence[Spot]) -> Iterator[tuple[Spot, Spot]]:
+    """Pair what stays with what goes: first the copies of each message, then messages that share an id by mistake."""
+    bodies: dict[bytes, list[Spot]] = {}
+    for spot in spots:
+        envelope = Envelope.parse(spot.item)
+        bodies.setdefault(b"" if envelope is None else envelope.body, []).append(spot)
+    for stays, *copies in bodies.values():
+        for goes in copies:
+            yield stays, goes
+    stays, *others = (same[0] for same in bodies.values())
+    for goes in others:
+        yield stays, goes
 
 
 def _id(spot: Spot) -> bytes | None:

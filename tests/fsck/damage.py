@@ -167,6 +167,13 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
         lambda d: d.redis.rpush(d.keys.ready[0], own("b1", body="another")),
         [Kind.SAME_ID],
     ),
+    "two messages of one id, one of them twice": (
+        lambda d: (
+            d.redis.rpush(d.keys.ready[0], own("b1", body="another")),
+            d.redis.xadd(d.keys.dead, {"envelope": own("b1", body="another"), "reason": "x"}),
+        ),
+        [Kind.TWO_PLACES, Kind.SAME_ID],
+    ),
     "a level that nobody receives": (_level, [Kind.LEVEL]),
     "stored too high": (lambda d: d.redis.hset(d.keys.stats, "stored", 999), [Kind.COUNTER]),
     "stored too low": (lambda d: d.redis.hset(d.keys.stats, "stored", -3), [Kind.COUNTER]),
