@@ -72,7 +72,8 @@ def shards_of(app: QWorker, queues: Sequence[str], factory: ConnectionFactory) -
     """
     with Client(factory, give_up_s=_ATTRIBUTES_S) as client:
         try:
-            return read_shards(client, app.namespace, queues)
+            found = read_shards(client, app.namespace, queues)
+            return [name for queue, shards in found.items() for name in shards.names(queue)]
         except QworkerError as error:
             _log.warning("shards_unknown", error=str(error))
             return list(queues)

@@ -1,0 +1,73 @@
+"""A worker looks after the shards of its queues: it notices changes, and heals a registry that has forgotten them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from qworker import QWorker
+from qworker.consumer.shards import ShardWatch
+from qworker.wire.shards import WHOLE, Shards
+from tests.consumer.driving import redis_of
+
+
+@pytest.fixture
+def app(store_url: str, namespace: str) -> Iterator[QWorker]:
+    """An app of nothing but queues."""
+    app = QWorker(namespace, url=store_url)
+    yield app
+    app.close()
+
+
+class Clock:
+    """A clock that goes on when it is told."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_change_is_said_once(app: QWorker) -> None:
+    """And looked for every few seconds only."""
+    clock = Clock()
+    watch = ShardWatch(app.client, app.namespace, ["a", "b"], ["a", "b"], clock=clock)
+    assert not watch.changed()
+    app.queue("b").divide(3, wait=0)
+    assert not watch.changed()
+    clock.now += 5
+    assert watch.changed()
+    clock.now += 5
+    assert not watch.changed()
+    app.queue("b").divide(1, wait=0)
+    clock.now += 5
+    assert watch.changed()
+
+
+def test_a_child_that_could_not_ask_is_found_out(app: QWorker) -> None:
+    """It receives from the first shard alone, and is replaced once the server answers."""
+    app.queue("a").divide(2, wait=0)
+    assert ShardWatch(app.client, app.namespace, ["a"], ["a"]).changed()
+    assert not ShardWatch(app.client, app.namespace, ["a"], ["a", "a/1"]).changed()
+
+
+def test_a_registry_that_has_forgotten_is_told(app: QWorker) -> None:
+    """Otherwise a worker would leave its shards because of a failover of the registry's node."""
+    clock = Clock()
+    queue = app.queue("a")
+    queue.divide(3, wait=0)
+    names = ["a", "a/1", "a/2"]
+    watch = ShardWatch(app.client, app.namespace, ["a"], names, clock=clock)
+    assert not watch.changed()
+    with redis_of(app) as raw:
+        for forgotten in (None, "1", "2 2 1", "rubbish"):
+            raw.delete(f"{app.namespace}:queues")
+            if forgotten is not None:
+                raw.hset(f"{app.namespace}:queues", "a", forgotten)
+            clock.now += 5
+            assert not watch.changed()
+            stands = Shards.parse(raw.hget(f"{app.namespace}:queues", "a"))
+            assert stands is not None
+            assert (stands.active, stands.kept) == (3, 3)
+            assert stands != WHOLE
