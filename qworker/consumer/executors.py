@@ -82,6 +82,8 @@ class Inline:
                 append(each)
             if now > due:
                 due = self._between(begun, now)
+                # It may have waited for the server, for longer than the lease of what comes next lasts.
+                now = runner.clock()
 
     def lost(self, lease_slot: int) -> None:
         """Nothing can be done: the handler has the thread."""

@@ -8,7 +8,9 @@ import time
 
 import pytest
 
-from qworker import QWorker, Retry, current
+from qworker import QueueAttributes, QWorker, Retry, current
+from qworker.consumer.board import boot_time
+from qworker.consumer.broker import Broker
 from tests.consumer.driving import DEADLINE_S, HEARD_S, drain, history_of, running, until
 
 
@@ -29,6 +31,35 @@ def test_sync_handlers_run_in_order_one_at_a_time(app: QWorker) -> None:
     assert handled == list(range(2500))
     assert len(threads) == 1
     assert history_of(app.queue("default"))["acked"] == 2500
+
+
+def test_nothing_starts_after_a_wait_that_outlasted_its_lease(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that waits for a server between two messages, frozen or cut off, looks at the clock again after it."""
+    handled: list[int] = []
+    app.queue("default").configure(QueueAttributes(visibility="1s"))
+
+    @app.task
+    def handle(n: int) -> None:
+        handled.append(n)
+
+    between = Broker.between
+
+    def stand_still(broker: Broker, begun: float, now: float) -> float:
+        while len(handled) == 2 and boot_time() < now + 1.0:
+            time.sleep(0.01)
+        return between(broker, begun, now)
+
+    monkeypatch.setattr(Broker, "between", stand_still)
+    # The first comes alone, for the pace is not known yet; the others share a lease.
+    handle.send_many(handle.call(n) for n in range(4))
+
+    drain(app)
+
+    # Nobody has reaped them meanwhile, so they could be given back, and came again.
+    assert history_of(app.queue("default"))["released"] == 2
+    assert sorted(handled) == [0, 1, 2, 3]
 
 
 def test_concurrency_runs_so_many_sync_handlers_in_threads(app: QWorker) -> None:
