@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -59,11 +59,11 @@ def account_of(
     read: Callable[[], Iterable[Event]],
     *,
     dead: Collection[str] = (),
-    losses: Mapping[int, int] | None = None,
+    losses: Mapping[int, Sequence[int]] | None = None,
 ) -> Account:
     """Check a history; `read` is called twice.
 
-    `dead`: keys of dead letters. `losses`: process → when it was lost, ns.
+    `dead`: keys of dead letters. `losses`: process → each time at which it was lost, ns.
     """
     attempted, confirmed, refused = _Numbers(), _Numbers(), _Numbers()
     starts: dict[str, list[tuple[int, int]]] = {}
@@ -71,7 +71,7 @@ def account_of(
     acks: Counter[str] = Counter()
     first_ack: dict[str, int] = {}
     latest = 0
-    lost_at = dict(losses or {})
+    lost_at = {pid: [*times] for pid, times in (losses or {}).items()}
     for event in read():
         match event.word:
             case "started":
@@ -91,7 +91,8 @@ def account_of(
             case "refused":
                 refused.add(*event.rest)
             case "crashed":
-                lost_at |= {int(pid): event.at for pid in event.rest}
+                for pid in event.rest:
+                    lost_at.setdefault(int(pid), []).append(event.at)
     late = {
         event.rest[0]
         for event in read()
@@ -119,7 +120,7 @@ def account_of(
 
 
 def _redeliveries(
-    starts: Mapping[str, list[tuple[int, int]]], losses: Mapping[int, int]
+    starts: Mapping[str, list[tuple[int, int]]], losses: Mapping[int, Sequence[int]]
 ) -> tuple[list[float], int]:
     """Seconds from a loss to the next start, in order of length; and starts again that no loss explains."""
     waits, unexplained = [], 0
@@ -128,11 +129,12 @@ def _redeliveries(
             continue
         runs.sort()
         for (began, pid), (again, _) in pairwise(runs):
-            lost_at = losses.get(pid)
-            if lost_at is None or again < lost_at:
+            times = [each for each in losses.get(pid, ()) if each <= again]
+            if not times:
                 unexplained += 1
             else:
-                waits.append((again - max(began, lost_at)) / 1e9)
+                lost_at = min((each for each in times if each >= began), default=began)
+                waits.append((again - lost_at) / 1e9)
     return sorted(waits), unexplained
 
 

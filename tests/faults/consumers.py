@@ -32,9 +32,12 @@ def kill_children(stage: Stage) -> None:
 
 
 def kill_workers(stage: Stage) -> None:
-    """Kill a whole worker every two seconds, and a child now and then."""
+    """Kill a whole worker every six seconds, and a child now and then.
+
+    That is longer than a message is away: in hand of a second worker that dies, unstarted, it waits once more.
+    """
     for turn, _ in enumerate(stage.goes_on(0.5, worker_kills=1)):
-        if turn % 4 == 3:
+        if turn % 12 == 3:
             stage.kill_worker()
         else:
             stage.kill_child()

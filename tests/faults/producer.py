@@ -24,6 +24,7 @@ from qworker.errors import (
     NotReplicatedError,
     QworkerError,
     ServerError,
+    UnfinishedError,
 )
 from tests.faults.history import History
 
@@ -117,7 +118,7 @@ def _leaves_doubt(error: QworkerError) -> bool:
     An error of no known kind may come from the middle of a script, such as a right that is missing for one of its
     commands: what the script did before stays done.
     """
-    kinds = (InDoubtError, NotReplicatedError, AccessDeniedError)
+    kinds = (InDoubtError, UnfinishedError, NotReplicatedError, AccessDeniedError)
     return isinstance(error, kinds) or type(error) is ServerError
 
 

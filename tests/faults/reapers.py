@@ -29,7 +29,7 @@ def without_reaper(stage: Stage) -> None:
     waiting = stage.queue().inspect()
     stage.measured["waiting"] = waiting.delayed + waiting.leases
     stage.daemon()
-    stage.losses = dict.fromkeys(stage.losses, time.monotonic_ns())
+    stage.losses = {pid: [time.monotonic_ns()] for pid in stage.losses}
     # The grace after a gap is 6 s, the daemon's start aside.
     stage.until(lambda: stage.queue().inspect().leases <= 4, "reaped lease")
 

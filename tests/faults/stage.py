@@ -39,8 +39,8 @@ _TAIL = 65536
 class Stage(Processes):
     """One namespace on one server, under a load, for `seconds`. A context: leaving it ends all processes.
 
-    `in_use` are its queues. `measured`: figures by name, for bounds. `losses`: process → the moment it was lost, ns.
-    `chance` is the row's.
+    `in_use` are its queues. `measured`: figures by name, for bounds. `losses`: process → the moments at which it was
+    lost, ns. `chance` is the row's.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Stage(Processes):
         self.seconds, self.chance = seconds, chance
         self.in_use = ["load", "aload"]
         self.measured: dict[str, float] = {}
-        self.losses: dict[int, int] = {}
+        self.losses: dict[int, list[int]] = {}
         self.app = QWorker(NAMESPACE, url=server.url)
         #: What the course itself notes.
         self.notebook = History(str(self.history))
@@ -143,7 +143,7 @@ class Stage(Processes):
     def lose(self, *pids: int) -> None:
         """Note that processes are lost from now on: what they had begun is to begin again elsewhere."""
         for pid in pids or self.children():
-            self.losses[pid] = time.monotonic_ns()
+            self.losses.setdefault(pid, []).append(time.monotonic_ns())
 
     def kill_child(self) -> None:
         """Kill one child at random, of those that have come as far as to speak to the server."""

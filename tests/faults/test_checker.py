@@ -104,11 +104,13 @@ def test_a_start_after_the_ack_is_found() -> None:
 
 def test_a_second_start_is_explained_by_the_loss_of_the_first() -> None:
     """Its wait counts from the loss; without a loss it is unexplained."""
-    lost = check("6.5 9 started p0-2 2", without="acked", losses={8: 5 * SECOND})
+    lost = check("6.5 9 started p0-2 2", without="acked", losses={8: [5 * SECOND]})
     assert (lost.unexplained, lost.redelivery_s) == (0, [1.5])
     assert check("6.5 9 started p0-2 2", without="acked").unexplained == 1
     crashed = check("5.5 8 crashed 8", "6.5 9 started p0-2 2", without="acked")
     assert crashed.redelivery_s == [1.0]
+    twice = check("6.5 9 started p0-2 2", without="acked", losses={8: [5 * SECOND, 9 * SECOND]})
+    assert (twice.unexplained, twice.redelivery_s) == (0, [1.5])
 
 
 @pytest.mark.parametrize("seed", range(5))
