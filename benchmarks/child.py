@@ -13,9 +13,9 @@ import msgspec
 
 from benchmarks.rounds import Contender, environment, run_rounds, table
 from qworker import QWorker
-from qworker.consumer.assembly import assemble, slots_for
+from qworker.consumer.assembly import assemble
 from qworker.consumer.board import Board
-from qworker.consumer.manifest import ChildConfig
+from qworker.consumer.manifest import ChildConfig, slots_for
 from qworker.store.connection import ConnectionFactory
 from qworker.store.embedded import PrivateStore
 

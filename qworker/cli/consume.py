@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from qworker.app.schedule import parse_schedule
 from qworker.client.sync import Client
 from qworker.consumer.collector import ChildrenCollector
+from qworker.consumer.starting import STOPPING
 from qworker.consumer.supervisor import Supervisor
 from qworker.daemon.embedded import EmbeddedReaper
 from qworker.daemon.metrics import export_version
@@ -24,13 +25,13 @@ from qworker.telemetry.http import MetricsListener
 if TYPE_CHECKING:
     from qworker.consumer.manifest import Manifest
     from qworker.consumer.options import RunOptions
+    from qworker.consumer.starting import Starter
     from qworker.store.url import ServerURL
     from qworker.telemetry.options import LogOptions
 
 __all__ = ["consume"]
 
 _log = structlog.get_logger(__name__)
-
 #: Seconds that the reaper gets beyond the grace time, in which it has been told to end.
 _REAPER_S: Final = 0.1
 
@@ -38,7 +39,9 @@ _REAPER_S: Final = 0.1
 class _Worker:
     """A supervisor and what comes with it."""
 
-    def __init__(self, app: str, url: ServerURL, options: RunOptions, logs: LogOptions) -> None:
+    def __init__(
+        self, app: str, url: ServerURL, options: RunOptions, logs: LogOptions, starter: Starter
+    ) -> None:
         self._options = options
         self._factory = ConnectionFactory(url, name="qworker-worker")
         self._reaper_client = Client(self._factory)
@@ -54,6 +57,7 @@ class _Worker:
             logs,
             on_manifest=self._begin,
             on_look=self._look,
+            starter=starter,
         )
         self._registry.register(ChildrenCollector(self.supervisor))
         self._listener = MetricsListener(
@@ -68,6 +72,7 @@ class _Worker:
         """Run until a signal or a burst's end; returns the exit code."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         self._listener.start()
         try:
             return self.supervisor.run()
@@ -146,9 +151,12 @@ class _Worker:
         return self._reaper.ready() if self._reaper is not None else None
 
 
-def consume(app: str, url: ServerURL, options: RunOptions, logs: LogOptions) -> int:
+def consume(
+    app: str, url: ServerURL, options: RunOptions, logs: LogOptions, starter: Starter
+) -> int:
     """Run the consumers of `app` (`module[:attribute]`); returns the exit code.
 
-    Raises `AppLoadError` where the app cannot be imported.
+    `starter` may have started them. The signals `STOPPING`, which may be blocked before, count from now on. Raises
+    `AppLoadError` where the app cannot be imported.
     """
-    return _Worker(app, url, options, logs).run()
+    return _Worker(app, url, options, logs, starter).run()

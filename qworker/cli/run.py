@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,16 +28,21 @@ def command(session: Session, app: str, given: dict[str, Any]) -> None:
     A supervisor keeps child processes at work, and carries a reaper and /metrics. SIGTERM or Ctrl-C ends it: what
     runs may end within --grace, what had not started goes back uncounted. Exit code 70: the watchdog ended it.
     """
+    from qworker.consumer.starting import STOPPING, Starter
     from qworker.telemetry.options import LogOptions
 
     loaded = session.load(RunOptions, given)
-    # Half of the package: bad input is told before it is imported.
-    from qworker.cli.consume import consume
-
     session.pass_keys_on()
     client_options = session.service_options()
     for line in loaded.options.notes:
         note(f"note: {line}")
     assert client_options.url is not None  # service_options resolves it
     logs = session.load(LogOptions).options
-    raise click.exceptions.Exit(consume(app, client_options.url, loaded.options, logs))
+    starter = Starter(app, client_options.url, loaded.options, logs)
+    starter.start_early()
+    # Until somebody can give back what the children have in hand by then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    # Half of the package: the children are on their way meanwhile, and bad input has been told.
+    from qworker.cli.consume import consume
+
+    raise click.exceptions.Exit(consume(app, client_options.url, loaded.options, logs, starter))

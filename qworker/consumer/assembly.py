@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from qworker.app.task import Task
     from qworker.consumer.manifest import ChildConfig
 
-__all__ = ["assemble", "queues_of", "shards_of", "slots_for"]
+__all__ = ["assemble", "queues_of", "shards_of"]
 
 _log = structlog.get_logger(__name__)
 
@@ -77,11 +77,6 @@ def shards_of(app: QWorker, queues: Sequence[str], factory: ConnectionFactory) -
         except QworkerError as error:
             _log.warning("shards_unknown", error=str(error))
             return list(queues)
-
-
-def slots_for(concurrency: int) -> int:
-    """Running slots that the child of any app needs; `concurrency` 0 means 1 for sync and 100 for async handlers."""
-    return (concurrency or _SYNC) + (concurrency or _ASYNC)
 
 
 def assemble(

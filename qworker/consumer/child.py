@@ -20,7 +20,14 @@ from qworker.consumer.assembly import assemble, queues_of, shards_of
 from qworker.consumer.board import Board, ChildState, boot_time
 from qworker.consumer.crash import catch_crashes
 from qworker.consumer.failure import failure_text, name_of
-from qworker.consumer.manifest import ChildConfig, Manifest, load_app, manifest_of
+from qworker.consumer.manifest import (
+    CONFIG_VARIABLE,
+    STOP,
+    ChildConfig,
+    Manifest,
+    load_app,
+    manifest_of,
+)
 from qworker.errors import QworkerError
 from qworker.store.connection import ConnectionFactory
 from qworker.telemetry.logs import configure_logs
@@ -28,14 +35,10 @@ from qworker.telemetry.logs import configure_logs
 if TYPE_CHECKING:
     from qworker.consumer.broker import Broker
 
-__all__ = ["CONFIG_VARIABLE", "STOP", "main"]
+__all__ = ["main"]
 
-#: Where a child finds its configuration.
-CONFIG_VARIABLE: Final = "QWORKER_CHILD"
 #: Why a broker stops that has handled as many messages as it was to.
 RECYCLED: Final = "recycled"
-#: The one word that a supervisor says over the control socket.
-STOP: Final = b"s"
 
 _log = structlog.get_logger(__name__)
 

@@ -1,13 +1,14 @@
-"""What a child tells its supervisor after importing the app: the manifest, as JSON over the control socket.
+"""What a supervisor and its child tell each other: the configuration at the start, and the manifest of the app.
 
-The supervisor never imports user code; this is all that it knows of it.
+The manifest comes as JSON over the control socket after the app was imported. The supervisor never imports user code;
+this is all that it knows of it.
 """
 
 from __future__ import annotations
 
 import importlib
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -21,7 +22,25 @@ if TYPE_CHECKING:
     from qworker.app.app import QWorker, ScheduledTask
     from qworker.app.task import Task
 
-__all__ = ["ChildConfig", "Manifest", "ScheduleEntry", "TaskEntry", "load_app", "manifest_of"]
+__all__ = [
+    "CONFIG_VARIABLE",
+    "STOP",
+    "ChildConfig",
+    "Manifest",
+    "ScheduleEntry",
+    "TaskEntry",
+    "load_app",
+    "manifest_of",
+    "slots_for",
+]
+
+#: Where a child finds its configuration.
+CONFIG_VARIABLE: Final = "QWORKER_CHILD"
+#: The one word that a supervisor says over the control socket.
+STOP: Final = b"s"
+#: Handlers at a time where nobody says how many.
+_SYNC: Final = 1
+_ASYNC: Final = 100
 
 
 class TaskEntry(msgspec.Struct, frozen=True):
@@ -84,6 +103,11 @@ class ChildConfig(msgspec.Struct, frozen=True):
     takes_suspects: bool
     log_format: str
     log_level: str
+
+
+def slots_for(concurrency: int) -> int:
+    """Running slots that the child of any app needs; `concurrency` 0 means 1 for sync and 100 for async handlers."""
+    return (concurrency or _SYNC) + (concurrency or _ASYNC)
 
 
 def load_app(spec: str) -> QWorker:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from qworker.consumer.board import Board, ChildState, boot_time
-from qworker.consumer.child import CONFIG_VARIABLE, STOP
-from qworker.consumer.manifest import ChildConfig, Manifest
+from qworker.consumer.manifest import CONFIG_VARIABLE, STOP, ChildConfig, Manifest
 from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

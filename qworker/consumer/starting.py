@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import signal
+from typing import TYPE_CHECKING, Final
 
-from qworker.consumer.assembly import slots_for
-from qworker.consumer.manifest import ChildConfig
+from qworker.consumer.manifest import ChildConfig, slots_for
 from qworker.consumer.process import ChildProcess
 
 if TYPE_CHECKING:
@@ -13,24 +14,36 @@ if TYPE_CHECKING:
     from qworker.store.url import ServerURL
     from qworker.telemetry.options import LogOptions
 
-__all__ = ["Starter"]
+__all__ = ["STOPPING", "Starter"]
+
+#: The signals that end a worker.
+STOPPING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 class Starter:
-    """Starts the children of one app at one server. `peers`: how many children share its queues."""
+    """Starts the children of one app at one server; `places` is the number of those that share its queues.
 
-    def __init__(
-        self, app: str, url: ServerURL, options: RunOptions, logs: LogOptions, *, peers: int
-    ) -> None:
+    It needs little to be imported: children can be on their way while the rest of their supervisor comes to be.
+    """
+
+    def __init__(self, app: str, url: ServerURL, options: RunOptions, logs: LogOptions) -> None:
+        self.places = options.procs or os.cpu_count() or 1
         self._app = app
         self._url = url
         self._options = options
         self._logs = logs
-        self._peers = peers
         self._slots = slots_for(options.concurrency or 0)
+        self._early: dict[int, ChildProcess] = {}
+
+    def start_early(self) -> None:
+        """Start the child of every place; `start` returns it then. Raises `OSError` where there can be no process."""
+        for number in range(self.places):
+            self._early[number] = self.start(number)
 
     def start(self, number: int) -> ChildProcess:
         """Start the child of a place. Raises `OSError` where there can be no process."""
+        if number in self._early:
+            return self._early.pop(number)
         options = self._options
         config = ChildConfig(
             app=self._app,
@@ -51,5 +64,5 @@ class Starter:
             log_level=self._logs.log_level,
         )
         child = ChildProcess(config, self._slots)
-        child.board.peers = self._peers
+        child.board.peers = self.places
         return child

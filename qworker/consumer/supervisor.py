@@ -8,7 +8,6 @@ Neither waits for the other.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -50,7 +49,7 @@ class Supervisor:
     """Runs the children of one app until it is told to stop.
 
     `on_manifest` is called once, with the first manifest (it registers schedules, starts companions …). `on_look`
-    is called at each turn of the main loop.
+    is called at each turn of the main loop. `starter` may have started the first children already.
     """
 
     def __init__(
@@ -62,6 +61,7 @@ class Supervisor:
         *,
         on_manifest: Callable[[Manifest, Client], None] = lambda manifest, client: None,
         on_look: Callable[[], None] = lambda: None,
+        starter: Starter | None = None,
     ) -> None:
         self._app = app
         self._client = Client(factory, give_up_s=20.0)
@@ -78,8 +78,8 @@ class Supervisor:
         self._watch = Watch(options)
         self._limits = Limits(self._watch, self._keeping)
         self._reloader = Reloader(self.reload) if options.reload else None
-        self._places = [Place() for _ in range(options.procs or os.cpu_count() or 1)]
-        self._starter = Starter(app, factory.url, options, logs, peers=len(self._places))
+        self._starter = starter or Starter(app, factory.url, options, logs)
+        self._places = [Place() for _ in range(self._starter.places)]
         self._stop_wanted = 0
         self._stop_by = 0.0
         self._leave_wanted = False

@@ -12,9 +12,9 @@ from qworker.app.control import ControlFlow
 from qworker.app.middleware import Middleware
 from qworker.client.commands import inspecting
 from qworker.client.message import DeadLetter
-from qworker.consumer.assembly import assemble, slots_for
+from qworker.consumer.assembly import assemble
 from qworker.consumer.board import Board
-from qworker.consumer.manifest import ChildConfig
+from qworker.consumer.manifest import ChildConfig, slots_for
 from qworker.daemon.reaper import Reaper
 from qworker.durations import format_ms
 from qworker.errors import InvalidOptionError

@@ -22,10 +22,10 @@ import redis
 from qworker import QWorker
 from qworker.client.commands import reaping
 from qworker.client.queue import Queue
-from qworker.consumer.assembly import assemble, queues_of, shards_of, slots_for
+from qworker.consumer.assembly import assemble, queues_of, shards_of
 from qworker.consumer.board import Board
 from qworker.consumer.broker import Broker
-from qworker.consumer.manifest import ChildConfig
+from qworker.consumer.manifest import ChildConfig, slots_for
 from qworker.store.connection import ConnectionFactory
 from qworker.store.url import ServerURL
 from qworker.wire.keys import QueueKeys
