@@ -33,6 +33,11 @@ class ReaperMetrics:
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
             registry=registry,
         )
+        self._broken = Gauge(
+            "qworker_reaper_broken_queues",
+            "Queues that the last pass left alone: a key of theirs holds another type.",
+            registry=registry,
+        )
         self._fired = Counter(
             "qworker_schedules_fired_total",
             "Slots of schedules that this reaper fired.",
@@ -56,6 +61,7 @@ class ReaperMetrics:
         self._ticks.inc()
         self._last.set_to_current_time()
         self._seconds.observe(tick.elapsed_s)
+        self._broken.set(len(tick.broken))
         for fired in tick.fired:
             self._fired.labels(fired.queue, fired.task).inc(fired.slots)
 

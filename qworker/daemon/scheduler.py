@@ -25,6 +25,7 @@ from qworker.errors import (
     OutOfMemoryError,
     RefusedError,
     ServerError,
+    UnfinishedError,
 )
 from qworker.telemetry.logs import Seldom
 from qworker.wire.ids import IdSource
@@ -40,6 +41,8 @@ READ_S: Final = 5.0
 MOST_MISSED: Final = 100
 #: With `missed=skip` a slot fires if it is noticed this soon: a daemon may be replaced meanwhile.
 ON_TIME_MS: Final = 60_000
+#: A last slot that is so far ahead was fired by a clock that has been set back since, or is nobody's (see `fire.lua`).
+AHEAD_MS: Final = 3_600_000
 
 
 def due_slots(schedule: Schedule, fired_ms: int, now_ms: int) -> tuple[list[int], int | None]:
@@ -168,9 +171,11 @@ class Scheduler:
             if self._seldom.more(f"broken {keys.queue}") is not None:
                 _log.error("schedules_broken", queue=keys.queue, problem=str(error))
             return
-        for name, (value, fired_ms) in stored.items():
+        latest_ms = tally.now_ms + AHEAD_MS
+        for name, (value, last_ms) in stored.items():
+            fired_ms = None if last_ms is None or last_ms > latest_ms else last_ms
             entry = self._entries.get((keys.queue, name))
-            if entry is None or entry.value != value:
+            if entry is None or entry.value != value or entry.fired_ms > latest_ms:
                 entry = self._made(keys, name, value, fired_ms, tally)
             elif fired_ms is not None:
                 entry.fired_ms = max(entry.fired_ms, fired_ms)
@@ -189,7 +194,7 @@ class Scheduler:
                     "schedule_unreadable", queue=keys.queue, schedule=name, problem=str(error)
                 )
             return None
-        # Without a last slot (written by hand) it begins now, like one that was just registered.
+        # Without a last slot that can be (written by hand) it begins now, like one that was just registered.
         last_ms = tally.now_ms if fired_ms is None else fired_ms
         return _Entry(keys, name, value, stored, schedule, last_ms, due_ms=0)
 
@@ -237,5 +242,5 @@ def _leaves_the_slot(error: Exception) -> bool:
     return (
         not isinstance(error, ServerError)
         or isinstance(error, OutOfMemoryError | AccessDeniedError)
-        or type(error) is ServerError
+        or type(error) in (ServerError, UnfinishedError)
     )

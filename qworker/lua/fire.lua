@@ -22,6 +22,8 @@
 --- include lib/journal_entries.lua
 --- include lib/push.lua
 
+-- A last slot that is further ahead was fired by a clock that has been set back since, or is nobody's: it counts as none.
+local AHEAD_MS = 3600000
 local schedules = KEYS[6]
 local refused = broken({ ready, 'list', delayed, 'zset', wake, 'list', meta, 'hash', stats, 'hash', schedules, 'hash',
   journal, 'stream' })
@@ -32,7 +34,8 @@ local ttl_ms = ARGV[6] == '' and attributes.ttl_ms or whole(ARGV[6], 0, MAX_MS)
 local priority, tail = whole(ARGV[5], 0, 9), ARGV[8]
 if not now or not slot_ms or not priority or not ttl_ms or not tail then return { 'ARG', 'slot' } end
 local found = redis.call('HMGET', schedules, name, name .. ':fired')
-if found[1] ~= ARGV[4] or (tonumber(found[2]) or -1) >= slot_ms then return { 'OK', text(now), 0, 0 } end
+local last_ms = tonumber(found[2]) or -1
+if found[1] ~= ARGV[4] or last_ms >= slot_ms and last_ms <= now + AHEAD_MS then return { 'OK', text(now), 0, 0 } end
 if tail ~= '' then
   refused = refusal(attributes, 1)
   if refused then return refused end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,7 +21,7 @@ from tests.cli.conftest import (  # noqa: F401  fixtures
     run,
     shop,
 )
-from tests.consumer.conftest import lab  # noqa: F401  fixture
+from tests.consumer.conftest import app, lab  # noqa: F401  fixtures
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(shop: Shop) -> Iterator[Bench]:  # noqa: F811
-    app = QWorker(shop.namespace, url=shop.url)
-
+def bench(shop: Shop, app: QWorker) -> Bench:  # noqa: F811
     @app.task(queue="emails")
     def greet(name: str, *, at: datetime | None = None) -> None: ...
 
@@ -56,5 +53,4 @@ def bench(shop: Shop) -> Iterator[Bench]:  # noqa: F811
     queue = app.queue("emails")
     queue.send({})
     (message,) = queue.receive(visibility="1h")
-    yield Bench(app, queue, message, shop.dump)
-    app.close()
+    return Bench(app, queue, message, shop.dump)

@@ -13,7 +13,7 @@ import pytest
 from qworker.app.schedule import Schedule, cron, every
 from qworker.client.sync import Client
 from qworker.daemon.reaper import Reaper
-from qworker.daemon.scheduler import MOST_MISSED, ON_TIME_MS, due_slots
+from qworker.daemon.scheduler import MOST_MISSED, ON_TIME_MS, READ_S, due_slots
 from qworker.daemon.schedules import (
     ListedSchedule,
     NewSchedule,
@@ -334,6 +334,35 @@ def test_schedule_written_by_hand_begins_now(fleet: Fleet) -> None:
     reaper = fleet.reaper()
     assert reaper.tick(NOON + 5).fired == ()
     assert reaper.tick(NOON + HOUR_MS).fired == (Fired("a", "do_s", 1),)
+
+
+def test_clock_that_was_a_day_ahead_silences_no_schedule(fleet: Fleet, clock: Clock) -> None:
+    """Right again, it names times that have not fired since: the next one does, for old and new reapers, and once."""
+    fleet.schedule(every("1h", missed="all"), NOON - HOUR_MS)
+    reaper, fired = fleet.reaper(), []
+    for now_ms in (NOON, NOON + 24 * HOUR_MS, NOON + 5, NOON + HOUR_MS):
+        fired.append(sum(each.slots for each in reaper.tick(now_ms).fired))
+        clock.now_s += READ_S
+    assert fired == [1, 24, 0, 1]
+    assert fleet.fired_ms == NOON + HOUR_MS
+
+    fleet.queue.redis.hset(fleet.key, "s:fired", NOON + 24 * HOUR_MS)
+    other = fleet.reaper()
+    assert [other.tick(now_ms).fired for now_ms in (NOON + HOUR_MS, NOON + 2 * HOUR_MS)] == [
+        (),
+        (Fired("a", "do_s", 1),),
+    ]
+    assert reaper.tick(NOON + 2 * HOUR_MS).fired == ()
+
+
+def test_clock_that_goes_back_an_hour_fires_nothing_twice(fleet: Fleet, clock: Clock) -> None:
+    """What has fired stays so until the time has come again."""
+    fleet.schedule(every("1h"), NOON - HOUR_MS)
+    reaper, fired = fleet.reaper(), []
+    for now_ms in (NOON, NOON - HOUR_MS, NOON - 1, NOON + 5, NOON + HOUR_MS):
+        fired.append(len(reaper.tick(now_ms).fired))
+        clock.now_s += READ_S
+    assert fired == [1, 0, 0, 0, 1]
 
 
 def test_paused_queue_keeps_the_slot(fleet: Fleet, logs: list[dict[str, object]]) -> None:

@@ -67,6 +67,16 @@ def test_skipped_slot_is_noted_without_a_message(scheduled: Drive) -> None:
     assert drive.state() == {"schedules": {"nightly": SPEC.decode(), "nightly:fired": str(SLOT)}}
 
 
+def test_slot_that_fired_far_ahead_holds_nobody_up(scheduled: Drive) -> None:
+    """Over an hour ahead it was fired by a clock that was set back since, or written by others: it counts as none."""
+    drive = scheduled
+    for ahead_ms, fires in ((3_600_000, False), (3_600_001, True), (2**53, True)):
+        drive.redis.hset(drive.keys.schedules, "nightly:fired", NOW + ahead_ms)
+        assert fired(drive) is fires
+    assert fired(drive) is False
+    assert drive.state("schedules")["schedules"]["nightly:fired"] == str(SLOT)
+
+
 def test_priority_and_time_to_live(scheduled: Drive) -> None:
     """The message goes to its level with its expiry: its own, the queue's where it has none, or none for 0."""
     drive = scheduled
