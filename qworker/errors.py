@@ -30,6 +30,7 @@ QworkerError
 ├── ServerError                   Redis cannot serve the call now; `retry` says what a caller may do
 │   ├── UnavailableError          not reached, or the connection broke before the call was sent
 │   ├── InDoubtError              the call was sent and its reply never came
+│   ├── UnfinishedError           a script failed in its middle: the call may have been done in part
 │   ├── LoadingError              the server is loading its data set
 │   ├── BusyError                 the server is running a long script
 │   ├── ReadOnlyError             the server is a replica
@@ -101,6 +102,7 @@ __all__ = [
     "TooLateError",
     "UnavailableError",
     "UndecipherableError",
+    "UnfinishedError",
     "UnknownKeyError",
     "UnknownTaskError",
     "UnsupportedServerError",
@@ -111,7 +113,7 @@ class RetryRule(Enum):
     """What a caller may do after a `ServerError`."""
 
     NEVER = "never"
-    """The same call fails again until somebody changes something."""
+    """The same call fails again until somebody changes something; `UnfinishedError`: part of it may have been done."""
     LATER = "later"
     """The call did not run; it may be made again, after a pause, as a new call."""
     REPEAT = "repeat"
@@ -456,6 +458,26 @@ class InDoubtError(ServerError):
     """The call was sent and its reply never came: it may or may not have run."""
 
     retry = RetryRule.REPEAT
+
+
+class UnfinishedError(ServerError):
+    """A script failed at line `line`, and what it had written by then stays: the call may have been done in part.
+
+    Such as a right that its user lost while it ran. Nobody repeats it: that would do the first part twice. `script` is
+    its name, '' where that is not known; lines are those of its text with all parts put in.
+    """
+
+    def __init__(self, problem: str, line: int, script: str = "") -> None:
+        super().__init__(problem, line, script)
+        self.problem, self.line, self.script = problem, line, script
+
+    def __str__(self) -> str:
+        named = f"script {self.script}" if self.script else "the script"
+        return (
+            f"{named} failed in its middle, at line {self.line}: the call may have been done in part "
+            f"and is not repeated; see to what the server names, then to the queue: qworker fsck "
+            f"(the server said: {self.problem})"
+        )
 
 
 class LoadingError(ServerError):

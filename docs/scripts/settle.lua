@@ -56,10 +56,12 @@ local function whole(value, minimum, maximum)
 end
 
 local MAX_VISIBILITY_MS = 43200000 -- 12 h
--- Counters and doorbell come last and must not fail the call: the change itself is done by then.
--- Returns 1 (degraded) where one of them failed, else 0.
+-- Doorbell and counters come last, in this order, and must not fail the call: the change itself is done by then.
+local missed = 0 -- 1 once the doorbell could not be rung, or the dead letters took no more
+
+-- Returns 1 (degraded) where a counter failed, or something was missed before, else 0.
 local function count(stats, amounts)
-  local degraded = 0
+  local degraded = missed
   for name, amount in pairs(amounts) do
     if amount ~= 0 then
       local reply = redis.pcall('HINCRBY', stats, name, string.format('%.0f', amount))
@@ -74,8 +76,13 @@ end
 local MAX_TOKENS = 8
 local function ring(wake, messages)
   local tokens = redis.pcall('LLEN', wake)
-  if type(tokens) ~= 'number' then return end
-  for _ = 1, math.min(messages, MAX_TOKENS) - tokens do redis.pcall('RPUSH', wake, '1') end
+  if type(tokens) ~= 'number' then
+    missed = 1
+    return
+  end
+  for _ = 1, math.min(messages, MAX_TOKENS) - tokens do
+    if type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then missed = 1 end
+  end
 end
 -- The keys of a queue as consumers and reapers declare them, in this order in KEYS:
 --   1-10 ready … ready:9 LIST · 11 suspect LIST · 12 delayed ZSET · 13 unacked ZSET · 14 wake LIST
@@ -473,10 +480,18 @@ end
 local REASON = '^[a-z_]+$'
 
 -- Add to the dead letters; returns the reason as it was written. `class` and `words` tell the error, both may be ''.
+-- A stream in which somebody wrote the greatest of all ids takes no more. The message is put where nobody receives it and
+-- anybody finds it then: to the delayed ones, due at a time that never comes.
 local function bury(item, reason, class, words, now, amounts)
   if not string.find(reason, REASON) then reason = 'rejected' end
-  redis.call('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
+  local added = redis.pcall('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
     'error', string.sub(words, 1, 2048), 'died_ms', text(now))
+  if type(added) == 'table' then
+    if not string.find(added.err, 'exhausted', 1, true) then error(added) end
+    redis.call('ZADD', delayed, text(MAX_MS), item)
+    amounts.unburied, amounts.stored, missed = (amounts.unburied or 0) + 1, (amounts.stored or 0) + 1, 1
+    return reason
+  end
   amounts.dead = (amounts.dead or 0) + 1
   amounts['dead:' .. reason] = (amounts['dead:' .. reason] or 0) + 1
   return reason
@@ -941,6 +956,6 @@ if not leases then return { 'ARG', problem } end
 open_journal(attributes.journal, now)
 local amounts, results = {}, {}
 local settled, rung = settle(leases, attributes, results, now, amounts)
-local degraded = math.max(count(stats, amounts), write_journal(ARGV[2]))
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end
+local degraded = math.max(count(stats, amounts), write_journal(ARGV[2]))
 return { 'OK', text(now), degraded, settled, results }

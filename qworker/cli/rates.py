@@ -23,7 +23,8 @@ COUNTERS: Final = {
     "dead": "became dead letters",
     "redriven": "dead letters put back",
     "purged": "deleted by an operator",
-    "stale": "settled too late, which changed nothing",
+    "stale": "settled too late or twice, which changed nothing",
+    "unburied": "delayed for ever, because the dead letters take no more",
     "unsupported": "met in a format newer than this version knows",
 }
 

@@ -13,6 +13,9 @@ Two rules make a recall (the supervisor takes back what has not started) safe wi
 RUNNING and *then* looks at `recall`; the supervisor sets `recall`, waits, and *then* reads the marks. One of the two
 always sees the other.
 
+A handler can write anywhere, here as well. What no child writes is skipped by whoever reads a board and noted as
+`spoiled`: a lease that is not seen runs out, and those of other children are kept.
+
 The memory is a file, and the file goes on behind the board: there a crashing child leaves its last words, see crash.py.
 Times are seconds of `boot_time()`, a clock that also counts while the machine is suspended.
 """
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import tempfile
 import time
 from dataclasses import dataclass
@@ -51,6 +55,11 @@ _LEASE_BYTES: Final = _MARKS_AT + 1024
 _QUEUE, _COUNT, _VISIBILITY, _DEADLINE, _BEGUN, _DELIVERED, _DELIVERED_MS = range(7)
 _NO_MARKS: Final = bytes(1024)
 _RUNNING_WORDS: Final = 4
+_LEASE_ID: Final = re.compile(rb"[A-Za-z0-9._-]+")
+#: What no visibility timeout, no time of the clock and no time in ms reaches.
+_MOST_VISIBILITY_S: Final = 24 * 3600.0
+_MOST_S: Final = 1e9
+_MOST_MS: Final = 2**53
 _RECALLED: Final = 1
 _LOST: Final = 3
 
@@ -149,6 +158,8 @@ class Board:
     def __init__(self, descriptor: int, slots: int) -> None:
         self.descriptor = descriptor
         self.slots = slots
+        #: Whether something was read here that no child writes.
+        self.spoiled = False
         self.leases = slots + 32
         self._lease_at = _HEADER_BYTES
         self._running_at = self._lease_at + self.leases * _LEASE_BYTES
@@ -189,8 +200,12 @@ class Board:
 
     @property
     def state(self) -> ChildState:
-        """How far the child is."""
-        return ChildState(self.words[1])
+        """How far the child is; READY where that cannot be read, so that its end is taken for a crash."""
+        number = self.words[1]
+        if number > ChildState.RECYCLED:
+            self.spoiled = True
+            return ChildState.READY
+        return ChildState(number)
 
     @state.setter
     def state(self, state: ChildState) -> None:
@@ -294,7 +309,7 @@ class Board:
         self.floats[self.deadline_at(slot)] = deadline
 
     def lease(self, slot: int) -> LeaseView | None:
-        """Copy a lease slot; None where it is free."""
+        """Copy a lease slot; None where it is free, or spoiled."""
         base = self.lease_base(slot)
         state = self.bytes[base]
         if state == LeaseState.FREE:
@@ -302,24 +317,38 @@ class Board:
         word = (base + _WORDS_AT) // 8
         name = bytes(self.bytes[base + 2 : base + _WORDS_AT]).partition(b"\0")[0]
         count = self.words[word + _COUNT]
+        visibility_s, deadline, begun, delivered = (
+            self.floats[word + each] for each in (_VISIBILITY, _DEADLINE, _BEGUN, _DELIVERED)
+        )
+        delivered_ms = self.words[word + _DELIVERED_MS]
+        if not (
+            state <= LeaseState.HELD
+            and _LEASE_ID.fullmatch(name)
+            and count <= MAX_LEASE
+            and 0 <= visibility_s <= _MOST_VISIBILITY_S
+            and all(0 <= each <= _MOST_S for each in (deadline, begun, delivered))
+            and delivered_ms <= _MOST_MS
+        ):
+            self.spoiled = True
+            return None
         marks_at = base + _MARKS_AT
         return LeaseView(
             slot,
             LeaseState(state),
             self.bytes[base + 1] != 0,
-            name.decode("ascii", "replace"),
+            name.decode(),
             self.words[word + _QUEUE],
             count,
-            self.floats[word + _VISIBILITY],
-            self.floats[word + _DEADLINE],
-            self.floats[word + _BEGUN],
-            self.floats[word + _DELIVERED],
-            self.words[word + _DELIVERED_MS],
+            visibility_s,
+            deadline,
+            begun,
+            delivered,
+            delivered_ms,
             bytes(self.bytes[marks_at : marks_at + count]),
         )
 
     def held_leases(self) -> list[LeaseView]:
-        """Copy every lease slot that is not free."""
+        """Copy every lease slot that is not free, nor spoiled."""
         views = (self.lease(slot) for slot in range(self.leases))
         return [view for view in views if view is not None]
 
@@ -344,15 +373,13 @@ class Board:
         for slot in range(self.slots):
             at = self._running_word + slot * _RUNNING_WORDS
             packed = self.words[at]
-            if packed:
-                found.append(
-                    RunningView(
-                        slot,
-                        packed >> 16,
-                        (packed & 0xFFFF) - 1,
-                        self.words[at + 1],
-                        self.floats[at + 2],
-                        self.floats[at + 3],
-                    )
-                )
+            if not packed:
+                continue
+            lease, place = packed >> 16, (packed & 0xFFFF) - 1
+            started = self.floats[at + 2]
+            if lease < self.leases and 0 <= place < MAX_LEASE and 0 <= started <= _MOST_S:
+                task, limit = self.words[at + 1], self.floats[at + 3]
+                found.append(RunningView(slot, lease, place, task, started, limit))
+            else:
+                self.spoiled = True
         return found

@@ -106,7 +106,8 @@ class ChildrenCollector(Collector):
         )
         yield CounterMetricFamily(
             "qworker_stale_outcomes",
-            "Ends of messages that came too late: their leases had run out.",
+            "Ends of messages that came too late: their leases had run out, or an earlier try, whose reply was lost, "
+            "had counted.",
             supervisor.totals.stale,
         )
 

@@ -23,7 +23,7 @@ __all__ = ["catch_crashes", "last_words", "named", "slot_of"]
 F = TypeVar("F", bound=Callable[..., object])
 
 _SLOT: Final = "qworker_slot_{}"
-_SLOT_LINE: Final = re.compile(r" in qworker_slot_(\d+)$", re.MULTILINE)
+_SLOT_LINE: Final = re.compile(r" in qworker_slot_([0-9]{1,6})$", re.MULTILINE)
 #: The stack of the thread that crashed ends where that of another one, or of the C code, begins.
 _OTHER: Final = re.compile(
     r"^(?:Thread 0x|Extension modules|Current thread's C stack)", re.MULTILINE

@@ -18,7 +18,7 @@ from qworker.client.commands.command import Command
 from qworker.client.commands.receiving import PAUSED, Suspects, settle_receive
 from qworker.client.commands.settling import Outcomes, settle
 from qworker.consumer.doorbells import Wait
-from qworker.errors import InDoubtError, QworkerError
+from qworker.errors import InDoubtError, QworkerError, UnfinishedError
 
 if TYPE_CHECKING:
     from qworker.client.commands.receiving import Batch
@@ -323,10 +323,8 @@ class Fetcher:
         fetch, self._fetch = self._fetch, None
         if fetch is None:
             return
-        batch = self._finish(self._link, fetch.entry)
-        if batch is None:
-            self._teller.refused(fetch.entry.queue, fetch.told)
-        else:
+        batch = self._finish(self._link, fetch.entry, fetch.told)
+        if batch is not None:
             self._teller.settled(fetch.told, batch.settled)
             self._take_batch(fetch.entry, batch)
             if fetch.owes_token and not batch.items and batch.suspects:
@@ -369,7 +367,7 @@ class Fetcher:
         except QworkerError as error:
             _log.error("doorbell_broken", error=str(error))
 
-    def _finish(self, link: Link, entry: Entry) -> Batch | None:
+    def _finish(self, link: Link, entry: Entry, told: Sequence[Told] = ()) -> Batch | None:
         """Read the reply of a receive; None where it was refused, and the queue is left alone for a while."""
         try:
             batch: Batch = link.finish()
@@ -381,7 +379,8 @@ class Fetcher:
                 )
             self._broken_until[queue.place] = self._clock() + _BROKEN_PAUSE_S
             self._hand.leave(entry)
-            if isinstance(error, InDoubtError):
+            self._teller.refused(queue, told, error)
+            if isinstance(error, InDoubtError | UnfinishedError):
                 self._doubtful.setdefault(queue.place, []).append(entry.lease_id)
             return None
         return batch

@@ -53,6 +53,7 @@ class Keeping:
         self._children = children
         self._regularly = regularly
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._spoiled: set[int] = set()
         self._ended = threading.Event()
         self._seldom = Seldom(every_s=10.0)
         self._speak_at = 0.0
@@ -123,7 +124,10 @@ class Keeping:
                 _log.error("keeping_failed", error=name_of(error), exception=failure_text(error))
 
     def _keep(self) -> None:
-        self.keeper.extend_due([(child.board, child.keys) for child in self._children()])
+        children = self._children()
+        for child in children:
+            self._note_spoiled(child)
+        self.keeper.extend_due([(child.board, child.keys) for child in children])
         now = time.monotonic()
         if now >= self._speak_at:
             self._speak_at = now + _SPEAK_S
@@ -143,4 +147,12 @@ class Keeping:
         try:
             self.keeper.settle_dead(child.board, child.keys, death)
         finally:
+            self._note_spoiled(child)
+            self._spoiled.discard(child.pid)
             child.close()
+
+    def _note_spoiled(self, child: ChildProcess) -> None:
+        """Tell once of a child whose handlers write where they should not: leases that cannot be read run out."""
+        if child.board.spoiled and child.pid not in self._spoiled:
+            self._spoiled.add(child.pid)
+            _log.error("board_spoiled", pid=child.pid)

@@ -133,6 +133,7 @@ class Link:
                 if error.retry is RetryRule.NEVER:
                     # An answer, if a bad one: what comes after it is answered too.
                     self._unanswered.popleft()
+                    asked.command.name_script(error)
                     raise
                 self._lost(error, asked.line)
                 self._trouble(error)

@@ -20,7 +20,7 @@ from qworker.consumer.delivery import (
     RELEASED,
 )
 from qworker.consumer.events import take_acked, times_of
-from qworker.errors import QworkerError
+from qworker.errors import QworkerError, UnfinishedError
 
 if TYPE_CHECKING:
     from qworker.client.commands.receiving import Batch
@@ -112,8 +112,15 @@ class Teller:
                 self._hand.board.stale += each.number - number
             self._hand.free_if_over(lease)
 
-    def refused(self, queue: QueuePace, told: Sequence[Told]) -> None:
-        """Keep what could not be told; it is tried again in 5 s, and the supervisor keeps the leases as long."""
+    def refused(self, queue: QueuePace, told: Sequence[Told], error: QworkerError) -> None:
+        """Keep what could not be told; it is tried again in 5 s, and the supervisor keeps the leases as long.
+
+        Outcomes that may have been applied in part are not told again: one that moves a message would do so every 5 s.
+        What they left in a lease comes back when that runs out.
+        """
+        if isinstance(error, UnfinishedError):
+            self.settled(told, [each.number for each in told])
+            return
         for each in told:
             each.lease.untold.append((each.outcomes, each.number))
         if told:
@@ -150,7 +157,7 @@ class Teller:
                     batch: Batch = self._link.finish()
                 except QworkerError as error:
                     _log.error("settle_refused", queue=queue.place, error=str(error))
-                    self.refused(queue, told)
+                    self.refused(queue, told, error)
                     break
                 self.settled(told, batch.settled)
 

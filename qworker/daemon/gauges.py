@@ -22,7 +22,13 @@ from qworker.client.commands.inspecting import Inspection, inspect
 from qworker.client.journal import lags
 from qworker.client.options import QueueAttributes
 from qworker.client.sync import Client
-from qworker.errors import BrokenQueueError, InvalidError, QworkerError, ServerError
+from qworker.errors import (
+    BrokenQueueError,
+    InvalidError,
+    QworkerError,
+    ServerError,
+    UnfinishedError,
+)
 from qworker.telemetry.logs import Seldom
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
@@ -53,7 +59,11 @@ _COUNTERS: Final = {
     "expired": ("qworker_expired", "Messages whose time to live was over."),
     "timeouts": ("qworker_timeouts", "Deliveries whose lease ran out or whose worker died."),
     "redriven": ("qworker_redriven", "Dead letters put back to ready."),
-    "stale": ("qworker_stale_receipts", "Settlements that came after their lease was gone."),
+    "stale": (
+        "qworker_stale_receipts",
+        "Settlements that found nothing to settle: their lease had run out, or an earlier try, whose reply was lost, "
+        "had counted.",
+    ),
     "promoted": ("qworker_promoted", "Delayed messages moved to ready."),
 }
 _GAUGES: Final = {
@@ -191,7 +201,7 @@ class QueueCollector(Collector):
                 self._unread(keys.queue, error)
                 continue
             except ServerError as error:
-                if type(error) is not ServerError:
+                if type(error) not in (ServerError, UnfinishedError):
                     raise
                 self._unread(keys.queue, error)
                 continue

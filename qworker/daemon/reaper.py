@@ -34,6 +34,7 @@ from qworker.errors import (
     QworkerError,
     RefusedError,
     ServerError,
+    UnfinishedError,
 )
 from qworker.telemetry.logs import Seldom
 from qworker.wire.keys import QueueKeys
@@ -312,7 +313,7 @@ def _concerns_the_call(error: Exception) -> bool:
     """Say whether an error is about this call alone, and not about a server that serves nobody now."""
     return (
         not isinstance(error, ServerError)
-        or type(error) is ServerError
+        or type(error) in (ServerError, UnfinishedError)
         or isinstance(error, AccessDeniedError)
     )
 

@@ -25,6 +25,7 @@ from qworker.errors import (
     OutOfMemoryError,
     ServerError,
     UnavailableError,
+    UnfinishedError,
 )
 from qworker.store.nodes import Address
 from qworker.telemetry.logs import Seldom
@@ -194,7 +195,7 @@ class Registry:
                 self._unregistered.add(name)  # the registry holds another type
                 continue
             except ServerError as error:
-                if type(error) is not ServerError:
+                if type(error) not in (ServerError, UnfinishedError):
                     raise
                 self._unregistered.add(name)  # the registry holds another type
                 continue

@@ -82,6 +82,6 @@ end
 if book.all and #heads > 0 then record_delivered(heads, request.id) end
 amounts.timeouts, amounts.unacked = taken, #items - taken
 amounts.claimed, amounts.received = #items, #items
-local degraded = math.max(count(stats, amounts), write_journal(ARGV[5]))
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end
+local degraded = math.max(count(stats, amounts), write_journal(ARGV[5]))
 return { 'OK', text(now), text(deadline), degraded, items, {}, lone, taken - #items }

@@ -43,6 +43,6 @@ end
 if levels ~= before then redis.call('HSET', meta, 'levels', levels) end
 local moved = write_places(to)
 if moved > 0 then redis.call('ZREM', delayed, unpack(gone)) end
-reply[3] = math.max(count(stats, { promoted = moved }), write_journal(''))
 if moved > 0 and not attributes.paused_out then ring(wake, moved) end
+reply[3] = math.max(count(stats, { promoted = moved }), write_journal(''))
 return reply

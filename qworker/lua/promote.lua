@@ -65,8 +65,8 @@ if levels ~= before then redis.call('HSET', meta, 'levels', levels) end
 local moved = write_places(to)
 if seen > 0 then redis.call('ZREMRANGEBYRANK', delayed, 0, seen - 1) end
 amounts.promoted = moved
-local degraded = math.max(count(stats, amounts), write_journal(''))
 if moved > 0 and not attributes.paused_out then ring(wake, moved) end
+local degraded = math.max(count(stats, amounts), write_journal(''))
 local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
 return { 'OK', text(now), moved, ended, next_due and text(tonumber(next_due)) or '', text(lateness_ms),
   degraded }

@@ -66,6 +66,6 @@ amounts.unacked = -messages
 amounts.timeouts = messages
 amounts.set_aside = aside
 local dead_now = amounts.dead
-local degraded = math.max(count(stats, amounts), write_journal(''))
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end
+local degraded = math.max(count(stats, amounts), write_journal(''))
 return { 'OK', text(now), reaped, messages, dead_now, suspects, aside, text(lateness_ms), left, degraded }

@@ -43,6 +43,6 @@ for i = 2, #ARGV do
 end
 local moved = write_places(to)
 if #gone > 0 then redis.call('XDEL', dead, unpack(gone)) end
-reply[3] = math.max(count(stats, { redriven = moved, stored = moved }), write_journal(''))
 if moved > 0 and not attributes.paused_out then ring(wake, moved) end
+reply[3] = math.max(count(stats, { redriven = moved, stored = moved }), write_journal(''))
 return reply

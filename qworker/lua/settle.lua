@@ -31,6 +31,6 @@ if not leases then return { 'ARG', problem } end
 open_journal(attributes.journal, now)
 local amounts, results = {}, {}
 local settled, rung = settle(leases, attributes, results, now, amounts)
-local degraded = math.max(count(stats, amounts), write_journal(ARGV[2]))
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end
+local degraded = math.max(count(stats, amounts), write_journal(ARGV[2]))
 return { 'OK', text(now), degraded, settled, results }

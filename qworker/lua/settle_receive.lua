@@ -58,7 +58,7 @@ elseif request.count > 0 then
   -- A suspect that this call gave back wakes those who may take it, even where its caller may not.
   waiting = left == 0 and rung > 0 and redis.call('LLEN', suspect) > 0 and rung or left
 end
-local degraded = math.max(count(stats, amounts), write_journal(ARGV[6]))
 if waiting > 0 and not attributes.paused_out then ring(wake, waiting) end
+local degraded = math.max(count(stats, amounts), write_journal(ARGV[6]))
 return { 'OK', text(now), text(deadline), left, text(hint_ms), lone, degraded, settled, items, indices,
   redis.call('LLEN', suspect), book.on and not book.shed and 1 or 0 }

@@ -1,11 +1,13 @@
 """What redis-py raises, as errors of our tree: one table from the server's error code to the class.
 
-An error reply is definite: the server refused the call, whether or not it was sent over a new connection. Only a
-connection that broke leaves open what happened, and there the caller knows whether it had sent anything.
+An error reply is definite: the server refused the call, whether or not it was sent over a new connection. What leaves
+open how much was done is a script that failed in its middle, and a connection that broke; of that the caller knows
+whether it had sent anything.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from redis import exceptions as redis_errors
@@ -22,6 +24,7 @@ from qworker.errors import (
     ReadOnlyError,
     ServerError,
     UnavailableError,
+    UnfinishedError,
     UnsupportedServerError,
 )
 from qworker.store.nodes import Address
@@ -64,6 +67,11 @@ _RULES: Final[dict[str, tuple[type[ServerError], str]]] = {
     "NOPERM": (AccessDeniedError, "the user's ACL forbids this command or key; extend its rules"),
 }
 
+#: What ends an error that was raised while a script ran; Valkey leaves out the SHA1.
+_IN_A_SCRIPT: Final = re.compile(r" script: (?:[0-9a-f]{40}, )?on @user_script:(\d+)\.$")
+#: The state of a server ends no script that has written: it is looked at before the first write (script.c,
+#: scriptVerifyWriteCommandAllow and scriptVerifyOOM).
+_BEFORE_WRITES: Final = frozenset(("OOM", "READONLY", "MASTERDOWN", "MISCONF", "NOREPLICAS"))
 _LOAD: Final = "'script|load'"
 _TOO_MANY_CLIENTS: Final = "max number of clients reached"
 _TEXT_LIMIT: Final = 300
@@ -78,8 +86,8 @@ def map_error(error: Exception, *, sent: bool) -> ServerError:
     """Turn an exception of redis-py, or an OSError, into the named error for the caller to raise from it.
 
     `sent` is True from the moment in which the last byte of the call may have left: a connection that broke after
-    that is an `InDoubtError`, before it an `UnavailableError`. Error replies are definite and ignore it. A reply that
-    no rule knows becomes a plain `ServerError`.
+    that is an `InDoubtError`, before it an `UnavailableError`. Error replies ignore it: they are definite, but for the
+    `UnfinishedError` of a script. A reply that no rule knows becomes a plain `ServerError`.
     """
     if isinstance(error, ServerError):
         return error
@@ -96,6 +104,9 @@ def map_error(error: Exception, *, sent: bool) -> ServerError:
             asking=not isinstance(error, redis_errors.MovedError),
         )
     code = getattr(error, "status_code", None) or text.partition(" ")[0]
+    inside = _IN_A_SCRIPT.search(str(error))
+    if inside and code not in _BEFORE_WRITES and isinstance(error, redis_errors.RedisError):
+        return UnfinishedError(text, int(inside[1]))
     if code == "NOPERM" and _LOAD in text:
         # A call that found its script missing did not run, and the daemon loads it for those who may not.
         return UnavailableError(

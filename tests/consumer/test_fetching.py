@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import pytest
 from redis.client import Monitor
 
-from qworker import QWorker, Retry
+from qworker import Bury, QWorker, Retry
+from qworker.consumer.board import Board, LeaseState, LeaseView
 from qworker.wire.keys import QueueKeys
+from tests import servers
 from tests.consumer.driving import (
     DEADLINE_S,
     HEARD_S,
@@ -186,6 +188,39 @@ def test_outcomes_of_a_queue_that_breaks_are_told_when_it_is_mended(
 
     assert sorted(handled) == [0, 1, 2]
     assert history_of(app.queue("default"))["acked"] == 3
+
+
+def test_outcomes_that_may_be_told_in_part_are_not_told_again(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that went back would go back again each time: the lease is let go, and runs out with what is left."""
+    monkeypatch.setattr("qworker.consumer.telling._REFUSED_PAUSE_S", 0.1)
+    monkeypatch.setattr("qworker.consumer.fetching._BROKEN_PAUSE_S", 0.1)
+    with servers.start("valkey") as server, server.redis() as redis:
+        redis.execute_command("ACL", "SETUSER", "u", "on", ">pw", "~*", "&*", "+@all", "-xadd")
+        app = QWorker(namespace, url=server.url.replace("unix://", "unix://u:pw@"))
+        keys = QueueKeys(namespace, "default")
+
+        @app.task
+        def handle(n: int) -> None:
+            if n == 1:
+                raise Retry(delay="1h")
+            if n == 2:
+                raise Bury
+
+        handle.send_many(handle.call(n) for n in range(3))
+        with running(app, max_batch=3, concurrency=1) as child:
+            until(lambda: redis.zcard(keys.delayed))
+            until(lambda: not _held(child.board))
+        assert redis.zcard(keys.delayed) == 1
+        assert redis.zcard(keys.unacked) == 1
+        [lease] = redis.keys(keys.lease("*"))
+        assert b"[2]" in redis.hvals(lease)[-1]
+        app.close()
+
+
+def _held(board: Board) -> list[LeaseView]:
+    return [lease for lease in board.held_leases() if lease.state is LeaseState.HELD]
 
 
 def _length(app: QWorker) -> object:

@@ -256,9 +256,10 @@ def test_without_a_server_there_are_no_queue_figures(
 
 
 def test_tells_how_the_reaper_does(registry: CollectorRegistry, scrape: Scrape) -> None:
-    """Passes, failures, their time, fired slots and the server are counted and named."""
+    """Passes, failures, their time, broken queues, fired slots and the server are counted and named."""
     metrics = ReaperMetrics(registry)
     tally = Tally(queues=1, now_ms=NOW)
+    tally.broken.update(("x", "y"))
     tally.fire("a", "sweep")
     tally.fire("a", "sweep")
     metrics.passed(tally.tick(reapers=1, elapsed_s=0.004))
@@ -271,9 +272,12 @@ def test_tells_how_the_reaper_does(registry: CollectorRegistry, scrape: Scrape) 
     assert found["qworker_reaper_ticks_total"] == 1
     assert found["qworker_reaper_tick_errors_total"] == 1
     assert found["qworker_reaper_last_tick_timestamp_seconds"] > 1e9
+    assert found["qworker_reaper_broken_queues"] == 2
     assert found['qworker_reaper_tick_seconds_bucket{le="0.005"}'] == 1
     assert found['qworker_schedules_fired_total{queue="a",task="sweep"}'] == 2
     assert found["qworker_server_durable"] == 0
+    metrics.passed(Tally(queues=1).tick(reapers=1, elapsed_s=0.0))
+    assert scrape()["qworker_reaper_broken_queues"] == 0
     infos = [name for name in found if name.startswith("qworker_server_info")]
     assert infos == ['qworker_server_info{engine="redis",version="8.0"}']
     assert any(name.startswith('qworker_build_info{version="') for name in found)
@@ -308,6 +312,7 @@ PUBLISHED = {
     "qworker_reaper_tick_errors": ("counter", set()),
     "qworker_reaper_last_tick_timestamp_seconds": ("gauge", set()),
     "qworker_reaper_tick_seconds": ("histogram", set()),
+    "qworker_reaper_broken_queues": ("gauge", set()),
     "qworker_schedules_fired": ("counter", TASK),
     "qworker_server_durable": ("gauge", set()),
     "qworker_server_info": ("gauge", {"engine", "version"}),

@@ -11,9 +11,10 @@ from qworker.client.commands.settling import Outcomes
 from qworker.client.sync import Client
 from qworker.daemon.reaper import MAX_TICK_MS, PROMOTED_AT_ONCE, Reaper
 from qworker.errors import InvalidOptionError, ServerError
+from qworker.wire.keys import queues_key
 from tests import servers
 from tests.daemon.conftest import Clock, events
-from tests.lua.drive import NOW, Drive, own
+from tests.lua.drive import NOW, Drive, deny, guarded, own
 
 OpenQueue = Callable[..., Drive]
 
@@ -265,24 +266,21 @@ def test_broken_queue_does_not_stop_the_others(
     assert f"{broken.base}{part}" in str(lines[0]["problem"])
 
 
-def test_lease_that_the_script_fails_on_is_set_aside(
-    reaper: Reaper, open_queue: OpenQueue, logs: list[dict[str, object]]
-) -> None:
+def test_lease_that_the_script_fails_on_is_set_aside(logs: list[dict[str, object]]) -> None:
     """Where a reap of several leases fails they are tried one by one, and only the failing one is put off."""
-    queue = open_queue("a")
-    queue.send("m", "n", "o")
-    # A stream that takes no entry any more: burying raises in the middle of the script.
-    queue.redis.xadd(queue.keys.dead, {"a": "b"}, id=f"{2**64 - 1}-{2**64 - 1}")
-    queue.receive("K", 1, visibility_ms=1000)
-    queue.redis.rpush(queue.keys.ready[0], "foreign")
-    queue.receive("L", 1, visibility_ms=1000)
-    queue.receive("M", 1, visibility_ms=1000)
-    queue.redis.hset(queue.keys.lease("L"), "0", "foreign")
-    tick = reaper.tick(NOW + 1000)
-    assert (tick.leases, tick.messages, tick.set_aside, tick.errors) == (2, 2, 1, 1)
-    assert queue.state("unacked") == {"unacked": {"L": NOW + 61_000}}
-    assert [line["lease_id"] for line in events(logs, "queue_failed")] == ["L"]
-    assert reaper.tick(NOW + 1001).set_aside == 0
+    with guarded() as queue:
+        queue.redis.hset(queues_key(queue.namespace), queue.keys.queue, 1)
+        reaper = Reaper(queue.client, queue.namespace)
+        queue.send("m", "n", "o")
+        for lease_id in "KLM":
+            queue.receive(lease_id, 1, visibility_ms=1000)
+        queue.redis.hset(queue.keys.lease("L"), "0", "foreign")
+        deny(queue, "xadd")  # burying raises in the middle of the script
+        tick = reaper.tick(NOW + 1000)
+        assert (tick.leases, tick.messages, tick.set_aside, tick.errors) == (2, 2, 1, 1)
+        assert queue.state("unacked") == {"unacked": {"L": NOW + 61_000}}
+        assert [line["lease_id"] for line in events(logs, "queue_failed")] == ["L"]
+        assert reaper.tick(NOW + 1001).set_aside == 0
 
 
 def test_forgets_idle_lanes_and_tombstones_a_few_queues_at_a_time(

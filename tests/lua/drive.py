@@ -6,7 +6,8 @@ lists of strings, hashes and sorted sets as dicts, streams as lists of dicts wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from qworker.client.commands import Command
@@ -20,6 +21,7 @@ from qworker.store.connection import ConnectionFactory
 from qworker.store.scripts import load_script
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
+from tests import servers
 from tests.topologies.servers import client_of
 
 #: Where the time of most tests begins, in ms.
@@ -186,6 +188,25 @@ class Drive:
             reply = call()
             assert reply[0] == "ARG", (number, reply)
             assert self.state() == before, number
+
+
+@contextmanager
+def guarded() -> Iterator[Drive]:
+    """A queue on a server of its own, driven by a user who may do anything until `deny`; `drive.redis` always may."""
+    with servers.start("valkey") as server, server.redis() as client:
+        client.execute_command("ACL", "SETUSER", "u", "on", ">pw", "~*", "&*", "+@all")
+        drive = Drive(server.url.replace("unix://", "unix://u:pw@"), "t", "orders")
+        drive.redis.close()
+        drive.redis = server.redis()
+        try:
+            yield drive
+        finally:
+            drive.close()
+
+
+def deny(drive: Drive, *commands: str) -> None:
+    """Take the right to some commands from the user of `guarded`, in the middle of scripts as well."""
+    drive.redis.execute_command("ACL", "SETUSER", "u", *(f"-{command}" for command in commands))
 
 
 def own(

@@ -25,6 +25,7 @@ from qworker.errors import (
     RetryRule,
     ServerError,
     UnavailableError,
+    UnfinishedError,
     UnsupportedServerError,
 )
 from qworker.store.connection import ConnectionFactory, map_error
@@ -166,6 +167,38 @@ class TestRealServers:
         server.redis().set("text", "x")
         error = refusal(server.url, "RPUSH", "text", "x")
         self.check(error, ServerError, RetryRule.NEVER, "the server refused the call (WRONGTYPE")
+
+    @pytest.mark.parametrize(
+        ("line", "words"),
+        [
+            ("redis.call('RPUSH', 'mine:text', 'x')", "WRONGTYPE"),
+            ("redis.call('LLEN', 'mine:l')", "ssion"),
+            ("redis.call('SET', 'yours:l', 'x')", "key"),
+            ("return nil + 1", "arithmetic"),
+        ],
+        ids=["type", "command", "key", "lua"],
+    )
+    def test_a_script_that_fails_after_a_write(self, server, line, words):
+        """Whatever it fails at, its first part is done: the error tells the line, and is never a plain refusal."""
+        client = server.redis()
+        client.set("mine:text", "x")
+        rules = ("on", ">pw", "~mine:*", "+@all", "-llen")
+        client.execute_command("ACL", "SETUSER", "u", *rules)
+        source = f"#!lua flags=allow-oom\nredis.call('SET', 'mine:done', '1')\n{line}"
+        error = refusal(server.url.replace("unix://", "unix://u:pw@"), "EVAL", source, "0")
+        if words == "ssion" and server.engine == "redis":
+            words = "can't run this command"
+        self.check(error, UnfinishedError, RetryRule.NEVER, "the call may have been done in part")
+        assert (error.line, error.script) == (3, "")
+        assert words in error.problem
+        assert client.get("mine:done") == b"1"
+
+    def test_a_script_that_never_began(self, server):
+        """Keys that a user may not name are refused before a script runs: that is definite."""
+        server.redis().execute_command("ACL", "SETUSER", "u", "on", ">pw", "~mine:*", "+@all")
+        user = server.url.replace("unix://", "unix://u:pw@")
+        error = refusal(user, "EVAL", "return redis.call('GET', KEYS[1])", "1", "yours:l")
+        self.check(error, AccessDeniedError, RetryRule.NEVER, "NOPERM")
 
     @pytest.mark.parametrize("engine", ["valkey", "redis"])
     def test_a_cluster_without_slots(self, engine):

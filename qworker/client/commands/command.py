@@ -20,6 +20,7 @@ from qworker.errors import (
     RetryRule,
     ServerError,
     UnavailableError,
+    UnfinishedError,
 )
 from qworker.store.nodes import Address
 from qworker.store.scripts import Script
@@ -90,6 +91,11 @@ class Command(Generic[T]):
             return self.args
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
 
+    def name_script(self, error: ServerError) -> None:
+        """Say in an error of this command's script which one that is: not every server does."""
+        if isinstance(error, UnfinishedError) and self.script is not None:
+            error.script = self.script.name
+
     def repeated(self) -> Command[T]:
         """Return the command to send when this one's reply was lost."""
         if self.resume_at is None:
@@ -148,6 +154,9 @@ class Attempt(Generic[T]):
         """
         if isinstance(error, NotReplicatedError):
             raise error  # it is stored, whatever became of earlier tries
+        if isinstance(error, UnfinishedError):
+            self.command.name_script(error)
+            raise error  # a repetition would do the first part twice
         self.detour = None
         if isinstance(error, RedirectedError):
             self.detour = error.address if error.asking else None

@@ -1,7 +1,9 @@
--- Counters and doorbell come last and must not fail the call: the change itself is done by then.
--- Returns 1 (degraded) where one of them failed, else 0.
+-- Doorbell and counters come last, in this order, and must not fail the call: the change itself is done by then.
+local missed = 0 -- 1 once the doorbell could not be rung, or the dead letters took no more
+
+-- Returns 1 (degraded) where a counter failed, or something was missed before, else 0.
 local function count(stats, amounts)
-  local degraded = 0
+  local degraded = missed
   for name, amount in pairs(amounts) do
     if amount ~= 0 then
       local reply = redis.pcall('HINCRBY', stats, name, string.format('%.0f', amount))
@@ -16,6 +18,11 @@ end
 local MAX_TOKENS = 8
 local function ring(wake, messages)
   local tokens = redis.pcall('LLEN', wake)
-  if type(tokens) ~= 'number' then return end
-  for _ = 1, math.min(messages, MAX_TOKENS) - tokens do redis.pcall('RPUSH', wake, '1') end
+  if type(tokens) ~= 'number' then
+    missed = 1
+    return
+  end
+  for _ = 1, math.min(messages, MAX_TOKENS) - tokens do
+    if type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then missed = 1 end
+  end
 end

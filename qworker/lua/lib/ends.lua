@@ -4,10 +4,18 @@
 local REASON = '^[a-z_]+$'
 
 -- Add to the dead letters; returns the reason as it was written. `class` and `words` tell the error, both may be ''.
+-- A stream in which somebody wrote the greatest of all ids takes no more. The message is put where nobody receives it and
+-- anybody finds it then: to the delayed ones, due at a time that never comes.
 local function bury(item, reason, class, words, now, amounts)
   if not string.find(reason, REASON) then reason = 'rejected' end
-  redis.call('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
+  local added = redis.pcall('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
     'error', string.sub(words, 1, 2048), 'died_ms', text(now))
+  if type(added) == 'table' then
+    if not string.find(added.err, 'exhausted', 1, true) then error(added) end
+    redis.call('ZADD', delayed, text(MAX_MS), item)
+    amounts.unburied, amounts.stored, missed = (amounts.unburied or 0) + 1, (amounts.stored or 0) + 1, 1
+    return reason
+  end
   amounts.dead = (amounts.dead or 0) + 1
   amounts['dead:' .. reason] = (amounts['dead:' .. reason] or 0) + 1
   return reason
