@@ -47,7 +47,7 @@ _REPLY_S: Final = 2 * _BLOCK_S
 _DEAF_S: Final = 1.0
 #: Every so many receives a child that may take suspects takes one first.
 _SUSPECT_TURN: Final = 4
-#: A child stands still so long at most to become free for a suspect, and so seldom.
+#: A child stands still so long at most to become free for suspects, in so long a time.
 _DRAIN_S: Final = 5.0
 _DRAIN_EVERY_S: Final = 30.0
 
@@ -106,8 +106,10 @@ class Fetcher:
         self._broken_until: dict[str, float] = {}
         #: Leases that may have come to be by receives that were given up, by queue.
         self._doubtful: dict[str, list[str]] = {}
-        self._drain_until = 0.0
-        self._drain_next = 0.0
+        #: When seconds of standing still are counted anew, how many there were, and since when there are more.
+        self._drain_anew = 0.0
+        self._stood_still_s = 0.0
+        self._still_since: float | None = None
 
     @property
     def fetching(self) -> bool:
@@ -185,17 +187,19 @@ class Fetcher:
     def _drains(self, queue: QueuePace, *, idle: bool) -> bool:
         """Whether to take nothing now because a suspect waits, and it is time for one: what is in hand ends first.
 
-        Where handlers run for minutes that would be a long standstill, so it is tried for 5 s, every 30 s.
+        Where handlers run for minutes that would be a long standstill, so no more than 5 s of 30 s are spent on it.
         """
-        if not queue.suspects or not self._options.takes_suspects or idle:
-            return False
-        if queue.receives % _SUSPECT_TURN != _SUSPECT_TURN - 1:
+        turn = queue.receives % _SUSPECT_TURN == _SUSPECT_TURN - 1
+        if not (queue.suspects and self._options.takes_suspects and turn) or idle:
+            self._still_since = None
             return False
         now = self._clock()
-        if now >= self._drain_next:
-            self._drain_until = now + _DRAIN_S
-            self._drain_next = self._drain_until + _DRAIN_EVERY_S
-        return now < self._drain_until
+        if now >= self._drain_anew:
+            self._drain_anew, self._stood_still_s = now + _DRAIN_EVERY_S, 0.0
+        if self._still_since is not None:
+            self._stood_still_s += now - self._still_since
+        self._still_since = now if self._stood_still_s < _DRAIN_S else None
+        return self._still_since is not None
 
     def _suspects(self, queue: QueuePace, *, idle: bool) -> Suspects:
         """Suspects are taken only by a child that runs nothing else."""
@@ -208,6 +212,7 @@ class Fetcher:
     def _begin_fetch(
         self, queue: QueuePace, count: int, *, idle: bool, rung: Doorbell | None = None
     ) -> None:
+        self._still_since = None
         told = self._teller.take(queue)
         entry = self._hand.enter(queue, self._ids.lease_id(self._options.visibility_ms))
         suspects = self._suspects(queue, idle=idle)

@@ -36,9 +36,12 @@ class Starter:
         self._early: dict[int, ChildProcess] = {}
 
     def start_early(self) -> None:
-        """Start the child of every place; `start` returns it then. Raises `OSError` where there can be no process."""
+        """Start the child of every place; `start` returns it then, and tries again what cannot be started now."""
         for number in range(self.places):
-            self._early[number] = self.start(number)
+            try:
+                self._early[number] = self.start(number)
+            except OSError:
+                return
 
     def start(self, number: int) -> ChildProcess:
         """Start the child of a place. Raises `OSError` where there can be no process."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from qworker.client.commands.registering import register
 from qworker.errors import InvalidNameError
 from qworker.fsck.finding import Finding, Kind
 from qworker.fsck.mending import MAX_PAIRS, mend_books, mend_lane, mend_unique
 from qworker.fsck.reading import ask, hash_pages, lease_ids
 from qworker.wire.keys import QueueKeys, queues_key
-from qworker.wire.names import check_place
-from qworker.wire.shards import Shards
+from qworker.wire.names import check_place, split_place
+from qworker.wire.shards import WHOLE, Shards
 
 if TYPE_CHECKING:
     from qworker.client.sync import Client
@@ -113,7 +114,7 @@ def check_registry(
         yield Finding("", Kind.WRONG_TYPE, registry, f"is a {kind}, must be a hash", repair)
         if not repair:
             return
-    known = set()
+    known: dict[str, Shards] = {}
     for page in hash_pages(client, registry):
         for field, value in page:
             name = field.decode("utf-8", "replace")
@@ -122,13 +123,15 @@ def check_registry(
                     ask(client, "HDEL", registry, field)
                 yield Finding("", Kind.BAD_NAME, f"queues {name}", "names no queue", repair)
                 continue
-            known.add(name)
-            if Shards.parse(value) is None:
+            shards = Shards.parse(value)
+            known[name] = shards or WHOLE
+            if shards is None:
                 if repair:
                     ask(client, "HSET", registry, field, 1)
                 text = f"{ascii(value[:40])[2:-1]!r} is no number of shards"
                 yield Finding(name, Kind.BAD_SHARDS, f"queues {name}", text, repair)
-    for name in sorted(queues - known):
+    yield from _check_shards(client, namespace, {*queues, *known}, known, repair=repair)
+    for name in sorted(queues - known.keys()):
         # Registered since, or gone since: looked at again.
         there = ask(client, "EXISTS", *QueueKeys(namespace, name).all())
         if there and not ask(client, "HEXISTS", registry, name):
@@ -136,6 +139,28 @@ def check_registry(
                 ask(client, "HSETNX", registry, name, 1)
             text = "has messages, and no reaper knows it until it is found (within 10 min)"
             yield Finding(name, Kind.UNREGISTERED, "queues", text, repair)
+
+
+def _check_shards(
+    client: Client, namespace: str, names: set[str], known: dict[str, Shards], *, repair: bool
+) -> Iterator[Finding]:
+    """Look for messages in shards that their queues are not known to have: nobody would receive them."""
+    for name in sorted(names):
+        queue, number = split_place(name)
+        shards = known.get(queue, WHOLE)
+        if number < shards.kept or not _holds_messages(client, QueueKeys(namespace, name)):
+            continue
+        if repair:
+            more = Shards(shards.active, number + 1, shards.epoch)
+            known[queue] = client.execute(register(queues_key(namespace), queue, more))
+        text = f"has messages, and queue {queue} is known to have {shards.kept} shards"
+        yield Finding(name, Kind.BAD_SHARDS, f"queues {queue}", text, repair)
+
+
+def _holds_messages(client: Client, keys: QueueKeys) -> bool:
+    if ask(client, "EXISTS", *keys.ready, keys.suspect, keys.delayed, keys.unacked):
+        return True
+    return bool(ask(client, "TYPE", keys.dead) == b"stream" and ask(client, "XLEN", keys.dead))
 
 
 def is_queue(name: str) -> bool:

@@ -66,7 +66,7 @@ REMEDIES: Final = {
     Kind.UNIQUE: Remedy("free the key"),
     Kind.UNREGISTERED: Remedy("register the queue"),
     Kind.BAD_NAME: Remedy("remove the entry"),
-    Kind.BAD_SHARDS: Remedy("write one shard"),
+    Kind.BAD_SHARDS: Remedy("write how many there are"),
 }
 
 

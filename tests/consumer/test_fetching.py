@@ -12,6 +12,7 @@ from redis.client import Monitor
 
 from qworker import Bury, QWorker, Retry
 from qworker.consumer.board import Board, LeaseState, LeaseView
+from qworker.wire.codec import encode_call
 from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.consumer.driving import (
@@ -23,6 +24,7 @@ from tests.consumer.driving import (
     running,
     until,
 )
+from tests.lua.drive import own
 from tests.topologies.servers import CLUSTERED
 
 
@@ -361,6 +363,34 @@ def test_a_suspect_runs_alone(app: QWorker, takes_suspects: bool) -> None:
     assert [beside[n] for n in range(3)] == [{0}, {1}, {2}]
     assert max(len(each) for each in beside.values()) > 2
     assert history_of(app.queue("default"))["acked"] == 60
+
+
+def test_suspects_are_taken_as_long_as_their_child_stands_still_for_few(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is limited is the time that it has stood still for them, not the time since it first did."""
+    monkeypatch.setattr("qworker.consumer.fetching._DRAIN_S", 0.4)
+    monkeypatch.setattr("qworker.consumer.fetching._DRAIN_EVERY_S", 1000.0)
+    handled: list[int] = []
+
+    @app.task
+    def handle(n: int) -> None:
+        handled.append(n)
+        time.sleep(0.002)
+
+    handle.send_many(handle.call(n) for n in range(1500))
+    queue = app.queue("default")
+    with redis_of(app) as redis, running(app, max_batch=10):
+        for n in (-1, -2, -3):
+            body = encode_call(handle.name, [n], {}).decode()
+            redis.rpush(queue.keys.suspect, own(f"s{-n}", receives=1, timeouts=1, body=body))
+            until(lambda n=n: n in handled)
+            # The next one comes when as much time is over as it may stand still.
+            after = len(handled) + 250
+            until(lambda after=after: len(handled) >= after)
+        until(lambda: len(handled) == 1503)
+
+    assert handled.index(-3) < 1400
 
 
 def test_a_child_that_becomes_idle_takes_a_suspect_at_once(

@@ -181,3 +181,15 @@ def is_alive(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_worker_that_is_told_to_stop_while_it_starts_stops_gracefully(lab: Lab) -> None:
+    """Its children are there before it can act on signals: one that comes meanwhile counts as soon as it can."""
+    lab.app("""
+@app.task
+def handle() -> None: ...
+""")
+    worker = lab.start()
+    until(worker.children)
+    worker.process.terminate()
+    assert worker.wait() == 0

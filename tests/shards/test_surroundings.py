@@ -143,3 +143,28 @@ def test_spark_sees_what_every_shard_holds(app: QWorker, queue: Queue) -> None:
         changed = changer.change(0, [pa.RecordBatch.from_pylist(rows)])
         assert changed.queues == {"orders": {"done": 2, "gone": 0, "foreign": 0}}
     assert queue.inspect().ready == 4
+
+
+def test_fsck_finds_shards_that_the_registry_has_forgotten(app: QWorker, queue: Queue) -> None:
+    """Messages that nobody would receive; the repair lets workers look there again."""
+    app.client.run(_set(f"{app.namespace}:queues", "orders", "rubbish"))
+    found = [each for each in check(app.client, app.namespace) if isinstance(each, Finding)]
+    assert {each.kind for each in found} == {Kind.BAD_SHARDS}
+    assert {each.queue for each in found} == {"orders", "orders/1", "orders/2"}
+    assert len(list(check(app.client, app.namespace, repair=True))) == 3
+    assert list(check(app.client, app.namespace)) == []
+    assert len(Queue(app.client, app.namespace, "orders").receive(10)) == 4
+
+
+def test_fsck_takes_a_shard_that_was_given_up_for_what_it_is(app: QWorker, queue: Queue) -> None:
+    """Its mark and its counters stay, and are no finding."""
+    queue.ack(*queue.receive(10))
+    queue.divide(1, wait=0)
+    assert len(queue.division().shards) == 1
+    assert list(check(app.client, app.namespace)) == []
+
+
+def _set(key: str, field: str, value: str) -> Any:
+    from qworker.client.commands.command import Command
+
+    yield Command(None, (), ("HSET", key, field, value), int)
