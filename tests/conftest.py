@@ -7,6 +7,7 @@ by their names, never by a flush; a test that stops or reconfigures a server sta
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 
@@ -15,6 +16,12 @@ import structlog
 from structlog.testing import capture_logs
 
 from tests.topologies.servers import shared
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many processes again as there are cores: most tests wait for processes, servers and times."""
+    return (os.cpu_count() or 1) * 3 // 2
 
 
 @pytest.fixture(scope="session")

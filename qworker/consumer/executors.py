@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -186,7 +187,10 @@ class Loop:
                 _log.error("event_loop_left", error=name_of(error), exception=failure_text(error))
         for worker in self._workers:
             worker.cancel()
-        loop.run_until_complete(asyncio.gather(*self._workers, return_exceptions=True))
+        ending = asyncio.gather(*self._workers, return_exceptions=True)
+        while not ending.done():
+            with suppress(RuntimeError):  # stopped once more, by a handler or by `stop`
+                loop.run_until_complete(ending)
         loop.close()
 
     def _wake(self) -> None:

@@ -96,6 +96,20 @@ def test_a_pause_is_asked_for(place: Place) -> None:
         queue.pause("sideways")
 
 
+@row("Disque", "PAUSE over all shards")
+def test_a_pause_holds_for_every_shard(place: Place) -> None:
+    """in, out, all, none and state are of the queue, wherever its messages are."""
+    queue = place.queue()
+    queue.divide(3, wait=0)
+    for direction in ("in", "out", "all", "none"):
+        assert queue.pause(direction) == direction
+        assert queue.pause("state") == direction
+        shards = [place.queue(f"emails/{n}") for n in range(3)]
+        assert [shard.pause("state") for shard in shards] == [direction] * 3
+    place.cli("queue", "pause", "emails", "--in", "--strict")
+    assert [place.queue(f"emails/{n}").inspect().strict for n in range(3)] == [True] * 3
+
+
 @row("Disque", "PAUSE bcast")
 def test_all_queues_are_paused_at_once(place: Place, app: QWorker) -> None:
     """A pause of the namespace reaches every queue of it."""
@@ -192,6 +206,18 @@ def test_a_receiver_is_told_where_to_look_next(place: Place) -> None:
     queue.pause("out")
     assert hint(5) == PAUSED
     place.cli("queue", "resume", "emails")
+
+
+@row("Disque", "one queue on several nodes")
+def test_a_receiver_is_led_to_the_shard_with_messages(place: Place) -> None:
+    """Wherever the message is, one receive finds it, and its ack goes back there."""
+    queue = place.queue()
+    queue.divide(3, wait=0)
+    for number in range(3):
+        place.queue(f"emails/{number}").send("a")
+        (got,) = queue.receive(1, wait="10s")
+        assert got.receipt.shard == number
+        assert ids(queue.ack(got)) == [got.id]
 
 
 async def _apause(app: QWorker, direction: str) -> dict[str, str]:

@@ -65,7 +65,8 @@ def test_the_last_line_of_stdout_is_one_json_object_and_everything_is_accounted_
     assert 60 <= document["sent"] <= 60 + document["duplicates"]
     assert document["handled"] == document["sent"] - 2
     assert document["dead_by_reason"] == {"max_receives": 1, "rejected": 1}
-    assert document["retried"] == 2
+    # Of three tries of the one that is too new, unless one of them was the kill.
+    assert document["retried"] in (1, 2)
     assert (document["files"], document["indexed"], document["symbols"]) == (20, 20, 36)
     assert document["seconds"] > 0
     assert document["messages_per_s"] == pytest.approx(
