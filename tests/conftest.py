@@ -7,6 +7,7 @@ by their names, never by a flush; a test that stops or reconfigures a server sta
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -43,9 +44,15 @@ def engine_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _logs_as_they_come() -> Iterator[None]:
-    """A test that sets up logs leaves nothing of it to the next one."""
+    """A test that sets up logs leaves nothing of it behind: a handler would write to whatever has its file by then."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
     yield
     structlog.reset_defaults()
+    root.setLevel(level)
+    for handler in root.handlers[:]:
+        if handler not in before and type(handler).__module__.startswith("qworker."):
+            root.removeHandler(handler)
 
 
 @pytest.fixture
