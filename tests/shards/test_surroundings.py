@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -21,14 +20,6 @@ from qworker.pipeline.writing.letters import LetterChanger
 from qworker.pipeline.writing.options import WriteOptions
 from qworker.store.url import ServerURL
 from qworker.wire.keys import QueueKeys
-
-
-@pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app of nothing but queues."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,14 +20,6 @@ from qworker.errors import (
 )
 from qworker.wire.shards import Shards
 from tests.consumer.driving import redis_of
-
-
-@pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app of nothing but queues."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
 
 
 @pytest.fixture
