@@ -46,11 +46,12 @@ def shards(
     place = session.queue(queue)
     if place.ref.single:
         raise click.UsageError(f"{queue} is a shard already; name its queue: {place.keys.name}")
-    before = place.division()
-    if number is None or number == before.active:
-        after = before if number is None else place.divide(number, wait=wait)
-    else:
-        confirm(f"Divide {queue} into {count(number, 'shard')}? It has {before.active}.", yes=yes)
+    after = place.division()
+    if number is not None:
+        if number != after.active:
+            confirm(
+                f"Divide {queue} into {count(number, 'shard')}? It has {after.active}.", yes=yes
+            )
         after = place.divide(number, wait=wait)
     nodes = _nodes(session, after)
     if as_json:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from qworker.client.commands.command import Command, Pause
 from qworker.client.commands.sending import SendCall
 
-__all__ = ["Plan", "server_ms"]
+__all__ = ["Plan", "run_plan", "server_ms"]
 
 T = TypeVar("T")
 
 #: Yields commands, sends and pauses, is sent what they came to, and returns the operation's result.
 Plan = Generator[Command[Any] | SendCall | Pause, Any, T]
+
+
+def run_plan(execute: Callable[[Command[Any]], Any], plan: Generator[Any, Any, T]) -> T:
+    """Execute the commands of a plan that neither sends nor waits, where there is no client to run it."""
+    result: Any = None
+    try:
+        while True:
+            result = execute(plan.send(result))
+    except StopIteration as end:
+        found: T = end.value
+        return found
 
 
 def server_ms() -> Command[int]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import structlog
 
-from qworker.client.plan import Plan
+from qworker.client.plan import run_plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.sharding import give_up_empty
 from qworker.daemon.registry import Execute
+from qworker.errors import BrokenQueueError
 from qworker.wire.ids import IdSource
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["Dividing", "run_plan"]
+__all__ = ["Dividing"]
 
 _log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
 _EVERY_S: Final = 10.0
 
@@ -40,24 +40,21 @@ class Dividing:
         self._clock = clock
         self._look_at = float("-inf")
 
-    def look(self, queues: Sequence[QueueKeys]) -> None:
-        """Give up what is empty. Raises the `ServerError` of a server that does not serve."""
+    def slice(self, queues: Sequence[QueueKeys]) -> Iterator[tuple[QueueKeys, Iterator[None]]]:
+        """Yield a duty of a few calls for each queue that has several shards, when it is time."""
         now = self._clock()
         if now < self._look_at:
             return
         self._look_at = now + _EVERY_S
-        for name in sorted({keys.name for keys in queues if keys.shard}):
-            if run_plan(self._execute, give_up_empty(QueueRef(self._namespace, name, self._ids))):
-                _log.info("shards_given_up", queue=name)
+        for keys in queues:
+            if keys.shard == 1:
+                yield keys, self._give_up(keys)
 
-
-def run_plan(execute: Execute, plan: Plan[T]) -> T:
-    """Execute the commands of a plan that neither sends nor waits."""
-    result: Any = None
-    try:
-        while True:
-            step: Any = plan.send(result)
-            result = execute(step)
-    except StopIteration as end:
-        found: T = end.value
-        return found
+    def _give_up(self, keys: QueueKeys) -> Iterator[None]:
+        queue = QueueRef(self._namespace, keys.name, self._ids)
+        try:
+            if run_plan(self._execute, give_up_empty(queue)):
+                _log.info("shards_given_up", queue=keys.name)
+        except BrokenQueueError:
+            return  # the sweep has told which shard that is
+        yield

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
@@ -21,6 +22,7 @@ from prometheus_client.registry import Collector
 from qworker.client.commands.inspecting import Inspection, inspect
 from qworker.client.journal import lags
 from qworker.client.options import QueueAttributes
+from qworker.client.plan import run_plan
 from qworker.client.sync import Client
 from qworker.errors import (
     BrokenQueueError,
@@ -219,12 +221,8 @@ class QueueCollector(Collector):
 
     def _unread_ratio(self, keys: QueueKeys, seen: Inspection) -> float | None:
         """What the slowest reader has not read, as a part of the cap; None without readers."""
-        plan, result = lags(keys), None
         try:
-            while True:
-                result = self._client.execute(plan.send(result), give_up_s=_GIVE_UP_S)
-        except StopIteration as end:
-            found = end.value
+            found = run_plan(partial(self._client.execute, give_up_s=_GIVE_UP_S), lags(keys))
         except ServerError as error:
             if type(error) is not ServerError:
                 raise

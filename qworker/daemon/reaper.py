@@ -124,7 +124,8 @@ class Reaper:
         self._serve(duties, tally, deadline)
         pruning = self._pruning.slice(self.registry.queues, tally, now_ms)
         self._sparing(lambda: self._each_alone(pruning, tally), tally)
-        self._sparing(lambda: self._dividing.look(queues), tally)
+        dividing = self._dividing.slice(self.registry.queues)
+        self._sparing(lambda: self._each_alone(dividing, tally), tally)
         self._sparing(lambda: self.presence.seen(tally.now_ms), tally)
         return tally.tick(self.presence.reapers, self._clock() - started)
 

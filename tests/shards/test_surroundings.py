@@ -72,6 +72,27 @@ def test_a_reaper_serves_every_shard(app: QWorker, queue: Queue) -> None:
     assert queue.inspect().ready == 7
 
 
+def test_a_broken_shard_keeps_a_reaper_from_nothing(app: QWorker, queue: Queue) -> None:
+    """It is counted, and what is due in the other shards is moved."""
+    broken, whole = (Queue(app.client, app.namespace, f"orders/{n}") for n in (2, 1))
+    whole.send({"n": 1}, delay="1ms")
+    queue.divide(2, wait=0)
+    app.client.run(_delete(broken.keys.delayed))
+    app.client.run(_string(broken.keys.delayed))
+    reaper = Reaper(app.client, app.namespace)
+    for _ in range(3):
+        assert reaper.tick().broken == ("orders/2",)
+    while whole.inspect().delayed:
+        reaper.tick()
+    reaper.close()
+
+
+def _string(key: str) -> Any:
+    from qworker.client.commands.command import Command
+
+    yield Command(None, (), ("SET", key, "x"), bytes)
+
+
 def test_fsck_looks_into_every_shard(app: QWorker, queue: Queue) -> None:
     """A sound one is clean; damage is told with the shard, also where one queue is named."""
     assert list(check(app.client, app.namespace)) == []
