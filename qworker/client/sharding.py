@@ -20,6 +20,7 @@ from qworker.client.queue_ref import QueueRef
 from qworker.client.statistics import workers_on
 from qworker.config.kinds import IntegerKind
 from qworker.durations import Duration, duration_ms
+from qworker.errors import InvalidOptionError
 from qworker.wire.keys import workers_key
 from qworker.wire.names import MAX_SHARDS
 from qworker.wire.shards import Shards
@@ -64,6 +65,10 @@ def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Divi
     Shards that are to go run empty first: calling it again gives up those that have.
     """
     number = _NUMBER.check(shards, "shards")
+    if queue.single:
+        raise InvalidOptionError(
+            "queue", f"{queue.keys.queue!r} is a shard", f"divide {queue.keys.name!r}"
+        )
     limit_s = duration_ms(wait, "wait", maximum_ms=_LONGEST_WAIT_MS) / 1000
     yield from queue.announce()
     known: Shards = yield registered(queue.registry, queue.keys.name)

@@ -69,8 +69,8 @@ class Client:
     def execute(self, command: Command[T], *, give_up_s: float | None = None) -> T:
         """Execute a command until it succeeds, is refused, or `give_up_s` is over.
 
-        Raises `RefusedError` (definite, nothing written) or `ServerError`; of these only `InDoubtError` leaves open
-        whether the command ran.
+        Raises `RefusedError` (definite, nothing written) or `ServerError`; of these `InDoubtError` leaves open whether
+        the command ran, and `UnfinishedError` says that it may have run in part.
         """
         limit_s = self._give_up_s if give_up_s is None else give_up_s
         lane = self._take()

@@ -247,6 +247,13 @@ def test_a_number_of_shards_is_checked(queue: Queue, given: object) -> None:
     assert queue.division().active == 3
 
 
+def test_a_shard_is_not_divided(queue: Queue) -> None:
+    """Its queue is."""
+    with pytest.raises(InvalidOptionError, match="divide 'orders'"):
+        shards_of(queue)[1].divide(2)
+    assert queue.division().active == 3
+
+
 def test_receipts_are_written_and_read() -> None:
     """The shard is part of the text, where there is one."""
     for text in ("lease:1", "lease:12/3"):
