@@ -17,24 +17,34 @@ from tests.servers import missing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Compile quickly rather than well, no adaptive planning, as many partitions as cores: tests are small.
+#: Tests are small: plans are interpreted rather than compiled, compilation is quick rather than good, no adaptive
+#: planning, as many partitions as cores. With Spark's own settings run `make spark-demo` and a killed archiver.
 FAST = {
     "spark.default.parallelism": "2",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g",
     "spark.driver.memory": "1g",
     "spark.sql.warehouse.dir": "file:///tmp/qworker-tests-warehouse",
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
 }
 
 
+#: The modules that the second process runs: about half of the time.
+SECOND = frozenset(
+    {"test_audit", "test_jobs", "test_report", "test_spark_demo", "test_writing_cli"}
+)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that ask for a session; with `--dist loadgroup` one process runs them all, with one session."""
+    """Mark the tests that ask for a session; with `--dist loadgroup` two processes run them, with a session each."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            group = "spark-2" if item.path.stem in SECOND else "spark-1"
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

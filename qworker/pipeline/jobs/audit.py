@@ -24,6 +24,7 @@ names such queues; `lost` holds there for what was received once or more.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -82,13 +83,7 @@ def audit(
     rows = _judged(events, window, look, gaps, suspects).persist()
     try:
         holes = _holes(gaps, window)
-        sums = _sums(rows)
-        ends = (
-            rows.where("state = 'ended'")
-            .groupBy(F.coalesce("end_event", "last_event").alias("end_event"))
-            .count()
-            .collect()
-        )
+        sums, ended, unheard = _sums(rows)
         late = _started_late(events, rows)
         samples = {
             name: _samples(rows.where(name), look is not None)
@@ -107,7 +102,6 @@ def audit(
             F.count(F.lit(1)).alias("events"), F.min("ts").alias("first"), F.max("ts").alias("last")
         )
         read = span.collect()[0]
-        unheard = rows.groupBy("queue").agg(F.max("sent_seen").alias("heard")).where("not heard")
         return Audit(
             since=window.since,
             until=window.until,
@@ -115,7 +109,7 @@ def audit(
             last_event=_utc(read["last"]),
             events=read["events"],
             messages=sums["messages"],
-            ended={row.end_event: row["count"] for row in ends},
+            ended=ended,
             dead=sums["dead"],
             redriven=sums["redriven"],
             open=sums["open"] - sums["lost"],
@@ -128,7 +122,7 @@ def audit(
             missing=sum(hole["missing"] or 0 for hole in holes),
             holes=tuple(holes[:SAMPLES]),
             samples=samples,
-            unheard=tuple(sorted(row.queue for row in unheard.collect())),
+            unheard=unheard,
         )
     finally:
         rows.unpersist()
@@ -208,24 +202,35 @@ def _started_late(events: DataFrame, rows: DataFrame) -> DataFrame:
     )
 
 
-def _sums(rows: DataFrame) -> dict[str, int]:
+def _sums(rows: DataFrame) -> tuple[Counter[str], dict[str, int], tuple[str, ...]]:
+    """Count lives by finding, those that ended by their end, and name the queues whose sends were not seen."""
     from pyspark.sql import functions as F
 
-    def number(test: Column | str) -> Column:
-        return F.count(F.when(F.expr(test) if isinstance(test, str) else test, 1))
-
-    found = rows.agg(
-        F.count(F.lit(1)).alias("messages"),
-        number("state = 'dead'").alias("dead"),
-        number("redrives > 0").alias("redriven"),
-        number("state = 'open'").alias("open"),
-        number("state = 'open' and stored is not null").alias("in_redis"),
-        *(
-            number(F.col(name)).alias(name)
-            for name in ("lost", "acked_twice", "unsure", "delivered_late")
-        ),
-    ).collect()[0]
-    return dict(found.asDict())
+    tests = {
+        "messages": "true",
+        "dead": "state = 'dead'",
+        "redriven": "redrives > 0",
+        "open": "state = 'open'",
+        "in_redis": "state = 'open' and stored is not null",
+        **{name: name for name in ("lost", "acked_twice", "unsure", "delivered_late")},
+    }
+    end = F.when(F.col("state") == "ended", F.coalesce("end_event", "last_event"))
+    found = (
+        rows.groupBy("queue", end.alias("end"))
+        .agg(
+            F.max("sent_seen").alias("heard"),
+            *(F.count(F.when(F.expr(test), 1)).alias(name) for name, test in tests.items()),
+        )
+        .collect()
+    )
+    sums: Counter[str] = Counter()
+    ended: Counter[str] = Counter()
+    for row in found:
+        sums.update({name: row[name] for name in tests})
+        if row.end is not None:
+            ended[row.end] += row.messages
+    heard = {row.queue for row in found if row.heard}
+    return sums, dict(ended), tuple(sorted({row.queue for row in found} - heard))
 
 
 def _holes(holes: DataFrame, window: Window) -> list[dict[str, Any]]:
