@@ -222,7 +222,7 @@ def error_list() -> str:
     rows = []
     for name in errors.__all__:
         error = getattr(errors, name)
-        if issubclass(error, Exception):
+        if isinstance(error, type) and issubclass(error, Exception):
             text = inspect.cleandoc(error.__doc__ or "").partition("\n\n")[0]
             rule = error.retry.value if issubclass(error, errors.ServerError) else ""
             rows.append((f"`{name}`", text, rule))

@@ -106,6 +106,7 @@ __all__ = [
     "UnknownKeyError",
     "UnknownTaskError",
     "UnsupportedServerError",
+    "concerns_the_call",
 ]
 
 
@@ -478,6 +479,11 @@ class UnfinishedError(ServerError):
             f"and is not repeated; see to what the server names, then to the queue: qworker fsck "
             f"(the server said: {self.problem})"
         )
+
+
+def concerns_the_call(error: BaseException) -> bool:
+    """Say whether an error is about the call that met it, and not about a server that serves nobody now."""
+    return not isinstance(error, ServerError) or type(error) in (ServerError, UnfinishedError)
 
 
 class LoadingError(ServerError):

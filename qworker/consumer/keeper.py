@@ -17,7 +17,7 @@ from qworker.client.commands.extending import extend
 from qworker.client.commands.settling import Outcomes, settle
 from qworker.consumer.board import LeaseState, Mark, boot_time
 from qworker.consumer.events import acked_headers, times_word
-from qworker.errors import InvalidError, QworkerError, ServerError, UnfinishedError
+from qworker.errors import InvalidError, QworkerError, ServerError, concerns_the_call
 from qworker.telemetry.logs import Seldom
 from qworker.wire import codec
 from qworker.wire.envelope import Envelope
@@ -108,7 +108,7 @@ class Keeper:
                 extend(keys, ids, visibility_ms), give_up_s=_EXTEND_GIVE_UP_S
             )
         except QworkerError as error:
-            if isinstance(error, ServerError) and type(error) not in (ServerError, UnfinishedError):
+            if not concerns_the_call(error):
                 raise
             if self._seldom.more(keys.queue) is not None:
                 _log.error("extend_refused", queue=keys.queue, error=str(error))

@@ -29,7 +29,7 @@ from qworker.errors import (
     InvalidError,
     QworkerError,
     ServerError,
-    UnfinishedError,
+    concerns_the_call,
 )
 from qworker.telemetry.logs import Seldom
 from qworker.wire.keys import QueueKeys
@@ -203,7 +203,7 @@ class QueueCollector(Collector):
                 self._unread(keys.queue, error)
                 continue
             except ServerError as error:
-                if type(error) not in (ServerError, UnfinishedError):
+                if not concerns_the_call(error):
                     raise
                 self._unread(keys.queue, error)
                 continue

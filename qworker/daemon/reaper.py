@@ -34,7 +34,7 @@ from qworker.errors import (
     QworkerError,
     RefusedError,
     ServerError,
-    UnfinishedError,
+    concerns_the_call,
 )
 from qworker.telemetry.logs import Seldom
 from qworker.wire.keys import QueueKeys
@@ -219,7 +219,8 @@ class Reaper:
             self._broken(keys.queue, str(error), tally)
             return False
         except (RefusedError, InvalidError, ServerError) as error:
-            if not _concerns_the_call(error):
+            # A right that is missing for one queue is there for others.
+            if not concerns_the_call(error) and not isinstance(error, AccessDeniedError):
                 raise
             self._failed(keys.queue, error, tally)
             return False
@@ -267,7 +268,7 @@ class Reaper:
         try:
             done = self._execute(reap(keys, ids, self.tick_ms, now_ms=now_ms))
         except ServerError as error:
-            if not _concerns_the_call(error) or isinstance(error, AccessDeniedError):
+            if not concerns_the_call(error):
                 raise
             if len(ids) > 1:
                 for lease_id in ids:
@@ -308,15 +309,6 @@ class Reaper:
 
 #: A queue and what there is to do for it, a slice per step.
 Duty = tuple[QueueKeys, Iterator[None]]
-
-
-def _concerns_the_call(error: Exception) -> bool:
-    """Say whether an error is about this call alone, and not about a server that serves nobody now."""
-    return (
-        not isinstance(error, ServerError)
-        or type(error) in (ServerError, UnfinishedError)
-        or isinstance(error, AccessDeniedError)
-    )
 
 
 def _server_ms(reply: list[bytes]) -> int:

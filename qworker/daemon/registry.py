@@ -25,7 +25,7 @@ from qworker.errors import (
     OutOfMemoryError,
     ServerError,
     UnavailableError,
-    UnfinishedError,
+    concerns_the_call,
 )
 from qworker.store.nodes import Address
 from qworker.telemetry.logs import Seldom
@@ -191,11 +191,8 @@ class Registry:
                 continue
             try:
                 new = self._add(name)
-            except BrokenQueueError:
-                self._unregistered.add(name)  # the registry holds another type
-                continue
-            except ServerError as error:
-                if type(error) not in (ServerError, UnfinishedError):
+            except (BrokenQueueError, ServerError) as error:
+                if not concerns_the_call(error):
                     raise
                 self._unregistered.add(name)  # the registry holds another type
                 continue

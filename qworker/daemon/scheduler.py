@@ -25,7 +25,7 @@ from qworker.errors import (
     OutOfMemoryError,
     RefusedError,
     ServerError,
-    UnfinishedError,
+    concerns_the_call,
 )
 from qworker.telemetry.logs import Seldom
 from qworker.wire.ids import IdSource
@@ -239,8 +239,4 @@ class Scheduler:
 
 def _leaves_the_slot(error: Exception) -> bool:
     """Say whether an error is about this schedule alone; a full server takes no sends but everything else."""
-    return (
-        not isinstance(error, ServerError)
-        or isinstance(error, OutOfMemoryError | AccessDeniedError)
-        or type(error) in (ServerError, UnfinishedError)
-    )
+    return concerns_the_call(error) or isinstance(error, OutOfMemoryError | AccessDeniedError)
