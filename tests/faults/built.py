@@ -1,4 +1,4 @@
-"""Faults of what stands upon the queues: schedules, the journal, redrive, import, repair."""
+"""Faults of what stands upon the queues: schedules, the journal, redrive, import, repair, shards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults.row import Row, at_least, at_most, exactly
 from tests.faults.stage import Stage
 from tests.moving.keys import add_rsmq
 
-__all__ = ["ROWS"]
+__all__ = ["DIVIDED", "ROWS"]
 
 LETTERS = 2000
 IMPORTED = 2000
@@ -127,7 +127,38 @@ def repair_meanwhile(stage: Stage) -> None:
     stage.measured["found"] = found
 
 
+def divide_again(stage: Stage) -> None:
+    """Divide the queue into another number of shards again and again, while children and daemons are killed."""
+    queue, shards = stage.queue(), 1
+    for _ in stage.goes_on(0.5, divisions=6, kills=3, reaper_kills=3):
+        shards = stage.chance.choice([n for n in range(1, 6) if n != shards])
+        stage.kill_child()
+        victim = stage.chance.choice(stage.daemons)
+        victim.kill()
+        stage.replace(victim)
+        stage.add("reaper_kills", 1)
+        stage.most("shards", queue.divide(shards).active)
+        stage.add("divisions", 1)
+    queue.divide(1)
+    stage.stop_producers()
+    stage.drain()
+    stage.until(lambda: len(queue.division().shards) == 1, "shards that are given up")
+
+
+DIVIDED = Row(
+    name="F57",
+    fault="a queue is divided into other numbers of shards, and children and daemons are killed",
+    course=divide_again,
+    load=Load(sending=KILLED, daemons=2),
+    bounds=(
+        at_least("divisions", 6),
+        at_least("shards", 2),
+        at_most("duplicates", "killed_running"),
+    ),
+)
+
 ROWS = [
+    DIVIDED,
     Row(
         name="F52",
         fault="three daemons fire a schedule every second, one is killed every second",

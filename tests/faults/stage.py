@@ -243,8 +243,10 @@ class Stage(Processes):
         """Keys of all dead letters."""
         client, found = self.server.redis(), set()
         for name in self.in_use:
-            entries: Any = client.xrange(self.queue(name).keys.dead)
-            found |= {key_of(fields[b"envelope"]) for _, fields in entries}
+            queue = self.queue(name)
+            for shard in range(len(queue.division().shards)):
+                entries: Any = client.xrange(queue.ref.shard_of(shard).keys.dead)
+                found |= {key_of(fields[b"envelope"]) for _, fields in entries}
         return found
 
     def add(self, figure: str, amount: float) -> None:

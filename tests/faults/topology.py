@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from redis.crc import key_slot
 
+from tests.faults.built import DIVIDED
 from tests.faults.consumers import nothing
 from tests.faults.load import Load
 from tests.faults.network import RECONNECT
@@ -204,5 +206,12 @@ ROWS = [
         takes=ASYNCHRONOUS,
         bounds=(at_most("taken", 20), RECONNECT),
         seconds=10,
+    ),
+    replace(
+        DIVIDED,
+        name="F57c",
+        fault="the same in a Cluster, whose masters hold some of the shards each",
+        server=a_cluster,
+        load=Load(sending=CALM, daemons=2),
     ),
 ]
