@@ -13,7 +13,7 @@ from typing import Any, Final
 from qworker.client.commands import configuring
 from qworker.client.commands.command import Command, Pause
 from qworker.client.commands.inspecting import Inspection, inspect
-from qworker.client.commands.registering import registered
+from qworker.client.commands.registering import registered, retire
 from qworker.client.options import COMMON_META
 from qworker.client.plan import Plan, server_ms
 from qworker.client.queue_ref import QueueRef
@@ -97,10 +97,18 @@ def give_up_empty(queue: QueueRef) -> Plan[bool]:
         seen: Inspection = yield inspect(queue.shard_of(kept - 1).keys)
         if seen.stored or seen.dead or seen.leases or seen.meta.get("draining") != "1":
             break
+        yield from _hand_over_totals(queue, kept - 1)
         kept -= 1
     if kept < known.kept:
         yield from queue.divide(Shards(known.active, kept, known.epoch + 1))
     return kept < known.kept
+
+
+def _hand_over_totals(queue: QueueRef, number: int) -> Plan[None]:
+    """Let the first shard count on from the totals of another one, so that those of the queue never go back."""
+    totals: dict[str, int] = yield retire(queue.shard_of(number).keys)
+    for name, total in totals.items():
+        yield Command(None, (), ("HINCRBY", queue.keys.stats, name, total), int)
 
 
 def _make_ready(queue: QueueRef, first: int, end: int) -> Plan[None]:

@@ -151,10 +151,10 @@ ROLES: Final[dict[str, Role]] = {
         about="reaps every queue of the namespace, fires schedules, reads figures (qworker daemon)",
         scripts=(
             "sweep", "promote", "reap", "trim", "prune", "recount", "shed", "fire", "inspect",
-            "register",
+            "register", "retire",
         ),
         raw=(
-            "hlen", "hkeys", "hsetnx", "hset", "hget", "hgetall", "hexists", "hdel", "exists", "scan",
+            "hincrby", "hlen", "hkeys", "hsetnx", "hset", "hget", "hgetall", "hexists", "hdel", "exists", "scan",
             "xrange", "zadd", "zcard", "zrem", "zremrangebyscore", *_SERVER_FACTS,
         ),
         keys=lambda keys: (keys.ready[0].removesuffix("ready") + "*",),
@@ -169,7 +169,7 @@ ROLES: Final[dict[str, Role]] = {
         about="looks at everything in the namespace, moves, edits and deletes it (the command line)",
         scripts=SCRIPT_NAMES,
         raw=(
-            "blpop", "rpush", "hset", "hsetnx", "hdel", "hget", "hmget", "hgetall", "hkeys", "hvals",
+            "blpop", "rpush", "hset", "hsetnx", "hincrby", "hdel", "hget", "hmget", "hgetall", "hkeys", "hvals",
             "hlen", "hexists", "hscan", "exists", "type", "lrange", "zrange", "zrevrange", "zscan",
             "zrangebyscore", "zrevrangebyscore", "zscore", "zrem", "zcard", "xrange", "xrevrange",
             "scan", "renamenx", "unlink", "pexpire", "wait", _WAITAOF, *_SERVER_FACTS,

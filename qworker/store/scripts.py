@@ -41,6 +41,7 @@ SCRIPT_NAMES: Final = (
     "recount",
     "redrive",
     "register",
+    "retire",
     "send",
     "send_chunk",
     "settle",

@@ -169,11 +169,27 @@ def test_fsck_finds_shards_that_the_registry_has_forgotten(app: QWorker, queue: 
 
 
 def test_fsck_takes_a_shard_that_was_given_up_for_what_it_is(app: QWorker, queue: Queue) -> None:
-    """Its mark and its counters stay, and are no finding."""
+    """Its mark stays and is no finding."""
     queue.ack(*queue.receive(10))
     queue.divide(1, wait=0)
     assert len(queue.division().shards) == 1
     assert list(check(app.client, app.namespace)) == []
+
+
+def test_the_queue_goes_on_counting_with_the_totals_of_shards_that_are_given_up(
+    app: QWorker, queue: Queue
+) -> None:
+    """So no total ever falls, and nobody sees a rate that never was; divided again, none counts twice."""
+    queue.ack(*queue.receive(10))
+    before = queue.inspect().stats
+    assert (before["sent"], before["acked"]) == (4, 4)
+    for shards in (1, 3, 2, 1):
+        queue.divide(shards, wait=0)
+        assert len(queue.division().shards) == shards
+        seen = queue.inspect().stats
+        assert {name: seen[name] for name in ("sent", "received", "acked")} == {
+            name: before[name] for name in ("sent", "received", "acked")
+        }
 
 
 def _set(key: str, field: str, value: str) -> Any:
