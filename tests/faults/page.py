@@ -1,6 +1,6 @@
-"""Write the tables of docs/reliability.md from the report of a run.
+"""Write the tables of docs/reliability.md from the report of a run, or of several with a part of the rows each.
 
-python -m tests.faults.page report.json
+python -m tests.faults.page report.json [more.json …]
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 _CHECKED = ("lost", "unexpected", "acked_twice", "started_after_ack")
 
 
-def write(page: str, report: dict[str, Any]) -> str:
-    """Put the tables of a report between the marks of a page. Raises `ValueError` where a mark is missing."""
-    page = _between(page, "losses", _losses(report))
-    return _between(page, "faults", _faults(report))
+def write(page: str, *reports: dict[str, Any]) -> str:
+    """Put the tables of reports between the marks of a page. Raises `ValueError` where a mark is missing."""
+    rows = [row for report in reports for row in report["rows"]]
+    page = _between(page, "losses", _losses(rows))
+    return _between(page, "faults", "\n".join([*map(_totals, reports), _faults(rows)]))
 
 
 def _between(page: str, name: str, text: str) -> str:
@@ -31,13 +32,13 @@ def _between(page: str, name: str, text: str) -> str:
     return f"{head}{begin}\n{text}\n{end}{tail}"
 
 
-def _losses(report: dict[str, Any]) -> str:
+def _losses(rows: list[dict[str, Any]]) -> str:
     """What was taken away by faults that take something, beside the same fault where nothing may be lost."""
     lines = [
         "| Fault | Confirmed sends | Lost | Why, or the promise |",
         "| --- | --: | --: | --- |",
     ]
-    for row in report["rows"]:
+    for row in rows:
         if not row["reason"] and (row["takes"] or "server is killed" in row["what"]):
             lost = row["taken"] if row["takes"] else row["lost"]
             promise = row["takes"] or "nothing is lost"
@@ -47,15 +48,19 @@ def _losses(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _faults(report: dict[str, Any]) -> str:
+def _totals(report: dict[str, Any]) -> str:
     damage = ", ".join(f"{kind.replace('_', ' ')} {report[kind]}" for kind in _CHECKED)
+    minutes, seconds = divmod(round(report["seconds"]), 60)
+    length = f"{minutes} min {seconds} s, {report['acked']:,} messages"
+    return f"Seed {report['seed']}, {length}: {damage}.\n"
+
+
+def _faults(rows: list[dict[str, Any]]) -> str:
     lines = [
-        f"Seed {report['seed']}, {report['seconds'] / 60:.0f} minutes, {report['acked']:,} messages: {damage}.",
-        "",
         "| | Fault | Messages | Duplicates | Bound and measured | |",
         "| --- | --- | --: | --: | --- | --- |",
     ]
-    for row in report["rows"]:
+    for row in rows:
         if row["reason"]:
             lines.append(f"| {row['fault']} | {row['what']} | | | | not played: {row['reason']} |")
             continue
@@ -75,8 +80,8 @@ def _measured(bound: str, figures: dict[str, float]) -> str:
 
 def main() -> None:
     """Write the page."""
-    report = json.loads(Path(sys.argv[1]).read_text())
-    PAGE.write_text(write(PAGE.read_text(), report))
+    reports = [json.loads(Path(each).read_text()) for each in sys.argv[1:]]
+    PAGE.write_text(write(PAGE.read_text(), *reports))
 
 
 if __name__ == "__main__":
