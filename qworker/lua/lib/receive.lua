@@ -10,14 +10,17 @@ local function take(item, level_number, batch, to, now, amounts)
   local what, head = kind(item), nil
   batch.bytes = batch.bytes + #item
   if what == 'own' then
-    head = header(item)
-    local ended = over(head, now, batch.tombstones)
-    if ended and parse(item) then
-      record(ended, item)
-      free_unique_of(item)
-      amounts[ended] = (amounts[ended] or 0) + 1
-      amounts.stored = (amounts.stored or 0) - 1
-      return
+    -- Most messages have no flag, and none was cancelled: then nothing can be over.
+    if batch.tombstones or book.all or has_flags(item) then
+      head = header(item)
+      local ended = over(head, now, batch.tombstones)
+      if ended and parse(item) then
+        record(ended, item)
+        free_unique_of(item)
+        amounts[ended] = (amounts[ended] or 0) + 1
+        amounts.stored = (amounts.stored or 0) - 1
+        return
+      end
     end
   elseif what == 'newer' then
     put(to, to.tails, level_number, item)
