@@ -165,6 +165,12 @@ local function header(item)
   return stop and string.sub(item, 4, stop - 1) or ''
 end
 
+-- Whether the header of an own item may have a flag; without a copy of it.
+local function has_flags(item)
+  local at = string.find(item, '=', 1, true)
+  return at and at < (string.find(item, '\n', 1, true) or 0)
+end
+
 -- The value of a flag in a header, or nil. `mark` is ' x=' for flag x. Most headers have no flag at all.
 local function flag_in(head, mark)
   if not string.find(head, '=', 1, true) then return nil end

@@ -171,6 +171,12 @@ local function header(item)
   return stop and string.sub(item, 4, stop - 1) or ''
 end
 
+-- Whether the header of an own item may have a flag; without a copy of it.
+local function has_flags(item)
+  local at = string.find(item, '=', 1, true)
+  return at and at < (string.find(item, '\n', 1, true) or 0)
+end
+
 -- The value of a flag in a header, or nil. `mark` is ' x=' for flag x. Most headers have no flag at all.
 local function flag_in(head, mark)
   if not string.find(head, '=', 1, true) then return nil end
@@ -961,14 +967,17 @@ local function take(item, level_number, batch, to, now, amounts)
   local what, head = kind(item), nil
   batch.bytes = batch.bytes + #item
   if what == 'own' then
-    head = header(item)
-    local ended = over(head, now, batch.tombstones)
-    if ended and parse(item) then
-      record(ended, item)
-      free_unique_of(item)
-      amounts[ended] = (amounts[ended] or 0) + 1
-      amounts.stored = (amounts.stored or 0) - 1
-      return
+    -- Most messages have no flag, and none was cancelled: then nothing can be over.
+    if batch.tombstones or book.all or has_flags(item) then
+      head = header(item)
+      local ended = over(head, now, batch.tombstones)
+      if ended and parse(item) then
+        record(ended, item)
+        free_unique_of(item)
+        amounts[ended] = (amounts[ended] or 0) + 1
+        amounts.stored = (amounts.stored or 0) - 1
+        return
+      end
     end
   elseif what == 'newer' then
     put(to, to.tails, level_number, item)

@@ -6,8 +6,10 @@ visibility: the queue's, or the one that the lease was asked for with, which its
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import structs
 
 from qworker.client import looking
 from qworker.client.commands import claiming as commands
@@ -131,7 +133,7 @@ def received(queue: QueueRef, receipt: Receipt | str) -> Plan[Message]:
                 message = queue.opened(message, item)
             except ProtectionError as error:
                 # It can be settled without being read.
-                message = replace(message, closed=error.problem)
+                message = structs.replace(message, closed=error.problem)
     if message is None:
         raise StaleReceiptError(queue.keys.queue, str(receipt))
     return message

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from qworker.client.commands.receiving import Batch
 from qworker.client.commands.waiting import NEVER_MS
 from qworker.client.options import MAX_VISIBILITY_MS
@@ -20,8 +22,7 @@ __all__ = ["DeadLetter", "Message", "Receipt", "Stored", "deliver"]
 _RECEIPT: Final = re.compile(r"([A-Za-z0-9._-]{1,64}):(\d{1,4})(?:/(\d{1,2}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True):
     """Proof of one delivery: a lease, the place in it, and the shard that has it.
 
     Written `lease:index`, and `lease:index/3` in a shard beside the first one.
@@ -48,8 +49,7 @@ class Receipt:
         return cls(match[1], match[2], int(match[3] or 0))
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One delivered message. Times are ms since 1970 by the server's clock.
 
     `receive_count` is 1 at the first delivery; `nacks` and `timeouts` are earlier failures that count against max

@@ -8,6 +8,8 @@ from itertools import count
 from random import randrange
 from typing import Final, Protocol
 
+from msgspec import structs
+
 from qworker.client.commands.command import Command
 from qworker.client.commands.registering import register, registered
 from qworker.client.message import Message, Receipt, Stored
@@ -88,7 +90,7 @@ class QueueRef:
     def opened(self, message: Message, item: bytes) -> Message:
         """Verify and decrypt a received message, given as it is stored. Raises `ProtectionError`."""
         envelope = Envelope.parse(self.keyring.open(self.namespace, self.keys.queue, item))
-        return message if envelope is None else replace(message, body=envelope.body)
+        return message if envelope is None else structs.replace(message, body=envelope.body)
 
     def stored(
         self, state: str, item: bytes, at_ms: int | None = None, receipt: Receipt | None = None

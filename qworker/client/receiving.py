@@ -91,7 +91,8 @@ def delivered(queue: QueueRef, batch: Batch, *, pop: bool) -> Plan[list[Message]
             return []
     if not pop:
         for position, message in enumerate(messages):
-            messages[position] = yield from _own_visibility(queue, message)
+            if message.flags:
+                messages[position] = yield from _own_visibility(queue, message)
     return messages
 
 

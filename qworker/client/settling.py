@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec import structs
 
 from qworker.client.commands.extending import split
 from qworker.client.commands.settling import Outcomes, Settled, settle
@@ -105,7 +106,7 @@ def split_off(
     )
     if not deadline_ms:
         return None
-    return replace(
+    return structs.replace(
         message, receipt=Receipt(lease_id, old.index, old.shard), deadline_ms=deadline_ms
     )
 
