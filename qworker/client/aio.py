@@ -61,10 +61,9 @@ async def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
     if asking:
         await connection.send_packed_command(connection.pack_command("ASKING"))
         await connection.read_response()
+    await connection.send_packed_command([command.packed()])
     if not command.then:
-        await connection.send_packed_command(connection.pack_command(*command.words()))
         return await connection.read_response()
-    await connection.send_packed_command(connection.pack_commands([command.words(), command.then]))
     replies: list[Any] = []
     for _ in range(2):
         try:

@@ -46,10 +46,9 @@ def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
     if asking:
         connection.send_packed_command(connection.pack_command("ASKING"))
         connection.read_response()
+    connection.send_packed_command([command.packed()])
     if not command.then:
-        connection.send_packed_command(connection.pack_command(*command.words()))
         return connection.read_response()
-    connection.send_packed_command(connection.pack_commands([command.words(), command.then]))
     replies: list[Any] = []
     for _ in range(2):
         try:
@@ -80,8 +79,7 @@ def call_all(
         for address, numbers in at.items():
             try:
                 connection = lines.to(address).connection
-                words = [commands[number].words() for number in numbers]
-                connection.send_packed_command(connection.pack_commands(words))
+                connection.send_packed_command([commands[number].packed() for number in numbers])
             except (RedisError, OSError, ServerError):
                 lines.drop(address)
             else:

@@ -214,9 +214,7 @@ class Link:
         return result
 
     def _write(self, line: Line, command: Command[Any]) -> None:
-        connection = line.connection
-        # One piece: several would wake the server several times, and lines for the journal are long.
-        connection.send_packed_command([b"".join(connection.pack_command(*command.words()))])
+        line.connection.send_packed_command([command.packed()])
 
     def _answered(self, asked: _Asked) -> None:
         assert asked.line is not None

@@ -1,28 +1,32 @@
 #!lua flags=allow-oom
 -- sweep.lua: look at many queues and say which have something to do.
--- KEYS       5 per queue: delayed ZSET, unacked ZSET, ready LIST, stats HASH, meta HASH
--- ARGV[1]    now ms           '' (tests: see clock.lua; meta of the first queue)
+-- KEYS[1]    meta HASH        of the first queue
+-- KEYS[2]…   4 per queue      delayed ZSET, unacked ZSET, ready LIST, stats HASH
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    tick ms          how often the caller comes by, 1-60000
 -- ARGV[3]    leases           overdue leases to name per queue, 1-100
--- Returns {'OK', now ms, one per queue: {next due ms or '', next deadline ms or '', expired at the head 1 or 0,
---   overdue lease ids …} or the error text of a queue whose keys hold other types}. An overdue member that is no
---   lease id is set aside for a minute, and counted.
+-- Returns {'OK', now ms, one per queue: 0 where there is nothing to tell, or {next due ms or '', next deadline ms or '',
+--   expired at the head 1 or 0, overdue lease ids …}, or the error text of a queue whose keys hold other types}. An
+--   overdue member that is no lease id is set aside for a minute, and counted.
 -- O(q): q queues, 500 at most.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/envelope.lua
 --- include lib/visit.lua
 
-local now = clock(ARGV[1], KEYS[5])
+local AT_ONCE = 10 -- queues that are asked together whether any of them holds something
+
+local now = clock(ARGV[1], KEYS[1])
 local tick_ms, most = whole(ARGV[2], 1, 60000), whole(ARGV[3], 1, 100)
-if not now or not tick_ms or not most or #KEYS > 2500 then return { 'ARG', 'tick_ms or leases' } end
+if not now or not tick_ms or not most or #KEYS > 2001 then return { 'ARG', 'tick_ms or leases' } end
 
 -- What the three reads of a queue gave, made into its part of the reply. Only a queue with leases is written to.
 local function look(due, deadline, head, unacked, stats)
-  local expiry = head and kind(head) == 'own' and parse(head) and number_in(header(head), ' x=')
+  local expiry = head and kind(head) == 'own' and has_flags(head) and parse(head) and number_in(header(head), ' x=')
+  local expired = expiry and expiry <= now
+  if not due and not deadline and not expired then return 0 end
   local found = {
-    due and text(tonumber(due)) or '', deadline and text(tonumber(deadline)) or '',
-    expiry and expiry <= now and 1 or 0,
+    due and text(tonumber(due)) or '', deadline and text(tonumber(deadline)) or '', expired and 1 or 0,
   }
   if deadline then
     local overdue_ms = visit(stats, now, tick_ms)
@@ -41,23 +45,32 @@ local function look(due, deadline, head, unacked, stats)
   return found
 end
 
-local reply = { 'OK', text(now) }
-for first = 1, #KEYS, 5 do
-  local delayed, unacked, ready, stats = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
-  -- Reading is checking: a read of another type fails and writes nothing, and costs half of asking for the types.
-  local due = redis.pcall('ZRANGE', delayed, 0, 0, 'WITHSCORES')
-  local deadline = redis.pcall('ZRANGE', unacked, 0, 0, 'WITHSCORES')
-  local head = redis.pcall('LINDEX', ready, 0)
+-- Reading is checking: a read of another type fails and writes nothing, and costs half of asking for the types.
+local function sweep(delayed, unacked, ready, stats, any_waits, any_ready)
+  local due = any_waits and redis.pcall('ZRANGE', delayed, 0, 0, 'WITHSCORES') or {}
+  local deadline = any_waits and redis.pcall('ZRANGE', unacked, 0, 0, 'WITHSCORES') or {}
+  local head = any_ready and redis.pcall('LINDEX', ready, 0)
   local failed = due.err or deadline.err or type(head) == 'table' and head.err
-  local counters = redis.call('TYPE', stats).ok
+  local counters = deadline[2] and redis.call('TYPE', stats).ok or 'none'
   local wrong = (failed or counters ~= 'hash' and counters ~= 'none')
     and broken({ delayed, 'zset', unacked, 'zset', ready, 'list', stats, 'hash' })
-  if wrong then
-    reply[#reply + 1] = wrong[2] .. ' is a ' .. wrong[3]
-  elseif failed then
-    reply[#reply + 1] = failed
-  else
-    reply[#reply + 1] = look(due[2], deadline[2], head, unacked, stats)
+  if wrong then return wrong[2] .. ' is a ' .. wrong[3] end
+  return failed or look(due[2], deadline[2], head, unacked, stats)
+end
+
+-- Most queues hold nothing most of the time, and a call of a command costs more than what it does.
+local reply = { 'OK', text(now) }
+for first = 2, #KEYS, 4 * AT_ONCE do
+  local last = math.min(first + 4 * AT_ONCE, #KEYS + 1) - 4
+  local waiting, readies = {}, {}
+  for at = first, last, 4 do
+    waiting[#waiting + 1], waiting[#waiting + 2] = KEYS[at], KEYS[at + 1]
+    readies[#readies + 1] = KEYS[at + 2]
+  end
+  local any_waits = redis.call('EXISTS', unpack(waiting)) > 0
+  local any_ready = redis.call('EXISTS', unpack(readies)) > 0
+  for at = first, last, 4 do
+    reply[#reply + 1] = sweep(KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3], any_waits, any_ready)
   end
 end
 return reply

@@ -22,9 +22,10 @@ def swept(drive: Drive, *queues: QueueKeys, at: int = NOW, leases: int = 10) -> 
     return list(looks)
 
 
-def sweep_keys(keys: QueueKeys) -> tuple[str, ...]:
-    """The keys that a sweep declares for a queue."""
-    return (keys.delayed, keys.unacked, keys.ready[0], keys.stats, keys.meta)
+def sweep_keys(*queues: QueueKeys) -> list[str]:
+    """The keys that a sweep declares."""
+    four = [(keys.delayed, keys.unacked, keys.ready[0], keys.stats) for keys in queues]
+    return [queues[0].meta, *(key for each in four for key in each)]
 
 
 def test_quiet_queue_has_nothing_to_do_and_is_not_written_to(engine_drive: Drive) -> None:
@@ -136,9 +137,7 @@ def test_five_hundred_queues_in_one_call(drive: Drive) -> None:
     """The largest call answers for each queue, one more is refused."""
     others = [QueueKeys("n", f"q{number}") for number in range(499)]
     assert len(swept(drive, *others)) == 500
-    keys = [
-        key for queue in (drive.keys, *others, QueueKeys("n", "q")) for key in sweep_keys(queue)
-    ]
+    keys = sweep_keys(drive.keys, *others, QueueKeys("n", "q"))
     assert drive.call("sweep", keys, NOW, TICK_MS, 10)[0] == "ARG"
 
 

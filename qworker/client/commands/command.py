@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
+import hiredis
+
 from qworker.errors import (
     BusyError,
     ClusterMovingError,
@@ -30,6 +32,8 @@ __all__ = ["GIVE_UP_S", "Apart", "Attempt", "Command", "Pause", "Word"]
 
 T = TypeVar("T")
 Word = bytes | str | int
+#: Its types name tuples of one word alone.
+_pack: Final[Callable[[tuple[Word, ...]], bytes]] = hiredis.pack_command  # type: ignore[assignment]
 
 
 #: Plain commands without a key, and those that name it second.
@@ -90,6 +94,14 @@ class Command(Generic[T]):
         if self.script is None:
             return self.args
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+    def packed(self) -> bytes:
+        """Write the command, and `then` behind it, as bytes of the protocol.
+
+        Not by redis-py, which takes twice as long to look at each word.
+        """
+        packed: bytes = _pack(self.words())
+        return packed + _pack(self.then) if self.then else packed
 
     def name_script(self, error: ServerError) -> None:
         """Say in an error of this command's script which one that is: not every server does."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
+from msgspec import structs
 
 from qworker.client.commands.arguments import given, maybe, standard_keys
 from qworker.client.commands.command import Apart, Command
@@ -31,8 +34,7 @@ __all__ = [
 MAX_SWEPT: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """What a sweep saw of one queue. `broken` is the text about a key of another type."""
 
     queue: str
@@ -82,9 +84,9 @@ def sweep(
     In a Cluster that is the time of one node; what others say of times is shifted by how far their clocks are off. A
     queue whose node does not serve is `broken`.
     """
-    names: list[str] = []
+    names = [keys.meta for keys in queues[:1]]
     for keys in queues:
-        names += (keys.delayed, keys.unacked, keys.ready[0], keys.stats, keys.meta)
+        names += (keys.delayed, keys.unacked, keys.ready[0], keys.stats)
 
     def decode(reply: Any) -> tuple[int, list[Look]]:
         _, now, *seen = accepted(reply, "")
@@ -115,7 +117,7 @@ def _one_clock(parts: list[tuple[int, list[Look]]]) -> tuple[int, list[Look]]:
     for now_ms, (look,) in parts:
         ahead_ms = now_ms - first_ms
         looks.append(
-            replace(
+            structs.replace(
                 look,
                 next_due_ms=look.next_due_ms and look.next_due_ms - ahead_ms,
                 next_deadline_ms=look.next_deadline_ms and look.next_deadline_ms - ahead_ms,
@@ -127,6 +129,8 @@ def _one_clock(parts: list[tuple[int, list[Look]]]) -> tuple[int, list[Look]]:
 def _look(queue: str, found: Any) -> Look:
     if isinstance(found, bytes):
         return Look(queue, broken=found.decode("utf-8", "replace"))
+    if found == 0:
+        return Look(queue)
     due, deadline, expired, *overdue = found
     return Look(
         queue,
