@@ -18,7 +18,7 @@ SENDERS = {"send", "send_chunk", "fire", "take_over", "edit"}
 #: Scripts that only look.
 READERS = {"inspect", "lengths"}
 #: Scripts in which nothing has a time.
-TIMELESS = {"lengths", "register"}
+TIMELESS = {"lengths", "register", "retire"}
 #: Commands whose first argument is no key.
 KEYLESS = {"TIME"}
 

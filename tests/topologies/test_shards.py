@@ -89,8 +89,8 @@ def test_the_number_changes_under_load_and_nothing_is_lost(
     assert sorted(handled) == sorted(stored)
     assert set(handled.values()) == {1}
     seen_all = [Queue(lab.sender.client, lab.namespace, f"orders/{n}").inspect() for n in range(5)]
-    assert sum(each.stats["sent"] for each in seen_all) == len(stored)
-    assert all(each.stats["sent"] > 20 for each in seen_all)
+    # The first shard counts on from the totals of those that were given up.
+    assert sum(each.stats.get("sent", 0) for each in seen_all) == len(stored)
     assert sum(each.stored for each in seen_all) == 0
 
 
