@@ -22,6 +22,7 @@ from qworker.telemetry.options import LogOptions
 from tests import servers
 from tests.consumer.driving import DEADLINE_S, until
 from tests.consumer.workers import Lab
+from tests.topologies.servers import client_of
 
 NO_EXITS = dict.fromkeys(REASONS, 0)
 HANDLE = """
@@ -153,7 +154,7 @@ def test_a_burst_ends_by_itself_with_everything_settled(
         until(lambda: running.code is not None)
     assert running.code == 0
     assert len(lab.notes("handled")) == 50
-    redis = ConnectionFactory(lab.url).redis()
+    redis = client_of(lab.url)
     assert redis.exists(f"{lab.namespace}:workers") == 0
     redis.close()
 

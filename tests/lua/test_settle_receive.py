@@ -633,6 +633,8 @@ def test_suspect_given_back_wakes_others_where_its_caller_takes_none(drive: Driv
 
 def test_doorbell_that_cannot_be_rung_does_not_fail_the_call(drive: Drive) -> None:
     """By then the lease is made: a caller who were told of an error would lose its messages until they time out."""
+    if drive.client.factory.url.scheme != "unix":
+        pytest.skip("a user is made on one server")
     drive.send("a", "b")
     drive.redis.delete(drive.keys.wake)
     rules = ["on", "nopass", "~*", "+@all", "-rpush"]
