@@ -200,7 +200,7 @@ def test_outcomes_that_may_be_told_in_part_are_not_told_again(
     monkeypatch.setattr("qworker.consumer.fetching._BROKEN_PAUSE_S", 0.1)
     with servers.start("valkey") as server, server.redis() as redis:
         redis.execute_command("ACL", "SETUSER", "u", "on", ">pw", "~*", "&*", "+@all", "-xadd")
-        app = QWorker(namespace, url=server.url.replace("unix://", "unix://u:pw@"))
+        app = QWorker(namespace, url=f"unix://u:pw@{server.socket}")
         keys = QueueKeys(namespace, "default")
 
         @app.task

@@ -173,10 +173,10 @@ def test_an_error_reply_is_the_answer_of_its_own_call(app: QWorker, watched: Wat
     """A call that the server refuses raises its error; the one behind it is answered, over the same connection."""
     keys = ready(app, 1)
     with redis_of(app) as redis:
-        redis.set("a-string-" + app.namespace, "x")
+        redis.set(app.namespace + ":a-string", "x")
     watched.link.call(Command(None, (), ("PING",), bytes))
     descriptor = watched.link.fileno()
-    watched.link.begin(Command(None, (), ("LPOP", "a-string-" + app.namespace), bytes))
+    watched.link.begin(Command(None, (), ("LPOP", app.namespace + ":a-string"), bytes))
     watched.link.begin(settle_receive(keys, ids.lease_id(), 1))
 
     with pytest.raises(ServerError, match="WRONGTYPE"):

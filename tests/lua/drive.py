@@ -195,7 +195,7 @@ def guarded() -> Iterator[Drive]:
     """A queue on a server of its own, driven by a user who may do anything until `deny`; `drive.redis` always may."""
     with servers.start("valkey") as server, server.redis() as client:
         client.execute_command("ACL", "SETUSER", "u", "on", ">pw", "~*", "&*", "+@all")
-        drive = Drive(server.url.replace("unix://", "unix://u:pw@"), "t", "orders")
+        drive = Drive(f"unix://u:pw@{server.socket}", "t", "orders")
         drive.redis.close()
         drive.redis = server.redis()
         try:
