@@ -157,7 +157,8 @@ class Reaper:
             # The first time of the pass: what is due later than that waits for the next one.
             tally.now_ms = tally.now_ms or seen_ms
             for keys, look in zip(chunk, looks, strict=True):
-                duties += [(keys, duty) for duty in self._duties(keys, look, tally, now_ms)]
+                if not look.quiet:
+                    duties += [(keys, duty) for duty in self._duties(keys, look, tally, now_ms)]
         return duties
 
     def _duties(

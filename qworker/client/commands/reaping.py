@@ -44,6 +44,16 @@ class Look(msgspec.Struct, frozen=True):
     overdue: tuple[str, ...] = ()
     broken: str | None = None
 
+    @property
+    def quiet(self) -> bool:
+        """Whether there is nothing to do and nothing to wait for."""
+        return not (
+            self.expired_at_head
+            or self.next_due_ms is not None
+            or self.next_deadline_ms is not None
+            or self.broken is not None
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
