@@ -105,7 +105,11 @@ def give_up_empty(queue: QueueRef) -> Plan[bool]:
 
 
 def _hand_over_totals(queue: QueueRef, number: int) -> Plan[None]:
-    """Let the first shard count on from the totals of another one, so that those of the queue never go back."""
+    """Let the first shard count on from the totals of another one, so that those of the queue do not fall.
+
+    Two servers change one after the other: who is killed in between, or hears no reply, loses these totals (they are
+    figures, no message hangs on them) and never counts them twice.
+    """
     totals: dict[str, int] = yield retire(queue.shard_of(number).keys)
     for name, total in totals.items():
         yield Command(None, (), ("HINCRBY", queue.keys.stats, name, total), int)
