@@ -107,8 +107,8 @@ def give_up_empty(queue: QueueRef) -> Plan[bool]:
 def _hand_over_totals(queue: QueueRef, number: int) -> Plan[None]:
     """Let the first shard count on from the totals of another one, so that those of the queue do not fall.
 
-    Two servers change one after the other: who is killed in between, or hears no reply, loses these totals (they are
-    figures, no message hangs on them) and never counts them twice.
+    Two servers change one after the other: who is killed in between loses these totals, and a lost reply may lose
+    some or count one twice. They are figures; no message hangs on them.
     """
     totals: dict[str, int] = yield retire(queue.shard_of(number).keys)
     for name, total in totals.items():
