@@ -110,123 +110,136 @@ local MAX_GROUPS = 16384 -- bytes of the groups of one entry
 local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
 local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and between two groups
 local ROWS_AT_ONCE = 250
+local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
 
--- `rows` is the group that records are added to: its first line at 0, then its headers.
+-- The functions of the book are put in by `open_journal`, where the journal is on: a server makes the functions of a script
+-- anew at each call, and most queues have no journal. `rows` is the group that records are added to: its first line at 0, then its
+-- headers.
 local book = {
   on = false, all = false, shed = false, events = 0,
   entries = {}, groups = {}, number = 0, bytes = 0, rows = {}, rows_bytes = 0,
 }
 
+local function open_book()
+  local function close_entry()
+    if book.number == 0 then return end
+    book.entries[#book.entries + 1] = { number = book.number, groups = table.concat(book.groups, GROUP) }
+    book.groups, book.number, book.bytes = {}, 0, 0
+  end
+
+  local function put_group(group, number)
+    if book.bytes + #group > MAX_GROUPS then close_entry() end
+    book.groups[#book.groups + 1] = group
+    book.number, book.bytes = book.number + number, book.bytes + #group + #GROUP
+  end
+
+  local function close_rows()
+    local rows = book.rows
+    if #rows == 0 then return end
+    book.rows, book.rows_bytes = {}, 0
+    put_group(table.concat(rows, ROW, 0), #rows)
+  end
+
+  function book.close()
+    close_rows()
+    close_entry()
+  end
+
+  -- Add a group of `number` events, at most 16 KiB. While the journal is shed they are only counted.
+  function book.add_group(group, number)
+    book.events = book.events + number
+    if book.shed then return end
+    close_rows()
+    put_group(group, number)
+  end
+
+  -- Add one event to the group that begins with `first`, which is the last one or a new one.
+  function book.add_row(first, header)
+    book.events = book.events + 1
+    if book.shed then return end
+    if first ~= book.rows[0] or book.rows_bytes + #header + #ROW > MAX_GROUPS then
+      close_rows()
+      book.rows, book.rows_bytes = { [0] = first }, #first
+    end
+    header = string.sub(header, 1, MAX_GROUPS - #first - #ROW)
+    book.rows[#book.rows + 1] = header
+    book.rows_bytes = book.rows_bytes + #header + #ROW
+  end
+
+  -- Add the same event of many messages, given their headers; this is the hot path of a journal of everything. Changes
+  -- `headers`: `first` takes the place before those of each group, so that the group is made in one piece.
+  local function add_rows(first, headers)
+    if book.shed then
+      book.events = book.events + #headers
+      return
+    end
+    for from = 1, #headers, ROWS_AT_ONCE do
+      local to = math.min(from + ROWS_AT_ONCE - 1, #headers)
+      headers[from - 1] = first
+      local group = table.concat(headers, ROW, from - 1, to)
+      if #group <= MAX_GROUPS then
+        book.add_group(group, to - from + 1)
+      else
+        for i = from, to do book.add_row(first, headers[i]) end
+      end
+    end
+  end
+
+  -- The header of an item as the journal has it. A plain one is named by its delivery, if it had one.
+  function book.header_of(item, lease, index)
+    local header = string.match(item, HEADER_SHAPE)
+    if header then return header end
+    local id = lease and string.find(item, '^[{[]') and lease .. '.' .. index or '-'
+    return id .. ' ' .. text(book.now) .. ' 0 0 0 0'
+  end
+
+  local function word(value)
+    if not value or value == '' then return '-' end
+    return (string.gsub(string.sub(value, 1, 200), '[^%w_.:-]', '_'))
+  end
+
+  function book.record(event, item, about)
+    if book.shed then return book.add_row() end
+    about = about or {}
+    local times = about.times and about.times ~= '' and about.times or '- - -'
+    local first = event .. ' ' .. times .. ' ' .. word(about.reason) .. ' ' .. word(about.class)
+    book.add_row(first, book.header_of(item, about.lease, about.index))
+  end
+
+  -- `heads` are headers, or whole items where these are plain: `plain` says whether any of them is.
+  function book.record_delivered(heads, lease, plain)
+    for i = 1, plain and #heads or 0 do
+      if string.find(heads[i], '^[{[]') then heads[i] = book.header_of(heads[i], lease, #heads > 1 and i or 0) end
+    end
+    add_rows('delivered ' .. text(book.now) .. ' - - - -', heads)
+  end
+
+  function book.record_sent(items)
+    local heads = {}
+    for i, item in ipairs(items) do
+      local stop = string.find(item, '\n', 1, true)
+      heads[i] = stop and string.sub(item, 4, stop - 1) or book.header_of(item)
+    end
+    add_rows('sent - - - - -', heads)
+  end
+end
+
 -- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
 local function open_journal(attributes, now)
   book.all = attributes.mode == 'all'
   book.on = book.all or attributes.mode == 'outcomes'
+  if not book.on then return end
   book.shed = attributes.shed == '1'
   book.cap = whole(attributes.cap, MIN_CAP, MAX_CAP) or DEFAULT_CAP
   book.epoch = whole(attributes.epoch, 1, MAX_MS)
   book.now = now
-end
-
-local function close_entry()
-  if book.number == 0 then return end
-  book.entries[#book.entries + 1] = { number = book.number, groups = table.concat(book.groups, GROUP) }
-  book.groups, book.number, book.bytes = {}, 0, 0
-end
-
-local function put_group(group, number)
-  if book.bytes + #group > MAX_GROUPS then close_entry() end
-  book.groups[#book.groups + 1] = group
-  book.number, book.bytes = book.number + number, book.bytes + #group + #GROUP
-end
-
-local function close_rows()
-  local rows = book.rows
-  if #rows == 0 then return end
-  book.rows, book.rows_bytes = {}, 0
-  put_group(table.concat(rows, ROW, 0), #rows)
-end
-
--- Add a group of `number` events, at most 16 KiB. While the journal is shed they are only counted.
-local function add_group(group, number)
-  book.events = book.events + number
-  if book.shed then return end
-  close_rows()
-  put_group(group, number)
-end
-
--- Add one event to the group that begins with `first`, which is the last one or a new one.
-local function add_row(first, header)
-  book.events = book.events + 1
-  if book.shed then return end
-  if first ~= book.rows[0] or book.rows_bytes + #header + #ROW > MAX_GROUPS then
-    close_rows()
-    book.rows, book.rows_bytes = { [0] = first }, #first
-  end
-  header = string.sub(header, 1, MAX_GROUPS - #first - #ROW)
-  book.rows[#book.rows + 1] = header
-  book.rows_bytes = book.rows_bytes + #header + #ROW
-end
-
--- Add the same event of many messages, given their headers; this is the hot path of a journal of everything. Changes
--- `headers`: `first` takes the place before those of each group, so that the group is made in one piece.
-local function add_rows(first, headers)
-  if book.shed then
-    book.events = book.events + #headers
-    return
-  end
-  for from = 1, #headers, ROWS_AT_ONCE do
-    local to = math.min(from + ROWS_AT_ONCE - 1, #headers)
-    headers[from - 1] = first
-    local group = table.concat(headers, ROW, from - 1, to)
-    if #group <= MAX_GROUPS then
-      add_group(group, to - from + 1)
-    else
-      for i = from, to do add_row(first, headers[i]) end
-    end
-  end
-end
-
-local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
-
--- The header of an item as the journal has it. A plain one is named by its delivery, if it had one.
-local function header_of(item, lease, index)
-  local header = string.match(item, HEADER_SHAPE)
-  if header then return header end
-  local id = lease and string.find(item, '^[{[]') and lease .. '.' .. index or '-'
-  return id .. ' ' .. text(book.now) .. ' 0 0 0 0'
-end
-
-local function word(value)
-  if not value or value == '' then return '-' end
-  return (string.gsub(string.sub(value, 1, 200), '[^%w_.:-]', '_'))
+  open_book()
 end
 
 -- Record one event of an item. `about` may have: lease and index (for plain items), reason, class, and times, which
 -- are `<delivered_ms> <times> <task>`.
 local function record(event, item, about)
-  if not book.on then return end
-  if book.shed then return add_row() end
-  about = about or {}
-  local times = about.times and about.times ~= '' and about.times or '- - -'
-  local first = event .. ' ' .. times .. ' ' .. word(about.reason) .. ' ' .. word(about.class)
-  add_row(first, header_of(item, about.lease, about.index))
-end
-
--- `heads` are headers, or whole items where these are plain: `plain` says whether any of them is.
-local function record_delivered(heads, lease, plain)
-  for i = 1, plain and #heads or 0 do
-    if string.find(heads[i], '^[{[]') then heads[i] = header_of(heads[i], lease, #heads > 1 and i or 0) end
-  end
-  add_rows('delivered ' .. text(book.now) .. ' - - - -', heads)
-end
-
-local function record_sent(items)
-  local heads = {}
-  for i, item in ipairs(items) do
-    local stop = string.find(item, '\n', 1, true)
-    heads[i] = stop and string.sub(item, 4, stop - 1) or header_of(item)
-  end
-  add_rows('sent - - - - -', heads)
+  if book.on then book.record(event, item, about) end
 end
 -- The stream of the journal: what lib/journal.lua has recorded is written as entries, numbered and capped in bytes.
 
@@ -241,85 +254,87 @@ local function entry_from(id)
   return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
 end
 
--- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
--- goes on from the stream's.
-local function begin_epoch(counted)
-  local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
-  if last then
-    last_epoch = tonumber(string.match(last[1], '^%d+'))
-    written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
-  end
-  book.epoch = math.max(book.now, (book.epoch or 0) + 1, last_epoch + 1)
-  redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
-  counted.entries, counted.events, counted.written = 0, 0, written
-end
-
-local function add_entry(counted, entry, who)
-  local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
-    'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
-    'w', who, 'e1', entry.groups)
-  if type(reply) == 'table' then return false end
-  counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
-  counted.written = counted.written + #entry.groups + ENTRY_BYTES
-  return true
-end
-
--- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
-local function trim_journal(counted)
-  local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
-  if enough <= 0 then return end
-  local before, epoch, low, id = entry_from('-')
-  for _ = 1, OLD_AT_ONCE do
-    if not id or before and before >= enough then return end
-    if before and epoch == book.epoch then break end
-    redis.call('XDEL', journal, id)
-    before, epoch, low, id = entry_from('-')
-  end
-  if epoch ~= book.epoch then return end
-  local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
-  end
-  redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
-end
-
-local function write_entries(who)
-  local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
-  local counted = {
-    entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
-  }
-  if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
-  local first, left, degraded = counted.entries, book.events, 0
-  for _, entry in ipairs(book.entries) do
-    if not add_entry(counted, entry, who) then
-      begin_epoch(counted)
-      first = 0
-      if not add_entry(counted, entry, who) then degraded = 1 break end
-    end
-    left = left - entry.number
-  end
-  -- What is shed or could not be written is counted all the same.
-  redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
-    'journal_written', text(counted.written))
-  if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
-  return degraded
-end
-
 -- Write what was recorded. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
 -- where the journal could not be written, else 0.
 local function write_journal(who)
   if book.events == 0 then return 0 end
-  close_rows()
-  close_entry()
+  book.close()
+
+  -- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
+  -- goes on from the stream's.
+  local function begin_epoch(counted)
+    local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
+    if last then
+      last_epoch = tonumber(string.match(last[1], '^%d+'))
+      written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
+    end
+    book.epoch = math.max(book.now, (book.epoch or 0) + 1, last_epoch + 1)
+    redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
+    counted.entries, counted.events, counted.written = 0, 0, written
+  end
+
+  local function add_entry(counted, entry, who)
+    local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
+      'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
+      'w', who, 'e1', entry.groups)
+    if type(reply) == 'table' then return false end
+    counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
+    counted.written = counted.written + #entry.groups + ENTRY_BYTES
+    return true
+  end
+
+  -- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
+  local function trim_journal(counted)
+    local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
+    if enough <= 0 then return end
+    local before, epoch, low, id = entry_from('-')
+    for _ = 1, OLD_AT_ONCE do
+      if not id or before and before >= enough then return end
+      if before and epoch == book.epoch then break end
+      redis.call('XDEL', journal, id)
+      before, epoch, low, id = entry_from('-')
+    end
+    if epoch ~= book.epoch then return end
+    local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
+    end
+    redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
+  end
+
+  local function write_entries(who)
+    local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
+    local counted = {
+      entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
+    }
+    if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
+    local first, left, degraded = counted.entries, book.events, 0
+    for _, entry in ipairs(book.entries) do
+      if not add_entry(counted, entry, who) then
+        begin_epoch(counted)
+        first = 0
+        if not add_entry(counted, entry, who) then degraded = 1 break end
+      end
+      left = left - entry.number
+    end
+    -- What is shed or could not be written is counted all the same.
+    redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
+      'journal_written', text(counted.written))
+    if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
+    return degraded
+  end
+
   local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
   return done and degraded or 1
 end
 -- Accept new messages.
 
+-- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
 local function read_attributes()
-  local found = redis.call('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
+  local found = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
     'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'draining')
+  if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
   return {
     paused_in = found[1] == 'in' or found[1] == 'all',
     paused_out = found[1] == 'out' or found[1] == 'all',
@@ -369,7 +384,7 @@ local CHUNK = 500
 local function push(items, priority, delay_ms, attributes, now)
   if #items == 0 then return end
   open_journal(attributes.journal, now)
-  if book.all then record_sent(items) end
+  if book.all then book.record_sent(items) end
   if delay_ms > 0 then
     local due = text(math.min(now + delay_ms, MAX_MS))
     for first = 1, #items, CHUNK do
@@ -392,14 +407,13 @@ local function push(items, priority, delay_ms, attributes, now)
 end
 
 local producers, unique = KEYS[6], KEYS[7]
-local refused = broken({ meta, 'hash', stats, 'hash', ready, 'list', wake, 'list', producers, 'hash', delayed, 'zset',
-  unique, 'hash', journal, 'stream' })
+local attributes, refused = read_attributes()
+refused = refused or broken({ stats, 'hash', ready, 'list', wake, 'list', delayed, 'zset', unique, 'hash', journal, 'stream' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 local lane, sequence, priority = ARGV[2], whole(ARGV[3], 0, MAX_MS), whole(ARGV[6], 0, 9)
 local number = whole(ARGV[7], 1, 1000)
 if not now or not sequence or not priority or not number then return { 'ARG', 'header' } end
-local attributes = read_attributes()
 local delay_ms = ARGV[4] == '' and attributes.delay_ms or whole(ARGV[4], 0, MAX_MS)
 if string.sub(ARGV[4], 1, 1) == '@' then
   local due_ms = whole(string.sub(ARGV[4], 2), 0, MAX_MS)
@@ -415,7 +429,8 @@ if not lower_maxlen(attributes, ARGV[first_key + 1 + 3 * keyed]) then return { '
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
 
 if lane ~= '' then
-  local found = redis.call('HGET', producers, lane) or ''
+  local found = redis.pcall('HGET', producers, lane) or ''
+  if type(found) == 'table' then return { 'BROKEN', producers, redis.call('TYPE', producers).ok } end
   local last, out = string.match(found, '^(%d+) %d+(.*)$')
   last = tonumber(last)
   if last and sequence == last then

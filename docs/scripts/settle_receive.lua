@@ -155,9 +155,11 @@ end
 -- The envelope: `q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>`.
 -- Bodies are never decoded here, and nothing in a list, set or lease can make these raise.
 
+local byte, find = string.byte, string.find -- asked of every item: a global is looked up by name each time
+
 -- own: ours · plain: JSON pushed by anybody · newer: another version of ours · foreign: the rest.
 local function kind(item)
-  local a, b, c = string.byte(item, 1, 3)
+  local a, b, c = byte(item, 1, 3)
   if a == 113 and b == 49 and c == 32 then return 'own' end -- q1 and a space
   if a == 123 or a == 91 then return 'plain' end -- { [
   if a == 113 and string.find(item, '^q%d+ ') then return 'newer' end
@@ -173,8 +175,8 @@ end
 
 -- Whether the header of an own item may have a flag; without a copy of it.
 local function has_flags(item)
-  local at = string.find(item, '=', 1, true)
-  return at and at < (string.find(item, '\n', 1, true) or 0)
+  local at = find(item, '=', 1, true)
+  return at and at < (find(item, '\n', 1, true) or 0)
 end
 
 -- The value of a flag in a header, or nil. `mark` is ' x=' for flag x. Most headers have no flag at all.
@@ -281,123 +283,136 @@ local MAX_GROUPS = 16384 -- bytes of the groups of one entry
 local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
 local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and between two groups
 local ROWS_AT_ONCE = 250
+local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
 
--- `rows` is the group that records are added to: its first line at 0, then its headers.
+-- The functions of the book are put in by `open_journal`, where the journal is on: a server makes the functions of a script
+-- anew at each call, and most queues have no journal. `rows` is the group that records are added to: its first line at 0, then its
+-- headers.
 local book = {
   on = false, all = false, shed = false, events = 0,
   entries = {}, groups = {}, number = 0, bytes = 0, rows = {}, rows_bytes = 0,
 }
 
+local function open_book()
+  local function close_entry()
+    if book.number == 0 then return end
+    book.entries[#book.entries + 1] = { number = book.number, groups = table.concat(book.groups, GROUP) }
+    book.groups, book.number, book.bytes = {}, 0, 0
+  end
+
+  local function put_group(group, number)
+    if book.bytes + #group > MAX_GROUPS then close_entry() end
+    book.groups[#book.groups + 1] = group
+    book.number, book.bytes = book.number + number, book.bytes + #group + #GROUP
+  end
+
+  local function close_rows()
+    local rows = book.rows
+    if #rows == 0 then return end
+    book.rows, book.rows_bytes = {}, 0
+    put_group(table.concat(rows, ROW, 0), #rows)
+  end
+
+  function book.close()
+    close_rows()
+    close_entry()
+  end
+
+  -- Add a group of `number` events, at most 16 KiB. While the journal is shed they are only counted.
+  function book.add_group(group, number)
+    book.events = book.events + number
+    if book.shed then return end
+    close_rows()
+    put_group(group, number)
+  end
+
+  -- Add one event to the group that begins with `first`, which is the last one or a new one.
+  function book.add_row(first, header)
+    book.events = book.events + 1
+    if book.shed then return end
+    if first ~= book.rows[0] or book.rows_bytes + #header + #ROW > MAX_GROUPS then
+      close_rows()
+      book.rows, book.rows_bytes = { [0] = first }, #first
+    end
+    header = string.sub(header, 1, MAX_GROUPS - #first - #ROW)
+    book.rows[#book.rows + 1] = header
+    book.rows_bytes = book.rows_bytes + #header + #ROW
+  end
+
+  -- Add the same event of many messages, given their headers; this is the hot path of a journal of everything. Changes
+  -- `headers`: `first` takes the place before those of each group, so that the group is made in one piece.
+  local function add_rows(first, headers)
+    if book.shed then
+      book.events = book.events + #headers
+      return
+    end
+    for from = 1, #headers, ROWS_AT_ONCE do
+      local to = math.min(from + ROWS_AT_ONCE - 1, #headers)
+      headers[from - 1] = first
+      local group = table.concat(headers, ROW, from - 1, to)
+      if #group <= MAX_GROUPS then
+        book.add_group(group, to - from + 1)
+      else
+        for i = from, to do book.add_row(first, headers[i]) end
+      end
+    end
+  end
+
+  -- The header of an item as the journal has it. A plain one is named by its delivery, if it had one.
+  function book.header_of(item, lease, index)
+    local header = string.match(item, HEADER_SHAPE)
+    if header then return header end
+    local id = lease and string.find(item, '^[{[]') and lease .. '.' .. index or '-'
+    return id .. ' ' .. text(book.now) .. ' 0 0 0 0'
+  end
+
+  local function word(value)
+    if not value or value == '' then return '-' end
+    return (string.gsub(string.sub(value, 1, 200), '[^%w_.:-]', '_'))
+  end
+
+  function book.record(event, item, about)
+    if book.shed then return book.add_row() end
+    about = about or {}
+    local times = about.times and about.times ~= '' and about.times or '- - -'
+    local first = event .. ' ' .. times .. ' ' .. word(about.reason) .. ' ' .. word(about.class)
+    book.add_row(first, book.header_of(item, about.lease, about.index))
+  end
+
+  -- `heads` are headers, or whole items where these are plain: `plain` says whether any of them is.
+  function book.record_delivered(heads, lease, plain)
+    for i = 1, plain and #heads or 0 do
+      if string.find(heads[i], '^[{[]') then heads[i] = book.header_of(heads[i], lease, #heads > 1 and i or 0) end
+    end
+    add_rows('delivered ' .. text(book.now) .. ' - - - -', heads)
+  end
+
+  function book.record_sent(items)
+    local heads = {}
+    for i, item in ipairs(items) do
+      local stop = string.find(item, '\n', 1, true)
+      heads[i] = stop and string.sub(item, 4, stop - 1) or book.header_of(item)
+    end
+    add_rows('sent - - - - -', heads)
+  end
+end
+
 -- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
 local function open_journal(attributes, now)
   book.all = attributes.mode == 'all'
   book.on = book.all or attributes.mode == 'outcomes'
+  if not book.on then return end
   book.shed = attributes.shed == '1'
   book.cap = whole(attributes.cap, MIN_CAP, MAX_CAP) or DEFAULT_CAP
   book.epoch = whole(attributes.epoch, 1, MAX_MS)
   book.now = now
-end
-
-local function close_entry()
-  if book.number == 0 then return end
-  book.entries[#book.entries + 1] = { number = book.number, groups = table.concat(book.groups, GROUP) }
-  book.groups, book.number, book.bytes = {}, 0, 0
-end
-
-local function put_group(group, number)
-  if book.bytes + #group > MAX_GROUPS then close_entry() end
-  book.groups[#book.groups + 1] = group
-  book.number, book.bytes = book.number + number, book.bytes + #group + #GROUP
-end
-
-local function close_rows()
-  local rows = book.rows
-  if #rows == 0 then return end
-  book.rows, book.rows_bytes = {}, 0
-  put_group(table.concat(rows, ROW, 0), #rows)
-end
-
--- Add a group of `number` events, at most 16 KiB. While the journal is shed they are only counted.
-local function add_group(group, number)
-  book.events = book.events + number
-  if book.shed then return end
-  close_rows()
-  put_group(group, number)
-end
-
--- Add one event to the group that begins with `first`, which is the last one or a new one.
-local function add_row(first, header)
-  book.events = book.events + 1
-  if book.shed then return end
-  if first ~= book.rows[0] or book.rows_bytes + #header + #ROW > MAX_GROUPS then
-    close_rows()
-    book.rows, book.rows_bytes = { [0] = first }, #first
-  end
-  header = string.sub(header, 1, MAX_GROUPS - #first - #ROW)
-  book.rows[#book.rows + 1] = header
-  book.rows_bytes = book.rows_bytes + #header + #ROW
-end
-
--- Add the same event of many messages, given their headers; this is the hot path of a journal of everything. Changes
--- `headers`: `first` takes the place before those of each group, so that the group is made in one piece.
-local function add_rows(first, headers)
-  if book.shed then
-    book.events = book.events + #headers
-    return
-  end
-  for from = 1, #headers, ROWS_AT_ONCE do
-    local to = math.min(from + ROWS_AT_ONCE - 1, #headers)
-    headers[from - 1] = first
-    local group = table.concat(headers, ROW, from - 1, to)
-    if #group <= MAX_GROUPS then
-      add_group(group, to - from + 1)
-    else
-      for i = from, to do add_row(first, headers[i]) end
-    end
-  end
-end
-
-local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
-
--- The header of an item as the journal has it. A plain one is named by its delivery, if it had one.
-local function header_of(item, lease, index)
-  local header = string.match(item, HEADER_SHAPE)
-  if header then return header end
-  local id = lease and string.find(item, '^[{[]') and lease .. '.' .. index or '-'
-  return id .. ' ' .. text(book.now) .. ' 0 0 0 0'
-end
-
-local function word(value)
-  if not value or value == '' then return '-' end
-  return (string.gsub(string.sub(value, 1, 200), '[^%w_.:-]', '_'))
+  open_book()
 end
 
 -- Record one event of an item. `about` may have: lease and index (for plain items), reason, class, and times, which
 -- are `<delivered_ms> <times> <task>`.
 local function record(event, item, about)
-  if not book.on then return end
-  if book.shed then return add_row() end
-  about = about or {}
-  local times = about.times and about.times ~= '' and about.times or '- - -'
-  local first = event .. ' ' .. times .. ' ' .. word(about.reason) .. ' ' .. word(about.class)
-  add_row(first, header_of(item, about.lease, about.index))
-end
-
--- `heads` are headers, or whole items where these are plain: `plain` says whether any of them is.
-local function record_delivered(heads, lease, plain)
-  for i = 1, plain and #heads or 0 do
-    if string.find(heads[i], '^[{[]') then heads[i] = header_of(heads[i], lease, #heads > 1 and i or 0) end
-  end
-  add_rows('delivered ' .. text(book.now) .. ' - - - -', heads)
-end
-
-local function record_sent(items)
-  local heads = {}
-  for i, item in ipairs(items) do
-    local stop = string.find(item, '\n', 1, true)
-    heads[i] = stop and string.sub(item, 4, stop - 1) or header_of(item)
-  end
-  add_rows('sent - - - - -', heads)
+  if book.on then book.record(event, item, about) end
 end
 -- The stream of the journal: what lib/journal.lua has recorded is written as entries, numbered and capped in bytes.
 
@@ -412,77 +427,77 @@ local function entry_from(id)
   return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
 end
 
--- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
--- goes on from the stream's.
-local function begin_epoch(counted)
-  local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
-  if last then
-    last_epoch = tonumber(string.match(last[1], '^%d+'))
-    written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
-  end
-  book.epoch = math.max(book.now, (book.epoch or 0) + 1, last_epoch + 1)
-  redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
-  counted.entries, counted.events, counted.written = 0, 0, written
-end
-
-local function add_entry(counted, entry, who)
-  local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
-    'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
-    'w', who, 'e1', entry.groups)
-  if type(reply) == 'table' then return false end
-  counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
-  counted.written = counted.written + #entry.groups + ENTRY_BYTES
-  return true
-end
-
--- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
-local function trim_journal(counted)
-  local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
-  if enough <= 0 then return end
-  local before, epoch, low, id = entry_from('-')
-  for _ = 1, OLD_AT_ONCE do
-    if not id or before and before >= enough then return end
-    if before and epoch == book.epoch then break end
-    redis.call('XDEL', journal, id)
-    before, epoch, low, id = entry_from('-')
-  end
-  if epoch ~= book.epoch then return end
-  local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
-  end
-  redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
-end
-
-local function write_entries(who)
-  local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
-  local counted = {
-    entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
-  }
-  if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
-  local first, left, degraded = counted.entries, book.events, 0
-  for _, entry in ipairs(book.entries) do
-    if not add_entry(counted, entry, who) then
-      begin_epoch(counted)
-      first = 0
-      if not add_entry(counted, entry, who) then degraded = 1 break end
-    end
-    left = left - entry.number
-  end
-  -- What is shed or could not be written is counted all the same.
-  redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
-    'journal_written', text(counted.written))
-  if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
-  return degraded
-end
-
 -- Write what was recorded. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
 -- where the journal could not be written, else 0.
 local function write_journal(who)
   if book.events == 0 then return 0 end
-  close_rows()
-  close_entry()
+  book.close()
+
+  -- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
+  -- goes on from the stream's.
+  local function begin_epoch(counted)
+    local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
+    if last then
+      last_epoch = tonumber(string.match(last[1], '^%d+'))
+      written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
+    end
+    book.epoch = math.max(book.now, (book.epoch or 0) + 1, last_epoch + 1)
+    redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
+    counted.entries, counted.events, counted.written = 0, 0, written
+  end
+
+  local function add_entry(counted, entry, who)
+    local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
+      'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
+      'w', who, 'e1', entry.groups)
+    if type(reply) == 'table' then return false end
+    counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
+    counted.written = counted.written + #entry.groups + ENTRY_BYTES
+    return true
+  end
+
+  -- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
+  local function trim_journal(counted)
+    local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
+    if enough <= 0 then return end
+    local before, epoch, low, id = entry_from('-')
+    for _ = 1, OLD_AT_ONCE do
+      if not id or before and before >= enough then return end
+      if before and epoch == book.epoch then break end
+      redis.call('XDEL', journal, id)
+      before, epoch, low, id = entry_from('-')
+    end
+    if epoch ~= book.epoch then return end
+    local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
+    end
+    redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
+  end
+
+  local function write_entries(who)
+    local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
+    local counted = {
+      entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
+    }
+    if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
+    local first, left, degraded = counted.entries, book.events, 0
+    for _, entry in ipairs(book.entries) do
+      if not add_entry(counted, entry, who) then
+        begin_epoch(counted)
+        first = 0
+        if not add_entry(counted, entry, who) then degraded = 1 break end
+      end
+      left = left - entry.number
+    end
+    -- What is shed or could not be written is counted all the same.
+    redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
+      'journal_written', text(counted.written))
+    if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
+    return degraded
+  end
+
   local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
   return done and degraded or 1
 end
@@ -666,18 +681,85 @@ local function take_back(item, about, limit, tombstones, to, now, amounts)
   end
   amounts.stored = (amounts.stored or 0) - 1
 end
--- A lease is a HASH index → item. Over 64 bytes it forgets its order, so it is read by number.
--- Returns {{index, item}, …} in order.
+-- A lease is a HASH of one of two shapes. Messages that were delivered together stand in one field as long as none of
+-- them is settled by itself, which is the rule:   batch → their items as a MessagePack array, index 1 the first
+-- Otherwise, and where one was delivered alone (index 0):   index → item
+
+local MAX_FIELDS = 500 -- of one command
+
+local function write_items(key, items)
+  if #items == 1 then
+    redis.call('HSET', key, '0', items[1])
+  else
+    redis.call('HSET', key, 'batch', cmsgpack.pack(items))
+  end
+end
+
+-- The items of such a field; nil where somebody wrote anything else there.
+local function unpacked(batch)
+  local read, items = pcall(cmsgpack.unpack, batch)
+  if not read or type(items) ~= 'table' or #items == 0 then return nil end
+  for _, item in ipairs(items) do
+    if type(item) ~= 'string' then return nil end
+  end
+  return items
+end
+
+-- Returns {{number, item, index}, …} in order; the index is a number as well where the lease is not loose.
 local function read_lease(key)
   local flat = redis.call('HGETALL', key)
   local entries, sorted, last = {}, true, -1
   for i = 1, #flat, 2 do
-    local number = tonumber(flat[i]) or 0
-    sorted, last = sorted and number > last, number
-    entries[#entries + 1] = { number, flat[i + 1], flat[i] }
+    local items = flat[i] == 'batch' and unpacked(flat[i + 1])
+    if items then
+      for number, item in ipairs(items) do entries[#entries + 1] = { number, item, number } end
+      sorted = #flat == 2
+    else
+      local number = tonumber(flat[i]) or 0
+      sorted, last = sorted and number > last, number
+      entries[#entries + 1] = { number, flat[i + 1], flat[i] }
+    end
   end
+  -- Over 64 bytes a HASH forgets the order of its fields.
   if not sorted then table.sort(entries, function(a, b) return a[1] < b[1] end) end
   return entries
+end
+
+-- How many messages stand in the one field, as the array says in its first bytes; nil where there is none.
+local function batch_size(key)
+  local first, high, low = string.byte(redis.call('HGET', key, 'batch') or '', 1, 3)
+  if first == 0xdc and low then return high * 256 + low end
+  return first and (first >= 0x90 and first <= 0x9f and first - 0x90 or 1)
+end
+
+-- How many messages a lease holds.
+local function count_held(key)
+  return (batch_size(key) or 1) + redis.call('HLEN', key) - 1
+end
+
+-- Give each message a field of its own, before one of them is taken out.
+local function loosen(key)
+  local batch = redis.call('HGET', key, 'batch')
+  local items = batch and unpacked(batch)
+  if not items then return end
+  for first = 1, #items, MAX_FIELDS do
+    local fields = {}
+    for i = first, math.min(first + MAX_FIELDS - 1, #items) do
+      fields[#fields + 1] = i
+      fields[#fields + 1] = items[i]
+    end
+    redis.call('HSET', key, unpack(fields))
+  end
+  redis.call('HDEL', key, 'batch')
+end
+
+-- Take messages out of a lease that is loose; returns how many of them it had.
+local function take_out_of(key, indices)
+  local gone = 0
+  for first = 1, #indices, MAX_FIELDS do
+    gone = gone + redis.call('HDEL', key, unpack(indices, first, math.min(first + MAX_FIELDS - 1, #indices)))
+  end
+  return gone
 end
 
 -- When a lease was delivered, or extended last, in ms as text: its deadline less its visibility, which is the queue's
@@ -685,14 +767,6 @@ end
 local function received_at(id, deadline, visibility_ms)
   visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
   return text(math.max(0, deadline - visibility_ms))
-end
-
-local function delete_fields(key, fields)
-  local gone = 0
-  for first = 1, #fields, 1000 do
-    gone = gone + redis.call('HDEL', key, unpack(fields, first, math.min(first + 999, #fields)))
-  end
-  return gone
 end
 -- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
 -- stand from KEYS[21] on), and for each lease
@@ -772,69 +846,7 @@ local function read_outcomes(at)
   end
   return leases, at
 end
--- Applies the outcomes that lib/outcomes.lua read.
-
--- Acks whose caller says nothing of them are recorded by the script: the items are read before they go.
-local function reads_acks(lease)
-  return book.on and not book.shed and lease.told_number == 0
-end
-
-local function record_held(lease, index)
-  local item = redis.call('HGET', lease.key, index)
-  if item then record('acked', item, { lease = lease.id, index = index }) end
-end
-
--- The caller's groups count if all of their acks did. Where only some did, `results` tells which; times are of the
--- whole group, so they are left out then.
-local function record_told(lease, acked, results, at)
-  if lease.told_number == acked or book.shed then
-    for _, group in ipairs(lease.told) do add_group(group.text, group.number) end
-    book.events = book.events + acked - lease.told_number
-  elseif results and not lease.all then
-    for _, group in ipairs(lease.told) do
-      local first = string.gsub(string.match(group.text, '^[^\n]*'), '^(%S+ %S+) %S+', '%1 -')
-      for header in string.gmatch(group.text, '\nq1 ([^\n]*)') do
-        if results[at] == 1 then add_row(first, header) end
-        at = at + 1
-      end
-    end
-  else
-    add_row(string.format('unsure - - - %d_of_%d -', acked, lease.told_number), header_of(''))
-  end
-end
-
-local function settle_ack(lease, results)
-  local acked, reads = 0, reads_acks(lease)
-  for _, it in ipairs(lease.uniques) do
-    if reads then record_held(lease, it[1]) end
-    local held = redis.call('HDEL', lease.key, it[1])
-    if held == 1 then free_unique(it[2], it[3]) end
-    acked = acked + held
-    if results then results[#results + 1] = held end
-  end
-  if results or reads then
-    for _, index in ipairs(lease.acks) do
-      if reads then record_held(lease, index) end
-      local held = redis.call('HDEL', lease.key, index)
-      acked = acked + held
-      if results then results[#results + 1] = held end
-    end
-  else
-    acked = acked + delete_fields(lease.key, lease.acks)
-  end
-  return acked
-end
-
-local function ack_rest(lease)
-  local acked = redis.call('HLEN', lease.key)
-  if reads_acks(lease) then
-    for _, entry in ipairs(read_lease(lease.key)) do
-      record('acked', entry[2], { lease = lease.id, index = entry[3] })
-    end
-  end
-  redis.call('DEL', lease.key)
-  return acked
-end
+-- Outcomes that are no acks: where each sends its message.
 
 -- Put one message where its outcome sends it.
 local function settle_other(lease, other, index, item, limit, to, now, amounts)
@@ -913,42 +925,132 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
   end
 end
 
+-- Put the messages of a loose lease where their outcomes send them. Returns how many have left it, how many outcomes were
+-- stale, and how many messages are ready now.
+local function settle_others(lease, attributes, results, now, amounts)
+  local to, gone, moved, stale = places(attributes.levels), {}, {}, 0
+  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them.
+  local function move(other, index, item)
+    settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
+    gone[#gone + 1] = index
+    moved[index] = true
+  end
+  for _, other in ipairs(lease.others) do
+    if other.index == '*' then
+      for _, entry in ipairs(read_lease(lease.key)) do
+        if not moved[entry[3]] then move(other, entry[3], entry[2]) end
+      end
+    else
+      local item = not moved[other.index] and redis.call('HGET', lease.key, other.index)
+      if item then move(other, other.index, item) else stale = stale + 1 end
+      if results then results[#results + 1] = item and 1 or 0 end
+    end
+  end
+  local rung = write_places(to)
+  return take_out_of(lease.key, gone), stale, rung
+end
+-- Applies the outcomes that lib/outcomes.lua read.
+
+-- Acks whose caller says nothing of them are recorded by the script: the items are read before they go.
+local function reads_acks(lease)
+  return book.on and not book.shed and lease.told_number == 0
+end
+
+local function record_held(lease, index)
+  local item = redis.call('HGET', lease.key, index)
+  if item then record('acked', item, { lease = lease.id, index = index }) end
+end
+
+-- The caller's groups count if all of their acks did. Where only some did, `results` tells which; times are of the
+-- whole group, so they are left out then.
+local function record_told(lease, acked, results, at)
+  if lease.told_number == acked or book.shed then
+    for _, group in ipairs(lease.told) do book.add_group(group.text, group.number) end
+    book.events = book.events + acked - lease.told_number
+  elseif results and not lease.all then
+    for _, group in ipairs(lease.told) do
+      local first = string.gsub(string.match(group.text, '^[^\n]*'), '^(%S+ %S+) %S+', '%1 -')
+      for header in string.gmatch(group.text, '\nq1 ([^\n]*)') do
+        if results[at] == 1 then book.add_row(first, header) end
+        at = at + 1
+      end
+    end
+  else
+    book.add_row(string.format('unsure - - - %d_of_%d -', acked, lease.told_number), book.header_of(''))
+  end
+end
+
+local function settle_ack(lease, results)
+  local acked, reads = 0, reads_acks(lease)
+  for _, it in ipairs(lease.uniques) do
+    if reads then record_held(lease, it[1]) end
+    local held = redis.call('HDEL', lease.key, it[1])
+    if held == 1 then free_unique(it[2], it[3]) end
+    acked = acked + held
+    if results then results[#results + 1] = held end
+  end
+  if results or reads then
+    for _, index in ipairs(lease.acks) do
+      if reads then record_held(lease, index) end
+      local held = redis.call('HDEL', lease.key, index)
+      acked = acked + held
+      if results then results[#results + 1] = held end
+    end
+  else
+    acked = acked + take_out_of(lease.key, lease.acks)
+  end
+  return acked
+end
+
+-- How many messages are acked, where that is a batch that nothing was taken out of, each of it once: '*' says the same.
+local function whole_batch(lease)
+  local number, seen = #lease.acks, {}
+  if number < 2 or #lease.uniques + #lease.others > 0 or batch_size(lease.key) ~= number then return nil end
+  for _, index in ipairs(lease.acks) do
+    index = whole(index, 1, number)
+    if not index or seen[index] then return nil end
+    seen[index] = true
+  end
+  return number
+end
+
+local function ack_rest(lease, acked)
+  if reads_acks(lease) then
+    for _, entry in ipairs(read_lease(lease.key)) do
+      record('acked', entry[2], { lease = lease.id, index = entry[3] })
+    end
+  end
+  redis.call('DEL', lease.key)
+  return acked
+end
+
 -- Apply what `read_outcomes` read. Returns the number of messages settled per lease; `results`,
 -- where given, gets 1 or 0 per outcome in the order uniques, acks, others.
 local function settle(leases, attributes, results, now, amounts)
   local settled, rung = {}, 0
   for l, lease in ipairs(leases) do
     local first = results and #results + 1
-    local held = settle_ack(lease, results)
-    local stale, acked = #lease.acks + #lease.uniques - held, held
-    local to, gone, moved = places(attributes.levels), {}, {}
-    -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them.
-    local function move(other, index, item)
-      settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
-      gone[#gone + 1] = index
-      moved[index] = true
+    local acked, held, stale = 0, 0, 0
+    local batch = not lease.all and whole_batch(lease)
+    if batch then
+      for _ = 1, results and batch or 0 do results[#results + 1] = 1 end
+      lease.all, lease.acks = true, {}
     end
-    for _, other in ipairs(lease.others) do
-      if other.index == '*' then
-        for _, entry in ipairs(read_lease(lease.key)) do
-          if not moved[entry[3]] then move(other, entry[3], entry[2]) end
-        end
-      else
-        local item = not moved[other.index] and redis.call('HGET', lease.key, other.index)
-        if item then move(other, other.index, item) else stale = stale + 1 end
-        if results then results[#results + 1] = item and 1 or 0 end
-      end
+    if #lease.acks + #lease.uniques + #lease.others > 0 then
+      loosen(lease.key)
+      acked = settle_ack(lease, results)
+      local moved, missed, ready_again = settle_others(lease, attributes, results, now, amounts)
+      held, rung = acked + moved, rung + ready_again
+      stale = #lease.acks + #lease.uniques - acked + missed
     end
-    rung = rung + write_places(to)
-    held = held + delete_fields(lease.key, gone)
     if lease.all then
-      local rest = ack_rest(lease)
+      local rest = ack_rest(lease, batch or count_held(lease.key))
       acked, held = acked + rest, held + rest
     end
     if book.on and acked > 0 and not reads_acks(lease) then record_told(lease, acked, results, first) end
     amounts.acked = (amounts.acked or 0) + acked
     amounts.stored = (amounts.stored or 0) - acked
-    if redis.call('EXISTS', lease.key) == 0 then redis.call('ZREM', unacked, lease.id) end
+    if lease.all or redis.call('EXISTS', lease.key) == 0 then redis.call('ZREM', unacked, lease.id) end
     amounts.unacked = (amounts.unacked or 0) - held
     amounts.stale = (amounts.stale or 0) + stale
     settled[l] = held
@@ -990,39 +1092,29 @@ local function take(item, level_number, batch, to, now, amounts)
     amounts.stored = (amounts.stored or 0) + 1 -- plain: counted when first seen
     batch.plain = true
   end
-  local number = #batch.items + 1
-  batch.items[number], batch.heads[number] = item, head or item
+  batch.number = batch.number + 1
+  batch.items[batch.number], batch.heads[batch.number] = item, head or item
 end
 
 -- Read one level into the batch; the number of items looked at is cut from its head afterwards.
 local function read_level(number, batch, count, to, now, amounts)
-  local seen = 0
-  while #batch.items < count and batch.bytes < MAX_BYTES and seen < count + SPARE do
-    local chunk = redis.call('LRANGE', ready(number), seen, seen + math.min(READ_CHUNK, count - #batch.items) - 1)
+  local seen, quick = 0, not (batch.tombstones or book.all)
+  while batch.number < count and batch.bytes < MAX_BYTES and seen < count + SPARE do
+    local chunk = redis.call('LRANGE', ready(number), seen, seen + math.min(READ_CHUNK, count - batch.number) - 1)
     if #chunk == 0 then break end
-    for _, item in ipairs(chunk) do
+    for i = 1, #chunk do
+      local item = chunk[i]
       if batch.bytes > 0 and batch.bytes + #item > MAX_BYTES then return seen end
-      take(item, number, batch, to, now, amounts)
+      if quick and kind(item) == 'own' and not has_flags(item) then
+        batch.bytes, batch.number = batch.bytes + #item, batch.number + 1
+        batch.items[batch.number] = item
+      else
+        take(item, number, batch, to, now, amounts)
+      end
       seen = seen + 1
     end
   end
   return seen
-end
-
-local function write_lease(key, id, items, deadline)
-  if #items == 1 then
-    redis.call('HSET', key, '0', items[1])
-  else
-    for first = 1, #items, CHUNK do
-      local fields = {}
-      for i = first, math.min(first + CHUNK - 1, #items) do
-        fields[#fields + 1] = i
-        fields[#fields + 1] = items[i]
-      end
-      redis.call('HSET', key, unpack(fields))
-    end
-  end
-  redis.call('ZADD', unacked, text(deadline), id)
 end
 
 local function ready_left(levels, with_suspects)
@@ -1043,7 +1135,7 @@ end
 local function receive(request, attributes, levels, now, amounts)
   if attributes.paused_out then return {}, 0, 0, -1, 0 end
   local first_lease = redis.call('ZCARD', unacked) == 0
-  local batch = { items = {}, heads = {}, bytes = 0, tombstones = redis.call('EXISTS', cancelled) == 1 }
+  local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = redis.call('EXISTS', cancelled) == 1 }
   local to, cut = places(levels), {}
   local lone = request.suspects == 2 and redis.call('LINDEX', suspect, 0)
   if not lone then
@@ -1058,8 +1150,11 @@ local function receive(request, attributes, levels, now, amounts)
     from_suspect = 1
   end
   local deadline = now + request.visibility_ms
-  if #batch.items > 0 then write_lease(request.key, request.id, batch.items, deadline) end
-  if book.all then record_delivered(batch.heads, request.id, batch.plain) end
+  if #batch.items > 0 then
+    write_items(request.key, batch.items)
+    redis.call('ZADD', unacked, text(deadline), request.id)
+  end
+  if book.all then book.record_delivered(batch.heads, request.id, batch.plain) end
   local behind = write_places(to)
   for number, seen in pairs(cut) do
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
@@ -1081,7 +1176,7 @@ local function resume(request)
   local items, indices, lone = {}, {}, 0
   if deadline then
     for i, entry in ipairs(read_lease(request.key)) do
-      items[i], indices[i] = entry[2], entry[3]
+      items[i], indices[i] = entry[2], tostring(entry[3])
     end
   end
   if indices[1] == '0' and is_suspect(parse(items[1])) then lone = 1 end

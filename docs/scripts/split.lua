@@ -64,9 +64,11 @@ local MAX_VISIBILITY_MS = 43200000 -- 12 h
 -- The envelope: `q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>`.
 -- Bodies are never decoded here, and nothing in a list, set or lease can make these raise.
 
+local byte, find = string.byte, string.find -- asked of every item: a global is looked up by name each time
+
 -- own: ours · plain: JSON pushed by anybody · newer: another version of ours · foreign: the rest.
 local function kind(item)
-  local a, b, c = string.byte(item, 1, 3)
+  local a, b, c = byte(item, 1, 3)
   if a == 113 and b == 49 and c == 32 then return 'own' end -- q1 and a space
   if a == 123 or a == 91 then return 'plain' end -- { [
   if a == 113 and string.find(item, '^q%d+ ') then return 'newer' end
@@ -82,8 +84,8 @@ end
 
 -- Whether the header of an own item may have a flag; without a copy of it.
 local function has_flags(item)
-  local at = string.find(item, '=', 1, true)
-  return at and at < (string.find(item, '\n', 1, true) or 0)
+  local at = find(item, '=', 1, true)
+  return at and at < (find(item, '\n', 1, true) or 0)
 end
 
 -- The value of a flag in a header, or nil. `mark` is ' x=' for flag x. Most headers have no flag at all.
@@ -178,6 +180,93 @@ local function ready_from(message, at_ms)
   if string.find(flags, ' t=', 1, true) then flags = string.gsub(flags, ' t=[^ ]*', '') end
   message.flags = flags .. ' t=' .. time_text(at_ms)
 end
+-- A lease is a HASH of one of two shapes. Messages that were delivered together stand in one field as long as none of
+-- them is settled by itself, which is the rule:   batch → their items as a MessagePack array, index 1 the first
+-- Otherwise, and where one was delivered alone (index 0):   index → item
+
+local MAX_FIELDS = 500 -- of one command
+
+local function write_items(key, items)
+  if #items == 1 then
+    redis.call('HSET', key, '0', items[1])
+  else
+    redis.call('HSET', key, 'batch', cmsgpack.pack(items))
+  end
+end
+
+-- The items of such a field; nil where somebody wrote anything else there.
+local function unpacked(batch)
+  local read, items = pcall(cmsgpack.unpack, batch)
+  if not read or type(items) ~= 'table' or #items == 0 then return nil end
+  for _, item in ipairs(items) do
+    if type(item) ~= 'string' then return nil end
+  end
+  return items
+end
+
+-- Returns {{number, item, index}, …} in order; the index is a number as well where the lease is not loose.
+local function read_lease(key)
+  local flat = redis.call('HGETALL', key)
+  local entries, sorted, last = {}, true, -1
+  for i = 1, #flat, 2 do
+    local items = flat[i] == 'batch' and unpacked(flat[i + 1])
+    if items then
+      for number, item in ipairs(items) do entries[#entries + 1] = { number, item, number } end
+      sorted = #flat == 2
+    else
+      local number = tonumber(flat[i]) or 0
+      sorted, last = sorted and number > last, number
+      entries[#entries + 1] = { number, flat[i + 1], flat[i] }
+    end
+  end
+  -- Over 64 bytes a HASH forgets the order of its fields.
+  if not sorted then table.sort(entries, function(a, b) return a[1] < b[1] end) end
+  return entries
+end
+
+-- How many messages stand in the one field, as the array says in its first bytes; nil where there is none.
+local function batch_size(key)
+  local first, high, low = string.byte(redis.call('HGET', key, 'batch') or '', 1, 3)
+  if first == 0xdc and low then return high * 256 + low end
+  return first and (first >= 0x90 and first <= 0x9f and first - 0x90 or 1)
+end
+
+-- How many messages a lease holds.
+local function count_held(key)
+  return (batch_size(key) or 1) + redis.call('HLEN', key) - 1
+end
+
+-- Give each message a field of its own, before one of them is taken out.
+local function loosen(key)
+  local batch = redis.call('HGET', key, 'batch')
+  local items = batch and unpacked(batch)
+  if not items then return end
+  for first = 1, #items, MAX_FIELDS do
+    local fields = {}
+    for i = first, math.min(first + MAX_FIELDS - 1, #items) do
+      fields[#fields + 1] = i
+      fields[#fields + 1] = items[i]
+    end
+    redis.call('HSET', key, unpack(fields))
+  end
+  redis.call('HDEL', key, 'batch')
+end
+
+-- Take messages out of a lease that is loose; returns how many of them it had.
+local function take_out_of(key, indices)
+  local gone = 0
+  for first = 1, #indices, MAX_FIELDS do
+    gone = gone + redis.call('HDEL', key, unpack(indices, first, math.min(first + MAX_FIELDS - 1, #indices)))
+  end
+  return gone
+end
+
+-- When a lease was delivered, or extended last, in ms as text: its deadline less its visibility, which is the queue's
+-- unless its id tells another one (`<random>-<counter>-<visibility ms>`).
+local function received_at(id, deadline, visibility_ms)
+  visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
+  return text(math.max(0, deadline - visibility_ms))
+end
 
 local DEFAULT_VISIBILITY_MS = 30000
 local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -187,6 +276,7 @@ local now, own = clock(ARGV[1], meta), ARGV[3] == ''
 local visibility_ms = own and DEFAULT_VISIBILITY_MS or whole(ARGV[3], 0, MAX_VISIBILITY_MS)
 local old_id, new_id = string.match(old, ':lease:([%w._-]+)$'), string.match(new, ':lease:([%w._-]+)$')
 if not now or not visibility_ms or not old_id or not new_id then return { 'ARG', 'visibility_ms' } end
+loosen(old)
 if redis.call('EXISTS', new) == 1 then
   -- A repetition of this very call is answered again; nobody else may use the id.
   if redis.call('HEXISTS', new, ARGV[2]) == 0 or redis.call('HEXISTS', old, ARGV[2]) == 1 then

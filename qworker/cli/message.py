@@ -139,10 +139,12 @@ def _whole_queues(session: Session) -> Iterator[str]:
 
 def _held(session: Session, place: Queue, receipt: Receipt) -> Stored | None:
     """Find the message of a receipt: in its lease, if that is still there."""
+    from qworker.wire.leases import held_items
     from qworker.wire.numbers import score_ms
 
     shard = place.ref.shard_of(receipt.shard)
-    item = session.ask("HGET", shard.keys.lease(receipt.lease_id), receipt.index)
+    held = held_items(session.ask("HGETALL", shard.keys.lease(receipt.lease_id)))
+    item = dict(held).get(receipt.index.encode())
     deadline = session.ask("ZSCORE", shard.keys.unacked, receipt.lease_id)
     if item is None or deadline is None:
         return None

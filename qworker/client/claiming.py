@@ -26,6 +26,7 @@ from qworker.client.receiving import delivered
 from qworker.durations import Duration, duration_ms
 from qworker.errors import ProtectionError, StaleReceiptError
 from qworker.wire.ids import visibility_of
+from qworker.wire.leases import held_items
 from qworker.wire.numbers import score_ms, whole
 
 __all__ = ["Pending", "claim", "pending", "received"]
@@ -106,7 +107,8 @@ def received(queue: QueueRef, receipt: Receipt | str) -> Plan[Message]:
         receipt = Receipt.parse(receipt)
     queue = queue.shard(receipt.shard)
     lease = queue.keys.lease(receipt.lease_id)
-    item: bytes | None = yield Command(None, (), ("HGET", lease, receipt.index), _as_it_is)
+    flat: list[bytes] = yield Command(None, (), ("HGETALL", lease), list)
+    item = dict(held_items(flat)).get(receipt.index.encode())
     words = ("ZSCORE", queue.keys.unacked, receipt.lease_id)
     score: bytes | None = yield Command(None, (), words, _as_it_is)
     message = None

@@ -15,6 +15,7 @@ from qworker.client.message import Receipt, Stored
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.spreading import everywhere, until_found
+from qworker.wire.leases import held_items
 from qworker.wire.numbers import score_ms, whole
 
 __all__ = ["inspect", "lease", "peek", "scored", "show"]
@@ -99,9 +100,7 @@ def lease(queue: QueueRef, lease_id: str, deadline_ms: int) -> Plan[list[Stored]
     """List the messages of a lease in order; none where it is gone."""
     flat: list[bytes] = yield Command(None, (), ("HGETALL", queue.keys.lease(lease_id)), list)
     held = sorted(
-        (number, item)
-        for index, item in zip(flat[::2], flat[1::2], strict=True)
-        if (number := whole(index)) is not None
+        (number, item) for index, item in held_items(flat) if (number := whole(index)) is not None
     )
     return [
         queue.stored("unacked", item, deadline_ms, Receipt(lease_id, str(index), queue.keys.shard))

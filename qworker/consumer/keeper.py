@@ -21,6 +21,7 @@ from qworker.errors import InvalidError, QworkerError, ServerError, concerns_the
 from qworker.telemetry.logs import Seldom
 from qworker.wire import codec
 from qworker.wire.envelope import Envelope
+from qworker.wire.leases import held_items
 
 if TYPE_CHECKING:
     from qworker.client.sync import Client
@@ -44,7 +45,7 @@ _CRASH_DELAY_MS: Final = 1000
 #: What is due stays due, so an extension is soon given up; a settle is tried but once.
 _EXTEND_GIVE_UP_S: Final = 1.0
 _SETTLE_GIVE_UP_S: Final = 20.0
-#: Leases of one extend, and fields of one look into a lease.
+#: Leases of one extend.
 _AT_ONCE: Final = 1000
 
 
@@ -220,17 +221,19 @@ class Keeper:
     def _read(
         self, keys: QueueKeys, lease_id: str, indices: Sequence[str]
     ) -> Iterator[tuple[str, bytes]]:
-        for some in _chunks(indices):
-            words = ("HMGET", keys.lease(lease_id), *some)
-            command: Command[list[bytes | None]] = Command(None, (), words, _as_it_is)
-            try:
-                items = self._client.execute(command, give_up_s=_SETTLE_GIVE_UP_S)
-            except QworkerError as error:
-                _log.warning("lease_unread", queue=keys.queue, lease_id=lease_id, error=str(error))
-                return
-            for index, item in zip(some, items, strict=True):
-                if item is not None:
-                    yield index, item
+        if not indices:
+            return
+        command: Command[list[bytes]] = Command(None, (), ("HGETALL", keys.lease(lease_id)), list)
+        try:
+            flat = self._client.execute(command, give_up_s=_SETTLE_GIVE_UP_S)
+        except QworkerError as error:
+            _log.warning("lease_unread", queue=keys.queue, lease_id=lease_id, error=str(error))
+            return
+        held = dict(held_items(flat))
+        for index in indices:
+            item = held.get(index.encode())
+            if item is not None:
+                yield index, item
 
     def _settle(self, keys: QueueKeys, outcomes: Outcomes) -> int:
         """Settle, or leave it to the visibility deadline where the server cannot be reached."""
@@ -294,7 +297,3 @@ def _index(lease: LeaseView, place: int) -> str:
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for first in range(0, len(items), _AT_ONCE):
         yield items[first : first + _AT_ONCE]
-
-
-def _as_it_is(reply: Any) -> Any:
-    return reply

@@ -13,6 +13,7 @@ from qworker.consumer.board import LeaseView, Mark
 from qworker.demo.app import NAMESPACE
 from qworker.demo.stored import keys_of_items
 from qworker.wire.keys import QueueKeys
+from qworker.wire.leases import held_items
 
 if TYPE_CHECKING:
     from qworker.client.sync import Client
@@ -71,7 +72,7 @@ def _look_after(child: ChildProcess, queues: list[str], client: Client) -> Kill:
         queue = queues[lease.queue]
         leases.append(QueueKeys(NAMESPACE, queue).lease(lease.lease_id))
         flat: list[bytes] = client.execute(Command(None, (), ("HGETALL", leases[-1]), list))
-        for index, item in zip(flat[::2], flat[1::2], strict=True):
+        for index, item in held_items(flat):
             if not _is_done(lease, int(index)):
                 in_hand.update(keys_of_items(queue, [item]))
     return Kill(child.pid, frozenset(in_hand), tuple(leases))

@@ -9,6 +9,7 @@ from qworker.client.commands.command import Command
 from qworker.demo.account import DeadKey
 from qworker.demo.app import QUEUES, app, key_of
 from qworker.wire.envelope import Envelope
+from qworker.wire.leases import held_items
 
 if TYPE_CHECKING:
     from qworker.wire.keys import QueueKeys
@@ -52,7 +53,8 @@ def _stored(keys: QueueKeys) -> Iterator[bytes]:
         yield from _ask("LRANGE", ready, 0, -1)
     yield from _ask("ZRANGE", keys.delayed, 0, -1)
     for lease in _ask("ZRANGE", keys.unacked, 0, -1):
-        yield from _ask("HVALS", keys.lease(lease.decode()))
+        for _, item in held_items(_ask("HGETALL", keys.lease(lease.decode()))):
+            yield item
 
 
 def _ask(*words: str | int) -> list[bytes]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.client.commands.command import Command
 from qworker.fsck.mending import Spot
 from qworker.wire.keys import LEVELS, QueueKeys
+from qworker.wire.leases import held_items
 
 if TYPE_CHECKING:
     from qworker.client.commands.command import Word
@@ -121,7 +122,7 @@ class Spots:
         except UnicodeDecodeError:
             return
         for page in hash_pages(self._client, self._keys.lease(name)):
-            for index, item in page:
+            for index, item in held_items([part for pair in page for part in pair]):
                 yield Spot("lease", item, lease_id=name, at=index.decode("utf-8", "replace"))
 
     def _list(self, place: str, key: str) -> Iterator[Spot]:

@@ -74,12 +74,16 @@ for i = 1, attributes.paused_out and 0 or candidates do
 end
 
 local deadline, rung = now + visibility_ms, write_places(to)
-if #items > 0 then write_lease(request.key, request.id, items, deadline) end
+if #items > 0 then
+  write_items(request.key, items)
+  redis.call('ZADD', unacked, text(deadline), request.id)
+end
 for _, lease in ipairs(gone) do
-  delete_fields(lease.key, lease.fields)
+  loosen(lease.key)
+  take_out_of(lease.key, lease.fields)
   if redis.call('EXISTS', lease.key) == 0 then redis.call('ZREM', unacked, lease.id) end
 end
-if book.all and #heads > 0 then record_delivered(heads, request.id) end
+if book.all and #heads > 0 then book.record_delivered(heads, request.id) end
 amounts.timeouts, amounts.unacked = taken, #items - taken
 amounts.claimed, amounts.received = #items, #items
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end

@@ -9,6 +9,7 @@
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/keys.lua
+--- include lib/lease.lua
 
 local refused = broken({ meta, 'hash' }) or broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
 if refused then return refused end
@@ -40,7 +41,7 @@ end
 local all, in_hand = redis.call('ZCARD', unacked) == #KEYS - FIRST_LEASE + 1, 0
 for i = FIRST_LEASE, #KEYS do
   all = all and redis.call('ZSCORE', unacked, lease_id(KEYS[i]) or '') and true
-  in_hand = in_hand + redis.call('HLEN', KEYS[i])
+  in_hand = in_hand + count_held(KEYS[i])
 end
 if all then
   set('unacked', in_hand)

@@ -48,7 +48,8 @@ local function free_messages()
     gone[#gone + 1] = entry[3]
   end
   local rung = write_places(to)
-  amounts.unacked = -delete_fields(key, gone)
+  loosen(key)
+  amounts.unacked = -take_out_of(key, gone)
   if rung > 0 and not attributes.paused_out then ring(wake, rung) end
 end
 

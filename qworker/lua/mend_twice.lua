@@ -16,6 +16,7 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/ends.lua
+--- include lib/lease.lua
 --- include lib/letters.lua
 --- include lib/spots.lua
 

@@ -23,7 +23,7 @@ for i = FIRST_LEASE, #KEYS do
 end
 local total, bytes, seen = redis.call('ZCARD', delayed) + redis.call('LLEN', suspect), 0, {}
 for number = 0, 9 do total = total + redis.call('LLEN', ready(number)) end
-for i = FIRST_LEASE, #KEYS do total = total + redis.call('HLEN', KEYS[i]) end
+for i = FIRST_LEASE, #KEYS do total = total + count_held(KEYS[i]) end
 if total > MOST then return { 'OK', text(now), 'large' } end
 
 local function note(items)
@@ -45,7 +45,9 @@ note_all(function(from, to) return redis.call('LRANGE', suspect, from, to) end)
 for number = 0, 9 do note_all(function(from, to) return redis.call('LRANGE', ready(number), from, to) end) end
 note_all(function(from, to) return redis.call('ZRANGE', delayed, from, to) end)
 for i = FIRST_LEASE, #KEYS do
-  if bytes <= MAX_BYTES then note(redis.call('HVALS', KEYS[i])) end
+  local held = {}
+  for _, entry in ipairs(bytes <= MAX_BYTES and read_lease(KEYS[i]) or {}) do held[#held + 1] = entry[2] end
+  note(held)
 end
 if bytes > MAX_BYTES then return { 'OK', text(now), 'large' } end
 

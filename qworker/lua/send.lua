@@ -26,14 +26,13 @@
 --- include lib/push.lua
 
 local producers, unique = KEYS[6], KEYS[7]
-local refused = broken({ meta, 'hash', stats, 'hash', ready, 'list', wake, 'list', producers, 'hash', delayed, 'zset',
-  unique, 'hash', journal, 'stream' })
+local attributes, refused = read_attributes()
+refused = refused or broken({ stats, 'hash', ready, 'list', wake, 'list', delayed, 'zset', unique, 'hash', journal, 'stream' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 local lane, sequence, priority = ARGV[2], whole(ARGV[3], 0, MAX_MS), whole(ARGV[6], 0, 9)
 local number = whole(ARGV[7], 1, 1000)
 if not now or not sequence or not priority or not number then return { 'ARG', 'header' } end
-local attributes = read_attributes()
 local delay_ms = ARGV[4] == '' and attributes.delay_ms or whole(ARGV[4], 0, MAX_MS)
 if string.sub(ARGV[4], 1, 1) == '@' then
   local due_ms = whole(string.sub(ARGV[4], 2), 0, MAX_MS)
@@ -49,7 +48,8 @@ if not lower_maxlen(attributes, ARGV[first_key + 1 + 3 * keyed]) then return { '
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
 
 if lane ~= '' then
-  local found = redis.call('HGET', producers, lane) or ''
+  local found = redis.pcall('HGET', producers, lane) or ''
+  if type(found) == 'table' then return { 'BROKEN', producers, redis.call('TYPE', producers).ok } end
   local last, out = string.match(found, '^(%d+) %d+(.*)$')
   last = tonumber(last)
   if last and sequence == last then

@@ -17,6 +17,7 @@
 --- include lib/ends.lua
 --- include lib/lease.lua
 --- include lib/outcomes.lua
+--- include lib/others.lua
 --- include lib/settle.lua
 
 local attributes, refused = read_attributes()

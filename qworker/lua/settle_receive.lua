@@ -23,6 +23,7 @@
 --- include lib/ends.lua
 --- include lib/lease.lua
 --- include lib/outcomes.lua
+--- include lib/others.lua
 --- include lib/settle.lua
 --- include lib/receive.lua
 

@@ -15,6 +15,7 @@
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/envelope.lua
+--- include lib/lease.lua
 
 local DEFAULT_VISIBILITY_MS = 30000
 local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -24,6 +25,7 @@ local now, own = clock(ARGV[1], meta), ARGV[3] == ''
 local visibility_ms = own and DEFAULT_VISIBILITY_MS or whole(ARGV[3], 0, MAX_VISIBILITY_MS)
 local old_id, new_id = string.match(old, ':lease:([%w._-]+)$'), string.match(new, ':lease:([%w._-]+)$')
 if not now or not visibility_ms or not old_id or not new_id then return { 'ARG', 'visibility_ms' } end
+loosen(old)
 if redis.call('EXISTS', new) == 1 then
   -- A repetition of this very call is answered again; nobody else may use the id.
   if redis.call('HEXISTS', new, ARGV[2]) == 0 or redis.call('HEXISTS', old, ARGV[2]) == 1 then

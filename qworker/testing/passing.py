@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.durations import Duration, duration_ms
 from qworker.wire.envelope import Envelope
 from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.leases import held_items
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -94,7 +95,13 @@ def _age_set(redis: Redis, name: str, by_ms: int, *, messages: bool) -> None:
 def _age_lease(redis: Redis, name: str, by_ms: int) -> None:
     held: Any = redis.hgetall(name)
     if held:
-        redis.hset(name, mapping={index: _aged(item, by_ms) for index, item in held.items()})
+        flat = [part for pair in held.items() for part in pair]
+        with redis.pipeline() as together:
+            together.delete(name)
+            together.hset(
+                name, mapping={index: _aged(item, by_ms) for index, item in held_items(flat)}
+            )
+            together.execute()
 
 
 def _age_uniques(redis: Redis, name: str, by_ms: int) -> None:

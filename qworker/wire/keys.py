@@ -58,7 +58,7 @@ class QueueKeys:
         self.delayed = base + "delayed"
         #: ZSET lease id → visibility deadline ms.
         self.unacked = base + "unacked"
-        #: HASH per lease: index → envelope.
+        #: HASH per lease: index → envelope, or all of them in one field: see `leases`.
         self.lease_prefix = base + "lease:"
         #: LIST: bounded doorbell that waiting consumers block on.
         self.wake = base + "wake"

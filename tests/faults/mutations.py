@@ -60,8 +60,8 @@ MUTATIONS: dict[str, Mutation] = {
                     "redis.call('HDEL', lease.key, index) local held = 1",
                 ),
                 (
-                    "acked = acked + delete_fields(lease.key, lease.acks)",
-                    "delete_fields(lease.key, lease.acks) acked = acked + #lease.acks",
+                    "acked = acked + take_out_of(lease.key, lease.acks)",
+                    "take_out_of(lease.key, lease.acks) acked = acked + #lease.acks",
                 ),
             )
         ),
@@ -72,9 +72,9 @@ MUTATIONS: dict[str, Mutation] = {
         (
             (
                 "settle_receive",
-                "if #batch.items > 0 then write_lease(",
+                "if #batch.items > 0 then\n    write_items(",
                 "for number, seen in pairs(cut) do if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) "
-                "cut[number] = 0 end end\n  if #batch.items > 0 then write_lease(",
+                "cut[number] = 0 end end\n  if #batch.items > 0 then\n    write_items(",
             ),
         ),
     ),
@@ -100,7 +100,7 @@ MUTATIONS: dict[str, Mutation] = {
         tuple(
             (
                 script,
-                "acked = acked + delete_fields(lease.key, lease.acks)",
+                "acked = acked + take_out_of(lease.key, lease.acks)",
                 "acked = acked + #lease.acks",
             )
             for script in _SETTLERS

@@ -38,6 +38,7 @@ for _, row in ipairs(cmsgpack.unpack(ARGV[1])) do
     for i = 2, #content do redis.call('XADD', key, content[i][1], unpack(content[i][2])) end
     redis.call('XSETID', key, content[1])
   else
+    for i, word in ipairs(content) do content[i] = type(word) == 'table' and cmsgpack.pack(word) or word end
     redis.call(ADD[kind], key, unpack(content))
   end
 end
@@ -47,7 +48,9 @@ local rows = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local kind, content = redis.call('TYPE', key).ok, nil
   if kind == 'list' then content = redis.call('LRANGE', key, 0, -1)
-  elseif kind == 'hash' then content = redis.call('HGETALL', key)
+  elseif kind == 'hash' then
+    content = redis.call('HGETALL', key)
+    if content[1] == 'batch' then content[2] = cmsgpack.unpack(content[2]) end
   elseif kind == 'zset' then content = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   elseif kind == 'stream' then
     content = { '' }

@@ -49,8 +49,8 @@ MUTATIONS: Final = {
                 "redis.call('HDEL', lease.key, index) local held = 1",
             ),
             (
-                "acked = acked + delete_fields(lease.key, lease.acks)",
-                "delete_fields(lease.key, lease.acks) acked = acked + #lease.acks",
+                "acked = acked + take_out_of(lease.key, lease.acks)",
+                "take_out_of(lease.key, lease.acks) acked = acked + #lease.acks",
             ),
         ),
     ),
@@ -66,11 +66,11 @@ MUTATIONS: Final = {
                 "",
             ),
             (
-                "  if #batch.items > 0 then write_lease(",
+                "  if #batch.items > 0 then\n    write_items(",
                 "  for number, seen in pairs(cut) do\n"
                 "    if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end\n"
                 "  end\n"
-                "  if #batch.items > 0 then write_lease(",
+                "  if #batch.items > 0 then\n    write_items(",
             ),
         ),
     ),
@@ -93,8 +93,8 @@ MUTATIONS: Final = {
                 "local held = redis.call('DEL', lease.key)",
             ),
             (
-                "acked = acked + delete_fields(lease.key, lease.acks)",
-                "acked = acked + redis.call('HLEN', lease.key) redis.call('DEL', lease.key)",
+                "acked = acked + take_out_of(lease.key, lease.acks)",
+                "acked = acked + count_held(lease.key) redis.call('DEL', lease.key)",
             ),
         ),
     ),
@@ -150,8 +150,8 @@ MUTATIONS: Final = {
         _SETTLES,
         (
             (
-                "    rung = rung + write_places(to)\n    held = held + delete_fields(lease.key, gone)\n",
-                "    held = held + delete_fields(lease.key, gone)\n    rung = rung + write_places(to)\n",
+                "  local rung = write_places(to)\n  return take_out_of(lease.key, gone), stale, rung\n",
+                "  local left = take_out_of(lease.key, gone)\n  return left, stale, write_places(to)\n",
             ),
         ),
     ),

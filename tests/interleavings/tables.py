@@ -37,7 +37,8 @@ _HEADER: Final = re.compile(r"(q1 \S+) \d+ (\d+ \d+ \d+ \d+)((?: \S+)*)\n")
 _IDLE_FLAGS: Final = re.compile(r" [tf]=\d+")
 _EXPIRY: Final = re.compile(r"(?<= x=)\d+")
 
-#: part → (kind of key, content as flat list of strings; of a stream the last id, and then (id, fields) …)
+#: part → (kind of key, content as flat list of strings; of a lease that is not loose ["batch", [items]]; of a stream
+#: the last id, and then (id, fields) …)
 Rows = dict[str, tuple[str, list[Any]]]
 
 
@@ -104,7 +105,7 @@ class View:
             for item, due in zip(content[::2], content[1::2], strict=True):
                 self.due[self._stand(item, part)] = int(due)
         elif part.startswith("lease:"):
-            held = _pairs(content)
+            held = _held(content)
             self.leases[part[6:]] = {
                 index: self._stand(item, part, index) for index, item in held.items()
             }
@@ -169,7 +170,7 @@ def _normal_content(part: str, kind: str, content: list[Any], before: bytes) -> 
     if part == "delayed":
         return [_normal_item(word) if n % 2 == 0 else word for n, word in enumerate(content)]
     if part.startswith("lease:"):
-        return _flat({index: _normal_item(item) for index, item in _pairs(content).items()})
+        return _flat(_each(content, _normal_item))
     if part == "producers":
         return _flat({lane: _undated(known) for lane, known in _pairs(content).items()})
     if part == "dead":
@@ -267,7 +268,7 @@ def _with_times(rows: Rows, change: Callable[[str], str]) -> Rows:
         elif kind == "list":
             made = [item(each) for each in content]
         elif part.startswith("lease:"):
-            made = [item(word) if n % 2 else word for n, word in enumerate(content)]
+            made = _flat(_each(content, item))
         elif part == "stats":
             stats = _pairs(content)
             made = _flat({k: change(v) if k.endswith("_ms") else v for k, v in stats.items()})
@@ -297,7 +298,22 @@ def _pairs(flat: list[Any]) -> dict[str, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _flat(words: dict[str, str]) -> list[str]:
+def _held(lease: list[Any]) -> dict[str, str]:
+    """Index → item of a lease of either shape."""
+    if lease[0] == "batch":
+        return {str(number): item for number, item in enumerate(lease[1], 1)}
+    return _pairs(lease)
+
+
+def _each(lease: list[Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """The fields of a lease with each item changed."""
+    fields = _pairs(lease)
+    if "batch" in fields:
+        return {"batch": [change(item) for item in fields["batch"]]}
+    return {index: change(item) for index, item in fields.items()}
+
+
+def _flat(words: dict[str, Any]) -> list[Any]:
     return [word for name in sorted(words) for word in (name, words[name])]
 
 

@@ -21,6 +21,7 @@ from qworker.store.connection import ConnectionFactory
 from qworker.store.scripts import load_script
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
+from qworker.wire.leases import held_items
 from tests import servers
 from tests.topologies.servers import client_of
 
@@ -142,7 +143,8 @@ class Drive:
     def state(self, *only: str) -> dict[str, Any]:
         """Every key of the queue as part → value; of the parts `only`, where they exist, if given.
 
-        The field meta.test is left out, and meta where nothing else is in it.
+        The field meta.test is left out, and meta where nothing else is in it. A lease is index → item, whatever its
+        shape.
         """
         names = [raw.decode() for raw in self.redis.scan_iter(match=self.base + "*", count=1000)]
         names = [name for name in names if not only or name.removeprefix(self.base) in only]
@@ -154,7 +156,10 @@ class Drive:
             _READERS[kind][0](pipe, name)
         found: dict[str, Any] = {}
         for name, kind, reply in zip(names, kinds, pipe.execute(), strict=True):
-            part, value = name.removeprefix(self.base), _READERS[kind][1](reply)
+            part = name.removeprefix(self.base)
+            if part.startswith("lease:") and kind == "hash":
+                reply = dict(held_items([word for pair in reply.items() for word in pair]))
+            value = _READERS[kind][1](reply)
             if part == "meta" and isinstance(value, dict):
                 value.pop("test", None)
             if value or part != "meta":

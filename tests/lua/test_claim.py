@@ -124,12 +124,12 @@ def test_nothing_is_claimed_that_has_ended(drive: Drive) -> None:
     """Expired, cancelled and dead ones end as at a reap; what is not ours is buried."""
     drive.send("x", ttl_ms=5000)
     drive.send("c", "k", "d")
+    drive.redis.lset(drive.keys.ready[0], -1, own("d", nacks=1))
     drive.redis.rpush(drive.keys.ready[0], "hello")
     drive.receive("L", 4)
     drive.run(cancel(drive.keys, "c", 60_000, now_ms=NOW))
     drive.run(configure(drive.keys, {"max_receives": "1"}, now_ms=NOW))
     drive.redis.hset(drive.keys.lease("L"), "9", "hello")
-    drive.redis.hset(drive.keys.lease("L"), "4", own("d", nacks=1))
     result = claimed(drive, "N", "L")
     assert [item.decode().split()[1] for item in result.batch.items] == ["k"]
     assert result.ended == 4

@@ -43,7 +43,8 @@ def _nack(drive: Drive) -> object:
 
 
 def _reap(drive: Drive) -> object:
-    drive.redis.hset(drive.keys.lease("L"), "1", own("a", flags=" v=0"))
+    drive.redis.delete(drive.keys.lease("L"))
+    drive.redis.hset(drive.keys.lease("L"), mapping={"1": own("a", flags=" v=0"), "2": own("b")})
     drive.redis.hset(drive.keys.stats, "reaped_ms", LATER - 100)
     return drive.call("reap", drive.standard_keys("L"), LATER, 1000)[-1]
 

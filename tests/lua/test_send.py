@@ -291,7 +291,7 @@ def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
     drive.send("a")
     drive.assert_broken(
         ["ready", "delayed", "wake", "meta", "stats", "producers", "unique", "journal"],
-        lambda: drive.call("send", drive.sending_keys(), *words(A)),
+        lambda: drive.call("send", drive.sending_keys(), *words(A, lane="l", sequence=1)),
     )
 
 

@@ -146,7 +146,7 @@ def test_every_shared_name_is_defined_before_it_is_used(name: str) -> None:
             continue
         defined = re.search(
             rf"^\s*(?:local function {each}\b|local [\w, ]*\b{each}\b|for [\w, ]*\b{each}\b"
-            rf"|.*function \w*\([^)]*\b{each}\b)",
+            rf"|.*function [\w.]*\([^)]*\b{each}\b)",
             code,
             re.MULTILINE,
         )
@@ -168,7 +168,8 @@ def test_no_script_reads_a_clock_or_chance_of_its_own(name: str) -> None:
     code = code_of(load_script(name).source.decode())
     assert "math.random" not in code
     assert "cjson" not in code
-    assert "cmsgpack" not in code
+    # Of what is stored, scripts decode one field of a lease, which only they write.
+    assert set(re.findall(r"cmsgpack[.]?\w*", code)) <= {"cmsgpack.pack", "cmsgpack.unpack"}
     assert "os." not in code
     assert code.count("redis.call('TIME')") == (0 if name in TIMELESS else 1)
     for forbidden in ("KEYS", "FLUSHDB", "FLUSHALL", "EXPIRE", "SORT", "SMEMBERS"):

@@ -1,9 +1,11 @@
 -- The envelope: `q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>`.
 -- Bodies are never decoded here, and nothing in a list, set or lease can make these raise.
 
+local byte, find = string.byte, string.find -- asked of every item: a global is looked up by name each time
+
 -- own: ours · plain: JSON pushed by anybody · newer: another version of ours · foreign: the rest.
 local function kind(item)
-  local a, b, c = string.byte(item, 1, 3)
+  local a, b, c = byte(item, 1, 3)
   if a == 113 and b == 49 and c == 32 then return 'own' end -- q1 and a space
   if a == 123 or a == 91 then return 'plain' end -- { [
   if a == 113 and string.find(item, '^q%d+ ') then return 'newer' end
@@ -19,8 +21,8 @@ end
 
 -- Whether the header of an own item may have a flag; without a copy of it.
 local function has_flags(item)
-  local at = string.find(item, '=', 1, true)
-  return at and at < (string.find(item, '\n', 1, true) or 0)
+  local at = find(item, '=', 1, true)
+  return at and at < (find(item, '\n', 1, true) or 0)
 end
 
 -- The value of a flag in a header, or nil. `mark` is ' x=' for flag x. Most headers have no flag at all.

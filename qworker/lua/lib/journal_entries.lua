@@ -11,77 +11,77 @@ local function entry_from(id)
   return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
 end
 
--- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
--- goes on from the stream's.
-local function begin_epoch(counted)
-  local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
-  if last then
-    last_epoch = tonumber(string.match(last[1], '^%d+'))
-    written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
-  end
-  book.epoch = math.max(book.now, (book.epoch or 0) + 1, last_epoch + 1)
-  redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
-  counted.entries, counted.events, counted.written = 0, 0, written
-end
-
-local function add_entry(counted, entry, who)
-  local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
-    'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
-    'w', who, 'e1', entry.groups)
-  if type(reply) == 'table' then return false end
-  counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
-  counted.written = counted.written + #entry.groups + ENTRY_BYTES
-  return true
-end
-
--- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
-local function trim_journal(counted)
-  local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
-  if enough <= 0 then return end
-  local before, epoch, low, id = entry_from('-')
-  for _ = 1, OLD_AT_ONCE do
-    if not id or before and before >= enough then return end
-    if before and epoch == book.epoch then break end
-    redis.call('XDEL', journal, id)
-    before, epoch, low, id = entry_from('-')
-  end
-  if epoch ~= book.epoch then return end
-  local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
-  end
-  redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
-end
-
-local function write_entries(who)
-  local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
-  local counted = {
-    entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
-  }
-  if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
-  local first, left, degraded = counted.entries, book.events, 0
-  for _, entry in ipairs(book.entries) do
-    if not add_entry(counted, entry, who) then
-      begin_epoch(counted)
-      first = 0
-      if not add_entry(counted, entry, who) then degraded = 1 break end
-    end
-    left = left - entry.number
-  end
-  -- What is shed or could not be written is counted all the same.
-  redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
-    'journal_written', text(counted.written))
-  if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
-  return degraded
-end
-
 -- Write what was recorded. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
 -- where the journal could not be written, else 0.
 local function write_journal(who)
   if book.events == 0 then return 0 end
-  close_rows()
-  close_entry()
+  book.close()
+
+  -- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
+  -- goes on from the stream's.
+  local function begin_epoch(counted)
+    local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
+    if last then
+      last_epoch = tonumber(string.match(last[1], '^%d+'))
+      written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
+    end
+    book.epoch = math.max(book.now, (book.epoch or 0) + 1, last_epoch + 1)
+    redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
+    counted.entries, counted.events, counted.written = 0, 0, written
+  end
+
+  local function add_entry(counted, entry, who)
+    local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
+      'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
+      'w', who, 'e1', entry.groups)
+    if type(reply) == 'table' then return false end
+    counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
+    counted.written = counted.written + #entry.groups + ENTRY_BYTES
+    return true
+  end
+
+  -- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
+  local function trim_journal(counted)
+    local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
+    if enough <= 0 then return end
+    local before, epoch, low, id = entry_from('-')
+    for _ = 1, OLD_AT_ONCE do
+      if not id or before and before >= enough then return end
+      if before and epoch == book.epoch then break end
+      redis.call('XDEL', journal, id)
+      before, epoch, low, id = entry_from('-')
+    end
+    if epoch ~= book.epoch then return end
+    local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
+    end
+    redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
+  end
+
+  local function write_entries(who)
+    local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
+    local counted = {
+      entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
+    }
+    if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
+    local first, left, degraded = counted.entries, book.events, 0
+    for _, entry in ipairs(book.entries) do
+      if not add_entry(counted, entry, who) then
+        begin_epoch(counted)
+        first = 0
+        if not add_entry(counted, entry, who) then degraded = 1 break end
+      end
+      left = left - entry.number
+    end
+    -- What is shed or could not be written is counted all the same.
+    redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
+      'journal_written', text(counted.written))
+    if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
+    return degraded
+  end
+
   local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
   return done and degraded or 1
 end

@@ -1,15 +1,82 @@
--- A lease is a HASH index → item. Over 64 bytes it forgets its order, so it is read by number.
--- Returns {{index, item}, …} in order.
+-- A lease is a HASH of one of two shapes. Messages that were delivered together stand in one field as long as none of
+-- them is settled by itself, which is the rule:   batch → their items as a MessagePack array, index 1 the first
+-- Otherwise, and where one was delivered alone (index 0):   index → item
+
+local MAX_FIELDS = 500 -- of one command
+
+local function write_items(key, items)
+  if #items == 1 then
+    redis.call('HSET', key, '0', items[1])
+  else
+    redis.call('HSET', key, 'batch', cmsgpack.pack(items))
+  end
+end
+
+-- The items of such a field; nil where somebody wrote anything else there.
+local function unpacked(batch)
+  local read, items = pcall(cmsgpack.unpack, batch)
+  if not read or type(items) ~= 'table' or #items == 0 then return nil end
+  for _, item in ipairs(items) do
+    if type(item) ~= 'string' then return nil end
+  end
+  return items
+end
+
+-- Returns {{number, item, index}, …} in order; the index is a number as well where the lease is not loose.
 local function read_lease(key)
   local flat = redis.call('HGETALL', key)
   local entries, sorted, last = {}, true, -1
   for i = 1, #flat, 2 do
-    local number = tonumber(flat[i]) or 0
-    sorted, last = sorted and number > last, number
-    entries[#entries + 1] = { number, flat[i + 1], flat[i] }
+    local items = flat[i] == 'batch' and unpacked(flat[i + 1])
+    if items then
+      for number, item in ipairs(items) do entries[#entries + 1] = { number, item, number } end
+      sorted = #flat == 2
+    else
+      local number = tonumber(flat[i]) or 0
+      sorted, last = sorted and number > last, number
+      entries[#entries + 1] = { number, flat[i + 1], flat[i] }
+    end
   end
+  -- Over 64 bytes a HASH forgets the order of its fields.
   if not sorted then table.sort(entries, function(a, b) return a[1] < b[1] end) end
   return entries
+end
+
+-- How many messages stand in the one field, as the array says in its first bytes; nil where there is none.
+local function batch_size(key)
+  local first, high, low = string.byte(redis.call('HGET', key, 'batch') or '', 1, 3)
+  if first == 0xdc and low then return high * 256 + low end
+  return first and (first >= 0x90 and first <= 0x9f and first - 0x90 or 1)
+end
+
+-- How many messages a lease holds.
+local function count_held(key)
+  return (batch_size(key) or 1) + redis.call('HLEN', key) - 1
+end
+
+-- Give each message a field of its own, before one of them is taken out.
+local function loosen(key)
+  local batch = redis.call('HGET', key, 'batch')
+  local items = batch and unpacked(batch)
+  if not items then return end
+  for first = 1, #items, MAX_FIELDS do
+    local fields = {}
+    for i = first, math.min(first + MAX_FIELDS - 1, #items) do
+      fields[#fields + 1] = i
+      fields[#fields + 1] = items[i]
+    end
+    redis.call('HSET', key, unpack(fields))
+  end
+  redis.call('HDEL', key, 'batch')
+end
+
+-- Take messages out of a lease that is loose; returns how many of them it had.
+local function take_out_of(key, indices)
+  local gone = 0
+  for first = 1, #indices, MAX_FIELDS do
+    gone = gone + redis.call('HDEL', key, unpack(indices, first, math.min(first + MAX_FIELDS - 1, #indices)))
+  end
+  return gone
 end
 
 -- When a lease was delivered, or extended last, in ms as text: its deadline less its visibility, which is the queue's
@@ -17,12 +84,4 @@ end
 local function received_at(id, deadline, visibility_ms)
   visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
   return text(math.max(0, deadline - visibility_ms))
-end
-
-local function delete_fields(key, fields)
-  local gone = 0
-  for first = 1, #fields, 1000 do
-    gone = gone + redis.call('HDEL', key, unpack(fields, first, math.min(first + 999, #fields)))
-  end
-  return gone
 end

@@ -1,8 +1,10 @@
 -- Accept new messages.
 
+-- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
 local function read_attributes()
-  local found = redis.call('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
+  local found = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
     'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'draining')
+  if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
   return {
     paused_in = found[1] == 'in' or found[1] == 'all',
     paused_out = found[1] == 'out' or found[1] == 'all',
@@ -52,7 +54,7 @@ local CHUNK = 500
 local function push(items, priority, delay_ms, attributes, now)
   if #items == 0 then return end
   open_journal(attributes.journal, now)
-  if book.all then record_sent(items) end
+  if book.all then book.record_sent(items) end
   if delay_ms > 0 then
     local due = text(math.min(now + delay_ms, MAX_MS))
     for first = 1, #items, CHUNK do

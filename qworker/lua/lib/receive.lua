@@ -33,39 +33,29 @@ local function take(item, level_number, batch, to, now, amounts)
     amounts.stored = (amounts.stored or 0) + 1 -- plain: counted when first seen
     batch.plain = true
   end
-  local number = #batch.items + 1
-  batch.items[number], batch.heads[number] = item, head or item
+  batch.number = batch.number + 1
+  batch.items[batch.number], batch.heads[batch.number] = item, head or item
 end
 
 -- Read one level into the batch; the number of items looked at is cut from its head afterwards.
 local function read_level(number, batch, count, to, now, amounts)
-  local seen = 0
-  while #batch.items < count and batch.bytes < MAX_BYTES and seen < count + SPARE do
-    local chunk = redis.call('LRANGE', ready(number), seen, seen + math.min(READ_CHUNK, count - #batch.items) - 1)
+  local seen, quick = 0, not (batch.tombstones or book.all)
+  while batch.number < count and batch.bytes < MAX_BYTES and seen < count + SPARE do
+    local chunk = redis.call('LRANGE', ready(number), seen, seen + math.min(READ_CHUNK, count - batch.number) - 1)
     if #chunk == 0 then break end
-    for _, item in ipairs(chunk) do
+    for i = 1, #chunk do
+      local item = chunk[i]
       if batch.bytes > 0 and batch.bytes + #item > MAX_BYTES then return seen end
-      take(item, number, batch, to, now, amounts)
+      if quick and kind(item) == 'own' and not has_flags(item) then
+        batch.bytes, batch.number = batch.bytes + #item, batch.number + 1
+        batch.items[batch.number] = item
+      else
+        take(item, number, batch, to, now, amounts)
+      end
       seen = seen + 1
     end
   end
   return seen
-end
-
-local function write_lease(key, id, items, deadline)
-  if #items == 1 then
-    redis.call('HSET', key, '0', items[1])
-  else
-    for first = 1, #items, CHUNK do
-      local fields = {}
-      for i = first, math.min(first + CHUNK - 1, #items) do
-        fields[#fields + 1] = i
-        fields[#fields + 1] = items[i]
-      end
-      redis.call('HSET', key, unpack(fields))
-    end
-  end
-  redis.call('ZADD', unacked, text(deadline), id)
 end
 
 local function ready_left(levels, with_suspects)
@@ -86,7 +76,7 @@ end
 local function receive(request, attributes, levels, now, amounts)
   if attributes.paused_out then return {}, 0, 0, -1, 0 end
   local first_lease = redis.call('ZCARD', unacked) == 0
-  local batch = { items = {}, heads = {}, bytes = 0, tombstones = redis.call('EXISTS', cancelled) == 1 }
+  local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = redis.call('EXISTS', cancelled) == 1 }
   local to, cut = places(levels), {}
   local lone = request.suspects == 2 and redis.call('LINDEX', suspect, 0)
   if not lone then
@@ -101,8 +91,11 @@ local function receive(request, attributes, levels, now, amounts)
     from_suspect = 1
   end
   local deadline = now + request.visibility_ms
-  if #batch.items > 0 then write_lease(request.key, request.id, batch.items, deadline) end
-  if book.all then record_delivered(batch.heads, request.id, batch.plain) end
+  if #batch.items > 0 then
+    write_items(request.key, batch.items)
+    redis.call('ZADD', unacked, text(deadline), request.id)
+  end
+  if book.all then book.record_delivered(batch.heads, request.id, batch.plain) end
   local behind = write_places(to)
   for number, seen in pairs(cut) do
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
@@ -124,7 +117,7 @@ local function resume(request)
   local items, indices, lone = {}, {}, 0
   if deadline then
     for i, entry in ipairs(read_lease(request.key)) do
-      items[i], indices[i] = entry[2], entry[3]
+      items[i], indices[i] = entry[2], tostring(entry[3])
     end
   end
   if indices[1] == '0' and is_suspect(parse(items[1])) then lone = 1 end

@@ -14,18 +14,18 @@ end
 -- whole group, so they are left out then.
 local function record_told(lease, acked, results, at)
   if lease.told_number == acked or book.shed then
-    for _, group in ipairs(lease.told) do add_group(group.text, group.number) end
+    for _, group in ipairs(lease.told) do book.add_group(group.text, group.number) end
     book.events = book.events + acked - lease.told_number
   elseif results and not lease.all then
     for _, group in ipairs(lease.told) do
       local first = string.gsub(string.match(group.text, '^[^\n]*'), '^(%S+ %S+) %S+', '%1 -')
       for header in string.gmatch(group.text, '\nq1 ([^\n]*)') do
-        if results[at] == 1 then add_row(first, header) end
+        if results[at] == 1 then book.add_row(first, header) end
         at = at + 1
       end
     end
   else
-    add_row(string.format('unsure - - - %d_of_%d -', acked, lease.told_number), header_of(''))
+    book.add_row(string.format('unsure - - - %d_of_%d -', acked, lease.told_number), book.header_of(''))
   end
 end
 
@@ -46,13 +46,24 @@ local function settle_ack(lease, results)
       if results then results[#results + 1] = held end
     end
   else
-    acked = acked + delete_fields(lease.key, lease.acks)
+    acked = acked + take_out_of(lease.key, lease.acks)
   end
   return acked
 end
 
-local function ack_rest(lease)
-  local acked = redis.call('HLEN', lease.key)
+-- How many messages are acked, where that is a batch that nothing was taken out of, each of it once: '*' says the same.
+local function whole_batch(lease)
+  local number, seen = #lease.acks, {}
+  if number < 2 or #lease.uniques + #lease.others > 0 or batch_size(lease.key) ~= number then return nil end
+  for _, index in ipairs(lease.acks) do
+    index = whole(index, 1, number)
+    if not index or seen[index] then return nil end
+    seen[index] = true
+  end
+  return number
+end
+
+local function ack_rest(lease, acked)
   if reads_acks(lease) then
     for _, entry in ipairs(read_lease(lease.key)) do
       record('acked', entry[2], { lease = lease.id, index = entry[3] })
@@ -62,119 +73,33 @@ local function ack_rest(lease)
   return acked
 end
 
--- Put one message where its outcome sends it.
-local function settle_other(lease, other, index, item, limit, to, now, amounts)
-  local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
-  local about = { lease = lease.id, index = index, class = other.class, words = other.words, times = other.times }
-  local function tell(event, reason)
-    about.reason = reason
-    record(event, item, about)
-  end
-  if other.kind == 'd' or other.kind == 'e' then
-    free_unique_of(item)
-    local ended = other.kind == 'd' and 'discarded' or 'expired'
-    add(ended, 1)
-    add('stored', -1)
-    tell(ended)
-    return
-  end
-  local message = delivered(item, lease.id, index, now)
-  if not message and kind(item) == 'newer' and (other.kind ~= 'b' or other.a == 'foreign') then
-    leave_newer(to, to.tails, item, amounts)
-  elseif not message then
-    bury_foreign(item, about, now, amounts)
-    add('stored', -1)
-  elseif other.kind == 'b' then
-    local back = item
-    if other.a ~= 'foreign' then
-      message.receives = message.receives + 1
-      back = assemble(message)
-      free_unique_of(back)
-    end
-    tell('dead', bury(back, other.a, other.class, other.words, now, amounts))
-    add('stored', -1)
-  elseif other.kind == 's' then
-    add('timeouts', 1)
-    blame(message, false, about, limit, to, now, amounts)
-  elseif other.kind == 'r' then
-    add('released', 1)
-    local due_ms = math.min(now + other.delay_ms, MAX_MS)
-    ready_from(message, due_ms)
-    local back = assemble(message)
-    if other.delay_ms > 0 then
-      redis.call('ZADD', delayed, text(due_ms), back)
-    else
-      put_back(to, message, back)
-    end
-    tell('released')
-  else
-    -- A worker's death by a message is counted as what it is without a supervisor: a lone timeout. From
-    -- that on the message is a suspect, wherever it is moved.
-    local crashed = other.kind == 'c'
-    local counter = crashed and 'timeouts' or 'nacks'
-    add(crashed and 'timeouts' or 'nacked', 1)
-    message.receives = message.receives + 1
-    message[counter] = message[counter] + 1
-    if other.c ~= '' then with_flag(message, 'f', other.c) end
-    if other.b ~= '' then with_flag(message, 'm', other.b) end
-    local most = number_in(message.flags, ' m=') or limit
-    if message.nacks + message.timeouts >= most then
-      local back = assemble(message)
-      tell('dead', bury(back, 'max_receives', other.class, other.words, now, amounts))
-      free_unique_of(back)
-      add('stored', -1)
-      return
-    end
-    local due_ms = crashed and now or math.min(now + other.delay_ms, MAX_MS)
-    ready_from(message, due_ms)
-    local back = assemble(message)
-    if crashed then
-      table.insert(to.suspects, back)
-    elseif other.delay_ms > 0 then
-      redis.call('ZADD', delayed, text(due_ms), back)
-    else
-      put(to, to.tails, level(back), back)
-    end
-    tell(crashed and 'timed_out' or 'nacked', crashed and 'crashed')
-  end
-end
-
 -- Apply what `read_outcomes` read. Returns the number of messages settled per lease; `results`,
 -- where given, gets 1 or 0 per outcome in the order uniques, acks, others.
 local function settle(leases, attributes, results, now, amounts)
   local settled, rung = {}, 0
   for l, lease in ipairs(leases) do
     local first = results and #results + 1
-    local held = settle_ack(lease, results)
-    local stale, acked = #lease.acks + #lease.uniques - held, held
-    local to, gone, moved = places(attributes.levels), {}, {}
-    -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them.
-    local function move(other, index, item)
-      settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
-      gone[#gone + 1] = index
-      moved[index] = true
+    local acked, held, stale = 0, 0, 0
+    local batch = not lease.all and whole_batch(lease)
+    if batch then
+      for _ = 1, results and batch or 0 do results[#results + 1] = 1 end
+      lease.all, lease.acks = true, {}
     end
-    for _, other in ipairs(lease.others) do
-      if other.index == '*' then
-        for _, entry in ipairs(read_lease(lease.key)) do
-          if not moved[entry[3]] then move(other, entry[3], entry[2]) end
-        end
-      else
-        local item = not moved[other.index] and redis.call('HGET', lease.key, other.index)
-        if item then move(other, other.index, item) else stale = stale + 1 end
-        if results then results[#results + 1] = item and 1 or 0 end
-      end
+    if #lease.acks + #lease.uniques + #lease.others > 0 then
+      loosen(lease.key)
+      acked = settle_ack(lease, results)
+      local moved, missed, ready_again = settle_others(lease, attributes, results, now, amounts)
+      held, rung = acked + moved, rung + ready_again
+      stale = #lease.acks + #lease.uniques - acked + missed
     end
-    rung = rung + write_places(to)
-    held = held + delete_fields(lease.key, gone)
     if lease.all then
-      local rest = ack_rest(lease)
+      local rest = ack_rest(lease, batch or count_held(lease.key))
       acked, held = acked + rest, held + rest
     end
     if book.on and acked > 0 and not reads_acks(lease) then record_told(lease, acked, results, first) end
     amounts.acked = (amounts.acked or 0) + acked
     amounts.stored = (amounts.stored or 0) - acked
-    if redis.call('EXISTS', lease.key) == 0 then redis.call('ZREM', unacked, lease.id) end
+    if lease.all or redis.call('EXISTS', lease.key) == 0 then redis.call('ZREM', unacked, lease.id) end
     amounts.unacked = (amounts.unacked or 0) - held
     amounts.stale = (amounts.stale or 0) + stale
     settled[l] = held

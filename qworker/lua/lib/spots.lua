@@ -23,7 +23,12 @@ end
 local function copies(one)
   if one.list then return #redis.call('LPOS', one.key, one.item, 'RANK', -1, 'COUNT', 2) end
   if one.place == 'delayed' then return redis.call('ZSCORE', one.key, one.item) and 1 or 0 end
-  if one.place == 'lease' then return redis.call('HGET', one.key, one.at) == one.item and 1 or 0 end
+  if one.place == 'lease' then
+    for _, entry in ipairs(read_lease(one.key)) do
+      if tostring(entry[3]) == one.at then return entry[2] == one.item and 1 or 0 end
+    end
+    return 0
+  end
   local entry = letter(one.at)
   return entry and letter_field(entry, 'envelope') == one.item and 1 or 0
 end
@@ -38,7 +43,8 @@ local function clear(one, amounts)
   elseif one.place == 'dead' then
     redis.call('XDEL', one.key, one.at)
   else
-    redis.call('HDEL', one.key, one.at)
+    loosen(one.key)
+    take_out_of(one.key, { one.at })
     if one.lease and redis.call('EXISTS', one.key) == 0 then redis.call('ZREM', unacked, one.lease) end
     amounts.unacked = (amounts.unacked or 0) - 1
   end

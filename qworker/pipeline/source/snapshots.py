@@ -25,6 +25,7 @@ from qworker.pipeline.source.schemas import LAST_MS, arrow_of
 from qworker.pipeline.writing.failures import marked_errors
 from qworker.store.connection import ConnectionFactory
 from qworker.wire.keys import QueueKeys
+from qworker.wire.leases import held_items
 from qworker.wire.names import split_place
 from qworker.wire.numbers import score_ms, whole
 
@@ -120,7 +121,7 @@ def messages(reader: Reader, keys: QueueKeys) -> Iterator[list[Stored]]:
                     deadline,
                     Receipt(lease, index.decode("ascii", "replace"), keys.shard),
                 )
-                for index, item in zip(flat[::2], flat[1::2], strict=True)
+                for index, item in held_items(flat)
             ]
 
 

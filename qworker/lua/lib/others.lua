@@ -1,0 +1,103 @@
+-- Outcomes that are no acks: where each sends its message.
+
+-- Put one message where its outcome sends it.
+local function settle_other(lease, other, index, item, limit, to, now, amounts)
+  local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
+  local about = { lease = lease.id, index = index, class = other.class, words = other.words, times = other.times }
+  local function tell(event, reason)
+    about.reason = reason
+    record(event, item, about)
+  end
+  if other.kind == 'd' or other.kind == 'e' then
+    free_unique_of(item)
+    local ended = other.kind == 'd' and 'discarded' or 'expired'
+    add(ended, 1)
+    add('stored', -1)
+    tell(ended)
+    return
+  end
+  local message = delivered(item, lease.id, index, now)
+  if not message and kind(item) == 'newer' and (other.kind ~= 'b' or other.a == 'foreign') then
+    leave_newer(to, to.tails, item, amounts)
+  elseif not message then
+    bury_foreign(item, about, now, amounts)
+    add('stored', -1)
+  elseif other.kind == 'b' then
+    local back = item
+    if other.a ~= 'foreign' then
+      message.receives = message.receives + 1
+      back = assemble(message)
+      free_unique_of(back)
+    end
+    tell('dead', bury(back, other.a, other.class, other.words, now, amounts))
+    add('stored', -1)
+  elseif other.kind == 's' then
+    add('timeouts', 1)
+    blame(message, false, about, limit, to, now, amounts)
+  elseif other.kind == 'r' then
+    add('released', 1)
+    local due_ms = math.min(now + other.delay_ms, MAX_MS)
+    ready_from(message, due_ms)
+    local back = assemble(message)
+    if other.delay_ms > 0 then
+      redis.call('ZADD', delayed, text(due_ms), back)
+    else
+      put_back(to, message, back)
+    end
+    tell('released')
+  else
+    -- A worker's death by a message is counted as what it is without a supervisor: a lone timeout. From
+    -- that on the message is a suspect, wherever it is moved.
+    local crashed = other.kind == 'c'
+    local counter = crashed and 'timeouts' or 'nacks'
+    add(crashed and 'timeouts' or 'nacked', 1)
+    message.receives = message.receives + 1
+    message[counter] = message[counter] + 1
+    if other.c ~= '' then with_flag(message, 'f', other.c) end
+    if other.b ~= '' then with_flag(message, 'm', other.b) end
+    local most = number_in(message.flags, ' m=') or limit
+    if message.nacks + message.timeouts >= most then
+      local back = assemble(message)
+      tell('dead', bury(back, 'max_receives', other.class, other.words, now, amounts))
+      free_unique_of(back)
+      add('stored', -1)
+      return
+    end
+    local due_ms = crashed and now or math.min(now + other.delay_ms, MAX_MS)
+    ready_from(message, due_ms)
+    local back = assemble(message)
+    if crashed then
+      table.insert(to.suspects, back)
+    elseif other.delay_ms > 0 then
+      redis.call('ZADD', delayed, text(due_ms), back)
+    else
+      put(to, to.tails, level(back), back)
+    end
+    tell(crashed and 'timed_out' or 'nacked', crashed and 'crashed')
+  end
+end
+
+-- Put the messages of a loose lease where their outcomes send them. Returns how many have left it, how many outcomes were
+-- stale, and how many messages are ready now.
+local function settle_others(lease, attributes, results, now, amounts)
+  local to, gone, moved, stale = places(attributes.levels), {}, {}, 0
+  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them.
+  local function move(other, index, item)
+    settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
+    gone[#gone + 1] = index
+    moved[index] = true
+  end
+  for _, other in ipairs(lease.others) do
+    if other.index == '*' then
+      for _, entry in ipairs(read_lease(lease.key)) do
+        if not moved[entry[3]] then move(other, entry[3], entry[2]) end
+      end
+    else
+      local item = not moved[other.index] and redis.call('HGET', lease.key, other.index)
+      if item then move(other, other.index, item) else stale = stale + 1 end
+      if results then results[#results + 1] = item and 1 or 0 end
+    end
+  end
+  local rung = write_places(to)
+  return take_out_of(lease.key, gone), stale, rung
+end
