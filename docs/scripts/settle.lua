@@ -566,8 +566,8 @@ end
 
 local function put(to, list, number, item)
   if not to.used[number] then number = 0 end
-  list[number] = list[number] or {}
-  table.insert(list[number], item)
+  local items = list[number]
+  if items then items[#items + 1] = item else list[number] = { item } end
 end
 
 local CHUNK = 500
