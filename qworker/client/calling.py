@@ -79,7 +79,9 @@ def call_all(
         for address, numbers in at.items():
             try:
                 connection = lines.to(address).connection
-                connection.send_packed_command([commands[number].packed() for number in numbers])
+                # In one piece: redis-py would write each piece by itself.
+                packed = b"".join([commands[number].packed() for number in numbers])
+                connection.send_packed_command([packed])
             except (RedisError, OSError, ServerError):
                 lines.drop(address)
             else:

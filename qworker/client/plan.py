@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from qworker.client.commands.command import Command, Pause
 from qworker.client.commands.sending import SendCall
+from qworker.errors import QworkerError
 
-__all__ = ["Plan", "run_plan", "server_ms"]
+__all__ = ["Plan", "run_plan", "run_plans", "server_ms"]
 
 T = TypeVar("T")
 
@@ -25,6 +26,29 @@ def run_plan(execute: Callable[[Command[Any]], Any], plan: Generator[Any, Any, T
     except StopIteration as end:
         found: T = end.value
         return found
+
+
+def run_plans(
+    execute_each: Callable[[list[Command[Any]]], Sequence[Any]],
+    plans: Sequence[Generator[Command[Any], Any, T]],
+) -> list[T | QworkerError]:
+    """Execute plans that only ask side by side, the next command of each together; returns their results or errors."""
+    outcomes: dict[int, T | QworkerError] = {}
+    replies: dict[int, Any] = dict.fromkeys(range(len(plans)))
+    while replies:
+        commands = {}
+        for number, reply in replies.items():
+            if isinstance(reply, QworkerError):
+                plans[number].close()
+                outcomes[number] = reply
+                continue
+            try:
+                commands[number] = plans[number].send(reply)
+            except StopIteration as end:
+                outcomes[number] = end.value
+        found = execute_each([*commands.values()]) if commands else ()
+        replies = dict(zip(commands, found, strict=True))
+    return [outcomes[number] for number in range(len(plans))]
 
 
 def server_ms() -> Command[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from qworker.client.calling import call, call_all, settle_again
@@ -17,7 +17,7 @@ from qworker.client.commands.command import GIVE_UP_S, Apart, Attempt, Command, 
 from qworker.client.commands.sending import SendCall, Sent
 from qworker.client.plan import Plan
 from qworker.client.recent import RecentSettles
-from qworker.errors import InDoubtError, QworkerError, ServerError
+from qworker.errors import InDoubtError, QworkerError, RetryRule, ServerError
 from qworker.store.connection import ConnectionFactory
 from qworker.store.lines import Lines
 from qworker.store.nodes import Address
@@ -78,6 +78,35 @@ class Client:
             if command.apart is not None and self.factory.clustered:
                 return self._apart(lane, command.apart(), limit_s)
             return self._attempt(lane, command, limit_s)
+        finally:
+            self._give_back(lane)
+
+    def execute_each(
+        self, commands: Sequence[Command[T]], *, give_up_s: float | None = None
+    ) -> list[T | QworkerError]:
+        """Execute commands that may be repeated in one trip per server; returns of each its result or its error.
+
+        What failed in the trip is executed again by itself, as `execute` does; a server that serves nobody is waited
+        for once. No command may be one over several queues.
+        """
+        limit_s = self._give_up_s if give_up_s is None else give_up_s
+        lane = self._take()
+        try:
+            results = call_all(self.factory, lane.lines, commands)
+            outcomes: list[T | QworkerError] = []
+            dead: dict[Address | None, ServerError] = {}
+            for number, command in enumerate(commands):
+                if number in results:
+                    outcomes.append(results[number])
+                    continue
+                place = self.factory.place(command.key)
+                try:
+                    outcomes.append(dead.get(place) or self._attempt(lane, command, limit_s))
+                except QworkerError as error:
+                    if isinstance(error, ServerError) and error.retry is not RetryRule.NEVER:
+                        dead[place] = error
+                    outcomes.append(error)
+            return outcomes
         finally:
             self._give_back(lane)
 

@@ -24,6 +24,7 @@ from qworker.client.commands.sending import NewMessage, Sent, send
 from qworker.client.commands.settling import Outcomes
 from qworker.client.sync import Client
 from qworker.errors import (
+    BrokenQueueError,
     BusyError,
     InDoubtError,
     LoadingError,
@@ -282,6 +283,36 @@ def test_stored_send_is_a_success_whatever_the_queue_says_by_now(
         proxy.cut_next_reply(of=b"EVALSHA")
         assert chaotic.send(one(keys, chaotic, "a")).repeated
     assert bodies(client, keys) == {"a": 1}
+
+
+def test_commands_in_one_trip_have_results_of_their_own(
+    client: Client, namespace: str, keys: QueueKeys
+) -> None:
+    """What is refused, or fails, spoils nothing beside it."""
+    broken = QueueKeys(namespace, "broken")
+    client.execute(Command(None, (), ("SET", broken.dead, "x"), bool))
+    client.execute(Command(None, (), ("HSET", keys.stats, "sent", 4), int))
+    first, refused, failed, last = client.execute_each(
+        [
+            inspect(keys),
+            inspect(broken),
+            Command(None, (), ("HGETALL", broken.dead), dict),
+            inspect(keys),
+        ]
+    )
+    assert first.sent_total == last.sent_total == 4
+    assert isinstance(refused, BrokenQueueError)
+    assert type(failed) is ServerError
+
+
+def test_a_server_that_is_away_is_waited_for_once(keys: QueueKeys, tmp_path: Path) -> None:
+    """Not once per command of a trip."""
+    with Client(ConnectionFactory(f"unix://{tmp_path}/none"), give_up_s=0.2) as client:
+        begun = time.monotonic()
+        errors = client.execute_each([inspect(keys)] * 50)
+        assert time.monotonic() - begun < 2
+    assert len(errors) == 50
+    assert all(isinstance(each, UnavailableError) for each in errors)
 
 
 def test_gives_up_after_its_time(store_url: str, keys: QueueKeys, tmp_path: Path) -> None:

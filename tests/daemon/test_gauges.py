@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from qworker.client.commands.inspecting import inspect
 from qworker.client.commands.redriving import redrive
 from qworker.client.commands.settling import Outcomes
 from qworker.client.queue import Queue
@@ -238,6 +241,55 @@ def test_broken_queue_is_left_out(
     assert 'qworker_messages_ready{queue="a"}' not in found
     assert found['qworker_acked_total{queue="b"}'] == 7
     assert [line["queue"] for line in events(logs, "queue_figures_unread")] == ["a"]
+
+
+def test_queues_are_read_a_hundred_in_a_trip(
+    client: Client,
+    registry: CollectorRegistry,
+    scrape: Scrape,
+    namespace: str,
+    logs: list[dict[str, object]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten thousand queues were ten thousand trips; one that cannot be read costs one more, and its own figures only."""
+    queues = [QueueKeys(namespace, f"q{number:03}") for number in range(250)]
+    with client.factory.redis() as redis:
+        for keys in queues:
+            redis.hset(keys.stats, mapping={"sent": 3})
+            redis.hset(keys.meta, mapping={"journal": "all", "journal_cap": 1000})
+            redis.hset(keys.readers, "spark", "0-0 5")
+        redis.set(queues[7].dead, "x")
+        redis.delete(queues[8].readers)
+        redis.set(queues[8].readers, "x")
+    registry.register(QueueCollector(client, lambda: queues))
+    client.execute(inspect(queues[0]))  # the script is loaded, and connected to
+    trips = count_trips(client, monkeypatch)
+    found = scrape()
+    sent = {name for name in found if name.startswith("qworker_sent_total")}
+    unread = {name for name in found if name.startswith("qworker_journal_unread")}
+    assert len(sent) == 249
+    assert 'qworker_sent_total{queue="q007"}' not in found
+    assert len(unread) == 248
+    # Figures, readers, what has been written, and the entry after each reader's; each once per hundred.
+    assert trips["made"] == 3 * 4 + len(["inspect of q007", "readers of q008"])
+    told = events(logs, "queue_figures_unread")
+    assert {str(line["queue"]) for line in told} == {"q007", "q008"}
+
+
+def count_trips(client: Client, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count what the client writes to its servers from now on, but for its greetings."""
+    counts: Counter[str] = Counter()
+    kind = type(client.factory.open(client.factory.locate(None)).connection)
+    write = kind.send_packed_command
+
+    def counted(self: Any, command: Any, **options: Any) -> Any:
+        # Not the greetings of a new connection.
+        written = b"".join(command)
+        counts["made"] += any(word in written for word in (b"EVALSHA", b"HGET", b"XRANGE"))
+        return write(self, command, **options)
+
+    monkeypatch.setattr(kind, "send_packed_command", counted)
+    return counts
 
 
 def test_without_a_server_there_are_no_queue_figures(

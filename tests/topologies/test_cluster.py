@@ -14,6 +14,7 @@ from qworker import QWorker
 from qworker.client.commands.command import Command
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
+from qworker.daemon.gauges import QueueCollector
 from qworker.daemon.reaper import Reaper
 from qworker.errors import QworkerError, UnavailableError
 from qworker.store.connection import ConnectionFactory
@@ -97,6 +98,20 @@ def test_a_single_key_is_looked_for_where_its_slot_goes(nodes: Cluster, namespac
     assert app.queues() == ["q"]
     nodes.move(key_slot(key.encode()), home)
     app.close()
+
+
+def test_figures_come_from_every_master(nodes: Cluster, namespace: str) -> None:
+    """What is asked of many queues together goes to each master that has some of them."""
+    places = [
+        QueueKeys(namespace, name) for name in one_queue_per_master(nodes, namespace).values()
+    ]
+    with Client(ConnectionFactory(nodes.url)) as client:
+        for number, keys in enumerate(places):
+            Queue(client, namespace, keys.queue).send_all(range(number + 1))
+        families = QueueCollector(client, lambda: places).collect()
+        (ready,) = (each for each in families if each.name == "qworker_messages_ready")
+    found = {sample.labels["queue"]: sample.value for sample in ready.samples}
+    assert found == {keys.queue: number + 1 for number, keys in enumerate(places)}
 
 
 def test_a_slot_moves_under_load(nodes: Cluster, namespace: str) -> None:

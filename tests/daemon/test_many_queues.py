@@ -1,0 +1,66 @@
+"""The reaper with more queues than it sweeps together: it asks first which of them hold anything that has a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from qworker.daemon.reaper import SWEPT_AT_ONCE, Reaper
+from qworker.wire.keys import QueueKeys, queues_key
+from tests import servers
+from tests.lua.drive import NOW, Drive, own
+
+MANY = 2 * SWEPT_AT_ONCE + 7
+
+
+@pytest.fixture
+def crowd() -> Iterator[Callable[[str], Drive]]:
+    """Opens queues on a server of their own that has many others, all quiet."""
+    with servers.start("valkey") as server, server.redis() as redis:
+        names = [f"q{number:04}" for number in range(MANY)]
+        redis.hset(queues_key("t"), mapping=dict.fromkeys(names, 1))
+        for name in names:
+            redis.hset(QueueKeys("t", name).meta, "test", "1")
+        opened: list[Drive] = []
+
+        def opening(name: str) -> Drive:
+            opened.append(Drive(server.url, "t", name))
+            return opened[-1]
+
+        yield opening
+        for drive in opened:
+            drive.close()
+
+
+def test_whatever_is_due_in_any_of_them_is_moved_at_once(crowd: Callable[[str], Drive]) -> None:
+    """Delayed messages and leases are found in the first pass, wherever they are; so is a key of another type."""
+    late, lost, wrong = crowd("q0003"), crowd("q0251"), crowd(f"q{MANY - 1:04}")
+    late.send("a", delay_ms=5)
+    lost.send("b", "c")
+    lost.receive("L", visibility_ms=1000)
+    wrong.redis.set(wrong.keys.delayed, "other")
+    tick = Reaper(late.client, "t").tick(NOW + 1000)
+    assert (tick.queues, tick.promoted, tick.leases, tick.messages) == (MANY, 1, 1, 2)
+    assert tick.broken == (wrong.keys.queue,)
+
+
+def test_what_expired_at_a_head_is_found_within_ten_passes(crowd: Callable[[str], Drive]) -> None:
+    """Every queue has its turn, wherever it stands."""
+    drives = [crowd(f"q{number:04}") for number in (0, 13, 257, MANY - 1)]
+    for drive in drives:
+        drive.redis.rpush(drive.keys.ready[0], own("a", flags=f" x={NOW + 1}"))
+    reaper = Reaper(drives[0].client, "t")
+    assert sum(reaper.tick(NOW + 1000 * each).trimmed for each in range(1, 11)) == len(drives)
+
+
+def test_quiet_queues_cost_a_tenth_of_a_command_each(crowd: Callable[[str], Drive]) -> None:
+    """Ten are asked about together; of the sweeps that name each key, there is a tenth."""
+    drive = crowd("q0001")
+    reaper = Reaper(drive.client, "t")
+    reaper.tick(NOW)
+    drive.redis.config_resetstat()
+    reaper.tick(NOW + 1000)
+    calls = drive.redis.info("commandstats")
+    assert calls["cmdstat_exists"]["calls"] <= MANY / 10 + 2 * 10
+    assert calls["cmdstat_evalsha"]["calls"] <= 1
