@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from qworker.wire.presence import GONE_MS, Reaper, list_reapers
 
 if TYPE_CHECKING:
     from qworker.cli.session import Session
 
 __all__ = ["GONE_MS", "Reaper", "Running", "Worker", "read_reapers", "read_workers"]
-
-#: Workers write themselves every 2 s, reapers at every tick: one not seen for so long is gone, in ms.
-GONE_MS: Final = 15_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +102,6 @@ class Worker:
         return {**self.entry, "name": self.name, **age}
 
 
-@dataclass(frozen=True, slots=True)
-class Reaper:
-    """A reaper, last seen `age_ms` ago."""
-
-    name: str
-    age_ms: int
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has been silent for too long."""
-        return self.age_ms > GONE_MS
-
-
 def read_workers(session: Session, now_ms: int | None = None) -> list[Worker]:
     """Read the workers, sorted by name. What is no such entry is shown as a gone worker without fields."""
     from qworker.wire.keys import workers_key
@@ -133,14 +119,9 @@ def read_workers(session: Session, now_ms: int | None = None) -> list[Worker]:
 def read_reapers(session: Session, now_ms: int | None = None) -> list[Reaper]:
     """Read the reapers, the latest first."""
     from qworker.wire.keys import reapers_key
-    from qworker.wire.numbers import score_ms
 
     flat = session.ask("ZREVRANGE", reapers_key(session.namespace), 0, 999, "WITHSCORES")
-    now_ms = session.now_ms() if now_ms is None else now_ms
-    return [
-        Reaper(name.decode("utf-8", "replace"), max(0, now_ms - score_ms(score)))
-        for name, score in zip(flat[::2], flat[1::2], strict=True)
-    ]
+    return list_reapers(flat, session.now_ms() if now_ms is None else now_ms)
 
 
 def _worker(field: bytes, value: bytes, now_ms: int) -> Worker:

@@ -110,6 +110,13 @@ class ChildrenCollector(Collector):
             "had counted.",
             supervisor.totals.stale,
         )
+        reapers = GaugeMetricFamily(
+            "qworker_reapers_seen",
+            "Reapers that came by in the last 15 s, as seen by a worker that has none itself.",
+        )
+        if supervisor.reapers_seen is not None:
+            reapers.add_metric((), supervisor.reapers_seen)
+        yield reapers
 
 
 def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:

@@ -20,6 +20,7 @@ from qworker.consumer.keeping import Keeping
 from qworker.consumer.limits import Limits
 from qworker.consumer.places import SHORT_LIFE_S, Place
 from qworker.consumer.presence import Presence
+from qworker.consumer.reapers import ReaperWatch
 from qworker.consumer.reload import Reloader
 from qworker.consumer.shards import ShardWatch
 from qworker.consumer.starting import Starter
@@ -75,6 +76,7 @@ class Supervisor:
         self._keeping = Keeping(self._client, lambda: self.totals.children, self._write_presence)
         self._presence: Presence | None = None
         self._shards: ShardWatch | None = None
+        self._reapers: ReaperWatch | None = None
         self._watch = Watch(options)
         self._limits = Limits(self._watch, self._keeping)
         self._reloader = Reloader(self.reload) if options.reload else None
@@ -110,6 +112,11 @@ class Supervisor:
     def served(self) -> bool:
         """Whether the server has answered in the last seconds."""
         return self._keeping.answering_since is not None
+
+    @property
+    def reapers_seen(self) -> int | None:
+        """Reapers that came by lately; None where that is not known, or one belongs to this process."""
+        return self._reapers.seen if self._reapers is not None else None
 
     def stop(self, *_: object) -> None:
         """Stop gracefully; a second call ends the children at once. Fit for a signal handler."""
@@ -216,6 +223,8 @@ class Supervisor:
             self._shards = ShardWatch(
                 self._client, manifest.namespace, manifest.queues, manifest.shards
             )
+            if not self._options.reaper:
+                self._reapers = ReaperWatch(self._client, manifest.namespace)
             self._on_manifest(manifest, self._client)
 
     # -- minding -------------------------------------------------------------------------------
@@ -319,3 +328,5 @@ class Supervisor:
             leaving=self._leave_wanted,
         ):
             self.leave()
+        if self._reapers is not None:
+            self._reapers.look()

@@ -139,12 +139,13 @@ ROLES: Final[dict[str, Role]] = {
     "consumer": Role(
         about="receives from its queues and settles, and registers its schedules (qworker run --no-reaper)",
         scripts=("settle_receive", "settle", "extend", "split", "claim", "inspect", "register"),
-        raw=("blpop", "rpush", "hmget", "hget", "zscore", "hexists", *_REGISTERING),
+        raw=("blpop", "rpush", "hmget", "hget", "zscore", "hexists", "zrevrange", *_REGISTERING),
         keys=_consumer_keys,
         shared=lambda namespace: (
             f"~{queues_key(namespace)}",
             f"~{workers_key(namespace)}",
             f"~{leaving_key(namespace)}",
+            f"%R~{reapers_key(namespace)}",
         ),
     ),
     "daemon": Role(

@@ -79,10 +79,13 @@ def queue_families() -> Iterator[Family]:
     # Of plain commands it is asked those that tell how far the readers of a journal are.
     answers = {"HGETALL": [b"archive", b"1-0 1"], "HGET": 0, "XRANGE": None}
 
-    def answer(command: Any, **_: Any) -> Any:
+    def answer(command: Any) -> Any:
         return answers[command.args[0]] if command.script is None else figures(queue="")
 
-    server: Any = SimpleNamespace(execute=answer)
+    def answer_each(commands: list[Any], **_: Any) -> list[Any]:
+        return [answer(each) for each in commands]
+
+    server: Any = SimpleNamespace(execute_each=answer_each)
     return QueueCollector(server, lambda: [QueueKeys("shop", queue) for queue in TASKS]).collect()
 
 

@@ -203,7 +203,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             )
 
         daemon = served(qworker("daemon", "daemon", "--tick", "200ms"))
-        worker = served(qworker("worker", "run", "shop", "--procs", "1", "--visibility", "1s"))
+        # Without a reaper: it exports what it sees of the daemon's.
+        words = ["run", "shop", "--no-reaper", "--procs", "1", "--visibility", "1s"]
+        worker = served(qworker("worker", *words))
         client = stack.enter_context(Client(ConnectionFactory(server.url), give_up_s=5))
         queue, stop = Queue(client, "shop", "emails"), threading.Event()
         feeding = threading.Thread(target=feed, args=(queue, stop))
