@@ -20,6 +20,7 @@ from qworker.consumer.assembly import assemble, queues_of, shards_of
 from qworker.consumer.board import Board, ChildState, boot_time
 from qworker.consumer.crash import catch_crashes
 from qworker.consumer.failure import failure_text, name_of
+from qworker.consumer.leftovers import Leftovers
 from qworker.consumer.manifest import (
     CONFIG_VARIABLE,
     STOP,
@@ -70,7 +71,10 @@ def main() -> NoReturn:
         _send(control, Manifest(error=str(error)))
         _exit(_EXIT_NO_APP)
     threading.Thread(
-        target=_mind_control, args=(control, broker), name="qworker-control", daemon=True
+        target=_mind_control,
+        args=(control, broker, Leftovers(board)),
+        name="qworker-control",
+        daemon=True,
     ).start()
     board.beat = boot_time()
     board.state = ChildState.READY
@@ -99,11 +103,18 @@ def _send(control: socket.socket, manifest: Manifest) -> None:
     control.sendall(msgspec.json.encode(manifest) + b"\n")
 
 
-def _mind_control(control: socket.socket, broker: Broker) -> None:
-    """Stop when the supervisor says so; end at once when it is gone."""
+def _mind_control(control: socket.socket, broker: Broker, leftovers: Leftovers) -> None:
+    """Stop when the supervisor says so; end at once when it is gone. Look meanwhile at what handlers leave behind."""
+    control.settimeout(leftovers.every_s)
     while True:
         try:
             word = control.recv(1)
+        except TimeoutError:
+            try:
+                leftovers.look()
+            except Exception as error:  # noqa: BLE001 - without this thread the child would not stop
+                _log.error("leftovers_not_seen", error=name_of(error))
+            continue
         except OSError:
             word = b""
         if word == STOP:

@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.consumer.runner import Runner
-from qworker.errors import InvalidError, ProtectionError, UnknownKeyError
+from qworker.errors import ProtectionError, UnknownKeyError
 from qworker.wire.keyring import Keyring, is_encrypted
 
 if TYPE_CHECKING:
     from qworker.consumer.delivery import Delivery
+    from qworker.wire.envelope import Envelope
 
 __all__ = ["WITHHELD", "ProtectedRunner"]
 
@@ -39,9 +40,9 @@ class ProtectedRunner(Runner):
             return self.refuse(delivery, error)
         return super().prepare(delivery)
 
-    def _unreadable(self, delivery: Delivery, error: InvalidError) -> bool:
+    def _prepare_encrypted(self, delivery: Delivery, envelope: Envelope) -> bool:
         # It has been decrypted.
-        return self._bad_arguments(delivery, error)
+        return self._prepare_any(delivery, envelope.body)
 
     def _end(self, delivery: Delivery, kind: str, reason: str = "") -> bool:
         name, text = delivery.error

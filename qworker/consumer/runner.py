@@ -26,7 +26,7 @@ from qworker.consumer.delivery import (
 from qworker.consumer.failure import MAX_CHARACTERS, failure_text, name_of
 from qworker.errors import InvalidError, ProtectionError, TimeLimitError, UnknownKeyError
 from qworker.wire import codec
-from qworker.wire.envelope import FIRST
+from qworker.wire.envelope import FIRST, Envelope
 from qworker.wire.keyring import is_encrypted
 from qworker.wire.numbers import whole
 
@@ -138,14 +138,22 @@ class Runner:
         envelope = delivery.envelope()
         if envelope is None:
             return self._end(delivery, BURIED, reason="foreign")
+        if is_encrypted(envelope):
+            return self._prepare_encrypted(delivery, envelope)
         return self._prepare_any(delivery, envelope.body)
+
+    def _prepare_encrypted(self, delivery: Delivery, envelope: Envelope) -> bool:
+        """Leave a message to others that no key here opens, whatever its body looks like."""
+        problem = "is encrypted, and no key is held here (QWORKER_KEYS_FILE)"
+        name = delivery.lease.queue.name
+        return self.unknown_key(delivery, UnknownKeyError(name, envelope.id, problem))
 
     def _prepare_any(self, delivery: Delivery, body: bytes) -> bool:
         """Do what `prepare` does for a call by name, and find the words for what is wrong with a body."""
         try:
             call = codec.decode_call(body)
         except InvalidError as error:
-            return self._unreadable(delivery, error)
+            return self._bad_arguments(delivery, error)
         task = self.tasks.get(call.task)
         if task is None:
             return self._unknown_task(delivery, call.task)
@@ -209,15 +217,6 @@ class Runner:
         delivery.error = (type(error).__name__, str(error)[:MAX_CHARACTERS])
         self._log_end("message_rejected", delivery, reason="bad_arguments", error=str(error))
         return self._end(delivery, BURIED, reason="bad_arguments")
-
-    def _unreadable(self, delivery: Delivery, error: InvalidError) -> bool:
-        """End a message whose body is no call: it is none, or it is encrypted and no key is held here."""
-        envelope = delivery.envelope()
-        if envelope is not None and is_encrypted(envelope):
-            problem = "is encrypted, and no key is held here (QWORKER_KEYS_FILE)"
-            name = delivery.lease.queue.name
-            return self.unknown_key(delivery, UnknownKeyError(name, envelope.id, problem))
-        return self._bad_arguments(delivery, error)
 
     def _unknown_task(self, delivery: Delivery, name: str) -> bool:
         delivery.error = ("UnknownTaskError", f"no task is named {name[:200]!r}")
