@@ -60,6 +60,15 @@ def test_image_runs_without_rights_and_without_a_shell() -> None:
     assert json.loads(last("CMD")) == ["daemon"]
 
 
+def test_image_has_what_is_pinned() -> None:
+    """Dependencies come from the lock, by hash, and the package brings none of its own."""
+    installs = [rest.partition(" install ")[2] for name, rest in instructions() if name == "RUN"]
+    pinned, package = filter(None, installs)
+    assert pinned == "--require-hashes --requirement /lock/requirements.lock"
+    assert package == "--no-deps /src"
+    assert "uvloop==" in (DEPLOY / "requirements.lock").read_text()
+
+
 def test_build_context_holds_what_the_dockerfile_copies() -> None:
     """The ignore file lets through exactly the sources of COPY, and they exist."""
     copies = [shlex.split(rest)[:-1] for name, rest in instructions() if name == "COPY"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.deploy.checkers import run
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "deploy/requirements.lock"
@@ -109,8 +112,29 @@ def test_reports_have_a_way_and_a_time() -> None:
         assert words in text
 
 
-def test_a_release_has_its_list_of_parts() -> None:
-    """`make dist` writes it beside the files, from what is pinned, by a tool of its own."""
+def test_a_release_has_its_list_of_parts(tmp_path: Path) -> None:
+    """What `make dist` runs lists every pin with its version and hashes, the same each time, and asks no network."""
     makefile = (ROOT / "Makefile").read_text()
-    assert re.search(r"cyclonedx-py requirements \$\(LOCK\) .*dist/sbom\.cdx\.json", makefile)
+    command = re.search(r"cyclonedx-py (.*) -o dist/sbom\.cdx\.json", makefile)
+    assert command
+    words = command[1].replace("$(LOCK)", str(LOCK)).split()
+    written = [tmp_path / "1.json", tmp_path / "2.json"]
+    for path in written:
+        done = run("cyclonedx-py", *words, "-o", path, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+    assert written[0].read_text() == written[1].read_text()
+    found = json.loads(written[0].read_text())
+    parts = {
+        canonicalize_name(part["name"]): (
+            part["version"],
+            sorted(
+                each["content"] for place in part["externalReferences"] for each in place["hashes"]
+            ),
+        )
+        for part in found["components"]
+    }
+    assert parts == {
+        name: (version, sorted(hashes)) for name, (version, hashes) in pinned().items()
+    }
+    assert found["metadata"]["component"]["name"] == PROJECT["name"]
     assert "SOURCE_DATE_EPOCH" in makefile
