@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import Ran, Shop
 from tests.consumer.workers import Lab
+from tests.rights import like_others
 from tests.timing import DEADLINE_S
 
 Run = Callable[..., Ran]
@@ -185,13 +185,12 @@ def test_what_is_wrong_is_said_in_one_line(
 
 def test_an_unreadable_file_is_refused(bare: Run, in_empty_directory: Path) -> None:
     """By its name, with the reason."""
-    if os.geteuid() == 0:
-        pytest.skip("root reads everything")
     path = in_empty_directory / "qworker.toml"
     path.write_text("")
     path.chmod(0)
 
-    ran = bare(*SHOW)
+    with like_others():
+        ran = bare(*SHOW)
 
     assert (ran.code, "cannot be read: Permission denied" in ran.err) == (2, True)
 
@@ -251,3 +250,20 @@ def test_an_app_that_cannot_be_used_is_bad_input(
     if "twice" in said:
         assert error.count("jobs.py:") >= 2
     assert lab.queue().peek() == []
+
+
+def test_a_module_that_is_imported_under_two_names_is_bad_input(lab: Lab) -> None:
+    """Its tasks would be there twice: the line names the place, and no message is touched."""
+    lab.app("sys.path.insert(0, 'shop')\nimport tasks\nimport shop.tasks\n")
+    (lab.directory / "shop").mkdir()
+    (lab.directory / "shop" / "tasks.py").write_text(
+        "from jobs import app\n\n@app.task(name='one')\ndef one() -> None: ...\n"
+    )
+    message_id = lab.send("one")
+    worker = lab.start()
+
+    assert worker.process.wait(DEADLINE_S) == 2
+    error = worker.log.read_text().splitlines()[-1]
+    assert "'one' is defined twice, at " in error
+    assert error.count("tasks.py:3") == 2
+    assert [message.id for message in lab.queue().peek()] == [message_id]

@@ -215,13 +215,18 @@ def test_what_others_push_is_dead_and_harms_nobody(
 @pytest.mark.parametrize(
     "keys", [NO_KEYS, Keyring(encryption={"k1": bytes(32)})], ids=["without keys", "with keys"]
 )
+@pytest.mark.parametrize(
+    "body",
+    [b"\x28\xb5\x2f\xfd\x20\x00", b'{"task": "note", "args": [1]}'],
+    ids=["packed", "like a call"],
+)
 def test_a_codec_that_nobody_here_knows_is_left_to_others_for_a_while(
-    store_url: str, namespace: str, keys: Keyring
+    store_url: str, namespace: str, keys: Keyring, body: bytes
 ) -> None:
     """The body is not read: the message is given back for others, and in the end dead as it was stored."""
     app = QWorker(namespace, url=store_url, keys=keys)
-    app.task(name="note")(lambda n: None)
-    body = b"\x28\xb5\x2f\xfd\x20\x00"
+    handled: list[int] = []
+    app.task(name="note")(handled.append)
     put(app, b"q1 abc 1 0 0 0 0" + tail(body, {"e": "zstd.k1", "m": "2"}))
 
     drain(app)
@@ -232,6 +237,7 @@ def test_a_codec_that_nobody_here_knows_is_left_to_others_for_a_while(
     assert (letter.reason, letter.error_class) == ("unknown_key", "UnknownKeyError")
     assert (letter.message.body, letter.message.unreadable) == (body, True)
     assert history_of(app.queue("default"))["nacked"] == 1
+    assert handled == []
     app.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -91,20 +92,28 @@ def test_a_full_disk_under_the_log_stops_no_worker(lab: Lab) -> None:
 
 
 def test_signals_in_the_middle_of_a_receive_lose_nothing(lab: Lab) -> None:
-    """A supervisor under a hail of harmless signals, and its child as well, handle each message once."""
+    """A supervisor under a hail of signals, and its child as well, handle each message once."""
     lab.app(HANDLE)
-    with lab.worker() as worker:
+    # Every Python reads it at its start: the supervisor imports no app. A signal with a handler interrupts what waits.
+    (lab.directory / "sitecustomize.py").write_text(
+        "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n"
+    )
+    worker = lab.start(environ={"PYTHONPATH": f"{lab.directory}:{ROOT}"})
+    try:
         until(lambda: worker.events("child_started"))
         lab.send("handle", -1)
         until(lambda: lab.notes("handled"))
         (child,) = worker.children()
         for n in range(200):
             lab.send("handle", n)
-            # Of these a process of ours ends by none: they interrupt a system call, and are ignored.
-            psutil.Process(child).send_signal(28)  # SIGWINCH
-            psutil.Process(worker.process.pid).send_signal(28)
+            # Without the handler either would end by the first of them.
+            psutil.Process(child).send_signal(signal.SIGUSR1)
+            psutil.Process(worker.process.pid).send_signal(signal.SIGUSR1)
         until(lambda: len(lab.notes("handled")) == 201)
         until(lambda: lab.queue().inspect().stored == 0)
+        assert worker.children() == [child]
+    finally:
+        assert worker.stop() == 0
 
     assert sorted(n for (n,) in lab.noted("handled")) == list(range(-1, 200))
 

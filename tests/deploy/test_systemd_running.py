@@ -5,12 +5,16 @@ systemd itself is not there: `units.started` gives the processes its socket, its
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
+import psutil
 import pytest
 
 from qworker.client.queue import Queue
@@ -30,11 +34,23 @@ WATCHDOG_S = 2.0
 GRACE_S, SHORT_GRACE = 25, "1s"
 
 APP = """
-import time
+import json, os, time
 
 from qworker import QWorker
 
 app = QWorker("shop")
+HISTORY = os.open(os.environ["HISTORY"], os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+
+
+def note(*words):
+    os.write(HISTORY, (json.dumps(words) + "\\n").encode())
+
+
+@app.task(queue="jobs")
+def handle(key):
+    note("started", key)
+    time.sleep(0.002)
+    note("ended", key)
 
 
 @app.task(queue="jobs")
@@ -57,13 +73,20 @@ def server() -> Iterator[servers.Server]:
 
 
 @pytest.fixture
-def environ(server: servers.Server) -> dict[str, str]:
+def history(tmp_path: Path) -> Path:
+    """What handlers note outlives every process."""
+    return tmp_path / "history"
+
+
+@pytest.fixture
+def environ(server: servers.Server, history: Path) -> dict[str, str]:
     """The environment file of a unit."""
     return {
         "QWORKER_URL": server.url,
         "QWORKER_NAMESPACE": "shop",
         "QWORKER_METRICS_PORT": "0",
         "QWORKER_PROCS": "1",
+        "HISTORY": str(history),
     }
 
 
@@ -81,6 +104,46 @@ def queue(server: servers.Server) -> Iterator[Queue]:
     """The queue of the app."""
     with Client(ConnectionFactory(server.url), give_up_s=5) as client:
         yield Queue(client, "shop", "jobs")
+
+
+class Traffic:
+    """Sends messages with keys of their own, until the block ends, and reads what became of them."""
+
+    def __init__(self, queue: Queue, history: Path) -> None:
+        self.sent: list[str] = []
+        self._queue, self._history = queue, history
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Send no more."""
+        self._ended.set()
+        self._thread.join()
+
+    def _send(self) -> None:
+        while not self._ended.wait(0.02):
+            keys = [str(len(self.sent) + number) for number in range(5)]
+            self._queue.send_all([encode_call("handle", [key], {}) for key in keys])
+            self.sent += keys
+
+    def noted(self, word: str) -> list[str]:
+        """The keys of handlers that have started, or ended."""
+        lines = self._history.read_text().rpartition("\n")[0].splitlines()
+        return [key for noted, key in map(json.loads, lines) if noted == word]
+
+    def flows(self, manager: Manager) -> None:
+        """Wait until messages have been handled from now on."""
+        before = len(self.noted("ended")) if self._history.exists() else 0
+        manager.wait_for(
+            lambda: self._history.exists() and len(self.noted("ended")) > before + 50, DEADLINE_S
+        )
 
 
 def start_timeout(unit: str) -> float:
@@ -150,6 +213,51 @@ def test_handler_that_does_not_end_is_cut_off_in_time(worker: Manager, queue: Qu
     assert (code, seconds(SHORT_GRACE) <= took_s) == (0, True)
     left = queue.inspect()
     assert (left.ready, left.unacked, left.stats.get("released")) == (1, 0, 1)
+
+
+def test_restarts_under_load_lose_nothing_and_repeat_nothing(
+    folder: Path, environ: dict[str, str], queue: Queue, history: Path
+) -> None:
+    """`systemctl restart` again and again: each time the exit code is 0, and each message is handled once."""
+    with Traffic(queue, history) as traffic:
+        for _ in range(3):
+            for manager in run_unit(WORKER, folder, environ):
+                traffic.flows(manager)
+                code, _ = manager.stop(stop_timeout(WORKER))
+                assert code == 0
+    for manager in run_unit(WORKER, folder, environ):
+        manager.wait_for(lambda: queue.inspect().stored == 0, DEADLINE_S)
+
+    assert sorted(traffic.noted("ended")) == sorted(traffic.sent)
+    assert sorted(traffic.noted("started")) == sorted(traffic.sent)
+    assert queue.inspect().dead == 0
+
+
+def test_the_signal_of_the_watchdog_costs_a_redelivery(
+    folder: Path, environ: dict[str, str], queue: Queue, history: Path
+) -> None:
+    """SIGABRT, as WatchdogSec sends it, under load: children end too, what was in hand comes back, nothing is lost."""
+    environ = {**environ, "QWORKER_VISIBILITY": "2s"}
+    with Traffic(queue, history) as traffic:
+        for manager in run_unit(WORKER, folder, environ):
+            traffic.flows(manager)
+            children = psutil.Process(manager.process.pid).children()
+            manager.process.send_signal(signal.SIGABRT)
+            assert manager.process.wait(DEADLINE_S) == -signal.SIGABRT
+            _, alive = psutil.wait_procs(children, DEADLINE_S)
+            assert children
+            assert not alive
+            in_hand = queue.inspect().unacked
+            assert "Current thread" in manager.log.read_text()
+        for manager in run_unit(WORKER, folder, environ):
+            traffic.flows(manager)
+            traffic.end()
+            manager.wait_for(lambda: queue.inspect().stored == 0, DEADLINE_S)
+
+    started_keys = traffic.noted("started")
+    assert set(traffic.noted("ended")) == set(traffic.sent)
+    assert len(started_keys) - len(set(started_keys)) <= in_hand
+    assert queue.inspect().dead == 0
 
 
 def test_server_that_hangs_stops_neither_pings_nor_the_stop(

@@ -136,6 +136,8 @@ def started(
             process.kill()
             process.wait()
             listening.shutdown(socket.SHUT_RDWR)
+            # So that the unit may be started again.
+            Path(address).unlink()
 
 
 def listen(listening: socket.socket, manager: Manager) -> None:
