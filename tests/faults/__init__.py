@@ -4,7 +4,7 @@
     python -m tests.faults --faults F1,F21 --seconds 30 --seed 7
     python -m tests.faults --faults all --json report.json
     python -m tests.faults --mutations
-    python -m tests.faults --soak --seconds 300
+    python -m tests.faults --soak --seconds 600
 
 `rows.py` lists the faults; `row.py` says what a row is, `playing.py` plays one.
 """

@@ -18,7 +18,7 @@ from tests.faults.rows import ROWS, chosen
 from tests.faults.soak import print_soak, soak
 
 #: How long a soak lasts if nobody says.
-_SOAK_S = 300.0
+_SOAK_S = 600.0
 
 
 def main() -> int:

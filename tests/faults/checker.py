@@ -6,6 +6,7 @@ Words of a history (keys are `<producer>-<number>`, a key is sent once):
     sent PRODUCER FIRST LAST        the server has confirmed them
     refused PRODUCER FIRST LAST     definitely not stored
     started KEY RECEIVES            a handler began, at this delivery
+    held KEY …                      a child has received these
     done KEY                        it came to its end
     acked KEY …                     the server has confirmed these acks
     crashed PID …                   these processes end now
@@ -37,7 +38,8 @@ class Account:
     `duplicates`: starts beyond the first of each message. `recovered`: started although their send was in doubt.
     `unexplained`: those of them whose process before was not lost. `latest_receives`: the highest receive count of a
     start. `redelivery_s`: for each delivery that a lost process had begun, the seconds from the loss to the
-    next start.
+    next start. `held_s`: the same of all that processes held which crashed by themselves, begun or not. `taken`: what
+    the fault itself has deleted, by name; it is not `lost`.
     """
 
     attempts: int = 0
@@ -51,6 +53,8 @@ class Account:
     handled: int = 0
     latest_receives: int = 0
     unexplained: int = 0
+    taken: int = 0
+    held_s: list[float] = field(default_factory=list)
     redelivery_s: list[float] = field(default_factory=list)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
@@ -59,11 +63,13 @@ def account_of(
     read: Callable[[], Iterable[Event]],
     *,
     dead: Collection[str] = (),
+    gone: Collection[str] = (),
     losses: Mapping[int, Sequence[int]] | None = None,
 ) -> Account:
     """Check a history; `read` is called twice.
 
-    `dead`: keys of dead letters. `losses`: process → each time at which it was lost, ns.
+    `dead`: keys of dead letters. `gone`: keys of messages that the fault
+    has deleted. `losses`: process → each time at which it was lost, ns.
     """
     attempted, confirmed, refused = _Numbers(), _Numbers(), _Numbers()
     starts: dict[str, list[tuple[int, int]]] = {}
@@ -71,6 +77,8 @@ def account_of(
     acks: Counter[str] = Counter()
     first_ack: dict[str, int] = {}
     latest = 0
+    holds: dict[str, list[tuple[int, int]]] = {}
+    crashes: dict[int, int] = {}
     lost_at = {pid: [*times] for pid, times in (losses or {}).items()}
     for event in read():
         match event.word:
@@ -78,6 +86,9 @@ def account_of(
                 key = event.rest[0]
                 starts.setdefault(key, []).append((event.at, event.pid))
                 latest = max(latest, int(event.rest[1]))
+            case "held":
+                for key in event.rest:
+                    holds.setdefault(key, []).append((event.at, event.pid))
             case "done":
                 done.add(event.rest[0])
             case "acked":
@@ -93,13 +104,15 @@ def account_of(
             case "crashed":
                 for pid in event.rest:
                     lost_at.setdefault(int(pid), []).append(event.at)
+                    crashes[int(pid)] = event.at
     late = {
         event.rest[0]
         for event in read()
         if event.word == "started" and first_ack.get(event.rest[0], event.at) < event.at
     }
+    never = [key for key in confirmed if key not in done and key not in dead]
     damage = {
-        "lost": [key for key in confirmed if key not in done and key not in dead],
+        "lost": [key for key in never if key not in gone],
         "unexpected": [key for key in starts if key not in attempted or key in refused],
         "acked_twice": [key for key, times in acks.items() if times > 1],
         "started_after_ack": sorted(late),
@@ -113,6 +126,8 @@ def account_of(
         recovered=sum(key in attempted and key not in confirmed for key in starts),
         handled=len(done),
         latest_receives=latest,
+        taken=sum(key in gone for key in never),
+        held_s=_waits_of_held(holds, starts, crashes, first_ack),
         redelivery_s=waits,
         unexplained=unexplained,
         examples={kind: keys[:NAMED] for kind, keys in damage.items() if keys},
@@ -136,6 +151,31 @@ def _redeliveries(
                 lost_at = min((each for each in times if each >= began), default=began)
                 waits.append((again - lost_at) / 1e9)
     return sorted(waits), unexplained
+
+
+def _waits_of_held(
+    holds: Mapping[str, list[tuple[int, int]]],
+    starts: Mapping[str, list[tuple[int, int]]],
+    crashes: Mapping[int, int],
+    acked: Mapping[str, int],
+) -> list[float]:
+    """Seconds from the crash of who held a message to its next start, or to its next holder where that crashes too."""
+    waits = []
+    for key, held in holds.items():
+        held.sort()
+        for at, (_, pid) in enumerate(held):
+            crash = crashes.get(pid)
+            if crash is None or acked.get(key, crash + 1) <= crash:
+                continue
+            after = held[at + 1] if at + 1 < len(held) else None
+            if after is not None and after[0] < crash:
+                continue  # given back before the crash, and somebody else's by then
+            again = min((begun for begun, _ in starts.get(key, ()) if begun > crash), default=None)
+            if after is not None and (again is None or crashes.get(after[1], again) < again):
+                again = after[0]
+            if again is not None:
+                waits.append((again - crash) / 1e9)
+    return waits
 
 
 class _Numbers:

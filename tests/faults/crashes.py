@@ -38,15 +38,18 @@ def install(spec: str) -> None:
     method = getattr(owner, name)
     chance = random.Random(os.getpid())
     history = History(os.environ["FAULTS_HISTORY"])
+    parent = psutil.Process(os.getppid())
 
     def method_or_end(self: Any, *args: Any, **given: Any) -> Any:
         result = method(self, *args, **given)
         if result and chance.random() * int(every) < 1:
             pids = [os.getpid()]
-            if who == "worker":
-                supervisor = psutil.Process(os.getppid())
-                pids += [supervisor.pid, *(each.pid for each in supervisor.children())]
+            # An orphan's parent is the system's first process, whose children are everybody's.
+            if who == "worker" and os.getppid() == parent.pid:
+                siblings = [each.pid for each in parent.children() if each.pid != pids[0]]
+                pids += [parent.pid, *siblings]
             history.note("crashed", *pids)
+            # This process is the last: nobody would end the others.
             for pid in reversed(pids):
                 os.kill(pid, signal.SIGKILL)
         return result

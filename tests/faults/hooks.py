@@ -1,5 +1,6 @@
 """Notes from inside of the product's processes: every ack that the server has confirmed, and that a process hears it.
 
+held KEY …      a child has received them
 acked KEY …     by a child, or by a supervisor for a dead one
 heard           a call has succeeded; four times a second at most
 ticked          a reaper has made a pass; likewise
@@ -87,6 +88,8 @@ def _watch_children(history: History) -> None:
         held[batch.lease_id] = {
             index: key_of(item) for index, item in zip(batch.indices, batch.items, strict=True)
         }
+        if known := _known([*held[batch.lease_id].values()]):
+            history.note("held", *known)
         return hold(self, entry, batch)
 
     def settle_and_note(self: Any, told: Any, counts: Any) -> None:

@@ -6,16 +6,20 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+from qworker.wire.leases import held_items
 from tests.faults import system
 from tests.faults.consumers import LONG, nothing
+from tests.faults.hooks import key_of
 from tests.faults.load import Load
 from tests.faults.network import RECONNECT
 from tests.faults.producer import Sending
 from tests.faults.row import Row, at_least, at_most, exactly
 from tests.faults.server import FaultServer
-from tests.faults.servers import a_server
+from tests.faults.servers import BEHIND, a_server
 from tests.faults.stage import Stage
 
 __all__ = ["ROWS"]
@@ -59,6 +63,50 @@ def delete_keys(stage: Stage) -> None:
         stage.add("deletions", 1)
     stage.stop_producers()
     # What was in a lease that has lost its deadline waits for a repair, as does a counter.
+    stage.measured["repaired"] = len(stage.repair())
+
+
+def delete_messages(stage: Stage) -> None:
+    """Delete keys that hold messages or attributes: what was in them is gone, or comes to its end where it runs.
+
+    Each is read and deleted in one transaction, so what was in it is known by name.
+    """
+    client, keys = stage.server.redis(), stage.queue().keys
+
+    def delete(key: str, read: str, *words: Any) -> list[bytes]:
+        with client.pipeline(transaction=True) as call:
+            found, _ = call.execute_command(read, key, *words).delete(key).execute()
+        return [*chain(*found.items())] if isinstance(found, dict) else found
+
+    def delete_lease() -> list[bytes]:
+        leases = client.zrange(keys.unacked, 0, -1)
+        if not leases:
+            return []
+        key = keys.lease_prefix + stage.chance.choice(leases).decode()
+        return [item for _, item in held_items(delete(key, "HGETALL"))]
+
+    def delete_meta() -> list[bytes]:
+        known = delete(keys.meta, "HGETALL")
+        time.sleep(0.5)
+        stage.configure(stage.load.sending.queue)
+        stage.add("deleted_meta", bool(known))
+        return []
+
+    deletes: dict[str, Callable[[], list[bytes]]] = {
+        "ready": lambda: delete(keys.ready[0], "LRANGE", 0, -1),
+        "leased": delete_lease,
+        "delayed": lambda: delete(keys.delayed, "ZRANGE", 0, -1),
+        "attributes": delete_meta,
+    }
+    wanted = {f"deleted_{name}": 1 for name in ("ready", "leased", "delayed", "meta")}
+    for turn, _ in enumerate(stage.goes_on(0.3, **wanted)):
+        name = list(deletes)[turn % len(deletes)]
+        found = {key_of(item) for item in deletes[name]()}
+        stage.gone |= found
+        if name != "attributes":
+            stage.add(f"deleted_{name}", len(found))
+    stage.measured["deleted"] = len(stage.gone)
+    stage.stop_producers()
     stage.measured["repaired"] = len(stage.repair())
 
 
@@ -131,6 +179,23 @@ ROWS = [
         course=delete_keys,
         mends=("no deadline", "counter", "two places", "unregistered"),
         bounds=(at_least("deletions", 4), at_most("unexplained", 0)),
+        seconds=8,
+    ),
+    Row(
+        name="F35d",
+        fault="keys vanish that hold messages: ready, delayed, a lease; and the attributes",
+        course=delete_messages,
+        load=Load(sending=BEHIND),
+        takes="what was in a deleted key, and did not run just then",
+        mends=("counter", "no messages", "level", "unregistered"),
+        bounds=(
+            at_least("deleted_ready", 1),
+            at_least("deleted_leased", 1),
+            at_least("deleted_delayed", 1),
+            at_least("deleted_meta", 1),
+            at_most("taken", "deleted"),
+            at_most("unexplained", 0),
+        ),
         seconds=8,
     ),
     Row(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qworker.store.scripts import load_script
-from tests.faults.consumers import LONG, nothing
+from tests.faults.consumers import LONG, REDELIVERY, nothing
 from tests.faults.load import Load
 from tests.faults.producer import Sending
 from tests.faults.row import Row, at_least, at_most, exactly, within
@@ -201,7 +201,7 @@ ROWS = [
         fault="one worker is cut off for longer than its leases last, and comes back",
         course=cut_off_one,
         load=Load(proxied=True, sending=Sending(naps=0.5, nap_ms=10, rate=300)),
-        bounds=(at_least("partitions", 1), at_most("unexplained", 0), RECONNECT),
+        bounds=(at_least("partitions", 1), at_most("unexplained", 0), REDELIVERY, RECONNECT),
         seconds=15,
     ),
     Row(

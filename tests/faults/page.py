@@ -73,7 +73,9 @@ def _faults(rows: list[dict[str, Any]]) -> str:
 
 
 def _measured(bound: str, figures: dict[str, float]) -> str:
-    figure = bound.split(" ")[0]
+    figure, _, limit = bound.split(" ")
+    if limit in figures:
+        bound = f"{bound} ({figures[limit]:,.6g})"
     value = figures.get(figure)
     return f"{bound}: {value:,.6g}" if value is not None else f"{bound}: not measured"
 

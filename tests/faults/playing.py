@@ -9,7 +9,7 @@ import tempfile
 import time
 import traceback
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,8 @@ class Played:
             **{kind: getattr(account, kind) for kind in ALWAYS},
             "taken": int(self.figures.get("taken", 0)),
             "takes": self.row.takes,
+            "undone": int(self.figures.get("undone", 0)),
+            "undoes": self.row.undoes,
             "recovered": account.recovered,
             "duplicates": account.duplicates,
             "stale_acks": int(self.figures.get("stale_acks", 0)),
@@ -134,6 +136,7 @@ def _play(row: Row, stage: Stage, played: Played, patience: float) -> None:
     stage.stop_consumers()
     _check_store(row, stage, played)
     _take_figures(stage, played)
+    _forgive(row, played, named=bool(stage.gone))
     _judge(row, played, patience)
 
 
@@ -160,7 +163,10 @@ def _text(finding: Finding | str) -> str:
 
 def _take_figures(stage: Stage, played: Played) -> None:
     account = account_of(
-        lambda: events_of(stage.history), dead=stage.dead_keys(), losses=stage.losses
+        lambda: events_of(stage.history),
+        dead=stage.dead_keys(),
+        gone=stage.gone,
+        losses=stage.losses,
     )
     played.account = account
     figures = played.figures = dict(stage.measured)
@@ -182,18 +188,31 @@ def _take_figures(stage: Stage, played: Played) -> None:
     figures["redeliveries"] = len(waits)
     p99 = waits[math.ceil(0.99 * len(waits)) - 1] if waits else 0.0
     figures["redelivery_p99_s"] = round(p99, 2)
+    figures["held_again"] = len(account.held_s)
+    figures["held_longest_s"] = round(max(account.held_s, default=0.0), 2)
     ended = stage.logged("child_ended")
     figures["killed_running"] = sum(
         each.get("running", 0) for each in ended if each["reason"] not in ("stopped", "recycled")
     )
 
 
-def _judge(row: Row, played: Played, patience: float) -> None:
+def _forgive(row: Row, played: Played, *, named: bool) -> None:
+    """Count apart what the fault takes away by its nature; the row's bounds say how much of it there may be.
+
+    `named`: the course knows which messages it took, so nothing is forgiven beside these.
+    """
     account, figures = played.account, played.figures
     if row.takes:
-        figures["taken"] = account.lost
-        # What the server has lost may also be an ack, or a send whose key it forgot: that is what was promised.
-        played.account = account = _forgiven(account)
+        figures["taken"] = account.taken if named else account.lost
+        account = account if named else replace(account, lost=0)
+    if row.undoes:
+        figures["undone"] = max(account.acked_twice, account.started_after_ack)
+        account = replace(account, acked_twice=0, started_after_ack=0)
+    played.account = account
+
+
+def _judge(row: Row, played: Played, patience: float) -> None:
+    account, figures = played.account, played.figures
     for kind in ALWAYS:
         if number := getattr(account, kind):
             examples = ", ".join(account.examples.get(kind, [])[:3])
@@ -203,9 +222,3 @@ def _judge(row: Row, played: Played, patience: float) -> None:
             measured = figures.get(bound.figure, "not measured")
             limit = f" ({figures.get(bound.limit, 0):g})" if isinstance(bound.limit, str) else ""
             played.problems.append(f"{bound}{limit}, but {measured}")
-
-
-def _forgiven(account: Account) -> Account:
-    from dataclasses import replace
-
-    return replace(account, lost=0, acked_twice=0, started_after_ack=0)

@@ -18,7 +18,7 @@ from tests.consumer.workers import Worker
 from tests.faults.load import Load
 from tests.faults.server import FaultServer
 
-__all__ = ["NAMESPACE", "Processes", "send_signal"]
+__all__ = ["KIT", "NAMESPACE", "ROOT", "Processes", "send_signal"]
 
 NAMESPACE = "faults"
 ROOT = Path(__file__).parents[2]

@@ -76,10 +76,11 @@ def within(figure: str, seconds: float) -> Bound:
 class Row:
     """One fault: `name` as in `--faults`, `fault` what is done, `course` does it to a stage under load.
 
-    `server` makes the server (it is entered later); `before` prepares the stage, before anything runs. `takes` says why
-    sent messages may be gone for good, '' where they may not; then the loss is measured, `taken`, beside what was
-    promised. `needs` says why the row cannot run on this machine, or ''. `commit_s`: for so long it runs for every
-    commit. `mends`: kinds of repairs by `fsck` that the fault makes needful.
+    `server` makes the server (it is entered later); `before` prepares the stage, before anything runs. `takes` says
+    why sent messages may be gone for good, '' where they may not; `undoes` why messages may come back after a
+    confirmed ack. What was so is measured, `taken` and `undone`, in messages, and each such row bounds it. `needs`
+    says why the row cannot run on this machine, or ''. `commit_s`: for so long it runs for every commit. `mends`:
+    kinds of repairs by `fsck` that the fault makes needful.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Row:
     server: Callable[[ExitStack, Path], FaultServer] = lambda stack, directory: FaultServer()
     before: Callable[[Stage], None] = lambda stage: None
     takes: str = ""
+    undoes: str = ""
     mends: tuple[str, ...] = ()
     needs: Callable[[], str] = lambda: ""
 

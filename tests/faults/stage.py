@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,7 +41,7 @@ class Stage(Processes):
     """One namespace on one server, under a load, for `seconds`. A context: leaving it ends all processes.
 
     `in_use` are its queues. `measured`: figures by name, for bounds. `losses`: process → the moments at which it was
-    lost, ns. `chance` is the row's.
+    lost, ns. `gone`: keys of messages that the course has deleted. `chance` is the row's.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Stage(Processes):
         self.in_use = ["load", "aload"]
         self.measured: dict[str, float] = {}
         self.losses: dict[int, list[int]] = {}
+        self.gone: set[str] = set()
         self.app = QWorker(NAMESPACE, url=server.url)
         #: What the course itself notes.
         self.notebook = History(str(self.history))
@@ -66,18 +68,22 @@ class Stage(Processes):
     def __enter__(self) -> Stage:
         self.history.mkdir(parents=True)
         for name in self.in_use:
-            self.queue(name).configure(
-                QueueAttributes(
-                    visibility=self.load.visibility,
-                    max_receives=self.load.max_receives,
-                    journal=self.load.journal,
-                )
-            )
+            self.configure(name)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.end_processes()
         self.app.close()
+
+    def configure(self, name: str) -> None:
+        """Give a queue the attributes that the load says."""
+        self.queue(name).configure(
+            QueueAttributes(
+                visibility=self.load.visibility,
+                max_receives=self.load.max_receives,
+                journal=self.load.journal,
+            )
+        )
 
     def queue(self, name: str = "") -> Queue:
         """A queue; the load's own where no name is given."""
@@ -87,6 +93,11 @@ class Stage(Processes):
     def acked(self) -> int:
         """Messages of the load's queue that were acked until now, as the server counts them."""
         return self.queue().inspect().stats.get("acked", 0)
+
+    @property
+    def stored(self) -> int:
+        """Messages of the load's queue that are stored now, in whatever place, as the server counts them."""
+        return self.queue().inspect().stats.get("stored", 0)
 
     def begin(self) -> None:
         """Start the processes of the load, and wait until messages are handled."""
@@ -217,10 +228,12 @@ class Stage(Processes):
         found = [each for each in events_of(self.history) if each.word == word]
         return sorted(found, key=lambda each: each.at)
 
-    def waits_s(self, *producers: str) -> list[float]:
+    def waits_s(
+        self, *producers: str, within_ns: tuple[int, int] = (0, sys.maxsize)
+    ) -> list[float]:
         """Seconds from the confirmation of each send to the first start of its message, in order of length.
 
-        Of some producers, or of all.
+        Of some producers, or of all; of sends that were confirmed `within_ns` of the monotonic clock.
         """
         starts: dict[str, int] = {}
         for event in self.notes("started"):
@@ -229,6 +242,8 @@ class Stage(Processes):
         for event in self.notes("sent"):
             producer, first, last = event.rest
             if producers and producer not in producers:
+                continue
+            if not within_ns[0] <= event.at <= within_ns[1]:
                 continue
             for number in range(int(first), int(last) + 1):
                 if (started := starts.get(f"{producer}-{number}")) is not None:

@@ -15,7 +15,7 @@ from tests.faults.history import Event, History, events_of
 from tests.faults.hooks import key_of
 from tests.faults.mutations import MUTATIONS, mutated
 from tests.faults.page import write
-from tests.faults.playing import Played
+from tests.faults.playing import Played, _forgive
 from tests.faults.report import report_of
 from tests.faults.row import Row, at_least, at_most, exactly, within
 from tests.faults.rows import ROWS, chosen
@@ -215,15 +215,72 @@ class TestRows:
         with pytest.raises(LookupError):
             chosen("F1,F1000")
 
+    @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.name)
+    def test_what_is_forgiven_is_bounded(self, row: Row) -> None:
+        """Or the loss of everything would pass."""
+        most = {bound.figure for bound in row.bounds if bound.sign == "≤"}
+        assert not row.takes or "taken" in most
+        assert not row.undoes or "undone" in most
+
+
+class TestWhatIsTaken:
+    def _judged(self, account: Account, *, named: bool = False, **given: Any) -> Played:
+        row = Row(name="F1", fault="", course=lambda stage: None, **given)
+        played = Played(row, 7, account=account)
+        _forgive(row, played, named=named)
+        return played
+
+    def test_is_forgiven_where_the_row_says_so(self) -> None:
+        """Losses apart from acks, and both counted."""
+        account = Account(lost=3, acked_twice=1, started_after_ack=2)
+        assert self._judged(account).account == account
+        played = self._judged(account, takes="a disk")
+        assert played.account == Account(acked_twice=1, started_after_ack=2)
+        assert played.figures == {"taken": 3}
+        played = self._judged(account, undoes="a replica")
+        assert (played.account, played.figures) == (Account(lost=3), {"undone": 2})
+
+    def test_is_only_what_was_named_where_it_is_known(self) -> None:
+        """Another message that is gone is lost."""
+        account = check("8 7 sending p0 3 4", "9 7 sent p0 3 4", gone={"p0-3"})
+        assert (account.lost, account.taken, account.examples) == (1, 1, {"lost": ["p0-4"]})
+        played = self._judged(account, named=True, takes="a key")
+        assert (played.account.lost, played.figures) == (1, {"taken": 1})
+
+
+class TestWhatWasHeld:
+    def test_waits_from_the_crash_to_the_next_start(self) -> None:
+        """Whether it had begun or not."""
+        account = check("5 8 held p0-3", "6 8 crashed 8", "8.5 9 started p0-3 2")
+        assert account.held_s == [2.5]
+
+    def test_what_was_acked_or_given_back_before_does_not_count(self) -> None:
+        """It was nobody's who crashed."""
+        assert check("2 8 held p0-1", "9 8 crashed 8").held_s == []
+        returned = ("2 8 held p0-3", "3 9 held p0-3", "4 8 crashed 8", "5 9 started p0-3 1")
+        assert check(*returned).held_s == []
+
+    def test_the_next_holder_ends_the_wait_where_it_crashes_too(self) -> None:
+        """Then there are two waits."""
+        account = check(
+            "5 8 held p0-3",
+            "6 8 crashed 8",
+            "8 9 held p0-3",
+            "8.5 9 crashed 9",
+            "11 7 held p0-3",
+            "11 7 started p0-3 3",
+        )
+        assert account.held_s == [2.0, 2.5]
+
 
 def _played(**given: Any) -> Played:
     row = Row(
         name="F1",
         fault="a child is killed",
         course=lambda stage: None,
-        bounds=(at_most("duplicates", 1),),
+        bounds=(at_most("duplicates", 1), at_most("duplicates", "kills")),
     )
-    return Played(row, 7, figures={"duplicates": 1.0}, **given)
+    return Played(row, 7, figures={"duplicates": 1.0, "kills": 4.0}, **given)
 
 
 class TestReport:
@@ -242,7 +299,8 @@ class TestReport:
         """And what stands around them stays."""
         page = "a\n<!-- losses -->\nold\n<!-- end of losses -->\nb\n<!-- faults -->\n<!-- end of faults -->\nc\n"
         written = write(page, report_of([_played(account=check())], 7, 60.0))
-        assert "| F1 | a child is killed | 2 | 0 | duplicates ≤ 1: 1 | passed |" in written
+        measured = "duplicates ≤ 1: 1; duplicates ≤ kills (4): 1"
+        assert f"| F1 | a child is killed | 2 | 0 | {measured} | passed |" in written
         assert "old" not in written
         assert written.startswith("a\n")
         assert written.endswith("c\n")
@@ -256,7 +314,20 @@ class TestSlope:
         chance = random.Random(1)
         noise = [(float(at), 50e6 + chance.uniform(-1e5, 1e5)) for at in range(300)]
         leak = [(at, size + 10_000 * at) for at, size in noise]
-        assert slope_of(noise).flat(300)
-        assert not slope_of(leak).flat(300)
+        assert slope_of(noise).verdict(300) == "flat"
+        assert slope_of(leak).verdict(300) == "grows"
         assert slope_of(leak).per_s == pytest.approx(10_000, rel=0.1)
-        assert slope_of([(float(at), 5.0) for at in range(10)]).flat(10)
+        assert slope_of([(float(at), 5.0) for at in range(10)]).verdict(10) == "flat"
+
+    def test_what_is_too_uneven_to_tell_is_not_flat(self) -> None:
+        """A wide interval holds zero, and a leak as well."""
+        chance = random.Random(1)
+        uneven = [(float(at), 50e6 + chance.uniform(-4e7, 4e7)) for at in range(30)]
+        assert slope_of(uneven).verdict(300) == "unsure"
+
+    def test_a_step_is_no_more_than_it_is(self) -> None:
+        """One megabyte once, of 50, in the middle of five minutes; a megabyte a minute is a leak."""
+        once = [(float(at), 50e6 + 1e6 * (at > 150)) for at in range(300)]
+        assert slope_of(once).verdict(300) == "flat"
+        stairs = [(float(at), 50e6 + 1e6 * (at // 60)) for at in range(300)]
+        assert slope_of(stairs).verdict(300) != "flat"

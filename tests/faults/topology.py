@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 from redis.crc import key_slot
 
 from tests.faults.built import DIVIDED
 from tests.faults.consumers import nothing
 from tests.faults.load import Load
 from tests.faults.network import RECONNECT
+from tests.faults.partition import PartedTrio, parted_trio
 from tests.faults.producer import Sending
 from tests.faults.row import Row, at_least, at_most
 from tests.faults.server import FaultServer
@@ -26,6 +29,11 @@ __all__ = ["ROWS"]
 
 #: What a replica had not got is gone: sends that were confirmed, and acks.
 ASYNCHRONOUS = "replication is asynchronous: what the new master had not got is gone"
+#: Likewise.
+NOT_REPLICATED = "an ack, or a receive and its ack, that the new master had not got"
+#: How long a master is cut off, and how long one may accept writes without a replica that answers.
+SPLIT_S = 9.0
+MAX_LAG_S = 2
 
 
 class _Nodes(FaultServer):
@@ -53,6 +61,11 @@ class _Nodes(FaultServer):
 def a_trio(*options: str) -> Callable[[ExitStack, Path], FaultServer]:
     """Make a master with two replicas behind three Sentinels."""
     return lambda stack, directory: _Nodes(servers.sentinel("valkey", *options))
+
+
+def a_parted_trio(*options: str) -> Callable[[ExitStack, Path], FaultServer]:
+    """Make one whose master can be cut off from all but one producer."""
+    return lambda stack, directory: _Nodes(parted_trio(*options))
 
 
 def a_cluster(stack: ExitStack, directory: Path) -> FaultServer:
@@ -102,17 +115,100 @@ def stop_replicas(stage: Stage) -> None:
     nothing(stage)
 
 
+def part_master(stage: Stage) -> None:
+    """Leave the master alone with one producer for nine seconds, while the others make another one the master."""
+    trio = _trio(stage)
+    assert isinstance(trio, PartedTrio)
+    stage.environ["QWORKER_URL"] = trio.own_url
+    # It goes on though nobody takes anything from the master that it is left with.
+    left = stage.produce(backlog=sys.maxsize)
+    del stage.environ["QWORKER_URL"]
+    name = f"p{stage.producers.index(left)}"
+    stage.until(lambda: _sent_by(stage, name), "first send of the producer that is left with it")
+    time.sleep(1.0)
+    old = trio.master()
+    stage.lose()
+    begun = time.monotonic_ns()
+    trio.proxy.blackhole = True
+    trio.wait_for_master(other_than=old)
+    stage.measured["failover_s"] = round((time.monotonic_ns() - begun) / 1e9, 1)
+    stage.server_returned(*stage.workers, *stage.daemons)
+    time.sleep(max(0.0, SPLIT_S - (time.monotonic_ns() - begun) / 1e9))
+    left.stop()
+    # With the chunk whose reply came just before, and which no replica may have got.
+    stage.measured["sent_to_old"] = _sent_by(stage, name, since=begun) + CALM.chunk
+    stage.measured["refused"] = len(stage.notes("refused"))
+    trio.proxy.blackhole = False
+    trio.wait_until_whole()
+    nothing(stage)
+
+
+def _sent_by(stage: Stage, name: str, since: int = 0) -> int:
+    """Messages that were confirmed to a producer since a moment (ns)."""
+    return sum(
+        int(event.rest[2]) - int(event.rest[1]) + 1
+        for event in stage.notes("sent")
+        if since <= event.at and name == event.rest[0]
+    )
+
+
 def hand_over(stage: Stage) -> None:
-    """Let the Sentinels hand over to a replica: connections end up at a server that is read-only."""
+    """Let the Sentinels hand over to a replica: connections end up at a server that is read-only.
+
+    From the promotion until the old master follows there are two: what the old one still takes meanwhile may be gone.
+    """
     trio = _trio(stage)
     for _ in stage.goes_on(1.0):
         old = trio.master()
         stage.lose()
+        pids = [pid for worker in stage.workers for pid in worker.pids()]
+        before, begun = _cpu_s(pids), time.monotonic_ns()
         trio.sentinels[0].ask("SENTINEL", "FAILOVER", servers.SERVICE)
-        trio.wait_for_master(other_than=old)
+        _watch_old(stage, trio, old)
         stage.server_returned()
+        took_s = (time.monotonic_ns() - begun) / 1e9
+        used = [now - before[pid] for pid, now in _cpu_s(pids).items()]
+        stage.most("busiest", round(max(used) / took_s, 2))
         stage.add("handovers", 1)
         trio.wait_until_whole()
+
+
+def _watch_old(stage: Stage, trio: Trio, old: servers.Node) -> None:
+    """Wait until the old master follows, and add what it has taken since another one was promoted.
+
+    By its own counters; with a chunk of each producer, and as many acks, for what was on its way to the replicas.
+    """
+    others = [node for node in trio.data if node is not old]
+    figures = ("sent", "acked")
+    before, last, promoted_at = [0, 0], [0, 0], 0.0
+
+    def follows() -> bool:
+        nonlocal before, last, promoted_at
+        if not promoted_at:
+            before = last
+            if any(node.info("replication")["role"] == "master" for node in others):
+                promoted_at = time.monotonic()
+        if old.info("replication")["role"] == "slave":
+            return True
+        seen: Any = old.redis().hmget(stage.queue().keys.stats, figures)
+        last = [int(each or 0) for each in seen]
+        return False
+
+    servers.until(follows, what=f"{old} to follow")
+    stage.most("two_masters_s", round(time.monotonic() - promoted_at, 2))
+    slack = stage.load.producers * stage.load.sending.chunk
+    for figure, first, end in zip(figures, before, last, strict=True):
+        stage.add(f"{figure}_at_old", end - first + slack)
+
+
+def _cpu_s(pids: list[int]) -> dict[int, float]:
+    """Seconds of a core that each process has used."""
+    found = {}
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            found[pid] = times.user + times.system
+    return found
 
 
 def move_slots(stage: Stage) -> None:
@@ -147,6 +243,7 @@ def lose_node(stage: Stage) -> None:
 
 
 CALM = Sending(rate=300)
+GUARDED = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", str(MAX_LAG_S))
 
 ROWS = [
     Row(
@@ -156,7 +253,8 @@ ROWS = [
         server=a_trio(),
         load=Load(sending=CALM),
         takes=ASYNCHRONOUS,
-        bounds=(at_most("taken", 20), RECONNECT),
+        undoes=NOT_REPLICATED,
+        bounds=(at_most("taken", 20), at_most("undone", 20), RECONNECT),
         seconds=10,
     ),
     Row(
@@ -166,14 +264,48 @@ ROWS = [
         server=a_trio(),
         load=Load(sending=Sending(rate=300, options={"replicas": 1, "within": "500ms"})),
         takes="acks may be gone, sends may not",
-        bounds=(at_most("taken", 0), RECONNECT),
+        undoes=NOT_REPLICATED,
+        bounds=(at_most("taken", 0), at_most("undone", 20), RECONNECT),
         seconds=10,
     ),
     Row(
         name="F29",
+        fault="a master with min-replicas-to-write is cut off with one producer, and replaced",
+        course=part_master,
+        server=a_parted_trio(*GUARDED),
+        load=Load(producers=1, sending=CALM),
+        takes="the cut off master goes on for min-replicas-max-lag (2 s) and up to 2 s to see it",
+        undoes=NOT_REPLICATED,
+        bounds=(
+            at_least("refused", 1),
+            at_least("taken", 1),
+            at_most("taken", CALM.rate * (MAX_LAG_S + 2)),
+            at_most("undone", CALM.chunk),
+            RECONNECT,
+        ),
+        seconds=12,
+    ),
+    Row(
+        name="F29u",
+        fault="a master without min-replicas-to-write is cut off with one producer, and replaced",
+        course=part_master,
+        server=a_parted_trio(),
+        load=Load(producers=1, sending=CALM),
+        takes="nothing tells the cut off master: it takes all that is sent to it until the end",
+        undoes=NOT_REPLICATED,
+        bounds=(
+            at_least("taken", 1),
+            at_most("taken", "sent_to_old"),
+            at_most("undone", CALM.chunk),
+            RECONNECT,
+        ),
+        seconds=12,
+    ),
+    Row(
+        name="F29s",
         fault="the replicas stand still, and the master accepts nothing without them",
         course=stop_replicas,
-        server=a_trio("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"),
+        server=a_trio(*GUARDED),
         load=Load(sending=CALM),
         bounds=(at_least("refused", 1), RECONNECT),
         seconds=5,
@@ -185,7 +317,15 @@ ROWS = [
         server=a_trio(),
         load=Load(sending=CALM),
         takes="SENTINEL FAILOVER does not stop the old master first: what it still takes is gone",
-        bounds=(at_least("handovers", 1), RECONNECT),
+        undoes="the old master still confirms acks",
+        bounds=(
+            at_least("handovers", 1),
+            at_most("taken", "sent_at_old"),
+            at_most("undone", "acked_at_old"),
+            # The share of a core that any process of a worker takes while it finds the new master.
+            at_most("busiest", 0.5),
+            RECONNECT,
+        ),
         seconds=8,
     ),
     Row(
@@ -204,7 +344,8 @@ ROWS = [
         server=a_cluster,
         load=Load(sending=CALM),
         takes=ASYNCHRONOUS,
-        bounds=(at_most("taken", 20), RECONNECT),
+        undoes=NOT_REPLICATED,
+        bounds=(at_most("taken", 20), at_most("undone", 20), RECONNECT),
         seconds=10,
     ),
     replace(

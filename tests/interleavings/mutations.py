@@ -98,6 +98,17 @@ MUTATIONS: Final = {
             ),
         ),
     ),
+    "settle-ignores-parts": Mutation(
+        "outcomes of a part of a lease are counted as done, and not applied",
+        "parts",
+        _SETTLES,
+        (
+            (
+                "acked = acked + take_out_of(lease.key, lease.acks)",
+                "acked = acked + #lease.acks",
+            ),
+        ),
+    ),
     "reap-no-suspects": Mutation(
         "who may have cost a worker its life is put back to the others",
         "blame",
