@@ -43,7 +43,7 @@ def bodies(drive: Drive) -> Counter[bytes]:
         elif kind == b"zset" and part == "delayed":
             items += drive.redis.zrange(name, 0, -1)
         elif kind == b"hash" and part.startswith("lease:"):
-            items += drive.redis.hvals(name)
+            items += drive.held(name).values()
         elif kind == b"stream" and part == "dead":
             items += [fields.get(b"envelope", b"") for _, fields in drive.redis.xrange(name)]
     return Counter(envelope.body for item in items if (envelope := Envelope.parse(item)))

@@ -92,7 +92,7 @@ def _first(drive: Drive, part: str) -> bytes | None:
     if kind == b"zset":
         return next(iter(drive.redis.zrange(key, 0, 0)), None)
     if kind == b"hash":
-        return next(iter(drive.redis.hvals(key)), None)
+        return next(iter(drive.held(key).values()), None)
     return None
 
 

@@ -145,7 +145,7 @@ _ENTRY_FIELDS = st.one_of(
 
 def _field(part: str) -> st.SearchStrategy[bytes]:
     if part.startswith("lease:"):
-        return st.one_of(st.integers(0, 5).map(lambda n: b"%d" % n), _WORDS)
+        return st.one_of(st.integers(0, 5).map(lambda n: b"%d" % n), st.just(b"batch"), _WORDS)
     known = [name.encode() for name in _FIELDS.get(part, "").split()]
     return st.one_of(st.sampled_from(known), st.sampled_from(known), _WORDS) if known else _WORDS
 

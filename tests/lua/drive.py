@@ -158,13 +158,17 @@ class Drive:
         for name, kind, reply in zip(names, kinds, pipe.execute(), strict=True):
             part = name.removeprefix(self.base)
             if part.startswith("lease:") and kind == "hash":
-                reply = dict(held_items([word for pair in reply.items() for word in pair]))
+                reply = _held(reply)
             value = _READERS[kind][1](reply)
             if part == "meta" and isinstance(value, dict):
                 value.pop("test", None)
             if value or part != "meta":
                 found[part] = value
         return found
+
+    def held(self, key: str | bytes) -> dict[bytes, bytes]:
+        """Index → item of a lease, whatever its shape."""
+        return _held(self.redis.hgetall(key))
 
     def stats(self, *names: str) -> dict[str, int]:
         """The counters as numbers; only those named, if any, where they exist."""
@@ -233,6 +237,10 @@ def own(
     flags += "" if first_ms is None else f" f={first_ms}"
     flags += "" if ready_ms is None else f" t={ready_ms}"
     return f"q1 {message_id} {sent_ms} {receives} {nacks} {timeouts} {shared}{flags}\n{text}"
+
+
+def _held(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    return dict(held_items([word for pair in fields.items() for word in pair]))
 
 
 #: Type → how a key of it is read, and made into plain values.
