@@ -39,9 +39,9 @@ def command(session: Session, app: str, given: dict[str, Any]) -> None:
     assert client_options.url is not None  # service_options resolves it
     logs = session.load(LogOptions).options
     starter = Starter(app, client_options.url, loaded.options, logs)
-    starter.start_early()
     # Until somebody can give back what the children have in hand by then.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    starter.start_early()
     # Half of the package: the children are on their way meanwhile, and bad input has been told.
     from qworker.cli.consume import consume
 

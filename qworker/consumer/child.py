@@ -55,6 +55,8 @@ def main() -> NoReturn:
     # A terminal's Ctrl-C reaches the whole group; only the supervisor acts on it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Blocked by who started it; not to be handed on to what a handler starts.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     configure_logs(config.log_format, config.log_level)
     control = socket.socket(fileno=config.control)
     board = Board(config.board, config.slots)

@@ -26,8 +26,9 @@ def app(store_url: str, namespace: str) -> Iterator[QWorker]:
 
 def bodies(app: QWorker) -> list[bytes]:
     """What is ready on the default queue, in order."""
-    with closing(app.client.factory.redis()) as redis:
-        items = redis.lrange(QueueKeys(app.namespace, "default").ready[0], 0, -1)
+    ready = QueueKeys(app.namespace, "default").ready[0]
+    with closing(app.client.factory.redis(ready)) as redis:
+        items = redis.lrange(ready, 0, -1)
     return [item.partition(b"\n")[2] for item in items]
 
 

@@ -35,6 +35,11 @@ def fill(drive: Drive) -> set[str]:
     return {"a1", "a2", "a3", "b1", "b2", "b3", "p1", "d1", "d2", "x1", "s1", "e1"}
 
 
+def _restore(drive: Drive, key: str, dumped: bytes) -> None:
+    """Put a key there as another one is; it may be on another node."""
+    drive.redis.restore(key, 0, dumped, replace=True)
+
+
 def _copy(drive: Drive, wanted: str) -> str:
     """The item of a ready message."""
     for item in drive.state("ready")["ready"]:
@@ -214,7 +219,7 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
         [Kind.BAD_SHARDS],
     ),
     "a registry of another type": (
-        lambda d: d.redis.copy(d.keys.ready[0], queues_key(d.base.partition(":")[0]), replace=True),
+        lambda d: _restore(d, queues_key(d.base.partition(":")[0]), d.redis.dump(d.keys.ready[0])),
         [Kind.WRONG_TYPE],
     ),
 }
