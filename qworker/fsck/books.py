@@ -105,12 +105,9 @@ def check_registry(
     if kind not in ("hash", "none"):
         # Queues are written into it again every minute by whoever has them.
         if repair:
-            ask(
-                client,
-                "RENAMENX",
-                registry,
-                f"{namespace}:aside:queues:{ask(client, 'TIME')[0].decode()}",
-            )
+            # On the same node of a Cluster, and within the rights to the namespace.
+            aside = f"{namespace}:aside:{{{registry}}}:{ask(client, 'TIME')[0].decode()}"
+            ask(client, "RENAMENX", registry, aside)
         yield Finding("", Kind.WRONG_TYPE, registry, f"is a {kind}, must be a hash", repair)
         if not repair:
             return
