@@ -46,6 +46,7 @@ local function read_level(number, batch, count, to, now, amounts)
     for i = 1, #chunk do
       local item = chunk[i]
       if batch.bytes > 0 and batch.bytes + #item > MAX_BYTES then return seen end
+      -- What `take` comes to for most items.
       if quick and kind(item) == 'own' and not has_flags(item) then
         batch.bytes, batch.number = batch.bytes + #item, batch.number + 1
         batch.items[batch.number] = item
