@@ -10,17 +10,14 @@ local function take(item, level_number, batch, to, now, amounts)
   local what, head = kind(item), nil
   batch.bytes = batch.bytes + #item
   if what == 'own' then
-    -- Most messages have no flag, and none was cancelled: then nothing can be over.
-    if batch.tombstones or book.all or has_flags(item) then
-      head = header(item)
-      local ended = over(head, now, batch.tombstones)
-      if ended and parse(item) then
-        record(ended, item)
-        free_unique_of(item)
-        amounts[ended] = (amounts[ended] or 0) + 1
-        amounts.stored = (amounts.stored or 0) - 1
-        return
-      end
+    head = header(item)
+    local ended = over(head, now, batch.tombstones)
+    if ended and parse(item) then
+      record(ended, item)
+      free_unique_of(item)
+      amounts[ended] = (amounts[ended] or 0) + 1
+      amounts.stored = (amounts.stored or 0) - 1
+      return
     end
   elseif what == 'newer' then
     put(to, to.tails, level_number, item)
@@ -39,17 +36,18 @@ end
 
 -- Read one level into the batch; the number of items looked at is cut from its head afterwards.
 local function read_level(number, batch, count, to, now, amounts)
-  local seen, quick = 0, not (batch.tombstones or book.all)
+  local seen = 0
   while batch.number < count and batch.bytes < MAX_BYTES and seen < count + SPARE do
     local chunk = redis.call('LRANGE', ready(number), seen, seen + math.min(READ_CHUNK, count - batch.number) - 1)
     if #chunk == 0 then break end
     for i = 1, #chunk do
       local item = chunk[i]
       if batch.bytes > 0 and batch.bytes + #item > MAX_BYTES then return seen end
-      -- What `take` comes to for most items.
-      if quick and kind(item) == 'own' and not has_flags(item) then
+      -- Most have no flag, and none was cancelled: then nothing can be over.
+      if not batch.tombstones and kind(item) == 'own' and not has_flags(item) then
         batch.bytes, batch.number = batch.bytes + #item, batch.number + 1
         batch.items[batch.number] = item
+        if book.all then batch.heads[batch.number] = header(item) end
       else
         take(item, number, batch, to, now, amounts)
       end
