@@ -14,9 +14,19 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 from structlog.testing import capture_logs
 
 from tests.topologies.servers import shared
+
+# The machine is shared: how long an example takes says nothing.
+settings.register_profile(
+    "shared machine",
+    settings.default,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("shared machine")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -95,19 +95,20 @@ def _durability(session: Session) -> Iterator[Finding]:
 
 
 def _memory(session: Session) -> Iterator[Finding]:
-    for node in session.client.factory.masters():
+    nodes = session.client.factory.masters()
+    for node in nodes:
         try:
             info = _info(session.ask("INFO", "memory", node=node))
         except QworkerError:
             continue  # Forbidden by the ACL; durability has said so.
-        yield _memory_of(info)
+        yield _memory_of(info, f" at {node}" if len(nodes) > 1 else "")
 
 
-def _memory_of(info: dict[str, str]) -> Finding:
+def _memory_of(info: dict[str, str], where: str) -> Finding:
     used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     if not most:
-        return Finding("memory", Status.OK, f"{size(used)} used, without a limit")
-    text = f"{size(used)} of {size(most)} used ({used / most:.0%})"
+        return Finding("memory", Status.OK, f"{size(used)} used{where}, without a limit")
+    text = f"{size(used)} of {size(most)} used{where} ({used / most:.0%})"
     if used < _NEARLY_FULL * most:
         return Finding("memory", Status.OK, text)
     return Finding(

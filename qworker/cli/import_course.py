@@ -107,6 +107,14 @@ def _source(
     from qworker.store.url import ServerURL
 
     url = session.server if choice.origin is None else ServerURL.parse(choice.origin, "--from")
+    if url.clustered:
+        raise InvalidOptionError(
+            "--from",
+            "is not given, and our server is a Cluster"
+            if choice.origin is None
+            else "is a Cluster",
+            "these systems keep their queues on one server: name it, --from redis://host:6379/0",
+        )
     redis = ConnectionFactory(url, name="qworker-import").redis()
     try:
         yield make(redis), url.address

@@ -29,6 +29,7 @@ from qworker.client.options import QueueAttributes
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
 from qworker.store.connection import ConnectionFactory
+from qworker.store.nodes import Address
 from qworker.wire.codec import encode_call
 from qworker.wire.keys import QueueKeys, reapers_key, workers_key
 from tests.timing import DEADLINE_S
@@ -68,8 +69,12 @@ class Shop:
     def keys(self, name: str = "emails") -> QueueKeys:
         return QueueKeys(self.namespace, name)
 
-    def ask(self, *words: str | int | bytes) -> Any:
-        return self.client.execute(Command(None, (), words, lambda reply: reply))
+    def ask(self, *words: str | int | bytes, node: Address | None = None) -> Any:
+        return self.client.execute(Command(None, (), words, lambda reply: reply, node=node))
+
+    def ask_each(self, *words: str) -> list[Any]:
+        """Ask every master of a Cluster, or the one server."""
+        return [self.ask(*words, node=node) for node in self.client.factory.masters()]
 
     def send(self, name: str = "emails", number: int = 1, **options: Any) -> list[str]:
         """Send calls of `send_email` with a number each."""

@@ -220,7 +220,7 @@ def test_a_signal_to_end_ends_a_verb(shop, terminal):
     """SIGTERM as the system does it: nothing catches it."""
     shop.send("emails")
     screen = terminal("queue", "show", "emails", "--over", "30s")
-    while b"qworker-cli" not in shop.ask("CLIENT", "LIST"):
+    while not any(b"qworker-cli" in clients for clients in shop.ask_each("CLIENT", "LIST")):
         pass
     screen.process.terminate()
 

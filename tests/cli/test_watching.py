@@ -248,7 +248,9 @@ def test_doctor_is_content_with_a_healthy_namespace(run, shop):
 
     assert ran.code == 0
     assert ran.lines[0].startswith("ok       server: valkey ")
-    assert ran.lines[-1] in ("nothing to do", "0 problems, 1 warning")
+    # The servers of tests keep less than they should in production, and are said to.
+    others = [name for name in found(document) if not name.startswith("durability")]
+    assert {found(document)[name]["status"] for name in others} == {"ok"}
     assert document.json["healthy"] is True
     assert found(document)["queues"]["text"] == "1 with 1 ready message in all"
     assert found(document)["reapers"]["status"] == "ok"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import mmap
@@ -83,6 +84,7 @@ def _compiler() -> str | None:
 @functools.cache
 def _library() -> str:
     directory = Path(tempfile.mkdtemp(prefix="qworker-clock"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     (directory / "shim.c").write_text(_SHIM)
     compiler = _compiler()
     assert compiler is not None

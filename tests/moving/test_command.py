@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import table
 from tests.moving.keys import add_celery, add_rq, add_rsmq
+from tests.topologies.servers import CLUSTERED
 
 
 def everything(other):
@@ -154,6 +155,7 @@ def test_rsmq_task_is_of_a_queue_or_of_all(bring, other, shop):
     assert json.loads(bodies["b"])["task"] == "any"
 
 
+@pytest.mark.skipif(CLUSTERED, reason="other systems have no queues in a Cluster")
 def test_other_system_may_be_on_our_server(run, shop):
     """Then no --from is needed; its keys are none of ours."""
     prefix, queue = f"r{shop.namespace}", "texts"
@@ -163,6 +165,14 @@ def test_other_system_may_be_on_our_server(run, shop):
     ran = run("import", "rsmq", "--prefix", prefix, "--yes", "--no-attributes")
     assert ran.lines[-1] == "moved 1 message"
     assert shop.queue(queue).peek()[0].body == b"hello"
+
+
+@pytest.mark.parametrize("url", ["redis+cluster://nobody:1", "rediss+cluster://nobody:1"])
+def test_other_system_is_not_in_a_cluster(run, url):
+    """Nothing is connected to."""
+    ran = run("import", "rsmq", "--from", url)
+    assert ran.code == 2
+    assert ran.err.startswith("error: --from: is a Cluster; these systems keep their queues on one")
 
 
 def test_prefix_of_celery(bring, other, shop):

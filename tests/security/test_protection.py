@@ -16,6 +16,7 @@ import pytest
 from qworker import QWorker, Retry, cron
 from qworker.client.aio import AsyncClient
 from qworker.client.aqueue import AsyncQueue
+from qworker.client.commands.command import Command
 from qworker.client.options import QueueAttributes
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
@@ -146,8 +147,6 @@ def test_what_nobody_signed_is_buried(open_queue) -> None:
 
 
 def _push(queue: Queue, item: bytes):
-    from qworker.client.commands.command import Command
-
     yield Command(None, (), ("RPUSH", queue.keys.ready[0], item), int)
 
 
@@ -327,9 +326,9 @@ def test_messages_of_a_schedule_are_signed_by_the_app(
     register(app.client, namespace, "other", [forged])
     keys = QueueKeys(namespace, "default")
     daemon = Client(ConnectionFactory(store_url))
-    with daemon.factory.redis() as raw:
-        # The last minute has not been fired.
-        raw.hset(keys.schedules, mapping={"sweep:fired": 1, "forged:fired": 1})
+    # The last minute has not been fired.
+    words = ("HSET", keys.schedules, "sweep:fired", 1, "forged:fired", 1)
+    daemon.execute(Command(None, (), words, int))
     Reaper(daemon, namespace, tick_ms=1000).tick()
     drain(app)
     assert ran == ["sweep"]

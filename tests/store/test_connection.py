@@ -33,6 +33,19 @@ from tests.chaos import ChaosProxy
 SECRET = "S3CR3T"
 
 
+@pytest.fixture(scope="module")
+def store_url():
+    """The URL of one server, however the others that tests share are arranged."""
+    with servers.start("valkey") as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def engine_url(request):
+    with servers.start(request.param) as server:
+        yield server.url
+
+
 @contextlib.contextmanager
 def connected(factory):
     """A connection of `factory`, closed at the end."""
