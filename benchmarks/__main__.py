@@ -16,6 +16,7 @@ from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.environment import installed
 from benchmarks.rounds import ContenderError, environment
 from benchmarks.stand import Plan, Stand
+from qworker.errors import StoreError
 
 
 def _names(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -52,6 +53,11 @@ def _listed() -> str:
 @click.option("--procs", type=click.IntRange(1), default=1, help="Of drain: processes.")
 @click.option("--async", "is_async", is_flag=True, help="Of drain: a coroutine as the handler.")
 @click.option(
+    "--server",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A valkey-server or redis-server to measure with.  [default: the one of `qworker run`]",
+)
+@click.option(
     "--markdown", is_flag=True, help="Print a table of Markdown, as docs/benchmarks.md has it."
 )
 def main(
@@ -62,6 +68,7 @@ def main(
     rounds: int,
     procs: int,
     is_async: bool,
+    server: str | None,
     markdown: bool,
 ) -> None:
     """Measure qworker beside the raw floor and peers, in one run; figures are medians, ratios are what counts."""
@@ -74,12 +81,16 @@ def main(
         if name not in BENCHMARKS:
             raise click.BadParameter(f"{name!r} is none of {', '.join(BENCHMARKS)}")
     plan = Plan(messages, rounds, peers, _say)
-    with Stand() as stand:
-        server = f"{stand.engine.name} {stand.engine.version}"
+    Stand.binary = server
+    try:
+        with Stand() as stand:
+            measured_with = stand.about()
+    except StoreError as error:
+        raise click.BadParameter(str(error), param_hint="--server") from error
     result: dict[str, Any] = {
         "results": [],
         "machine": environment(),
-        "versions": {"server": server, **_versions()},
+        "versions": {"server": measured_with, **_versions()},
         "peers": {name: _about(name) for name in peers},
     }
     for name in chosen:

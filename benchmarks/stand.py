@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import psutil
 
@@ -94,10 +94,13 @@ class Background:
 class Stand:
     """A new server without persistence on a loopback port: every contender of every round gets one."""
 
+    #: The program of all of them; None: the one that `qworker run` would take.
+    binary: ClassVar[str | None] = None
+
     def __init__(self) -> None:
         self._port = str(_free_port())
         self._store = PrivateStore(
-            arguments=("--port", self._port, "--appendonly", "no", "--save", "")
+            arguments=("--port", self._port, "--appendonly", "no", "--save", ""), binary=self.binary
         )
 
     def __enter__(self) -> Self:
@@ -120,6 +123,11 @@ class Stand:
         calls = self.redis.info("commandstats")
         commands = sum(each["calls"] for name, each in calls.items() if name != "cmdstat_info")
         return Spent(cpu_s(self._store.pid), stats["total_reads_processed"], commands)
+
+    def about(self) -> str:
+        """Name the server, its version and its allocator, which decides what a long queue costs."""
+        allocator = self.redis.info("memory")["mem_allocator"]
+        return f"{self.engine.name} {self.engine.version} ({allocator})"
 
     def memory(self) -> int:
         """Bytes that the server's data takes."""

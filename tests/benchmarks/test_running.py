@@ -12,7 +12,8 @@ from benchmarks.__main__ import main
 from benchmarks.catalog import BENCHMARKS
 from benchmarks.figures import lines
 from benchmarks.peers.catalog import PEERS
-from benchmarks.stand import Plan
+from benchmarks.stand import Plan, Stand
+from tests.servers import binary_of
 
 pytestmark = pytest.mark.slow
 
@@ -60,23 +61,29 @@ def test_length_goes_up_by_tens() -> None:
     assert "server CPU at 10,000 to 1,000 messages" in _rows("length", 10_000)
 
 
-def test_the_command_line_writes_results_with_machine_and_versions(tmp_path: Path) -> None:
+def test_the_command_line_writes_results_with_machine_and_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stand, "binary", None)
     file = tmp_path / "results.json"
     words = ["memory", "--messages", "500", "--rounds", "1", "--markdown", "--json", str(file)]
+    words += ["--server", binary_of("redis")]
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     assert done.exit_code == 0
     written = json.loads(file.read_text())
     assert {"results", "machine", "versions", "peers"} == set(written)
     assert {"name", "measure", "value", "unit", "goal", "met"} <= set(written["results"][0])
+    assert written["versions"]["server"].startswith("redis 7.")
     assert "| memory | ready |" in done.stdout
 
 
 @pytest.mark.parametrize(
     "words",
-    [["nothing"], ["cost", "--peers", "nobody"], []],
-    ids=["unknown benchmark", "unknown peer", "no name"],
+    [["nothing"], ["cost", "--peers", "nobody"], [], ["cost", "--server", __file__]],
+    ids=["unknown benchmark", "unknown peer", "no name", "no server"],
 )
-def test_an_unknown_name_is_refused(words: list[str]) -> None:
+def test_a_wrong_argument_is_refused(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stand, "binary", None)
     assert CliRunner().invoke(main, words).exit_code == 2
 
 
