@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -126,17 +126,18 @@ def _server(session: Session) -> Iterator[Finding]:
 
 def _round_trip(session: Session, master: str, wrong: list[str]) -> Iterator[Finding]:
     from qworker.cli.finding import Finding, Status
+    from qworker.cli.spark_reading import source_options
     from qworker.pipeline.source.session import open_session
 
     if wrong:
         yield Finding("round trip", Status.WARNING, f"not tried: {', '.join(wrong)} first")
         return
-    spark = None
+    spark, options = None, source_options(session)
     try:
         begun = time.perf_counter()
         spark = open_session(app="qworker-doctor", master=master)
         started_s = time.perf_counter() - begun
-        seconds = send_and_read(session, spark)
+        seconds = send_and_read(session, spark, options)
     except Exception as error:  # noqa: BLE001  whatever ends it is the finding
         yield Finding(
             "round trip",
@@ -155,24 +156,22 @@ def _round_trip(session: Session, master: str, wrong: list[str]) -> Iterator[Fin
     )
 
 
-def send_and_read(session: Session, spark: SparkSession) -> float:
+def send_and_read(session: Session, spark: SparkSession, options: Mapping[str, str]) -> float:
     """Send rows to a queue of their own, read them again and remove it; returns how many seconds that took.
 
-    Raises `PipelineError` where other rows come back.
+    `options` of the data source name the server. Raises `PipelineError` where other rows come back.
     """
-    from qworker.cli.spark_reading import source_options
     from qworker.client.queue import Queue
     from qworker.errors import PipelineError
 
     queue = Queue(session.client, session.namespace, f"spark-doctor-{secrets.token_hex(4)}")
-    given = source_options(session)
     sent = [f'{{"row": {number}}}' for number in range(_ROWS)]
     begun = time.perf_counter()
     try:
         rows = spark.createDataFrame([(body,) for body in sent], "body STRING")
-        writer = rows.write.format("qworker").options(**given).option("queue", queue.name)
+        writer = rows.write.format("qworker").options(**options).option("queue", queue.name)
         writer.option("writeId", queue.name).mode("append").save()
-        reader = spark.read.format("qworker").options(**given).option("queues", queue.name)
+        reader = spark.read.format("qworker").options(**options).option("queues", queue.name)
         stored = reader.option("includeBody", "true").load("messages").select("body").collect()
     finally:
         queue.remove()

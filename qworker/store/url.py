@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
@@ -116,11 +117,19 @@ class ServerURL:
         """Whether it names Sentinels."""
         return self.scheme.endswith("+sentinel")
 
+    def revealed(self) -> str:
+        """Write it with its passwords, as `parse` reads it: for another process, never for people."""
+        return self._written(lambda password: quote(password, safe=""))
+
     def __str__(self) -> str:
+        return self._written(lambda _: "***")
+
+    def _written(self, shown: Callable[[str], str]) -> str:
+        """Write it, with what `shown` makes of passwords."""
         if self.scheme == "embedded":
             return f"embedded:{quote(self.path or '')}"
         user = quote(self.username or "", safe="")
-        secret = ":***" if self.password is not None else ""
+        secret = "" if self.password is None else f":{shown(self.password)}"
         db = f"db={self.db}" if self.db else ""
         match self.scheme.rpartition("+")[2]:
             case "unix":
@@ -135,7 +144,7 @@ class ServerURL:
         if self.sentinel_username is not None:
             options.append(f"sentinel_username={quote(self.sentinel_username, safe='')}")
         if self.sentinel_password is not None:
-            options.append("sentinel_password=***")
+            options.append(f"sentinel_password={shown(self.sentinel_password)}")
         options += [
             f"{name}={quote(value)}"
             for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")

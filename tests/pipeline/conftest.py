@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the pipeline, small and quick to start.
+"""One Spark session for all tests of the pipeline, small and quick to start; and one Cluster.
 
 Tests that ask for `spark` need Java; where there is none they are skipped with the reason, and fail where CI=true.
 """
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qworker.errors import JavaMissingError, SparkMissingError
+from qworker.pipeline.jobs.reading import server_options
 from qworker.pipeline.source.session import open_session
 from tests.servers import missing
+from tests.topologies.servers import Cluster, cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,11 +47,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
             group = "spark-2" if item.path.stem in SECOND else "spark-1"
             item.add_marker(pytest.mark.xdist_group(group))
+        elif "nodes" in getattr(item, "fixturenames", ()):
+            # By the process that has the test with both: one Cluster is enough.
+            item.add_marker(pytest.mark.xdist_group("spark-1"))
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def nodes() -> Iterator[Cluster]:
+    """Three masters with a replica each."""
+    with cluster() as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="session")
+def spark(store_url: str) -> Iterator[SparkSession]:
     """A session of two threads (`local[2,3]`: a task is tried three times, as on a cluster)."""
+    server_options(store_url, "any")  # Its processes learn a password as they start.
     try:
         session = open_session(app="qworker-tests", master="local[2,3]", settings=FAST)
     except (JavaMissingError, SparkMissingError) as error:

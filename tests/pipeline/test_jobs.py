@@ -90,8 +90,8 @@ def run(spark, sabotaged, store_url):
     """Run a command line in this process, which has a session of Spark already."""
 
     def run_verb(*words: str):
-        line = ["--url", store_url, "--namespace", sabotaged.namespace, "spark", *words]
-        return CliRunner().invoke(cli, line)
+        line = ["--namespace", sabotaged.namespace, "spark", *words]
+        return CliRunner().invoke(cli, line, env={"QWORKER_URL": store_url})
 
     return run_verb
 

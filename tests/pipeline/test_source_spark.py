@@ -6,21 +6,22 @@ import json
 from collections import Counter
 
 import pytest
-import redis
 
 from qworker import QWorker
 from qworker.cli.session import Session
 from qworker.cli.spark_doctor import send_and_read
+from qworker.cli.spark_reading import source_options
 from qworker.pipeline.source.schemas import TABLES, struct_of
 from qworker.store.connection import ConnectionFactory
 from tests.pipeline.redis_journals import T0_MS, ForgedJournal, line
+from tests.topologies.servers import client_of
 
 TWO = (line("acked", "a"), line("nacked", "b"))
 
 
 @pytest.fixture
 def client(store_url):
-    with redis.Redis.from_url(store_url) as client:
+    with client_of(store_url) as client:
         yield client
 
 
@@ -152,6 +153,6 @@ def test_the_doctor_sends_ten_rows_and_leaves_nothing_behind(spark, store_url, n
     session = Session()
     session.give("url", store_url)
     session.give("namespace", namespace)
-    assert send_and_read(session, spark) > 0
-    assert client.keys(f"{namespace}:*") == []
+    assert send_and_read(session, spark, source_options(session)) > 0
+    assert set(client.scan_iter(f"{namespace}:*")) == set()
     session.close()

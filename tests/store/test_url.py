@@ -241,6 +241,22 @@ def test_shows_the_password_as_stars(text, shown):
     assert SECRET not in f"{url}{url!r}{[url]}{url.address}"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redis://u:s%2F%40%3F%25@h:1/2",
+        "unix://:a%20b@/run/s",
+        "redis+sentinel://u:one@h/m?sentinel_username=s&sentinel_password=%26two",
+        "rediss+cluster://u:one@h,i:1",
+        "redis://h",
+    ],
+)
+def test_revealed_it_is_parsed_to_the_same(text):
+    """For the environment of another process."""
+    url = ServerURL.parse(text)
+    assert ServerURL.parse(url.revealed()) == url
+
+
 def test_is_a_value():
     """A URL is frozen, equal to its like, and survives copying and pickling."""
     url = ServerURL.parse("redis://u:p@h/1")

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from fnmatch import translate
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 from qworker.pipeline.jobs.archive import read_archive
 from qworker.pipeline.jobs.audit import Audit, Look, Window, audit, lost_ids
@@ -31,10 +30,9 @@ def server_options(url: ServerURL | str, namespace: str) -> dict[str, str]:
     A URL with a password goes by the environment, so that no query plan shows it: call this before Spark is started.
     """
     server = ServerURL.parse(url)
-    if server.password is None:
+    if server.password is None and server.sentinel_password is None:
         return {"url": str(server), "namespace": namespace}
-    secret = quote(server.password, safe="")
-    os.environ[_URL_VARIABLE] = str(server).replace(":***@", f":{secret}@", 1)
+    os.environ[_URL_VARIABLE] = server.revealed()
     return {"urlEnv": _URL_VARIABLE, "namespace": namespace}
 
 
