@@ -93,12 +93,6 @@ class SparkOptions(Options):
             url = ServerURL.parse(text, self.url_env)
         if url.scheme == "embedded":
             return ServerURL.parse(resolve_url(str(url)))
-        if url.clustered:
-            raise InvalidOptionError(
-                "option url",
-                "names a Cluster, of which the pipeline reads one node only",
-                "archive queues that live on one server, or behind Sentinels",
-            )
         return url
 
 

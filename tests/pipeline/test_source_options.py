@@ -9,6 +9,7 @@ import pytest
 from qworker.errors import InvalidOptionError
 from qworker.pipeline.source.offsets import Place
 from qworker.pipeline.source.options import ReadOptions
+from qworker.store.url import ServerURL
 
 URL = "redis://reader:s3cret@db.example:6380/2"
 
@@ -109,7 +110,6 @@ def test_the_url_comes_from_the_environment_variable_that_is_named(monkeypatch):
         ReadOptions.of({}).server()
 
 
-def test_a_cluster_is_refused_before_anything_is_read_from_one_of_its_nodes():
-    with pytest.raises(InvalidOptionError, match=r"option url: names a Cluster, of which"):
-        ReadOptions.of({"url": "redis+cluster://a,b"}).server()
-    assert ReadOptions.of({"url": "redis+sentinel://a,b/main"}).server().watched
+@pytest.mark.parametrize("url", ["redis+cluster://a:7000,b:7000", "redis+sentinel://a,b/main"])
+def test_servers_are_named_as_everywhere(url):
+    assert str(ReadOptions.of({"url": url}).server()) == str(ServerURL.parse(url))

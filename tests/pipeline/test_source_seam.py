@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-import redis
 
 from qworker import QWorker
 from qworker.client.options import QueueAttributes
 from qworker.pipeline.source.options import ReadOptions
-from qworker.pipeline.source.snapshots import SnapshotReader
+from qworker.pipeline.source.reading import Reader
+from qworker.pipeline.source.snapshots import SnapshotReader, messages
 from qworker.pipeline.source.stream import JournalReader
 from qworker.store.connection import ConnectionFactory
+from qworker.store.url import ServerURL
+from tests.topologies.servers import client_of
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def test_the_life_of_messages_as_rows(app, engine_url, namespace):
     (again,) = queue.receive(1)
     queue.bury(again, error="no such address")
     queue.redrive(*(letter.entry_id for letter in queue.dead()))
-    with redis.Redis.from_url(engine_url) as client:
+    with client_of(engine_url) as client:
         client.rpush(queue.keys.ready[0], "no message", b'{"task": "plain"}')
     options = ReadOptions.of({"url": engine_url, "namespace": namespace})
     for message in queue.receive(10):
@@ -105,3 +107,24 @@ def test_a_long_queue_and_its_dead_letters_are_read_whole_in_pages(app, engine_u
     assert {row["message_id"] for row in rows if row["state"] == "unacked"} == taken
     assert len(dead) == len({row["entry_id"] for row in dead}) == 300
     assert {row["message_id"] for row in [*rows, *dead]} == sent
+
+
+def test_messages_that_are_due_together_are_read_once_while_some_of_them_go(
+    app, engine_url, namespace
+):
+    queue = app.queue("emails")
+    sent = queue.send_all([b"x"] * 900, delay="1h")
+    later = queue.send(b"x", delay="2h")
+    with Reader(ServerURL.parse(engine_url)) as reader, client_of(engine_url) as client:
+        seen = []
+        for number, page in enumerate(messages(reader, queue.keys)):
+            seen += [each.id for each in page]
+            if number == 1:
+                # Both before and behind what has been read.
+                client.zrem(queue.keys.delayed, *client.zrange(queue.keys.delayed, 100, 119))
+                client.zrem(queue.keys.delayed, *client.zrange(queue.keys.delayed, -21, -2))
+    assert number > 2
+    left = {each.id for each in queue.scan("delayed")}
+    assert len(seen) == len({*seen}) == 900 + 1 - 20
+    assert len(left) == 900 + 1 - 40
+    assert left <= {*seen} <= {*sent, later}

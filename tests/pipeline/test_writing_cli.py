@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from qworker.cli.main import cli
 from qworker.errors import InvalidOptionError
 from qworker.pipeline.writing.inputs import format_of
+from tests.topologies.servers import client_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +47,7 @@ def run(
 @pytest.fixture
 def client(store_url: str) -> Iterator[redis.Redis]:
     """A plain client."""
-    with redis.Redis(unix_socket_path=store_url.removeprefix("unix://")) as made:
+    with client_of(store_url) as made:
         yield made
 
 

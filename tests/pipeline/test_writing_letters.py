@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import redis
 
 from qworker.errors import InvalidNameError, InvalidOptionError
 from qworker.pipeline.writing.letters import Changed, LetterChanger, add_up
 from qworker.pipeline.writing.options import WriteOptions
 from qworker.store.url import ServerURL
+from tests.topologies.servers import client_of
 
 
 class Graveyard:
@@ -21,7 +21,7 @@ class Graveyard:
     def __init__(self, url: str, namespace: str, queue: str) -> None:
         self.url, self.namespace, self.queue = url, namespace, queue
         self.base = f"{namespace}:{{{queue}}}:"
-        self.redis = redis.Redis(unix_socket_path=url.removeprefix("unix://"))
+        self.redis = client_of(url)
 
     def bury(self, *ids: str, envelope: str = "q1 {} 1 5 5 0 0\nbody") -> list[str]:
         """Add dead letters of these message ids; returns their entry ids."""

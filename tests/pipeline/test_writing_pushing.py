@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import redis
 
 from qworker.errors import (
     BodyTooLargeError,
@@ -26,8 +25,10 @@ from qworker.pipeline.writing.pipe import Patience
 from qworker.pipeline.writing.pushing import Identity, Pushed, Pusher
 from qworker.pipeline.writing.rows import Group, RowReader
 from qworker.pipeline.writing.totals import read_totals
+from qworker.store.connection import ConnectionFactory
 from qworker.store.url import ServerURL
 from tests import servers
+from tests.topologies.servers import client_of
 
 
 class Bulk:
@@ -36,7 +37,7 @@ class Bulk:
     def __init__(self, url: str, namespace: str, queue: str) -> None:
         self.url, self.namespace, self.queue = url, namespace, queue
         self.base = f"{namespace}:{{{queue}}}:"
-        self.redis = redis.Redis(unix_socket_path=url.removeprefix("unix://"))
+        self.redis = client_of(url)
 
     def push(
         self,
@@ -248,7 +249,7 @@ def test_full_queue_is_waited_for(bulk: Bulk) -> None:
 
     def consume() -> None:
         nonlocal longest
-        client = redis.Redis(unix_socket_path=bulk.url.removeprefix("unix://"))
+        client = client_of(bulk.url)
         while len(taken) < 5300:
             pipe = client.pipeline()
             pipe.llen(bulk.base + "ready")
@@ -315,7 +316,7 @@ def test_lost_connections_lose_and_double_nothing(bulk: Bulk) -> None:
 
     def kill() -> None:
         nonlocal killed
-        client = redis.Redis(unix_socket_path=bulk.url.removeprefix("unix://"))
+        client = ConnectionFactory(bulk.url).redis(bulk.base + "ready")
         while not done.wait(0.03):
             for each in client.client_list():
                 if each["name"] == "qworker-spark":

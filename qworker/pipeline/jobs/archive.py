@@ -23,6 +23,7 @@ from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.source.offsets import Place, dump
 from qworker.pipeline.writing.failures import clear_errors
+from qworker.wire.names import place_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,14 +188,16 @@ def _write(
 
 
 def _ends(spark: SparkSession, lake: Lake) -> dict[str, Place]:
-    """Find where the journal of each queue goes on behind the archive, by its rows."""
+    """Find where the journal of each queue, and of each of its shards, goes on behind the archive, by its rows."""
     from pyspark.sql import functions as F
 
     last = F.max(F.struct("epoch", "entry", "number")).alias("last")
     events = read_archive(spark, lake).where("event <> 'gap'")
     return {
-        row.queue: Place(row.last.epoch, row.last.entry + 1, row.last.number + 1)
-        for row in events.groupBy("queue").agg(last).collect()
+        place_name(row.queue, row.shard): Place(
+            row.last.epoch, row.last.entry + 1, row.last.number + 1
+        )
+        for row in events.groupBy("queue", "shard").agg(last).collect()
     }
 
 

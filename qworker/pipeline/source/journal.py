@@ -58,7 +58,7 @@ class _Entry:
 
 
 class Journals:
-    """The journals of some queues, on one connection. Every method is a few round trips, whatever lies in them."""
+    """The journals of some queues. Every method is a few round trips to each server, whatever lies in them."""
 
     def __init__(self, reader: Reader, namespace: str, queues: Sequence[str]) -> None:
         self._reader = reader

@@ -1,20 +1,23 @@
-"""One connection for reads: raw replies, several calls on their way, and patience with a server that is away.
+"""Reads of the data source: raw replies, pages on their way while one is decoded, patience with a server that is away.
 
 Replies are as hiredis makes them: redis-py's clients would turn every entry of a stream into a dict, which costs more
-than reading it. Reads may be repeated, so whatever is unanswered when a connection breaks is sent again.
+than reading it. Reads may be repeated. So what goes wrong among pages that are on their way (the server is gone, the
+slot of the queue is being moved) is asked again by a `Client`, which waits and finds the server; then they go on there.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from qworker.errors import RetryRule, ServerError
+from qworker.client.commands.command import Command
+from qworker.client.sync import Client
+from qworker.errors import QworkerError, ServerError
 from qworker.store.connection import ConnectionFactory, map_error
+from qworker.store.lines import Line
 from qworker.store.url import ServerURL
 
 __all__ = ["Reader", "Words"]
@@ -23,28 +26,22 @@ Words = Sequence[str | int]
 
 #: Calls on their way: the server makes the next reply while the last one is decoded.
 _AHEAD: Final = 2
+#: Questions that go in one trip.
+_TOGETHER: Final = 256
 _GIVE_UP_S: Final = 30.0
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 2.0
 
 
 class Reader:
     """Sends commands that may be repeated, and returns their raw replies. Connects at the first one.
 
-    Goes on through a server's restart for up to `give_up_s` seconds without any reply.
+    Goes on through a restart, a failover or a move of slots for up to `give_up_s` seconds without any reply.
     """
 
-    def __init__(
-        self,
-        server: ServerURL,
-        *,
-        give_up_s: float = _GIVE_UP_S,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, server: ServerURL, *, give_up_s: float = _GIVE_UP_S) -> None:
         self._factory = ConnectionFactory(server, reply_timeout_s=10.0, name="qworker-spark")
-        self._give_up_s = give_up_s
-        self._sleep = sleep
-        self._connection: Any = None
+        self._client = Client(self._factory, give_up_s=give_up_s)
+        #: That of `replies`, to the server of the queue that it reads.
+        self._line: Line | None = None
 
     def __enter__(self) -> Reader:
         return self
@@ -53,74 +50,82 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the next command opens another."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
+        """Close the connections; the next command opens others."""
+        self._drop()
+        self._client.close()
 
     def ask(self, *words: str | int) -> Any:
         """Send one command and return its reply. Raises the `ServerError` that fits."""
-        return next(self.replies([words]))
+        return self._client.execute(_command(words))
 
     def ask_all(self, commands: Iterable[Words]) -> list[Any]:
-        """Send commands together and return their replies."""
-        return list(self.replies(commands, ahead=256))
+        """Send commands, of several queues as well, in a trip per server and 256; returns their replies."""
+        asked, found = [_command(words) for words in commands], list[Any]()
+        for first in range(0, len(asked), _TOGETHER):
+            for reply in self._client.execute_each(asked[first : first + _TOGETHER]):
+                if isinstance(reply, QworkerError):
+                    raise reply
+                found.append(reply)
+        return found
 
-    def replies(self, commands: Iterable[Words], *, ahead: int = _AHEAD) -> Iterator[Any]:
-        """Yield the replies of commands in order, with up to `ahead` of them on their way.
+    def replies(self, commands: Iterable[Words]) -> Iterator[Any]:
+        """Yield the replies of commands of one queue in order, with two of them on their way.
 
         Raises the `ServerError` that fits. To be exhausted, or closed: else replies are left on the connection.
         """
-        waiting: deque[Words] = deque()
+        waiting: deque[Command[Any]] = deque()
         try:
             for words in commands:
-                waiting.append(words)
-                self._transmit(words)
-                if len(waiting) >= ahead:
+                waiting.append(_command(words))
+                self._transmit(waiting[-1])
+                if len(waiting) >= _AHEAD:
                     yield self._receive(waiting)
             while waiting:
                 yield self._receive(waiting)
         finally:
             if waiting:
-                self.close()
+                self._drop()
 
-    def _transmit(self, words: Words) -> None:
-        """Send a command where there is a connection; else, or where that breaks, `_receive` sends all that wait."""
-        if self._connection is not None:
+    def _transmit(self, command: Command[Any]) -> None:
+        """Send a command where there is a connection to its server; else `_receive` sends all that wait."""
+        line = self._line
+        if line is not None and self._factory.place(command.key) != line.address:
+            self._drop()
+        elif line is not None:
             try:
-                self._send([words])
-            except ServerError:
-                self.close()
+                _send(line, command)
+            except (RedisError, OSError) as error:
+                self._failed(error)
 
-    def _receive(self, waiting: deque[Words]) -> Any:
-        """Read the reply of the first that waits; connects again while the server is away."""
-        since, pause_s = time.monotonic(), 0.0
-        while True:
-            try:
-                if self._connection is None:
-                    self._connection = self._factory.connect()
-                    self._send(waiting)
-                reply = self._read()
-            except ServerError as error:
-                self.close()
-                if error.retry is RetryRule.NEVER or time.monotonic() - since >= self._give_up_s:
-                    raise
-                self._sleep(pause_s)
-                pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-            else:
-                waiting.popleft()
-                return reply
-
-    def _send(self, commands: Iterable[Words]) -> None:
-        connection = self._connection
+    def _receive(self, waiting: deque[Command[Any]]) -> Any:
+        """Read the reply of the first that waits."""
         try:
-            for words in commands:
-                connection.send_packed_command(connection.pack_command(*words))
-        except (RedisError, OSError) as error:
-            raise map_error(error, sent=True) from error
+            if self._line is None:
+                self._line = self._factory.open(self._factory.locate(waiting[0].key))
+                for command in waiting:
+                    _send(self._line, command)
+            reply = self._line.connection.read_response(disable_decoding=True)
+        except (RedisError, OSError, ServerError) as error:
+            self._failed(error)
+            reply = self._client.execute(waiting[0])
+        waiting.popleft()
+        return reply
 
-    def _read(self) -> Any:
-        try:
-            return self._connection.read_response(disable_decoding=True)
-        except (RedisError, OSError) as error:
-            raise map_error(error, sent=True) from error
+    def _failed(self, error: Exception) -> None:
+        """Learn who has the slot from an error of the connection; drop one that broke."""
+        line = self._line
+        if line is not None and self._factory.failed(map_error(error, sent=True), line.address):
+            self._drop()
+
+    def _drop(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.connection.disconnect()
+
+
+def _command(words: Words) -> Command[Any]:
+    return Command(None, (), tuple(words), lambda reply: reply)
+
+
+def _send(line: Line, command: Command[Any]) -> None:
+    line.connection.send_packed_command([command.packed()])

@@ -109,8 +109,12 @@ def messages(reader: Reader, keys: QueueKeys) -> Iterator[list[Stored]]:
             yield [Stored.of(keys.queue, state, item) for item in items]
     for members in _members(reader, keys.delayed):
         yield [Stored.of(keys.queue, "delayed", item, due) for item, due in members]
+    seen: set[str] = set()
     for members in _members(reader, keys.unacked):
-        leases = [(lease.decode("utf-8", "replace"), deadline) for lease, deadline in members]
+        named = ((lease.decode("utf-8", "replace"), deadline) for lease, deadline in members)
+        # One that is extended meanwhile is met again.
+        leases = [(lease, deadline) for lease, deadline in named if lease not in seen]
+        seen.update(lease for lease, _ in leases)
         held = reader.replies(("HGETALL", keys.lease(lease)) for lease, _ in leases)
         for (lease, deadline), flat in zip(leases, held, strict=True):
             yield [
@@ -148,18 +152,31 @@ def _from_tail(reader: Reader, key: str) -> Iterator[list[bytes]]:
 
 
 def _members(reader: Reader, key: str) -> Iterator[list[tuple[bytes, int]]]:
-    """Yield members with their scores; ZSCAN names every one that is there all the time."""
-    size, cursor = _PageSize(), b"0"
+    """Yield members with their scores, by score; every one that is there all the time.
+
+    Not by ZSCAN: its cursors mean nothing to another server, and the slot may move to one meanwhile. Each page begins
+    with the last member of the one before.
+    """
+    size, low, skip = _PageSize(), "-inf", 0
+    last = float("-inf"), b"", b""
     while True:
-        cursor, flat = reader.ask("ZSCAN", key, cursor.decode(), "COUNT", size.items)
-        if flat:
-            yield [
-                (member, score_ms(score))
-                for member, score in zip(flat[::2], flat[1::2], strict=True)
-            ]
-            size.saw(len(flat) // 2, sum(map(len, flat)))
-        if cursor == b"0":
+        asked = size.items + 1
+        flat: list[bytes] = reader.ask(
+            *("ZRANGE", key, low, "+inf", "BYSCORE", "LIMIT", skip, asked, "WITHSCORES")
+        )
+        members, scores = flat[::2], flat[1::2]
+        page = [*zip(map(float, scores), members, scores, strict=True)]
+        if skip and not (page and page[0] <= last):
+            skip = 0  # Members of this score have gone, and others took their places: all of them again.
+            continue
+        if fresh := [each for each in page if each > last]:
+            yield [(member, score_ms(score)) for _, member, score in fresh]
+            last = fresh[-1]
+        if len(page) < asked:
             return
+        size.saw(len(page), sum(map(len, flat)))
+        before = skip if page[0][2] == scores[-1] else 0
+        low, skip = scores[-1].decode(), before + scores.count(scores[-1]) - 1
 
 
 # -- rows --------------------------------------------------------------------------------------

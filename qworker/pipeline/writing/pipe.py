@@ -1,8 +1,9 @@
-"""One connection with several calls on their way: what a bulk write needs, and the clients do not offer.
+"""Several calls on their way at once: what a bulk write needs, and the clients do not offer.
 
 Only for commands that may be repeated: whatever is not answered when a connection breaks is sent again, in order, over
-a new one. A call that the queue has no room for is sent again when its `Patience` says so; those behind it, which a
-ledger refuses then because of the gap, follow it in order.
+a new one. A call that the queue has no room for is sent again when its `Patience` says so, one whose slot is at another
+node of a Cluster, or on its way there, as its `Attempt` says; those behind it, which a ledger refuses then because of
+the gap, follow it in order.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from redis.exceptions import RedisError
 from qworker.client.commands.command import GIVE_UP_S, Attempt, Command
 from qworker.errors import (
     BulkGapError,
+    InDoubtError,
     LoadingError,
     OutOfMemoryError,
     QueueFullError,
@@ -26,6 +28,8 @@ from qworker.errors import (
     ServerError,
 )
 from qworker.store.connection import ConnectionFactory, is_noscript, map_error
+from qworker.store.lines import Line, Lines
+from qworker.store.nodes import Address
 from qworker.store.scripts import Script
 
 __all__ = ["WINDOW", "Patience", "Pipe"]
@@ -85,11 +89,17 @@ class _Call(NamedTuple):
     tell: Callable[[Any], None]
 
 
+class _Sent(NamedTuple):
+    call: _Call
+    line: Line | None  # None: it could not be sent
+    asking: bool
+
+
 class Pipe:
     """Sends commands in order and tells their results in order; connects at the first one.
 
-    `script` is loaded into the server on connecting. `give_up_s`: seconds after which a server that cannot be reached,
-    or cannot serve, is given up.
+    In a Cluster each goes to the server of its key, over a connection per server. `script` is loaded into a server on
+    connecting. `give_up_s`: seconds after which a server that cannot be reached, or cannot serve, is given up.
     """
 
     def __init__(
@@ -104,10 +114,11 @@ class Pipe:
         self._script = script
         self._patience = patience
         self._give_up_s = give_up_s
-        self._connection: Any = None
-        #: On their way, in order; and those that came back refused, all of them from in front of these.
-        self._sent: deque[_Call] = deque()
+        self._lines = Lines(factory, self._load)
+        #: On their way, in order; and those that have to be sent again, all of them from in front of these.
+        self._sent: deque[_Sent] = deque()
         self._refused: list[_Call] = []
+        #: Why calls have to be sent again. While there is one, nothing is sent: order is kept.
         self._reason: QworkerError | None = None
         self._attempt: Attempt[Any] | None = None
 
@@ -131,34 +142,50 @@ class Pipe:
         self._settle(0)
 
     def close(self) -> None:
-        """Drop the connection, and whatever is on its way."""
+        """Drop the connections, and whatever is on its way."""
         self._sent.clear()
         self._refused.clear()
-        self._drop()
+        self._reason = None
+        self._lines.close()
 
-    def _transmit(self, calls: list[_Call]) -> None:
-        self._sent.extend(calls)
+    def _transmit(self, calls: list[_Call], detour: Address | None = None) -> None:
+        """Send calls; the first one to `detour` where its slot is moving there."""
+        for call in calls:
+            line = None if self._reason else self._dispatch(call, detour)
+            self._sent.append(_Sent(call, line, detour is not None))
+            detour = None
+
+    def _dispatch(self, call: _Call, detour: Address | None) -> Line | None:
+        """Send one call and return the line that it went over; None where that failed."""
+        address = detour
         try:
-            if self._connection is None:
-                self._connect()
-                calls = list(self._sent)
-            for call in calls:
-                self._connection.send_packed_command([call.command.packed()])
-        except (RedisError, OSError) as error:
-            self._begin_anew(map_error(error, sent=True), error)
+            address = detour or self._factory.locate(call.command.key)
+            line = self._lines.to(address)
+            asking = line.connection.pack_command("ASKING") if detour else ()
+            line.connection.send_packed_command([*asking, call.command.packed()])
+        except (RedisError, OSError, ServerError) as error:
+            self._failed(error, address)
+            return None
+        return line
 
     def _settle(self, keep: int) -> None:
-        """Read replies until at most `keep` calls are on their way and none is refused."""
-        while len(self._sent) > keep or self._refused:
+        """Read replies until at most `keep` calls are on their way and none has to be sent again."""
+        while self._reason or len(self._sent) > keep:
             if not self._sent:
                 self._send_again()
                 continue
-            try:
-                reply = self._connection.read_response()
-            except (RedisError, OSError) as error:
-                self._failed(error)
+            call, line, asking = self._sent.popleft()
+            if line is None or line is not self._lines.known(line.address):
+                # Closed with an error, or because its server has no slots any more.
+                self._refuse(call, InDoubtError("the connection was closed before a reply came"))
                 continue
-            self._told(self._sent.popleft(), reply)
+            try:
+                reply = _reply(line, asking)
+            except (RedisError, OSError) as error:
+                self._failed(error, line.address)
+                self._refused.append(call)
+            else:
+                self._told(call, reply)
 
     def _told(self, call: _Call, reply: Any) -> None:
         try:
@@ -174,57 +201,55 @@ class Pipe:
             self._attempt = None
             call.tell(result)
 
-    def _failed(self, cause: Exception) -> None:
-        """Deal with an error reply, or with a connection that broke."""
+    def _failed(self, cause: Exception, address: Address | None) -> None:
+        """Note what a server said or did not say, and drop the line to it where that is of no more use.
+
+        The calls behind on a line that is dropped are found in `_settle`. Of a slot that moves they have replies of
+        their own, which are read: rows without a ledger must not be sent again where they were stored.
+        """
         error = map_error(cause, sent=True)
-        if isinstance(error, OutOfMemoryError):
-            self._refuse(self._sent.popleft(), error)
-        elif is_noscript(cause):
-            # Every call on its way comes back so; the new connection loads the script again.
-            self._begin_anew(LoadingError("the server has forgotten the script"), cause)
-        else:
-            self._begin_anew(error, cause)
+        if is_noscript(cause):
+            # Every call on its way there comes back so; the next line to it loads the script again.
+            error = LoadingError("the server has forgotten the script")
+        if error is not cause:
+            error.__cause__ = cause
+        if (
+            address is not None
+            and not isinstance(error, OutOfMemoryError)
+            and self._factory.failed(error, address)
+        ):
+            self._lines.drop(address)
+        self._reason = self._reason or error
 
     def _refuse(self, call: _Call, error: QworkerError) -> None:
         self._refused.append(call)
         self._reason = self._reason or error
 
     def _send_again(self) -> None:
-        """Wait for room, and send in order what there was none for."""
+        """Wait for room, or for the server, and send in order what has to be sent again."""
         reason, self._reason = self._reason, None
         assert reason is not None
-        self._patience.wait(reason)
         calls, self._refused = self._refused, []
-        self._transmit(calls)
-
-    def _begin_anew(self, error: QworkerError, cause: Exception) -> None:
-        """Send everything unanswered over a new connection; raises the error where it does not pass."""
-        self._drop()
-        calls = [*self._refused, *self._sent]
-        self._refused, self._reason = [], None
-        self._sent.clear()
+        if isinstance(reason, _NO_ROOM):
+            self._patience.wait(reason)
+            self._transmit(calls)
+            return
         if self._attempt is None:
             self._attempt = Attempt(calls[0].command, self._give_up_s)
+        time.sleep(self._attempt.failed(reason))
+        self._transmit(calls, self._attempt.detour)
+
+    def _load(self, line: Line) -> None:
+        connection = line.connection
         try:
-            time.sleep(self._attempt.failed(error))
-        except QworkerError as final:
-            raise final from cause
-        self._transmit(calls)
+            load = connection.pack_command("SCRIPT", "LOAD", self._script.source)
+            connection.send_packed_command(load)
+            connection.read_response()
+        except (RedisError, OSError) as error:
+            raise map_error(error, sent=False) from error
 
-    def _connect(self) -> None:
-        while self._connection is None:
-            try:
-                connection: Any = self._factory.connect()
-                load = connection.pack_command("SCRIPT", "LOAD", self._script.source)
-                connection.send_packed_command(load)
-                connection.read_response()
-                self._connection = connection
-            except ServerError as error:
-                if self._attempt is None:
-                    self._attempt = Attempt(self._sent[0].command, self._give_up_s)
-                time.sleep(self._attempt.failed(error))
 
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
+def _reply(line: Line, asking: bool) -> Any:
+    if asking:
+        line.connection.read_response()
+    return line.connection.read_response()
