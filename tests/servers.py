@@ -44,7 +44,7 @@ _TESTS_OWN = (
     "keys", "dump", "restore", "set", "get", "append", "incr", "sadd", "smembers", "rename", "expire",
     "object", "sort", "lset", "linsert", "hincrbyfloat", "zincrby", "zrangebylex", "xinfo", "xgroup",
     "debug", "client", "config", "info", "memory", "script", "dbsize", "eval", "multi", "exec",
-    "ttl", "copy", "monitor", "acl",
+    "ttl", "copy", "monitor", "acl", "command",
 )  # fmt: skip
 
 
@@ -119,12 +119,15 @@ def missing(reason: str) -> str:
 
 
 @contextmanager
-def start(engine: str, *arguments: str) -> Iterator[Server]:
-    """Start a server of `engine` with extra arguments; it is ended on exit, and if this process dies."""
+def start(engine: str, *arguments: str, guarded: bool = GUARDED) -> Iterator[Server]:
+    """Start a server of `engine` with extra arguments; it is ended on exit, and if this process dies.
+
+    `guarded`: its URL is that of a user with the roles. A test of raw commands says False.
+    """
     with PrivateStore(binary=binary_of(engine), arguments=arguments) as store:
         server = Server(store)
         # One that asks for a password is about that.
-        guarded = GUARDED and "--requirepass" not in arguments
+        guarded = guarded and "--requirepass" not in arguments
         if guarded:
             server.guard()
         try:

@@ -36,13 +36,13 @@ SECRET = "S3CR3T"
 @pytest.fixture(scope="module")
 def store_url():
     """The URL of one server, however the others that tests share are arranged."""
-    with servers.start("valkey") as server:
+    with servers.start("valkey", guarded=False) as server:
         yield server.url
 
 
 @pytest.fixture(scope="module", params=["valkey", "redis"])
 def engine_url(request):
-    with servers.start(request.param) as server:
+    with servers.start(request.param, guarded=False) as server:
         yield server.url
 
 
@@ -145,7 +145,7 @@ class TestALostReply:
 
     def test_a_frozen_server_gets_a_push_once(self):
         """A server that stops for longer than the reply timeout stores ours once, redis-py's more than once."""
-        with servers.start("valkey") as server:
+        with servers.start("valkey", guarded=False) as server:
             theirs = redis.Redis(unix_socket_path=server.socket, socket_timeout=0.1)
             ours = ConnectionFactory(server.url, reply_timeout_s=0.1)
             with theirs, connected(ours) as connection:
@@ -222,7 +222,7 @@ class TestReplies:
 
     def test_a_user_with_few_rights_may_connect(self):
         """A connection needs CLIENT SETNAME of its user, and no other right."""
-        with servers.start("redis") as server:
+        with servers.start("redis", guarded=False) as server:
             rules = ("on", ">pw", "+ping", "+client|setname")
             server.redis().execute_command("ACL", "SETUSER", "u", *rules)
             assert look(server.url.replace("unix://", "unix://u:pw@"), "PING") == b"PONG"
@@ -511,7 +511,7 @@ class TestAFailedConnect:
 
     def test_too_many_clients(self):
         """A server with no room for another client is not reached: its error may drown in the broken connection."""
-        with servers.start("valkey", "--maxclients", "1") as server:
+        with servers.start("valkey", "--maxclients", "1", guarded=False) as server:
             client = server.redis()
             client.ping()
             self.both(server.url, UnavailableError, "maxclients|not reached")

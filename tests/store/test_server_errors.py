@@ -37,7 +37,7 @@ from tests import servers
 @pytest.fixture(params=["valkey", "redis"])
 def server(request):
     """A server that the test may misconfigure."""
-    with servers.start(request.param) as server:
+    with servers.start(request.param, guarded=False) as server:
         yield server
 
 
@@ -205,7 +205,7 @@ class TestRealServers:
         """A node of a cluster that is not complete serves nothing."""
         port = str(servers.free_port())
         options = ("--cluster-enabled", "yes", "--cluster-port", port)
-        with servers.start(engine, *options) as server, server.redis() as client:
+        with servers.start(engine, *options, guarded=False) as server, server.redis() as client:
             with pytest.raises(redis.RedisError) as caught:
                 client.rpush("l", "x")
             error = map_error(caught.value, sent=True)
@@ -214,7 +214,7 @@ class TestRealServers:
 
     def test_loading(self):
         """A server that is loading its data is told from one that is down."""
-        with servers.start("valkey", "--enable-debug-command", "local") as server:
+        with servers.start("valkey", "--enable-debug-command", "local", guarded=False) as server:
             client = server.redis()
             client.execute_command("DEBUG", "POPULATE", "100000")
             client.config_set("key-load-delay", -50)
