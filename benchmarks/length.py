@@ -10,7 +10,7 @@ from qworker.client.queue import Queue
 __all__ = ["length"]
 
 _BATCH = 100
-_WORKED = 20_000
+_WORKED = 100_000
 _CHUNK = 1000
 _FILL = 100_000
 
