@@ -53,8 +53,8 @@ SWEPT_AT_ONCE: Final = 250
 _TOGETHER: Final = 10
 _QUESTIONS: Final = 100
 _HEADS_EVERY: Final = 10
-#: Messages of one promote: 0.3 to 0.6 ms of the server, for which others wait. With 500 a tenth more are moved in all, and
-#: the wait is twice as long.
+#: Messages of one promote: 0.3 to 0.6 ms of the server, for which others wait. With 500 a tenth more are moved in
+#: all, and the wait is twice as long.
 PROMOTED_AT_ONCE: Final = 200
 #: Messages that one reap should come to, 2 ms of the server; how many leases these are shows after the first call.
 REAPED_AT_ONCE: Final = 300
