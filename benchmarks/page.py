@@ -26,13 +26,16 @@ _BUSY = 0.5
 
 
 def report(results: Iterable[dict[str, Any]]) -> str:
-    """Write the results of runs on one machine as one, with the highest load of them."""
+    """Write the results of runs on one machine as one, with the highest load of them.
+
+    A run with another server than the first one's has that in the names of its benchmarks.
+    """
     runs = list(results)
     loads = [run["machine"]["load"] for run in runs]
     merged = {
-        "results": [row for run in runs for row in run["results"]],
-        "machine": {**runs[-1]["machine"], "load": max(loads)},
-        "versions": runs[-1]["versions"],
+        "results": [row for run in runs for row in _rows(run, runs[0]["versions"]["server"])],
+        "machine": {**runs[0]["machine"], "load": max(loads)},
+        "versions": runs[0]["versions"],
         "peers": {name: about for run in runs for name, about in run["peers"].items()},
     }
     return "\n".join(_section(merged))
@@ -60,6 +63,14 @@ def chart(rows: Iterable[dict[str, Any]]) -> list[str]:
         for name, rate in sorted(rates.items(), key=lambda each: -each[1])
     ]
     return ["`drain`, messages per second:", "", "```text", *bars, "```", ""]
+
+
+def _rows(run: dict[str, Any], usual: str) -> list[dict[str, Any]]:
+    server = run["versions"]["server"]
+    if server == usual:
+        rows: list[dict[str, Any]] = run["results"]
+        return rows
+    return [{**row, "name": f"{row['name']}, {server}"} for row in run["results"]]
 
 
 def _section(result: dict[str, Any]) -> Iterator[str]:

@@ -44,6 +44,15 @@ def test_figures_of_a_busy_machine_are_called_preliminary() -> None:
     assert "Preliminary" not in report([_result(0.1)])
 
 
+def test_another_server_is_named_beside_its_figures() -> None:
+    other = {**_result(0.1), "versions": {"server": "redis 7 (jemalloc)"}}
+    text = report([_result(0.1), other])
+    assert "server valkey 9." in text
+    assert "| drain | rq |" in text
+    assert "| drain, redis 7 (jemalloc) | rq |" in text
+    assert len([line for line in text.splitlines() if "█" in line]) == 2
+
+
 def test_only_what_stands_between_the_markers_is_replaced() -> None:
     page = Path(__file__).parents[2].joinpath("docs/benchmarks.md").read_text("utf-8")
     once = with_report(page, "figures")
