@@ -1,4 +1,4 @@
-"""Write the tables of docs/reliability.md from the report of a run, or of several with a part of the rows each.
+"""Write the tables of docs/reliability.md from reports: of a run, or of several with some of the rows each; of a soak.
 
 python -m tests.faults.page report.json [more.json …]
 """
@@ -18,9 +18,15 @@ _CHECKED = ("lost", "unexpected", "acked_twice", "started_after_ack")
 
 def write(page: str, *reports: dict[str, Any]) -> str:
     """Put the tables of reports between the marks of a page. Raises `ValueError` where a mark is missing."""
-    rows = [row for report in reports for row in report["rows"]]
+    soaks = [report for report in reports if "ticks" in report]
+    runs = [report for report in reports if "ticks" not in report]
+    if soaks:
+        page = _between(page, "soak", "\n".join(map(_soak, soaks)))
+    if not runs:
+        return page
+    rows = [row for report in runs for row in report["rows"]]
     page = _between(page, "losses", _losses(rows))
-    return _between(page, "faults", "\n".join([*map(_totals, reports), _faults(rows)]))
+    return _between(page, "faults", "\n".join([*map(_totals, runs), _faults(rows)]))
 
 
 def _between(page: str, name: str, text: str) -> str:
@@ -78,6 +84,23 @@ def _measured(bound: str, figures: dict[str, float]) -> str:
         bound = f"{bound} ({figures[limit]:,.6g})"
     value = figures.get(figure)
     return f"{bound}: {value:,.6g}" if value is not None else f"{bound}: not measured"
+
+
+def _soak(report: dict[str, Any]) -> str:
+    days = f"{report['days_of_messages']:.1f} and {report['days_of_ticks']:.2f} days"
+    lines = [
+        f"Seed {report['seed']}, {report['seconds'] / 60:.0f} min: {report['messages']:,} messages and "
+        f"{report['ticks']:,} passes of the reaper, which are {days}.",
+        "",
+        "| Process | Mean | KB per minute (95 %) | A day at most | |",
+        "| --- | --: | --: | --: | --- |",
+    ]
+    for row in report["rows"]:
+        slope = f"{row['slope_kb_per_min']:+.1f} ± {row['margin_kb_per_min']:.1f}"
+        lines.append(
+            f"| {row['process']} | {row['mean_mb']:.1f} MB | {slope} | {row['day_percent']:g} % | {row['verdict']} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:

@@ -307,6 +307,24 @@ class TestReport:
         with pytest.raises(ValueError, match="marks"):
             write("nothing", report_of([_played()], 7, 60.0))
 
+    def test_a_soak_has_a_table_of_its_own(self) -> None:
+        """One of faults is left as it is where there is no run of them."""
+        row = {
+            "process": "daemon",
+            "mean_mb": 40.0,
+            "slope_kb_per_min": 1.5,
+            "margin_kb_per_min": 2.0,
+            "day_percent": 0.3,
+            "verdict": "flat",
+        }
+        days = {"days_of_messages": 2.0, "days_of_ticks": 1.0}
+        soaked = {"seed": 7, "seconds": 60.0, "messages": 2_000_000, "ticks": 86_400, "rows": [row]}
+        page = "<!-- faults -->\nold\n<!-- end of faults -->\n<!-- soak -->\n<!-- end of soak -->\n"
+        written = write(page, {**soaked, **days})
+        assert "\nold\n" in written
+        assert "2,000,000 messages and 86,400 passes" in written
+        assert "| daemon | 40.0 MB | +1.5 ± 2.0 | 0.3 % | flat |" in written
+
 
 class TestSlope:
     def test_noise_is_flat_and_a_leak_is_not(self) -> None:
