@@ -296,14 +296,10 @@ class BulkGapError(RefusedError):
         self.write_id, self.stream, self.taken, self.first = write_id, stream, taken, first
 
     def __str__(self) -> str:
-        why = (
-            "a failover took the last ones: write again under the same id, which goes on there"
-            if self.taken
-            else "the ledger was lost or has expired: write again under a new id, or name the rows by an id column"
-        )
         return (
             f"bulk write {self.write_id!r} has stored {self.taken} rows of partition.priority {self.stream} "
-            f"and was given row {self.first + 1} next; {why}"
+            f"and was given row {self.first + 1} next; a failover took the later ones, or the ledger was lost or has "
+            "expired: write again under the same id, which goes on there"
         )
 
 

@@ -11,7 +11,7 @@ import click
 
 from qworker.cli.failures import FOUND
 from qworker.cli.screen import note
-from qworker.errors import InvalidNameError, InvalidOptionError
+from qworker.errors import ClusterMovingError, InvalidNameError, InvalidOptionError
 from qworker.moving.mover import ImportSupersededError, Moved, Mover
 from qworker.moving.survey import Survey, look
 from qworker.wire.names import check_queue
@@ -107,20 +107,23 @@ def _source(
     from qworker.store.url import ServerURL
 
     url = session.server if choice.origin is None else ServerURL.parse(choice.origin, "--from")
+    where = "is not given, and our server" if choice.origin is None else "names what"
+    in_cluster = InvalidOptionError(
+        "--from",
+        f"{where} is a Cluster",
+        "these systems keep their queues on one server: name it, --from redis://host:6379/0",
+    )
     if url.clustered:
-        raise InvalidOptionError(
-            "--from",
-            "is not given, and our server is a Cluster"
-            if choice.origin is None
-            else "is a Cluster",
-            "these systems keep their queues on one server: name it, --from redis://host:6379/0",
-        )
+        raise in_cluster
     redis = ConnectionFactory(url, name="qworker-import").redis()
     try:
         yield make(redis), url.address
     except (RedisError, OSError) as error:
         mapped = map_error(error, sent=False)
-        raise type(mapped)(f"{url.address}: {mapped}") from error
+        if isinstance(mapped, ClusterMovingError):
+            raise in_cluster from error
+        mapped.args = (f"{url.address}: {mapped}",)
+        raise mapped from error
     finally:
         redis.close()
 

@@ -142,7 +142,7 @@ def _round_trip(session: Session, master: str, wrong: list[str]) -> Iterator[Fin
         yield Finding(
             "round trip",
             Status.PROBLEM,
-            f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:500]}",
+            f"{type(error).__name__}: {str(error).strip().rpartition(chr(10))[2][:500]}",
             "qworker spark sql 'select 1' with QWORKER_DEBUG=1 shows all that Spark says",
         )
         return

@@ -24,14 +24,21 @@ class Line:
 
 
 class Lines:
-    """Lines to the servers of a factory. `opened` is called with every new one before it is used, and may raise."""
+    """Lines to the servers of a factory. `opened` is called with every new one before it is used, and may raise.
 
-    __slots__ = ("_factory", "_lines", "_opened")
+    Those to servers that have no slots any more are closed when another is opened, unless they are `busy`.
+    """
+
+    __slots__ = ("_busy", "_factory", "_lines", "_opened")
 
     def __init__(
-        self, factory: ConnectionFactory, opened: Callable[[Line], None] | None = None
+        self,
+        factory: ConnectionFactory,
+        opened: Callable[[Line], None] | None = None,
+        *,
+        busy: Callable[[Address], bool] | None = None,
     ) -> None:
-        self._factory, self._opened = factory, opened
+        self._factory, self._opened, self._busy = factory, opened, busy
         self._lines: dict[Address, Line] = {}
 
     def known(self, address: Address) -> Line | None:
@@ -43,7 +50,8 @@ class Lines:
         line = self._lines.get(address)
         if line is None:
             for other in self._factory.abandoned(self._lines):
-                self.drop(other)
+                if self._busy is None or not self._busy(other):
+                    self.drop(other)
             line = self._factory.open(address)
             if self._opened is not None:
                 try:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests import servers
 from tests.cli.conftest import table
 from tests.moving.keys import add_celery, add_rq, add_rsmq
 from tests.topologies.servers import CLUSTERED
@@ -172,7 +173,18 @@ def test_other_system_is_not_in_a_cluster(run, url):
     """Nothing is connected to."""
     ran = run("import", "rsmq", "--from", url)
     assert ran.code == 2
-    assert ran.err.startswith("error: --from: is a Cluster; these systems keep their queues on one")
+    assert ran.err.startswith(
+        "error: --from: names what is a Cluster; these systems keep their queues on one"
+    )
+
+
+def test_node_of_a_cluster_is_no_other_system(run):
+    """As it says itself."""
+    with servers.start("valkey", "--cluster-enabled", "yes") as node:
+        ran = run("import", "rsmq", "--from", node.url)
+    assert ran.code == 2
+    assert "Cluster" in ran.err
+    assert "bug" not in ran.err
 
 
 def test_prefix_of_celery(bring, other, shop):

@@ -10,7 +10,7 @@ from qworker import QWorker
 from qworker.client.options import QueueAttributes
 from qworker.pipeline.source.options import ReadOptions
 from qworker.pipeline.source.reading import Reader
-from qworker.pipeline.source.snapshots import SnapshotReader, messages
+from qworker.pipeline.source.snapshots import SnapshotReader, _members, messages
 from qworker.pipeline.source.stream import JournalReader
 from qworker.store.connection import ConnectionFactory
 from qworker.store.url import ServerURL
@@ -128,3 +128,21 @@ def test_messages_that_are_due_together_are_read_once_while_some_of_them_go(
     assert len(seen) == len({*seen}) == 900 + 1 - 20
     assert len(left) == 900 + 1 - 40
     assert left <= {*seen} <= {*sent, later}
+
+
+def test_a_long_row_of_one_score_is_read_once_though_one_goes_with_each_page(store_url, namespace):
+    """What has gone costs half a page to read again, never all from the beginning."""
+    key, asked = f"{namespace}:z", []
+    with Reader(ServerURL.parse(store_url)) as reader, client_of(store_url) as client:
+        client.zadd(key, {f"{number:05}": 5 for number in range(20_000)})
+        ask = reader.ask
+
+        def counting(*words):
+            asked.append(words)
+            client.zpopmin(key)
+            return ask(*words)
+
+        reader.ask = counting
+        seen = [member for page in _members(reader, key) for member, _ in page]
+    assert len(seen) == len({*seen}) >= 20_000 - len(asked)
+    assert len(asked) < 200

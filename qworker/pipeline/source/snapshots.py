@@ -167,7 +167,9 @@ def _members(reader: Reader, key: str) -> Iterator[list[tuple[bytes, int]]]:
         members, scores = flat[::2], flat[1::2]
         page = [*zip(map(float, scores), members, scores, strict=True)]
         if skip and not (page and page[0] <= last):
-            skip = 0  # Members of this score have gone, and others took their places: all of them again.
+            skip = max(
+                0, skip - asked // 2
+            )  # Members of this score have gone: a part of them again.
             continue
         if fresh := [each for each in page if each > last]:
             yield [(member, score_ms(score)) for _, member, score in fresh]

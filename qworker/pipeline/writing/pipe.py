@@ -11,10 +11,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from qworker.client.commands.command import GIVE_UP_S, Attempt, Command
 from qworker.errors import (
@@ -114,7 +115,9 @@ class Pipe:
         self._script = script
         self._patience = patience
         self._give_up_s = give_up_s
-        self._lines = Lines(factory, self._load)
+        self._lines = Lines(factory, self._load, busy=self._is_busy)
+        #: Servers whose lines are closed as soon as all is read that is on its way over them.
+        self._spent: set[Address] = set()
         #: On their way, in order; and those that have to be sent again, all of them from in front of these.
         self._sent: deque[_Sent] = deque()
         self._refused: list[_Call] = []
@@ -146,6 +149,7 @@ class Pipe:
         self._sent.clear()
         self._refused.clear()
         self._reason = None
+        self._spent.clear()
         self._lines.close()
 
     def _transmit(self, calls: list[_Call], detour: Address | None = None) -> None:
@@ -191,6 +195,7 @@ class Pipe:
         try:
             result = call.command.decode(reply)
         except _NO_ROOM as error:
+            self._attempt = None
             self._refuse(call, error)
         except BulkGapError as error:
             if not self._refused:
@@ -202,24 +207,27 @@ class Pipe:
             call.tell(result)
 
     def _failed(self, cause: Exception, address: Address | None) -> None:
-        """Note what a server said or did not say, and drop the line to it where that is of no more use.
+        """Note what a server said or did not say, and close the line to it where that is of no more use.
 
-        The calls behind on a line that is dropped are found in `_settle`. Of a slot that moves they have replies of
-        their own, which are read: rows without a ledger must not be sent again where they were stored.
+        Behind an error that it said there are replies to the other calls, which are read first: rows without a ledger
+        must not be sent again where they were stored. The calls behind a line that broke are found in `_settle`.
         """
         error = map_error(cause, sent=True)
         if is_noscript(cause):
-            # Every call on its way there comes back so; the next line to it loads the script again.
             error = LoadingError("the server has forgotten the script")
         if error is not cause:
             error.__cause__ = cause
-        if (
-            address is not None
-            and not isinstance(error, OutOfMemoryError)
-            and self._factory.failed(error, address)
-        ):
-            self._lines.drop(address)
         self._reason = self._reason or error
+        if isinstance(error, OutOfMemoryError):
+            self._attempt = None
+        elif address is not None and self._factory.failed(error, address):
+            if isinstance(cause, ResponseError):
+                self._spent.add(address)
+            else:
+                self._lines.drop(address)
+
+    def _is_busy(self, address: Address) -> bool:
+        return any(line is not None and line.address == address for _, line, _ in self._sent)
 
     def _refuse(self, call: _Call, error: QworkerError) -> None:
         self._refused.append(call)
@@ -229,6 +237,8 @@ class Pipe:
         """Wait for room, or for the server, and send in order what has to be sent again."""
         reason, self._reason = self._reason, None
         assert reason is not None
+        while self._spent:
+            self._lines.drop(self._spent.pop())
         calls, self._refused = self._refused, []
         if isinstance(reason, _NO_ROOM):
             self._patience.wait(reason)
@@ -251,5 +261,7 @@ class Pipe:
 
 def _reply(line: Line, asking: bool) -> Any:
     if asking:
-        line.connection.read_response()
+        # A refusal shows in the reply to the call as well.
+        with suppress(ResponseError):
+            line.connection.read_response()
     return line.connection.read_response()
