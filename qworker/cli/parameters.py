@@ -94,9 +94,10 @@ def _names(session: Session) -> list[str]:
     factory = ConnectionFactory(
         server, connect_timeout_s=_COMPLETION_S, reply_timeout_s=_COMPLETION_S
     )
-    connection: Any = factory.connect()
+    registry = queues_key(options.namespace)
+    connection: Any = factory.connect(registry)
     try:
-        words = ("HKEYS", queues_key(options.namespace))
+        words = ("HKEYS", registry)
         reply = call(connection, Command(None, (), words, lambda found: found))
         return [name.decode("ascii", "ignore") for name in reply]
     finally:

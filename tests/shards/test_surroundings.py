@@ -44,8 +44,6 @@ def rows_of(reader: Any) -> list[dict[str, Any]]:
 
 
 def options_of(app: QWorker, **more: str) -> ReadOptions:
-    if ServerURL.parse(app.url).clustered:
-        pytest.skip("the pipeline reads one node")
     return ReadOptions.of({"url": app.url, "namespace": app.namespace, **more})
 
 
