@@ -6,6 +6,7 @@ Words of a history (keys are `<producer>-<number>`, a key is sent once):
     sent PRODUCER FIRST LAST        the server has confirmed them
     refused PRODUCER FIRST LAST     definitely not stored
     started KEY RECEIVES            a handler began, at this delivery
+    poisoned KEY …                  one began that ends its process
     held KEY …                      a child has received these
     done KEY                        it came to its end
     acked KEY …                     the server has confirmed these acks
@@ -35,6 +36,7 @@ class Account:
     """What a history comes to, in messages. The examples name some keys of each kind of damage.
 
     `lost`: confirmed, and neither handled to the end nor dead. `unexpected`: started, but never sent, or refused.
+    `acked_unstarted`: acked, and no handler ever began with it. `finished`: handled to the end, and not dead.
     `duplicates`: starts beyond the first of each message. `recovered`: started although their send was in doubt.
     `unexplained`: those of them whose process before was not lost. `latest_receives`: the highest receive count of a
     start. `redelivery_s`: for each delivery that a lost process had begun, the seconds from the loss to the
@@ -48,9 +50,11 @@ class Account:
     unexpected: int = 0
     acked_twice: int = 0
     started_after_ack: int = 0
+    acked_unstarted: int = 0
     duplicates: int = 0
     recovered: int = 0
     handled: int = 0
+    finished: int = 0
     latest_receives: int = 0
     unexplained: int = 0
     taken: int = 0
@@ -74,6 +78,7 @@ def account_of(
     attempted, confirmed, refused = _Numbers(), _Numbers(), _Numbers()
     starts: dict[str, list[tuple[int, int]]] = {}
     done: set[str] = set()
+    poisoned: set[str] = set()
     acks: Counter[str] = Counter()
     first_ack: dict[str, int] = {}
     latest = 0
@@ -86,6 +91,8 @@ def account_of(
                 key = event.rest[0]
                 starts.setdefault(key, []).append((event.at, event.pid))
                 latest = max(latest, int(event.rest[1]))
+            case "poisoned":
+                poisoned.add(event.rest[0])
             case "held":
                 for key in event.rest:
                     holds.setdefault(key, []).append((event.at, event.pid))
@@ -116,6 +123,7 @@ def account_of(
         "unexpected": [key for key in starts if key not in attempted or key in refused],
         "acked_twice": [key for key, times in acks.items() if times > 1],
         "started_after_ack": sorted(late),
+        "acked_unstarted": [key for key in acks if key not in starts and key not in poisoned],
     }
     waits, unexplained = _redeliveries(starts, lost_at)
     return Account(
@@ -125,6 +133,7 @@ def account_of(
         duplicates=sum(len(each) for each in starts.values()) - len(starts),
         recovered=sum(key in attempted and key not in confirmed for key in starts),
         handled=len(done),
+        finished=sum(key not in dead for key in done),
         latest_receives=latest,
         taken=sum(key in gone for key in never),
         held_s=_waits_of_held(holds, starts, crashes, first_ack),

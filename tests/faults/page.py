@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.faults.row import ALWAYS
+
 __all__ = ["write"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
-_CHECKED = ("lost", "unexpected", "acked_twice", "started_after_ack")
 
 
 def write(page: str, *reports: dict[str, Any]) -> str:
@@ -55,7 +56,7 @@ def _losses(rows: list[dict[str, Any]]) -> str:
 
 
 def _totals(report: dict[str, Any]) -> str:
-    damage = ", ".join(f"{kind.replace('_', ' ')} {report[kind]}" for kind in _CHECKED)
+    damage = ", ".join(f"{kind.replace('_', ' ')} {report[kind]}" for kind in ALWAYS)
     minutes, seconds = divmod(round(report["seconds"]), 60)
     length = f"{minutes} min {seconds} s, {report['acked']:,} messages"
     return f"Seed {report['seed']}, {length}: {damage}.\n"

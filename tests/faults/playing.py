@@ -24,7 +24,13 @@ from tests.faults.stage import Stage
 __all__ = ["Played", "play"]
 
 #: Figure → counter of the queues.
-_STATS = {"stale_acks": "stale", "gaps": "gaps", "dead": "dead", "sent_by_server": "sent"}
+_STATS = {
+    "stale_acks": "stale",
+    "server_acked": "acked",
+    "gaps": "gaps",
+    "dead": "dead",
+    "sent_by_server": "sent",
+}
 
 
 @dataclass
@@ -181,6 +187,7 @@ def _take_figures(stage: Stage, played: Played) -> None:
         "unexplained",
         "recovered",
         "latest_receives",
+        "finished",
     ):
         figures[kind] = getattr(account, kind)
     figures["sent_per_s"] = round(account.acked / max(figures["load_s"], 0.1))
@@ -217,6 +224,13 @@ def _judge(row: Row, played: Played, patience: float) -> None:
         if number := getattr(account, kind):
             examples = ", ".join(account.examples.get(kind, [])[:3])
             played.problems.append(f"{number} {kind.replace('_', ' ')} ({examples})")
+    # Where the server has forgotten something, its counters have too.
+    forgetful = row.takes or row.undoes
+    if not forgetful and figures["server_acked"] != figures["finished"]:
+        played.problems.append(
+            f"the server has counted {figures['server_acked']:g} acks, "
+            f"but handlers ended with {figures['finished']:g} messages that are not dead"
+        )
     for bound in row.bounds:
         if not bound.holds(figures, patience=patience):
             measured = figures.get(bound.figure, "not measured")

@@ -18,7 +18,7 @@ from tests.faults.stage import Stage
 __all__ = ["ALWAYS", "Bound", "Row", "at_least", "at_most", "exactly", "within"]
 
 #: Kinds of damage, in the words of the account.
-ALWAYS = ("lost", "unexpected", "acked_twice", "started_after_ack")
+ALWAYS = ("lost", "unexpected", "acked_twice", "started_after_ack", "acked_unstarted")
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def check(*extra: str, without: str = "", **given: Any) -> Account:
 
 def test_a_clean_history_has_no_damage() -> None:
     """Two messages, each sent, started, done and acked once."""
-    assert check() == Account(attempts=2, acked=2, handled=2, latest_receives=1)
+    assert check() == Account(attempts=2, acked=2, handled=2, finished=2, latest_receives=1)
 
 
 def test_a_message_that_was_never_handled_is_lost() -> None:
@@ -93,6 +93,18 @@ def test_what_was_refused_is_unexpected() -> None:
 def test_two_acks_of_one_message_are_found() -> None:
     """Whoever confirmed them."""
     assert check("8 9 acked p0-2").acked_twice == 1
+
+
+def test_an_ack_without_a_start_is_found() -> None:
+    """A message that no handler ever began with must not be acked; one that ends its process has begun."""
+    sent = ("8 7 sending p0 3 3", "9 7 sent p0 3 3")
+    assert check(*sent, "10 8 acked p0-3").acked_unstarted == 1
+    assert check(*sent, "10 8 poisoned p0-3 exit 1", "11 8 acked p0-3").acked_unstarted == 0
+
+
+def test_a_dead_letter_is_not_finished() -> None:
+    """Its last try may have come to the end, too late to be acked."""
+    assert (check().finished, check(dead={"p0-2"}).finished) == (2, 1)
 
 
 def test_a_start_after_the_ack_is_found() -> None:
