@@ -113,6 +113,25 @@ def test_batch_ends_at_one_mebibyte(engine_drive: Drive) -> None:
     assert len(drive.receive("M", 100).items) == 2
 
 
+def test_a_level_that_a_bound_stops_is_followed_by_no_lower_one(engine_drive: Drive) -> None:
+    """What 1 MiB leaves behind of a level comes before anything below it, however small that is."""
+    drive = engine_drive
+    drive.send("a", "b", priority=9, body=lambda _: b"x" * 600_000)
+    drive.send("c", "d")
+    assert [item.split()[1] for item in drive.receive("L", 100).items] == [b"a"]
+    assert [item.split()[1] for item in drive.receive("M", 100).items] == [b"b", b"c", b"d"]
+
+
+def test_a_level_of_many_that_ended_is_followed_by_no_lower_one(drive: Drive) -> None:
+    """Where the look at a level stops among expired messages, the good ones behind them still come first."""
+    drive.send(*(f"m{number}" for number in range(300)), ttl_ms=1, priority=9)
+    drive.send("a", priority=9)
+    drive.send("b")
+    batch = drive.receive("L", 2, at=NOW + 5)
+    assert (batch.items, batch.hint_ms) == ([], 0)
+    assert [item.split()[1] for item in drive.receive("M", 2, at=NOW + 5).items] == [b"a", b"b"]
+
+
 def test_message_larger_than_the_bound_is_received_alone(drive: Drive) -> None:
     """At least one message comes, however large, so that none stays for ever."""
     drive.send("a", "b", body=lambda _: b"x" * 2_000_000)

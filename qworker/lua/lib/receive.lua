@@ -34,7 +34,8 @@ local function take(item, level_number, batch, to, now, amounts)
   batch.items[batch.number], batch.heads[batch.number] = item, head or item
 end
 
--- Read one level into the batch; the number of items looked at is cut from its head afterwards.
+-- Read one level into the batch; the number of items looked at is cut from its head afterwards. What a bound leaves
+-- behind comes before the levels below, so `batch.ended` keeps those out.
 local function read_level(number, batch, count, to, now, amounts)
   local seen = 0
   while batch.number < count and batch.bytes < MAX_BYTES and seen < count + SPARE do
@@ -42,7 +43,10 @@ local function read_level(number, batch, count, to, now, amounts)
     if #chunk == 0 then break end
     for i = 1, #chunk do
       local item = chunk[i]
-      if batch.bytes > 0 and batch.bytes + #item > MAX_BYTES then return seen end
+      if batch.bytes > 0 and batch.bytes + #item > MAX_BYTES then
+        batch.ended = true
+        return seen
+      end
       -- Most have no flag, and none was cancelled: then nothing can be over.
       if not batch.tombstones and kind(item) == 'own' and not has_flags(item) then
         batch.bytes, batch.number = batch.bytes + #item, batch.number + 1
@@ -54,6 +58,7 @@ local function read_level(number, batch, count, to, now, amounts)
       seen = seen + 1
     end
   end
+  batch.ended = seen >= count + SPARE
   return seen
 end
 
@@ -81,6 +86,7 @@ local function receive(request, attributes, levels, now, amounts)
   if not lone then
     for _, number in ipairs(levels) do
       cut[number] = read_level(number, batch, request.count, to, now, amounts)
+      if batch.ended then break end
     end
     if #batch.items == 0 and request.suspects == 1 then lone = redis.call('LINDEX', suspect, 0) end
   end
