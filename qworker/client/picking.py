@@ -8,6 +8,7 @@ from typing import Final
 
 from qworker.client.commands import inspecting, redriving, removing, waiting
 from qworker.client.commands.command import Command
+from qworker.client.letter_pages import in_stream
 from qworker.client.letters import letter_of
 from qworker.client.looking import show
 from qworker.client.message import Stored
@@ -103,7 +104,7 @@ def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
     if found.state == "dead":
         letter = yield from letter_of(queue, message_id)
         if letter is not None:
-            yield redriving.drop(queue.keys, [letter.entry_id])
+            yield redriving.drop(queue.keys, [in_stream(letter.entry_id)])
         return found
     deleted = False
     if found.state != "unacked":

@@ -115,6 +115,20 @@ def test_a_message_is_found_wherever_it_is(queue: Queue) -> None:
     assert queue.details("nowhere") is None
 
 
+def test_a_dead_letter_is_deleted_by_the_id_of_its_message(queue: Queue) -> None:
+    """In whichever shard it is, and no other letter of that shard goes with it."""
+    for shard in shards_of(queue):
+        shard.send_all([{"n": 1}, {"n": 2}])
+        one, two = shard.receive(2)
+        queue.bury(one)
+        queue.bury(two)
+        deleted = queue.delete(one.id)
+        assert deleted is not None
+        assert deleted.state == "dead"
+        assert [letter.message.id for letter in shard.dead(10)] == [two.id]
+        assert queue.delete(one.id) is None
+
+
 def test_looks_put_the_shards_in_one_order(queue: Queue) -> None:
     """Peeking sorts by time over all shards, from either end; a scan sees each message once."""
     shards = shards_of(queue)
