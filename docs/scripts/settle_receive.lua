@@ -777,7 +777,9 @@ end
 --                                                                 counted; dead at max receives
 --     c crashed   b, c as of a nack                               its worker died of it: counted as a
 --                                                                 lone timeout, delivered alone from now on
---     r release   a delay ms; index '*' means all that is left    not counted, to the head
+--     r release   a delay ms, c unknown since ms or ''            not counted, to the head; index '*' means
+--                                                                 all that is left. With c: the worker knew
+--                                                                 no such task or key, see flag k
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
 --     d discard   -                                               done, by the handler's wish
@@ -884,6 +886,10 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     blame(message, false, about, limit, to, now, amounts)
   elseif other.kind == 'r' then
     add('released', 1)
+    if other.c ~= '' then
+      add('unknown', 1)
+      with_flag(message, 'k', other.c)
+    end
     local due_ms = math.min(now + other.delay_ms, MAX_MS)
     ready_from(message, due_ms)
     local back = assemble(message)
@@ -902,6 +908,8 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     message.receives = message.receives + 1
     message[counter] = message[counter] + 1
     if other.c ~= '' then with_flag(message, 'f', other.c) end
+    -- It was known here: should it be unknown to another worker, that one waits anew.
+    if string.find(message.flags, ' k=', 1, true) then message.flags = string.gsub(message.flags, ' k=[^ ]*', '') end
     if other.b ~= '' then with_flag(message, 'm', other.b) end
     local most = number_in(message.flags, ' m=') or limit
     if message.nacks + message.timeouts >= most then

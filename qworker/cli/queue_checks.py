@@ -9,6 +9,7 @@ from qworker.cli.attributes import read_attributes
 from qworker.cli.finding import Finding, Status, largest, listed
 from qworker.cli.formats import count, size, span
 from qworker.cli.inspections import OVERDUE_S, is_full, overdue_s
+from qworker.cli.unknown_checks import check_unknown
 from qworker.client.commands.inspecting import Inspection
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def check_queues(session: Session, workers: list[Worker]) -> Iterator[Finding]:
     yield from _closed(found)
     yield from _journals(session, found)
     yield from _alone(found, workers)
+    yield from check_unknown(session, found, workers)
     dead = {name: each.dead for name, each in found.items() if each.dead}
     if dead:
         worst = max(dead, key=lambda name: dead[name])

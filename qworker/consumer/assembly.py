@@ -111,6 +111,7 @@ def assemble(
         board,
         app.middleware,
         max_receives=lambda name: attributes[name].max_receives,
+        unknown_wait_ms=config.unknown_wait_ms,
         clock=boot_time,
         numbers={name: number for number, name in enumerate(sorted(app.tasks))},
     )

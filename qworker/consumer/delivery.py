@@ -9,6 +9,7 @@ from qworker.app.context import Context
 from qworker.client.commands.settling import Outcomes
 from qworker.consumer.board import boot_time
 from qworker.wire.envelope import Envelope, Kind, kind_of
+from qworker.wire.numbers import whole
 
 if TYPE_CHECKING:
     from qworker.app.task import Task
@@ -222,6 +223,14 @@ class Delivery:
             return int(first[1])
         envelope = self.envelope()
         return None if envelope is None else envelope.ready_ms
+
+    @property
+    def unknown_since_ms(self) -> int:
+        """When a worker first said that it knows no such task or key: now, unless the message tells otherwise."""
+        envelope = self.envelope()
+        noted = envelope.flags.get("k") if envelope is not None and envelope.has_flags else None
+        since_ms = whole(noted)
+        return self.lease.now_ms if since_ms is None else min(since_ms, self.lease.now_ms)
 
     def unique_key(self) -> str | None:
         """The unique key that the message holds, if any."""

@@ -100,6 +100,7 @@ class ChildConfig(msgspec.Struct, frozen=True):
     max_messages: int
     max_batch: int
     visibility_ms: int | None
+    unknown_wait_ms: int
     takes_suspects: bool
     log_format: str
     log_level: str

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 from qworker.client.options import MAX_VISIBILITY_MS, MIN_VISIBILITY_MS
 from qworker.config.fields import Options
 from qworker.config.kinds import (
+    DAY_MS,
     HOUR_MS,
     DurationKind,
     FlagKind,
@@ -80,6 +81,14 @@ class RunOptions(Options):
     batch: Annotated[
         int | None, IntegerKind("messages per receive", minimum=1, maximum=1000, none="adaptive")
     ] = None
+    unknown_wait: Annotated[
+        Duration,
+        DurationKind(
+            "what a message waits for a worker that knows its task or key",
+            maximum_ms=30 * DAY_MS,
+            zero="it is dead at once",
+        ),
+    ] = "1h"
     watchdog: Annotated[
         Duration,
         DurationKind(
@@ -91,6 +100,7 @@ class RunOptions(Options):
     ] = "60s"
     grace_ms: int = field(init=False)
     visibility_ms: int | None = field(init=False)
+    unknown_wait_ms: int = field(init=False)
     watchdog_ms: int = field(init=False)
 
     @property

@@ -23,8 +23,10 @@ from qworker.consumer.delivery import (
     NACKED,
     RELEASED,
 )
+from qworker.consumer.elsewhere import UNKNOWN_WAIT_MS, pause_ms
 from qworker.consumer.failure import MAX_CHARACTERS, failure_text, name_of
 from qworker.errors import InvalidError, ProtectionError, TimeLimitError, UnknownKeyError
+from qworker.telemetry.logs import Seldom
 from qworker.wire import codec
 from qworker.wire.envelope import FIRST, Envelope
 from qworker.wire.keyring import is_encrypted
@@ -42,8 +44,6 @@ _log = structlog.get_logger(__name__)
 #: Why a handler was cancelled, `Delivery.cancelled_for`.
 TIME_LIMIT: Final = "time_limit"
 LOST: Final = "lost"
-#: A message whose task or key nobody here knows waits so long, longer each time: another version may know it.
-_ELSEWHERE_MS: Final = 5000
 _DEFAULT_MAX_RECEIVES: Final = 5
 #: What is counted for each kind of end, as a place in `OUTCOMES`.
 _OUTCOME: Final = {
@@ -84,6 +84,7 @@ class Runner:
         middleware: Sequence[Middleware],
         *,
         max_receives: Callable[[str], int] = lambda _: _DEFAULT_MAX_RECEIVES,
+        unknown_wait_ms: int = UNKNOWN_WAIT_MS,
         clock: Callable[[], float],
         numbers: dict[str, int] | None = None,
     ) -> None:
@@ -94,6 +95,8 @@ class Runner:
         self.middleware = middleware
         self._bytes = board.bytes
         self._max_receives = max_receives
+        self._unknown_wait_ms = unknown_wait_ms
+        self._seldom = Seldom()
         self._read = Calls({task.signature: task for task in tasks.values()}).read
         #: Of each task its number on the board, and the seconds that its handler may take; 0 is no limit.
         self._known = {
@@ -208,10 +211,9 @@ class Runner:
         return self._end(delivery, BURIED, reason=error.reason)
 
     def unknown_key(self, delivery: Delivery, error: UnknownKeyError) -> bool:
-        """Give a message back whose key another worker may hold."""
+        """Put a message back whose key another worker may hold."""
         delivery.error = (type(error).__name__, error.problem)
-        self._log_end("key_unknown", delivery, error=error.problem)
-        return self._try_elsewhere(delivery, error.reason)
+        return self._wait_elsewhere(delivery, error.reason, "key_unknown", error=error.problem)
 
     def _bad_arguments(self, delivery: Delivery, error: InvalidError) -> bool:
         delivery.error = (type(error).__name__, str(error)[:MAX_CHARACTERS])
@@ -220,17 +222,26 @@ class Runner:
 
     def _unknown_task(self, delivery: Delivery, name: str) -> bool:
         delivery.error = ("UnknownTaskError", f"no task is named {name[:200]!r}")
-        self._log_end("task_unknown", delivery, name=name[:200])
-        return self._try_elsewhere(delivery, "unknown_task")
+        return self._wait_elsewhere(delivery, "unknown_task", "task_unknown", name=name[:200])
 
-    def _try_elsewhere(self, delivery: Delivery, reason: str) -> bool:
-        """Give a message back that a worker of another version may know; dead once it was given back too often."""
-        envelope = delivery.envelope()
-        assert envelope is not None
-        if envelope.nacks + envelope.timeouts + 1 >= self._limit(delivery):
+    def _wait_elsewhere(self, delivery: Delivery, reason: str, event: str, **fields: Any) -> bool:
+        """Put a message back, uncounted, that a worker of another version may know; dead once that takes too long.
+
+        Told once per minute for each task or key: thousands may wait.
+        """
+        waited_ms = max(0, delivery.lease.now_ms - delivery.unknown_since_ms)
+        pause = pause_ms(waited_ms, self._unknown_wait_ms)
+        # An end is always told: it happens once to a message.
+        held = 0 if pause is None else self._seldom.more(f"{event} {fields}")
+        if held is not None:
+            more = {"held_back": held} if held else {}
+            waited_s = round(waited_ms / 1000, 1)
+            dead = pause is None
+            self._log_end(event, delivery, **fields, waited_seconds=waited_s, dead=dead, **more)
+        if pause is None:
             return self._end(delivery, BURIED, reason=reason)
-        delivery.delay_ms = _ELSEWHERE_MS * (envelope.nacks + 1)
-        return self._end(delivery, NACKED)
+        delivery.delay_ms = pause
+        return self._end(delivery, RELEASED, reason=reason)
 
     # -- during --------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ class Starter:
             max_messages=options.max_messages,
             max_batch=options.batch or 0,
             visibility_ms=options.visibility_ms,
+            unknown_wait_ms=options.unknown_wait_ms,
             takes_suspects=number % 4 == 0,
             log_format=self._logs.log_format,
             log_level=self._logs.log_level,

@@ -202,7 +202,13 @@ def tell(delivery: Delivery, outcomes: Outcomes) -> None:
     elif kind == DISCARDED:
         outcomes.discard(delivery.index, times=times)
     elif kind in (RELEASED, DROPPED):
-        outcomes.release(delivery.index, delivery.delay_ms, times=times)
+        outcomes.release(
+            delivery.index,
+            delivery.delay_ms,
+            unknown_since_ms=delivery.unknown_since_ms if delivery.reason else None,
+            error=delivery.error,
+            times=times,
+        )
     else:
         # Left to its deadline, or settled by the supervisor: nothing to tell, but no longer in hand.
         lease.open -= 1

@@ -55,6 +55,10 @@ _COUNTERS: Final = {
     "acked": ("qworker_acked", "Messages done."),
     "nacked": ("qworker_nacked", "Deliveries that failed."),
     "released": ("qworker_released", "Messages given back uncounted."),
+    "unknown": (
+        "qworker_unknown",
+        "Deliveries to workers that knew no such task, or held no such key; the message was put back.",
+    ),
     "expired": ("qworker_expired", "Messages whose time to live was over."),
     "timeouts": ("qworker_timeouts", "Deliveries whose lease ran out or whose worker died."),
     "redriven": ("qworker_redriven", "Dead letters put back to ready."),

@@ -30,7 +30,7 @@ for i = 2, #ARGV do
   local message = entry and parse(letter_field(entry, 'envelope'))
   if message then
     local redrives = number_in(message.flags, ' d=') or 0
-    message.flags = string.gsub(message.flags, ' [dx]=[^ ]*', '') .. ' d=' .. text(redrives + 1)
+    message.flags = string.gsub(message.flags, ' [dkx]=[^ ]*', '') .. ' d=' .. text(redrives + 1)
     message.receives, message.nacks, message.timeouts, message.shared = 0, 0, 0, 0
     ready_from(message, now)
     record('redriven', message.item)

@@ -119,6 +119,8 @@ def _burst(app: QWorker, chosen: Sequence[QueueKeys], most: int, watch: _Watch) 
         max_messages=most,
         max_batch=0,
         visibility_ms=None,
+        # No other worker is to come: what nobody knows is a mistake, and dead at once.
+        unknown_wait_ms=0,
         takes_suspects=True,
         log_format="auto",
         log_level="warning",

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["advance", "age", "note_reaper", "queues_of"]
 
-#: Flags of an envelope that hold an instant: expiry, the first receive, and when it became ready.
-_INSTANTS: Final = (b"x=", b"f=", b"t=")
+#: Flags of an envelope that hold an instant: expiry, first receive, ready since, unknown since.
+_INSTANTS: Final = (b"x=", b"f=", b"t=", b"k=")
 
 
 def advance(app: QWorker, duration: Duration) -> None:

@@ -231,12 +231,13 @@ def test_a_codec_that_nobody_here_knows_is_left_to_others_for_a_while(
 
     drain(app)
     make_due(app)
-    drain(app)
+    drain(app, unknown_wait_ms=0)
 
     (letter,) = app.queue("default").dead()
     assert (letter.reason, letter.error_class) == ("unknown_key", "UnknownKeyError")
     assert (letter.message.body, letter.message.unreadable) == (body, True)
-    assert history_of(app.queue("default"))["nacked"] == 1
+    history = history_of(app.queue("default"))
+    assert (history["released"], history["unknown"]) == (1, 1)
     assert handled == []
     app.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qworker.app.schedule import cron
+from qworker.client.commands.settling import Outcomes, settle
 from qworker.client.options import QueueAttributes
 from qworker.daemon.schedules import NewSchedule, register
 from tests import servers
@@ -288,6 +289,45 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_do(run, shop):
     assert "RENAME or DEL" in checks["queue.odd"]["fix"]
     for each in checks.values():
         assert bool(each["fix"]) == (each["status"] != "ok"), each
+
+
+def leave_unknown(shop, place="emails", *, since_s=90):
+    """Let a worker say that it does not know the tasks of what is ready."""
+    (message,) = shop.queue(place).receive(1)
+    outcomes = Outcomes(message.receipt.lease_id)
+    since_ms = shop.now_ms() - since_s * 1000
+    outcomes.release(message.receipt.index, 60_000, unknown_since_ms=since_ms)
+    shop.client.execute(settle(shop.keys(place), [outcomes]))
+
+
+def test_doctor_names_tasks_that_no_worker_knows(run, shop):
+    """With the queue, how long they have waited, and another word where some workers know the task."""
+    shop.add_worker("web-1-a", tasks=["other"])
+    shop.send("emails")
+    leave_unknown(shop)
+
+    nobody = found(run("doctor", "--json"))["unknown.emails"]
+    shop.add_worker("web-2-b", tasks=["send_email"])
+    somebody = found(run("doctor", "--json"))["unknown.emails"]
+
+    assert nobody["status"] == "problem"
+    assert nobody["text"] == (
+        "emails holds messages of task 'send_email' that no worker knows, the first for 1m30s"
+    )
+    assert nobody["fix"].startswith("deploy the worker that has it")
+    assert somebody["status"] == "warning"
+    assert "not every worker knows" in somebody["text"]
+    assert somebody["fix"].startswith("web-2-b may know it")
+
+
+def test_doctor_looks_for_unknown_tasks_in_every_shard(run, shop):
+    """Behind messages that wait for a time of their own, too."""
+    shop.queue("emails").divide(2)
+    shop.send("emails/1")
+    leave_unknown(shop, "emails/1")
+    shop.send("emails/1", 30, delay="1h")
+
+    assert found(run("doctor", "--json"))["unknown.emails"]["status"] == "problem"
 
 
 def test_doctor_looks_at_journals_and_their_readers(run, shop):

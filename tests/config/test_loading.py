@@ -330,6 +330,7 @@ class TestShowing:
             "reaper": "false",
             "visibility": "",
             "batch": "",
+            "unknown_wait": "1h",
             "watchdog": "1m",
         }
 

@@ -25,6 +25,7 @@ from qworker.client.queue import Queue
 from qworker.consumer.assembly import assemble, queues_of, shards_of
 from qworker.consumer.board import Board
 from qworker.consumer.broker import Broker
+from qworker.consumer.elsewhere import UNKNOWN_WAIT_MS
 from qworker.consumer.manifest import ChildConfig, slots_for
 from qworker.store.connection import ConnectionFactory
 from qworker.store.url import ServerURL
@@ -78,6 +79,7 @@ def config_of(app: QWorker, **given: Any) -> ChildConfig:
         max_messages=0,
         max_batch=0,
         visibility_ms=None,
+        unknown_wait_ms=UNKNOWN_WAIT_MS,
         takes_suspects=True,
         log_format="json",
         log_level="info",

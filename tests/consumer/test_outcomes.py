@@ -260,26 +260,6 @@ def test_a_raised_limit_of_the_queue_holds_at_once(app: QWorker) -> None:
 # -- messages that no handler gets -------------------------------------------------------------
 
 
-def test_a_task_that_nobody_knows_is_retried_for_a_while_and_then_dead(app: QWorker) -> None:
-    """A message for an unknown task waits for a worker that knows it, longer each time, and ends as unknown_task."""
-    app.task(name="known")(lambda: None)
-    queue = app.queue("default")
-    queue.send({"task": "unknwon"})
-    waits = []
-    for _ in range(4):
-        drain(app)
-        seen = queue.inspect()
-        assert seen.next_due_ms is not None
-        waits.append(round((seen.next_due_ms - seen.now_ms) / 1000))
-        make_due(app)
-    drain(app)
-
-    assert waits == [5, 10, 15, 20]
-    (letter,) = queue.dead()
-    assert (letter.reason, letter.error_class) == ("unknown_task", "UnknownTaskError")
-    assert letter.error == "no task is named 'unknwon'"
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [

@@ -191,7 +191,7 @@ ROWS = [
         name="F37",
         fault="the AOF is cut off within a send, and a byte has turned in three stored messages",
         course=damage_file,
-        load=Load(max_receives=3),
+        load=Load(max_receives=3, flags=("--unknown-wait", "0")),
         # Who buries a foreign item cannot know that it was counted when it was sent.
         mends=("counter",),
         takes="the send that is cut off is gone, and a body that was changed is handled as it is",

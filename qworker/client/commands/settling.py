@@ -76,9 +76,21 @@ class Outcomes:
         limit = given(max_receives)
         self._add("c", index, b=limit, error=error, times=times)
 
-    def release(self, index: int | str, delay_ms: int = 0, *, times: str = "") -> None:
-        """Give a message back uncounted, to the head of ready; index '*' gives back all that is left."""
-        self._add("r", index, delay_ms, times=times)
+    def release(
+        self,
+        index: int | str,
+        delay_ms: int = 0,
+        *,
+        unknown_since_ms: int | None = None,
+        error: tuple[str, str] = ("", ""),
+        times: str = "",
+    ) -> None:
+        """Give a message back uncounted, to the head of ready; index '*' gives back all that is left.
+
+        `unknown_since_ms`: the worker knows no such task or key, and this is when one first said so of the message.
+        """
+        since = given(unknown_since_ms)
+        self._add("r", index, delay_ms, c=since, error=error, times=times)
 
     def share(self, index: int | str, *, times: str = "") -> None:
         """Say that the worker died while this message and others ran."""

@@ -36,6 +36,10 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     blame(message, false, about, limit, to, now, amounts)
   elseif other.kind == 'r' then
     add('released', 1)
+    if other.c ~= '' then
+      add('unknown', 1)
+      with_flag(message, 'k', other.c)
+    end
     local due_ms = math.min(now + other.delay_ms, MAX_MS)
     ready_from(message, due_ms)
     local back = assemble(message)
@@ -54,6 +58,8 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     message.receives = message.receives + 1
     message[counter] = message[counter] + 1
     if other.c ~= '' then with_flag(message, 'f', other.c) end
+    -- It was known here: should it be unknown to another worker, that one waits anew.
+    if string.find(message.flags, ' k=', 1, true) then message.flags = string.gsub(message.flags, ' k=[^ ]*', '') end
     if other.b ~= '' then with_flag(message, 'm', other.b) end
     local most = number_in(message.flags, ' m=') or limit
     if message.nacks + message.timeouts >= most then

@@ -1,0 +1,37 @@
+"""Messages that this worker cannot run and another may: their task is unknown here, or the key that protects them.
+
+In a rolling update producers or schedules of a new version are often there before its workers. So such a message waits
+for a worker that knows it: it is put back uncounted, after a delay that grows with the time that it has waited, until
+`--unknown-wait` is over.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["UNKNOWN_WAIT_MS", "pause_ms"]
+
+#: The default of `RunOptions.unknown_wait`.
+UNKNOWN_WAIT_MS: Final = 3_600_000
+#: A message is looked at again after this part of the time that it has waited: a worker that knows it keeps it waiting
+#: for a fifth longer at most, and in an hour it is delivered about forty times.
+_PART: Final = 5
+_FIRST_MS: Final = 2_000
+_LONGEST_MS: Final = 300_000
+
+
+def pause_ms(
+    waited_ms: int, limit_ms: int, chance: Callable[[], float] = random.random
+) -> int | None:
+    """Say for how long to put a message back that has waited for `waited_ms` so far; None once `limit_ms` are over.
+
+    2 s to 5 min and up to a tenth more, so that messages of one batch do not come back as one; the last pause ends with
+    the limit. A limit of 0 is no wait at all.
+    """
+    left_ms = limit_ms - max(0, waited_ms)
+    if left_ms <= 0:
+        return None
+    plain_ms = min(max(waited_ms // _PART, _FIRST_MS), _LONGEST_MS)
+    return min(round(plain_ms * (1 + chance() / 10)), left_ms)
