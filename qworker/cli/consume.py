@@ -70,8 +70,9 @@ class _Worker:
 
     def run(self) -> int:
         """Run until a signal or a burst's end; returns the exit code."""
-        signal.signal(signal.SIGTERM, self._stop)
-        signal.signal(signal.SIGINT, self._stop)
+        for signum in STOPPING:
+            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+                signal.signal(signum, self._stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         self._listener.start()
         try:

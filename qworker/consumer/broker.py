@@ -6,9 +6,9 @@ While one batch runs, the next one is on its way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import structlog
 
@@ -69,6 +69,7 @@ class Broker:
         options: BrokerOptions,
     ) -> None:
         self._queues = list(queues)
+        self._runner = runner
         self._board = runner.board
         self._executors = executors
         self._slots = sum(executor.slots for executor in executors)
@@ -115,6 +116,16 @@ class Broker:
             self.why_stopped = why
             self.stopping = True
             self._notifier.wake()
+
+    def let_go(self, end: Callable[..., NoReturn]) -> None:
+        """Make a forked copy of this process harmless: what is in hand, and the connections, are its parent's.
+
+        `end` is called with the delivery where a handler ends in the copy, and ends that.
+        """
+        self._fetcher.let_go()
+        self._runner.let_go(end)
+        for executor in self._executors:
+            executor.let_go()
 
     def _turn(self) -> None:
         ended = self._collect()

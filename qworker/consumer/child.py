@@ -20,6 +20,7 @@ from qworker.consumer.assembly import assemble, queues_of, shards_of
 from qworker.consumer.board import Board, ChildState, boot_time
 from qworker.consumer.crash import catch_crashes
 from qworker.consumer.failure import failure_text, name_of
+from qworker.consumer.forking import ForkGuard, leave_signals_to_supervisor
 from qworker.consumer.leftovers import Leftovers
 from qworker.consumer.manifest import (
     CONFIG_VARIABLE,
@@ -52,13 +53,14 @@ def main() -> NoReturn:
     parent = os.getppid()
     config = msgspec.json.decode(os.environ.pop(CONFIG_VARIABLE), type=ChildConfig)
     _die_with_parent(parent)
-    # A terminal's Ctrl-C reaches the whole group; only the supervisor acts on it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Blocked by who started it; not to be handed on to what a handler starts.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    leave_signals_to_supervisor()
+    # They came through an exec; those of handlers are to get none of ours.
+    for descriptor in (config.board, config.control):
+        os.set_inheritable(descriptor, False)
     configure_logs(config.log_format, config.log_level)
     control = socket.socket(fileno=config.control)
+    guard = ForkGuard(control)
+    guard.install()
     board = Board(config.board, config.slots)
     catch_crashes(board)
     try:
@@ -69,6 +71,7 @@ def main() -> NoReturn:
         shards = shards_of(app, queues, factory)
         _send(control, manifest_of(app, queues, shards))
         broker = assemble(app, shards, board, config, factory)
+        guard.mind(broker)
     except QworkerError as error:
         _send(control, Manifest(error=str(error)))
         _exit(_EXIT_NO_APP)

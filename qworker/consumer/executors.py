@@ -51,6 +51,9 @@ class Executor(Protocol):
     def stop(self) -> None:
         """Take no more; what runs is waited for by the broker."""
 
+    def let_go(self) -> None:
+        """Run nothing else in a forked copy of this process."""
+
 
 class Inline:
     """Runs sync handlers one after the other in the broker's thread.
@@ -92,6 +95,9 @@ class Inline:
     def stop(self) -> None:
         """Nothing runs between two submits."""
 
+    def let_go(self) -> None:
+        """Nothing else runs in the thread."""
+
 
 class Threads:
     """Runs sync handlers on a fixed set of threads."""
@@ -125,6 +131,9 @@ class Threads:
         """End idle threads."""
         for _ in range(self.slots):
             self._work.put(None)
+
+    def let_go(self) -> None:
+        """Nothing else runs: only the thread that forks is in the copy."""
 
     def _run(self, slot: int) -> None:
         get, notify, runner, done = self._work.get, self._notify, self._runner, self.done
@@ -172,6 +181,11 @@ class Loop:
         """Stop the loop once nothing runs."""
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def let_go(self) -> None:
+        """Leave the loop at the next await: its other handlers run where the fork was made."""
+        self._stopped = True
+        self._loop.stop()
 
     # -- on the loop's thread ------------------------------------------------------------------
 

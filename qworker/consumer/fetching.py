@@ -447,6 +447,12 @@ class Fetcher:
             bell.wait = None
         self.take_fetch()
 
+    def let_go(self) -> None:
+        """Leave the connections to the process that this one was forked from."""
+        self._link.let_go()
+        for bell in self._bells:
+            bell.link.let_go()
+
     def close(self) -> None:
         """Close the connections."""
         self._link.forget()

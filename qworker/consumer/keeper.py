@@ -7,6 +7,7 @@ had in hand when it died goes back at once, because its board says what that was
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,6 +46,8 @@ _CRASH_DELAY_MS: Final = 1000
 #: What is due stays due, so an extension is soon given up; a settle is tried but once.
 _EXTEND_GIVE_UP_S: Final = 1.0
 _SETTLE_GIVE_UP_S: Final = 20.0
+#: A wait of a dead child is over by then, whoever keeps its connection: `fetching._BLOCK_S`, and a margin.
+_WAITED_S: Final = 3.0
 #: Leases of one extend.
 _AT_ONCE: Final = 1000
 
@@ -61,6 +64,8 @@ class Keeper:
         self._who = who
         self._first_seen: dict[str, float] = {}
         self._seldom = Seldom()
+        #: Leases that waits of dead children may make yet, and when those waits are over.
+        self._pending: deque[tuple[float, QueueKeys, str]] = deque()
         self.extended = 0
         self.lost = 0
 
@@ -174,7 +179,23 @@ class Keeper:
         running = sum(lease.marks.count(Mark.RUNNING) for lease in leases)
         for lease in leases:
             self._settle(queues[lease.queue], self._outcomes(lease, queues, death, running))
+            if lease.state is LeaseState.PENDING:
+                again = boot_time() + _WAITED_S
+                self._pending.append((again, queues[lease.queue], lease.lease_id))
         return running
+
+    def release_late(self) -> None:
+        """Give back what came into the leases of dead children after their death.
+
+        A process that has a copy of a dead child's connection keeps its wait going, and so does a network that does not
+        tell the server: the next message goes to nobody, and is to be back before anybody is blamed for it.
+        """
+        while self._pending and self._pending[0][0] <= boot_time():
+            _, keys, lease_id = self._pending.popleft()
+            outcomes = Outcomes(lease_id)
+            outcomes.release("*")
+            if given_back := self._settle(keys, outcomes):
+                _log.warning("messages_went_to_a_dead_child", queue=keys.queue, messages=given_back)
 
     def _outcomes(
         self, lease: LeaseView, queues: Sequence[QueueKeys], death: Death, running: int

@@ -128,6 +128,7 @@ class Keeping:
         for child in children:
             self._note_spoiled(child)
         self.keeper.extend_due([(child.board, child.keys) for child in children])
+        self.keeper.release_late()
         now = time.monotonic()
         if now >= self._speak_at:
             self._speak_at = now + _SPEAK_S

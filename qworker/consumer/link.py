@@ -167,6 +167,11 @@ class Link:
         self._unanswered.clear()
         self._last = None
 
+    def let_go(self) -> None:
+        """Leave the connections to the process that this one was forked from."""
+        self._lines.let_go()
+        self._unanswered.clear()
+
     def _read(self, asked: _Asked) -> Any:
         line = asked.line or self._reach(asked)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from qworker.consumer.board import Board, ChildState, boot_time
+from qworker.consumer.descendants import end_session, has_ended
 from qworker.consumer.manifest import CONFIG_VARIABLE, STOP, ChildConfig, Manifest
 from qworker.wire.keys import QueueKeys
 
@@ -24,6 +26,7 @@ __all__ = ["ChildProcess"]
 
 #: What a child may overrun its limit by before it is ended: an async handler is cancelled within this.
 _MERCY_S: Final = 0.5
+_WAIT_S: Final = 0.005
 
 
 class ChildProcess:
@@ -54,6 +57,8 @@ class ChildProcess:
                 pass_fds=(self.board.descriptor, theirs.fileno()),
                 env=environment,
                 stdin=subprocess.DEVNULL,
+                # What its handlers start is known by it, and ends with it.
+                start_new_session=True,
             )
         except OSError:
             self.close()
@@ -67,6 +72,9 @@ class ChildProcess:
         self.max_waits_s: tuple[float, ...] = ()
         self.stopping = ""
         self.killed = ""
+        self._code: int | None = None
+        #: Processes of its session that it has left behind.
+        self.left = 0
         self.overdue: tuple[RunningView, ...] = ()
         self._received = b""
 
@@ -130,10 +138,11 @@ class ChildProcess:
 
     def kill(self, why: str, overdue: tuple[RunningView, ...] = ()) -> None:
         """End the process at once, if it has not ended by itself; `overdue` are the handlers that it is ended for."""
-        if self.process.poll() is None:
+        if self._code is None and not has_ended(self.process):
             self.killed = why
             self.overdue = overdue
-            self.process.send_signal(signal.SIGKILL)
+            # Not by Popen, which would collect it if it ends just now.
+            os.kill(self.pid, signal.SIGKILL)
 
     def overdue_handlers(self) -> tuple[RunningView, ...]:
         """The handlers that have run past their limit, and past what a cancellation takes."""
@@ -143,8 +152,19 @@ class ChildProcess:
         )
 
     def ended(self) -> int | None:
-        """The exit code once the process has ended; negative for a signal."""
-        return self.process.poll()
+        """The exit code once the process has ended; negative for a signal. What it has left of its session ends too."""
+        if self._code is None and has_ended(self.process):
+            # Before its pid may become that of another process.
+            self.left = end_session(self.pid)
+            self._code = self.process.wait()
+        return self._code
+
+    def wait(self, within_s: float = math.inf) -> int | None:
+        """Wait for the end of a process that is about to; returns what `ended` does."""
+        deadline = time.monotonic() + within_s
+        while (code := self.ended()) is None and time.monotonic() < deadline:
+            time.sleep(_WAIT_S)
+        return code
 
     def reason(self, code: int) -> str:
         """Why it has ended with an exit code: one of `totals.REASONS`."""

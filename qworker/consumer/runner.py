@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import structlog
 
@@ -344,6 +344,10 @@ class Runner:
             self._try_again(delivery, error, quiet=quiet)
         if self.middleware:
             self.after(delivery, error)
+
+    def let_go(self, end: Callable[..., NoReturn]) -> None:
+        """Call `end` where a handler ends in a forked copy, instead of noting how: the message is not the copy's."""
+        self.succeed = self.fail = end  # type: ignore[method-assign]
 
     def _obey(self, delivery: Delivery, wish: ControlFlow) -> None:
         match wish:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["STOPPING", "Starter"]
 
-#: The signals that end a worker.
-STOPPING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+#: The signals that end a worker; SIGHUP (its terminal is gone) unless it was started under nohup.
+STOPPING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 class Starter:

@@ -16,6 +16,7 @@ import structlog
 
 from qworker.client.sync import Client
 from qworker.consumer.death import Death, death_of
+from qworker.consumer.descendants import adopts, reap_adopted
 from qworker.consumer.keeping import Keeping
 from qworker.consumer.limits import Limits
 from qworker.consumer.places import SHORT_LIFE_S, Place
@@ -87,6 +88,7 @@ class Supervisor:
         self._leave_wanted = False
         self._reload_wanted = False
         self._exit_code = 0
+        self._adopts = adopts()
 
     @property
     def children(self) -> list[ChildProcess]:
@@ -151,6 +153,8 @@ class Supervisor:
         finally:
             for child in self.children:
                 child.kill("stopped")
+            for child in self.children:
+                child.wait(_GOODBYE_S)
             if self._reloader is not None:
                 self._reloader.stop()
             if self._presence is not None:
@@ -176,7 +180,12 @@ class Supervisor:
         for number, place in enumerate(self._places):
             if place.is_due(now):
                 self._start(number)
+        self._reap()
         self._on_look()
+
+    def _reap(self) -> None:
+        if self._adopts:
+            reap_adopted(child.pid for child in self.children)
 
     def _reload_all(self) -> None:
         _log.info("worker_reloading")
@@ -260,7 +269,9 @@ class Supervisor:
         if reason != "watchdog":
             place.stalls = 0
         log = _log.info if reason in ("stopped", "recycled", "rss") else _log.warning
-        fields = {"stack": death.stack} if death.stack else {}
+        fields: dict[str, object] = {"stack": death.stack} if death.stack else {}
+        if child.left:
+            fields["processes_ended"] = child.left
         log("child_ended", pid=child.pid, code=code, reason=reason, running=running, **fields)
         self._watch.forget(child)
         self.totals.bury(child, reason)
@@ -302,6 +313,7 @@ class Supervisor:
         while self.children and time.monotonic() < self._stop_by and self._stop_wanted < 2:
             for child in self.children:
                 self._mind(child)
+            self._reap()
             self._on_look()
             time.sleep(_LOOK_S / 5)
             if leaving and self._stop_wanted:
@@ -313,7 +325,9 @@ class Supervisor:
             _log.warning("child_cut_off", pid=child.pid, running=len(child.board.running()))
             child.kill("stopped")
         for child in self.children:
-            self._bury(child, child.process.wait())
+            code = child.wait()
+            assert code is not None
+            self._bury(child, code)
         _log.info("worker_stopped", seconds=round(time.monotonic() - begun, 2))
 
     def _write_presence(self) -> None:

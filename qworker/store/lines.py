@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,15 @@ class Lines:
         """Close all lines."""
         for address in [*self._lines]:
             self.drop(address)
+
+    def let_go(self) -> None:
+        """Close a forked copy's descriptors and say nothing over them: the connections are its parent's."""
+        for line in self._lines.values():
+            sock = line.connection._sock
+            if sock is not None:
+                # Without a TLS close, and so that redis-py's object does not close the number again.
+                os.close(sock.detach())
+        self._lines = {}
 
 
 class AsyncLines:

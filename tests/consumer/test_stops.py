@@ -193,3 +193,37 @@ def handle() -> None: ...
     until(worker.children)
     worker.process.terminate()
     assert worker.wait() == 0
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_worker_whose_terminal_is_closed_stops_gracefully(lab: Lab, ignored: bool) -> None:
+    """When its terminal goes away, what runs may end; under nohup the worker goes on."""
+    lab.app("""
+@app.task
+def nap():
+    note("begun")
+    time.sleep(0.5)
+    note("ended")
+""")
+    master, slave = os.openpty()
+    program = (
+        "import fcntl, os, signal, sys, termios; os.setsid(); "
+        f"tty = os.open({os.ttyname(slave)!r}, os.O_RDWR); fcntl.ioctl(tty, termios.TIOCSCTTY, 0); "
+        "[os.dup2(tty, each) for each in (0, 1, 2)]; "
+        f"{ignored} and signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    lab.send("nap")
+    worker = lab.start(python=("-c", program))
+    until(lambda: lab.notes("begun"))
+    os.close(slave)
+    os.close(master)
+    if ignored:
+        until(lambda: lab.notes("ended"))
+        lab.send("nap")
+        until(lambda: len(lab.notes("ended")) == 2)
+        assert worker.stop() == 0
+    else:
+        assert worker.wait() == 0
+    stats = lab.queue().inspect().stats
+    assert (stats["acked"], stats.get("released", 0)) == (1 + ignored, 0)
