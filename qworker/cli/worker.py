@@ -1,8 +1,9 @@
-"""`qworker worker`: list, drain."""
+"""`qworker worker`: list, drain, scale."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -32,7 +33,7 @@ _COLUMNS: Final = (
 
 @click.group(cls=Verbs)
 def command() -> None:
-    """List workers, and let them leave."""
+    """List workers, drain them, and change how many processes they have."""
 
 
 @command.command("ls")
@@ -57,11 +58,14 @@ def list_workers(session: Session, as_json: bool) -> None:
 
 @command.command("drain")
 @click.argument("names", nargs=-1, metavar="[WORKER...]")
+@click.option("--host", help="All workers of this host, by the name that the host has for itself.")
 @click.option("--all", "everybody", is_flag=True, help="All workers of the namespace; no daemon.")
 @json_option
 @click.pass_obj
-def drain(session: Session, names: tuple[str, ...], everybody: bool, as_json: bool) -> None:
-    """Let workers leave: they take nothing new, and end when what runs has ended, without a grace time.
+def drain(
+    session: Session, names: tuple[str, ...], host: str | None, everybody: bool, as_json: bool
+) -> None:
+    """Drain workers: they receive nothing new, let running handlers finish, without a grace time, and exit.
 
     A worker looks every 2 seconds whether it is to leave. It exits with 0: a service manager that always restarts it
     brings it back. SIGTERM makes a leaving worker stop within its grace time. A daemon, by the name of
@@ -72,8 +76,10 @@ def drain(session: Session, names: tuple[str, ...], everybody: bool, as_json: bo
 
     now_ms = session.now_ms()
     present = {each.name: each for each in read_workers(session, now_ms) if not each.is_gone}
-    if everybody == bool(names):
-        raise click.UsageError("give the names of workers, or --all (qworker worker ls)")
+    if bool(names) + bool(host) + everybody != 1:
+        raise click.UsageError("give the names of workers, --host or --all (qworker worker ls)")
+    if host:
+        names = _workers_of(host, list(present.values()))
     unknown = [name for name in names if name not in present]
     if unknown:
         _check_daemons(session, unknown, present, now_ms)
@@ -90,6 +96,74 @@ def drain(session: Session, names: tuple[str, ...], everybody: bool, as_json: bo
             worker = present.get(name)
             end = f"its {len(worker.running)} running handlers end" if worker else "its pass ends"
             print_line(f"{name}: leaves when {end}")
+
+
+@command.command("scale", context_settings={"ignore_unknown_options": True})
+@click.argument("name", metavar="WORKER")
+@click.argument("processes", metavar="N|+N|-N")
+@json_option
+@click.pass_obj
+def scale(session: Session, name: str, processes: str, as_json: bool) -> None:
+    """Change how many processes a running worker has: to N, by +N or by -N.
+
+    It holds until the worker ends; --procs says what it begins with. A process that is too many receives nothing
+    new, and exits when what runs has finished.
+    """
+    from qworker.cli.control import ask_workers
+
+    arguments = _change_of(processes)
+    _check_worker(session, name)
+    for answer in ask_workers(session, [name], "scale", **arguments):
+        if not answer.done:
+            raise click.ClickException(f"{name}: {answer.text}")
+        wanted, before = answer.data.get("processes"), answer.data.get("before")
+        if as_json:
+            print_json({"worker": name, "processes": wanted, "before": before})
+        else:
+            print_line(f"{name}: {wanted} processes (before: {before})")
+        return
+    raise click.ClickException(f"{name} has not answered: it is away, or of an older version")
+
+
+def _change_of(text: str) -> dict[str, int]:
+    from qworker.errors import InvalidOptionError
+
+    digits = text.lstrip("+-")
+    if (
+        len(text) - len(digits) > 1
+        or not (digits.isascii() and digits.isdigit())
+        or len(digits) > 6
+    ):
+        raise InvalidOptionError(
+            "N|+N|-N", f"{ascii(text)[:40]} is not a number", "write 4, +1 or -1"
+        )
+    if text == digits:
+        return {"to": int(digits)}
+    return {"by": int(text)}
+
+
+def _check_worker(session: Session, name: str) -> None:
+    """Raise `InvalidOptionError` for a name that no worker has that is alive."""
+    from qworker.cli.presence import read_workers
+    from qworker.errors import InvalidOptionError
+
+    alive = [each.name for each in read_workers(session) if not each.is_gone]
+    if name not in alive:
+        near = get_close_matches(name, alive, 1) or alive[:5] or ["none is alive"]
+        raise InvalidOptionError(
+            "WORKER", f"{ascii(name)[:80]} is not a worker here", ", ".join(near)
+        )
+
+
+def _workers_of(host: str, workers: Sequence[Worker]) -> tuple[str, ...]:
+    from qworker.errors import InvalidOptionError
+
+    names = tuple(each.name for each in workers if each.text("host") == host)
+    if not names:
+        hosts = sorted({each.text("host") for each in workers})
+        known = f"hosts with workers: {', '.join(hosts[:8])}" if hosts else "no worker is alive"
+        raise InvalidOptionError("--host", f"{ascii(host)[:80]} has no worker", known)
+    return names
 
 
 def _check_daemons(

@@ -43,6 +43,8 @@ class Presence:
         self._tasks = list(tasks) if len(tasks) <= _SHOWN_TASKS else None
         self._started = time.monotonic()
         self._handled_before = (self._started, 0)
+        #: When the document was written last, by the server's clock.
+        self.seen_ms = 0
 
     def write(
         self,
@@ -57,6 +59,7 @@ class Presence:
         now = time.monotonic()
         # The server's time: others compare with it, whatever the clock of this machine says.
         seen_ms = self._client.execute(Command(None, (), ("TIME",), _milliseconds), give_up_s=2.0)
+        self.seen_ms = seen_ms
         before, handled_before = self._handled_before
         self._handled_before = (now, handled)
         document = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from qworker.client.sync import Client
+from qworker.consumer.control import Control
 from qworker.consumer.death import Death, death_of
 from qworker.consumer.descendants import adopts, reap_adopted
 from qworker.consumer.keeping import Keeping
@@ -26,6 +27,7 @@ from qworker.consumer.reload import Reloader
 from qworker.consumer.shards import ShardWatch
 from qworker.consumer.starting import Starter
 from qworker.consumer.totals import Totals
+from qworker.consumer.verbs import operator_verbs
 from qworker.consumer.watch import Watch
 from qworker.errors import AppLoadError
 
@@ -76,6 +78,7 @@ class Supervisor:
         self.manifest: Manifest | None = None
         self._keeping = Keeping(self._client, lambda: self.totals.children, self._write_presence)
         self._presence: Presence | None = None
+        self._control: Control | None = None
         self._shards: ShardWatch | None = None
         self._reapers: ReaperWatch | None = None
         self._watch = Watch(options)
@@ -83,6 +86,8 @@ class Supervisor:
         self._reloader = Reloader(self.reload) if options.reload else None
         self._starter = starter or Starter(app, factory.url, options, logs)
         self._places = [Place() for _ in range(self._starter.places)]
+        #: Children that are wanted: an operator may change it, see `scale`.
+        self.wanted = self._starter.places
         self._stop_wanted = 0
         self._stop_by = 0.0
         self._leave_wanted = False
@@ -132,6 +137,13 @@ class Supervisor:
         """Replace all children by new ones, gracefully: for development. From any thread."""
         self._reload_wanted = True
 
+    def scale(self, wanted: int) -> None:
+        """Have another number of children, at least 1, until the worker ends. From any thread.
+
+        Those that are too many take nothing new, and end when what runs has ended.
+        """
+        self.wanted = wanted
+
     # -- the loop ------------------------------------------------------------------------------
 
     def run(self) -> int:
@@ -176,6 +188,8 @@ class Supervisor:
                 stuck.append((child, leases))
         if stuck:
             self._keeping.recall_leases(stuck)
+        if self.wanted != len(self._places):
+            self._scale()
         now = time.monotonic()
         for number, place in enumerate(self._places):
             if place.is_due(now):
@@ -186,6 +200,22 @@ class Supervisor:
     def _reap(self) -> None:
         if self._adopts:
             reap_adopted(child.pid for child in self.children)
+
+    def _scale(self) -> None:
+        """Make or give up places; a child in one that is given up ends, and nobody follows it."""
+        before, wanted = len(self._places), self.wanted
+        _log.info("worker_scaled", processes=wanted, before=before)
+        for _ in range(before, wanted):
+            self._places.append(Place(restart_at=0.0))
+        del self._places[wanted:]
+        self._starter.places = wanted
+        leaving = []
+        for child in self.children:
+            child.board.peers = wanted
+            if child.number >= wanted and not child.stopping:
+                child.stop("scaled")
+                leaving.append(child)
+        self._keeping.recall(leaving)
 
     def _reload_all(self) -> None:
         _log.info("worker_reloading")
@@ -229,6 +259,8 @@ class Supervisor:
                 self._app,
                 [task.name for task in manifest.tasks],
             )
+            verbs = operator_verbs(self)
+            self._control = Control(self._client, manifest.namespace, self._presence.name, verbs)
             self._shards = ShardWatch(
                 self._client, manifest.namespace, manifest.queues, manifest.shards
             )
@@ -254,6 +286,8 @@ class Supervisor:
 
     def _note_stall(self, child: ChildProcess) -> None:
         """The first stall in a place costs the child; a second one in a row says that a new one does not help."""
+        if child.number >= len(self._places):
+            return
         if self._places[child.number].stalled(child.board.handled) and not self.stopping:
             self._exit_code = EXIT_WATCHDOG
             self.stop()
@@ -261,7 +295,9 @@ class Supervisor:
     def _bury(self, child: ChildProcess, code: int) -> None:
         """Settle for an ended child, count it, and see that another one takes its place."""
         self._listen(child)
-        place = self._places[child.number]
+        # That of a child whose place was given up is nobody's.
+        given_up = child.number >= len(self._places)
+        place = Place() if given_up else self._places[child.number]
         reason = child.reason(code)
         running = len(child.board.running())
         death = self._death_of(child, code, idle_before=place.died_idle)
@@ -276,7 +312,7 @@ class Supervisor:
         self._watch.forget(child)
         self.totals.bury(child, reason)
         self._keeping.settle_dead(child, death)
-        if self.stopping or (self._options.burst and reason == "stopped"):
+        if self.stopping or given_up or (self._options.burst and reason == "stopped"):
             return
         # A message that kills its worker is stopped by its receive count, not by pauses that hold up the others.
         now = time.monotonic()
@@ -342,5 +378,7 @@ class Supervisor:
             leaving=self._leave_wanted,
         ):
             self.leave()
+        if self._presence is not None and self._control is not None:
+            self._control.look(self._presence.seen_ms)
         if self._reapers is not None:
             self._reapers.look()

@@ -20,7 +20,15 @@ from typing import Final
 
 from qworker.errors import InvalidOptionError
 from qworker.store.scripts import SCRIPT_NAMES, load_script
-from qworker.wire.keys import QueueKeys, leaving_key, queues_key, reapers_key, workers_key
+from qworker.wire.keys import (
+    QueueKeys,
+    answer_key,
+    control_key,
+    leaving_key,
+    queues_key,
+    reapers_key,
+    workers_key,
+)
 
 __all__ = ["LOADING", "ROLES", "Role", "Server", "User", "commands_of", "write_users"]
 
@@ -139,12 +147,17 @@ ROLES: Final[dict[str, Role]] = {
     "consumer": Role(
         about="receives from its queues and settles, and registers its schedules (qworker run --no-reaper)",
         scripts=("settle_receive", "settle", "extend", "split", "claim", "inspect", "register"),
-        raw=("blpop", "rpush", "hmget", "hget", "zscore", "hexists", "zrevrange", *_REGISTERING),
+        raw=(
+            "blpop", "rpush", "lpop", "pexpire", "hmget", "hget", "zscore", "hexists", "zrevrange",
+            *_REGISTERING,
+        ),
         keys=_consumer_keys,
         shared=lambda namespace: (
             f"~{queues_key(namespace)}",
             f"~{workers_key(namespace)}",
             f"~{leaving_key(namespace)}",
+            f"~{control_key(namespace, _ANY)}",
+            f"~{answer_key(namespace, _ANY)}",
             f"%R~{reapers_key(namespace)}",
         ),
     ),

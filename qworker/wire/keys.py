@@ -10,7 +10,16 @@ from typing import Final
 
 from qworker.wire.names import place_name, split_place
 
-__all__ = ["LEVELS", "QueueKeys", "leaving_key", "queues_key", "reapers_key", "workers_key"]
+__all__ = [
+    "LEVELS",
+    "QueueKeys",
+    "answer_key",
+    "control_key",
+    "leaving_key",
+    "queues_key",
+    "reapers_key",
+    "workers_key",
+]
 
 #: Priorities, lowest first. Level 0 lives in `ready`, level p in `ready:p`.
 LEVELS: Final = 10
@@ -132,3 +141,13 @@ def workers_key(namespace: str) -> str:
 def leaving_key(namespace: str) -> str:
     """Name the HASH worker → when it was asked to leave, ms."""
     return f"{namespace}:leaving"
+
+
+def control_key(namespace: str, worker: str) -> str:
+    """Name the LIST of requests to one worker (JSON, see `wire/control.py`); it expires."""
+    return f"{namespace}:control:{worker}"
+
+
+def answer_key(namespace: str, request_id: str) -> str:
+    """Name the LIST of answers to one request (JSON); it expires."""
+    return f"{namespace}:answer:{request_id}"
