@@ -7,9 +7,13 @@ agree on them. `next_after_ms` and `previous_ms` split time at now: the first sl
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import time as clock_time
 from difflib import get_close_matches
+from functools import lru_cache
+from itertools import product
 from typing import Final, Literal, cast, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -36,6 +40,10 @@ _SPEC: Final = "a spec is 'cron M H D M W tz=ZONE missed=POLICY' or 'every DURAT
 _CRON_SPEC: Final = re.compile(r"cron (.{1,200}) tz=(\S+) missed=(\S+)")
 _EVERY_SPEC: Final = re.compile(r"every (\S+) missed=(\S+)")
 _MAX_LENGTH: Final = 200
+_HOUR: Final = timedelta(hours=1)
+_NO_TIME: Final = timedelta()
+#: As far as CronSim searches.
+_SEARCHED_DAYS: Final = 50 * 366
 # A moment from which every expression is tried out; leap days come within the 50 years that CronSim searches.
 _TRIED_FROM: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -53,10 +61,15 @@ class Cron:
     tz: str = "UTC"
     missed: Missed = "once"
     _zone: tzinfo = field(init=False, repr=False, compare=False)
+    _by_day: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_zone", _zone(self.tz))
         object.__setattr__(self, "expression", _checked_expression(self.expression, self._zone))
+        minute, hour, *_ = self.expression.split()
+        # CronSim goes on by whole hours, which a clock that is set by half an hour takes it past its minutes.
+        by_day = _shifts_by_parts_of_hours(self._zone) and "*" in (minute[0], hour[0])
+        object.__setattr__(self, "_by_day", by_day)
         _check_missed(self.missed)
 
     @property
@@ -66,6 +79,8 @@ class Cron:
 
     def next_after_ms(self, now_ms: int) -> int:
         """Return the first slot after `now_ms`, in ms since 1970."""
+        if self._by_day:
+            return next(slot for day in self._days(now_ms, 1) for slot in day if slot > now_ms)
         # In the hour that comes twice CronSim begins with slots of its first pass, which may have gone by.
         return next(
             slot for slot in map(_ms, CronSim(self.expression, self._at(now_ms))) if slot > now_ms
@@ -73,11 +88,20 @@ class Cron:
 
     def previous_ms(self, now_ms: int) -> int:
         """Return the last slot at or before `now_ms`, in ms since 1970."""
+        if self._by_day:
+            days = self._days(now_ms, -1)
+            return next(slot for day in days for slot in reversed(day) if slot <= now_ms)
         # Backwards CronSim leaves slots out around a change of the clock: what it finds is where to walk on from.
         slot_ms = _ms(next(CronSim(self.expression, self._at(now_ms), reverse=True)))
         while (later_ms := self.next_after_ms(slot_ms)) <= now_ms:
             slot_ms = later_ms
         return slot_ms
+
+    def _days(self, now_ms: int, step: int) -> Iterator[tuple[int, ...]]:
+        """The slots of one local day after the other, from that of `now_ms` on."""
+        day = self._at(now_ms).date()
+        for number in range(_SEARCHED_DAYS):
+            yield _slots_of(self.expression, self._zone, day + timedelta(days=step * number))
 
     def _at(self, now_ms: int) -> datetime:
         return datetime.fromtimestamp(now_ms // 1000, self._zone)
@@ -159,6 +183,29 @@ def _checked_expression(expression: object, zone: tzinfo) -> str:
             "cron", f"{shown(text)} matches no day", "choose a day that its month has"
         )
     return text
+
+
+def _shifts_by_parts_of_hours(zone: tzinfo) -> bool:
+    """Whether summer time differs from winter time by less than an hour, as on Lord Howe Island."""
+    offsets = [datetime(2024, month, 1, tzinfo=zone).utcoffset() for month in (1, 7)]
+    return offsets[0] is not None and (offsets[0] - (offsets[1] or offsets[0])) % _HOUR != _NO_TIME
+
+
+@lru_cache(maxsize=256)
+def _slots_of(expression: str, zone: tzinfo, day: date) -> tuple[int, ...]:
+    """The moments of a local day that match by the time that really passes: both of an hour that comes twice."""
+    parsed = CronSim(expression, _TRIED_FROM)
+    if day.month not in parsed.months or not parsed.match_day(day):
+        return ()
+    slots = set()
+    for hour, minute, fold in product(parsed.hours, parsed.minutes, (0, 1)):
+        local = datetime.combine(day, clock_time(hour, minute, fold=fold), zone)
+        # What the clock skips does not come back from UTC as it was.
+        if local.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == local.replace(
+            tzinfo=None
+        ):
+            slots.add(_ms(local))
+    return tuple(sorted(slots))
 
 
 def _has_slot(expression: str, zone: tzinfo) -> bool:

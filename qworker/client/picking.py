@@ -88,7 +88,10 @@ def enqueue(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
 
 @everywhere(nothing)
 def cancel(queue: QueueRef, message_id: str) -> Plan[None]:
-    """Drop a message wherever it waits, when it is next met; one that runs already is not stopped."""
+    """Drop a message wherever it waits, when it is next met; one that runs already is not stopped.
+
+    A server without memory refuses it (`OutOfMemoryError`); `delete` takes out what waits even then.
+    """
     yield removing.cancel(queue.keys, message_id, _CANCEL_MS)
 
 

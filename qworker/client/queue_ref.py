@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from msgspec import structs
 
 from qworker.client.commands.command import Command
+from qworker.client.commands.reaping import START
 from qworker.client.commands.registering import register, registered
 from qworker.client.message import Message, Receipt, Stored
 from qworker.client.options import QueueAttributes
@@ -59,6 +60,9 @@ class QueueRef:
         self.shards = WHOLE
         #: Counts receives and sends, so that shards take turns; clients begin with different ones.
         self.turns = count(randrange(MAX_SHARDS))  # noqa: S311 - spreading, not secrecy
+        #: When a receiver that reaps begins to prune again, by the monotonic clock, and where its next slice begins.
+        self.prune_at_s = float("-inf")
+        self.prune_from = START
         self._others: dict[int, QueueRef] = {}
         self._announced = float("-inf")
         self._looked = float("-inf")

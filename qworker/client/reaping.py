@@ -6,11 +6,14 @@ one, or a worker that carries one, nobody needs this.
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from typing import TYPE_CHECKING, Final
 
 from qworker.client.commands import reaping
 from qworker.client.plan import Plan
-from qworker.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from qworker.client.queue_ref import QueueRef
 
 __all__ = ["reap_queue"]
 
@@ -20,14 +23,20 @@ _LEASES: Final = 10
 _PROMOTED: Final = 500
 #: What is overdue after a pass has its grace, or is more than one pass moves.
 _AGAIN_MS: Final = 100
+#: Seconds between two rounds of pruning, which a pass makes one slice of.
+_PRUNE_S: Final = 300.0
 
 
-def reap_queue(keys: QueueKeys) -> Plan[int | None]:
+def reap_queue(queue: QueueRef) -> Plan[int | None]:
     """Promote up to 500 due messages, reap up to 10 overdue leases, trim what expired at the head.
+
+    Every five minutes, and first at once, it begins to prune as well: idle lanes, unique keys, row ids and
+    tombstones that are over, a slice with each pass until all have been seen.
 
     Returns in how many ms (1 or more) to come by again, None where nothing is in sight.
     One call where nothing is to be done.
     """
+    keys = queue.keys
     swept: tuple[int, list[reaping.Look]] = yield reaping.sweep([keys], _TICK_MS, leases=_LEASES)
     now_ms, (look,) = swept
     times = [time for time in (look.next_due_ms, look.next_deadline_ms) if time is not None]
@@ -37,6 +46,11 @@ def reap_queue(keys: QueueKeys) -> Plan[int | None]:
         yield reaping.reap(keys, look.overdue, _TICK_MS)
     if look.expired_at_head:
         yield reaping.trim(keys, _PROMOTED)
+    if time.monotonic() >= queue.prune_at_s:
+        pruned: reaping.Pruned = yield reaping.prune(keys, cursors=queue.prune_from)
+        queue.prune_from = reaping.START if pruned.done else pruned.cursors
+        if pruned.done:
+            queue.prune_at_s = time.monotonic() + _PRUNE_S
     if not times:
         return None
     left_ms = min(times) - now_ms

@@ -166,7 +166,7 @@ def _pass(
                 yield ring(queue.keys)
             continue
         if reap:
-            next_ms = yield from reap_queue(queue.keys)
+            next_ms = yield from reap_queue(queue)
             if next_ms is not None:
                 hints_ms.append(next_ms)
         lease_id = queue.ids.lease_id(own_ms)

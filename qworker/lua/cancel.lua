@@ -1,11 +1,12 @@
-#!lua flags=allow-oom
+#!lua
 -- cancel.lua: leave a tombstone for a message; whoever meets the message next drops it.
 -- KEYS[1]    cancelled ZSET   message id → expiry ms of the tombstone
 -- KEYS[2]    meta HASH
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    message id
 -- ARGV[3]    kept for ms      1-2^53
--- Returns {'OK', now ms} or {'BROKEN', key, type} {'ARG', name}
+-- Returns {'OK', now ms} or {'BROKEN', key, type} {'ARG', name}. A full server refuses it: a tombstone takes memory and
+--   frees none until its message is met; delete.lua takes a message out that waits.
 -- O(log c): c tombstones.
 --- include lib/clock.lua
 --- include lib/checks.lua

@@ -1,7 +1,7 @@
 #!lua
 -- send_chunk.lua: store a chunk of a bulk write once, however often its rows are brought again.
 -- KEYS[1-5]  see lib/sender_keys.lua
--- KEYS[6]    unique HASH      `row:<row id>` → message id and expiry ms
+-- KEYS[6]    rows HASH        row id → message id and expiry ms
 -- KEYS[7]    bulk:<write id> HASH   see lib/ledger.lua
 -- KEYS[8]    journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
@@ -30,9 +30,9 @@
 --- include lib/ledger.lua
 --- include lib/rows.lua
 
-local unique, ledger = KEYS[6], KEYS[7]
+local rows, ledger = KEYS[6], KEYS[7]
 local refused = broken({ ready, 'list', delayed, 'zset', wake, 'list', meta, 'hash', stats, 'hash',
-  unique, 'hash', ledger, 'hash', journal, 'stream' })
+  rows, 'hash', ledger, 'hash', journal, 'stream' })
 if refused then return refused end
 local now, stream, first, number = clock(ARGV[1], meta), ARGV[2], whole(ARGV[3], 0, MAX_MS), whole(ARGV[13], 1, 1000)
 local crc_before, crc_after, run, prefix = ARGV[4], ARGV[5], ARGV[6], ARGV[12]
@@ -53,11 +53,11 @@ local function words_of(row)
   local at = 14 + number + 3 * (row - 1)
   local row_delay_ms = ARGV[at + 1] == '' and delay_ms or whole(ARGV[at + 1], 0, MAX_MS)
   local row_ttl_ms = ARGV[at + 2] == '' and ttl_ms or whole(ARGV[at + 2], 0, MAX_MS)
-  return row_delay_ms, row_ttl_ms, ARGV[at + 3] ~= '' and 'row:' .. ARGV[at + 3]
+  return row_delay_ms, row_ttl_ms, ARGV[at + 3] ~= '' and ARGV[at + 3]
 end
 
-local function is_held(field)
-  local until_ms = string.match(redis.call('HGET', unique, field) or '', ' (%d+)$')
+local function is_held(row_id)
+  local until_ms = string.match(redis.call('HGET', rows, row_id) or '', ' (%d+)$')
   return until_ms and tonumber(until_ms) > now
 end
 
@@ -73,11 +73,11 @@ if worded == 0 then
   groups[delay_ms], fresh = envelopes(13, number, start, first, middle), number
 end
 for row = 1, worded do
-  local row_delay_ms, row_ttl_ms, field = words_of(row)
+  local row_delay_ms, row_ttl_ms, row_id = words_of(row)
   if not row_delay_ms or not row_ttl_ms then return { 'ARG', 'delay or ttl of a row' } end
-  if not field or not held[field] and not is_held(field) then
+  if not row_id or not held[row_id] and not is_held(row_id) then
     local id = string.format('%010d', first + row)
-    if field then held[field] = prefix .. id end
+    if row_id then held[row_id] = prefix .. id end
     local middle = ' ' .. stamp(now, row_ttl_ms, row_delay_ms) .. flags .. '\n'
     groups[row_delay_ms] = groups[row_delay_ms] or {}
     table.insert(groups[row_delay_ms], start .. id .. middle .. ARGV[13 + row])
@@ -90,8 +90,8 @@ local stored = limit > 0 and fresh > 0 and tonumber(redis.call('HGET', stats, 's
 if limit > 0 and stored + fresh > limit then return { 'FULL', text(stored), text(limit) } end
 
 for group_delay_ms, items in pairs(groups) do push(items, priority, group_delay_ms, attributes, now) end
-for name, id in pairs(held) do
-  redis.call('HSET', unique, name, id .. ' ' .. text(math.min(now + kept_ms, MAX_MS)))
+for row_id, id in pairs(held) do
+  redis.call('HSET', rows, row_id, id .. ' ' .. text(math.min(now + kept_ms, MAX_MS)))
 end
 note(ledger, stream, first + number, crc_after, run, fresh, kept_ms)
 local degraded = math.max(count(stats, { sent = fresh, stored = fresh }), write_journal(''))

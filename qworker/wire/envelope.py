@@ -27,6 +27,8 @@ _HEADER: Final = re.compile(
 #: any. A look at it costs two thirds of reading a header in full. An encrypted one does not match, for its body is no
 #: call yet: a message without flags pays nothing for that question.
 FIRST: Final = re.compile(rb"q1 [A-Za-z0-9._-]{1,64} (\d{1,16}) 0 0 0 0((?: [a-df-z]=[^ \n]*)+)?\n")
+#: Flags that are whole numbers.
+_NUMBERS: Final = frozenset("xmvpftdo")
 _NEWER: Final = re.compile(rb"q\d+ ")
 
 
@@ -153,6 +155,11 @@ class Envelope:
         """All flags, decoded; one that is repeated counts where it stands first."""
         found: dict[str, str] = {}
         for part in self._match[7].split(b" ")[1:]:
-            value = unquote_to_bytes(part[2:]).decode("utf-8", "replace")
-            found.setdefault(part[:1].decode(), value)
+            key, raw = part[:1].decode(), part[2:]
+            value = unquote_to_bytes(raw).decode("utf-8", "replace")
+            if key in _NUMBERS and value.isdigit() and not raw.isdigit():
+                value = raw.decode(
+                    "ascii", "replace"
+                )  # the scripts decode no numbers, and must read the same
+            found.setdefault(key, value)
         return found

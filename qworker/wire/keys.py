@@ -46,6 +46,7 @@ class QueueKeys:
         "queue",
         "readers",
         "ready",
+        "rows",
         "schedules",
         "shard",
         "stats",
@@ -81,6 +82,8 @@ class QueueKeys:
         self.producers = base + "producers"
         #: HASH unique key → message id and expiry ms.
         self.unique = base + "unique"
+        #: HASH id of a row of a bulk write → message id and expiry ms; apart from `unique`, whose keys may be any text.
+        self.rows = base + "rows"
         #: ZSET message id → expiry ms.
         self.cancelled = base + "cancelled"
         #: HASH schedule → spec, and last fired slot.
@@ -107,6 +110,7 @@ class QueueKeys:
             self.stats,
             self.producers,
             self.unique,
+            self.rows,
             self.cancelled,
             self.schedules,
             self.journal,

@@ -7,14 +7,16 @@ from typing import Final
 __all__ = ["score_ms", "whole"]
 
 _MAX_DIGITS: Final = 16
+#: The largest number that Lua and a score keep exactly.
 _MAX_MS: Final = 2**53
 
 
 def whole(text: str | bytes | None) -> int | None:
-    """Read 1 to 16 digits of ASCII; None for anything else that somebody wrote there."""
+    """Read 1 to 16 digits of ASCII, at most 2^53; None for anything else that somebody wrote there."""
     if text is None or len(text) > _MAX_DIGITS or not text.isdigit() or not text.isascii():
         return None
-    return int(text)
+    number = int(text)
+    return number if number <= _MAX_MS else None
 
 
 def score_ms(score: bytes) -> int:

@@ -81,6 +81,26 @@ class TestCron:
         assert len(slots(half_hours, "2024-03-30T23:00:00Z", "2024-03-31T22:00:00Z")) == 46
         assert len(slots(half_hours, "2024-10-26T22:00:00Z", "2024-10-27T23:00:00Z")) == 50
 
+    @pytest.mark.parametrize(
+        ("expression", "found"),
+        [
+            ("0 */2 * * *", ["04 13:00", "04 15:30", "04 17:30"]),
+            (
+                "40 * * * *",
+                ["04 12:40", "04 13:40", "04 14:40", "04 15:10", "04 16:10", "04 17:10"],
+            ),
+            ("*/30 1,2 * * *", ["04 14:00", "04 14:30", "04 15:00", "04 15:30", "04 16:00"]),
+        ],
+    )
+    def test_clock_that_is_set_by_half_an_hour_skips_nothing(self, expression, found):
+        """At Lord Howe 01:30 to 02:00 comes twice: what is due at 02:00, and in both passes, is, from both sides."""
+        schedule = cron(expression, tz="Australia/Lord_Howe")
+        first, last = "2026-04-04T12:30:00+00:00", "2026-04-04T17:30:00+00:00"
+        assert slots(schedule, first, last) == found
+        for now in range(ms(first), ms(last), 600_000):
+            assert schedule.next_after_ms(schedule.previous_ms(now)) > now
+            assert schedule.previous_ms(schedule.next_after_ms(now) - 1) <= now
+
     def test_leap_days_come(self):
         """Leap days come."""
         assert cron("0 0 29 2 *").next_after_ms(ms("2024-03-01T00:00:00Z")) == ms(
@@ -98,6 +118,8 @@ class TestCron:
                 "0 3 * * *",
                 "30 2 * * 0",
                 "5 */2 * * *",
+                "0 */2 * * *",
+                "40 * * * *",
                 "0-59 2 * * *",
                 "0 0 1 * *",
             ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -288,7 +289,7 @@ def test_lease_that_the_script_fails_on_is_set_aside(logs: list[dict[str, object
 def test_forgets_idle_lanes_and_tombstones_a_few_queues_at_a_time(
     client: Client, namespace: str, open_queue: OpenQueue, clock: Clock
 ) -> None:
-    """Each queue has its turn at slow upkeep within five minutes, and large hashes are walked in slices."""
+    """Each queue has its turn at slow upkeep within five minutes, and is pruned to its end then."""
     queues = [open_queue(name) for name in "abc"]
     for queue in queues:
         lanes = {f"lane{number}": f"1 {NOW}" for number in range(1000)}
@@ -298,13 +299,32 @@ def test_forgets_idle_lanes_and_tombstones_a_few_queues_at_a_time(
     reaper = Reaper(client, namespace, clock=clock)
     later = NOW + 900_000
     pruned = reaper.tick(later).pruned
-    assert 0 < pruned < 1001
+    assert pruned == 1001
     for _ in range(40):
         clock.now_s += 10
         pruned += reaper.tick(later).pruned
     assert pruned == 3 * 1001
     for queue in queues:
         assert queue.state("producers", "cancelled", "ready:3") == {}
+
+
+def test_pruning_takes_its_share_of_a_pass_and_goes_on_in_the_next(
+    client: Client, namespace: str, open_queue: OpenQueue
+) -> None:
+    """However much is over, a pass makes a slice of each queue in turn, and goes on as long as its share lasts."""
+    queue = open_queue("a")
+    queue.send("m")
+    tombstones = {f"m{number}": NOW for number in range(4200)}
+    queue.redis.zadd(queue.keys.cancelled, tombstones)
+    looks = count()
+    # Each look at the clock takes 10 ms, against a share of 50 ms.
+    reaper = Reaper(client, namespace, clock=lambda: next(looks) / 100)
+    passes = []
+    while queue.redis.exists(queue.keys.cancelled):
+        passes.append(reaper.tick(NOW).pruned)
+    assert sum(passes) == 4200
+    assert 2 <= len(passes) <= 9
+    assert all(500 <= pruned <= 3000 for pruned in passes[:-1])
 
 
 def test_full_server_is_drained(client: Client) -> None:

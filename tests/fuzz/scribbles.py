@@ -22,7 +22,7 @@ TYPES = {
     **dict.fromkeys(["delayed", "unacked", "cancelled", "@reapers"], "zset"),
     **dict.fromkeys(["dead", "journal"], "stream"),
     **dict.fromkeys(
-        ["meta", "stats", "producers", "unique", "schedules", "readers", "imported"], "hash"
+        ["meta", "stats", "producers", "unique", "rows", "schedules", "readers", "imported"], "hash"
     ),
     **dict.fromkeys(["lease:L-1", "lease:L-3", "lease:odd", "lease:a b", "bulk:b1"], "hash"),
     **dict.fromkeys(["@queues", "@workers", "@leaving"], "hash"),

@@ -6,6 +6,8 @@ import pytest
 
 from qworker.client.commands.reaping import promote, reap
 from qworker.client.commands.removing import cancel
+from qworker.client.commands.waiting import delete
+from qworker.errors import OutOfMemoryError
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 
@@ -34,13 +36,16 @@ def test_message_is_dropped_wherever_it_waits(drive: Drive, where: str) -> None:
     assert drive.stats("unacked") == ({"unacked": 0} if where == "unacked" else {})
 
 
-def test_full_server_takes_tombstones() -> None:
-    """Over maxmemory a message can be cancelled: it makes room."""
+def test_full_server_takes_no_tombstones() -> None:
+    """Over maxmemory a tombstone is refused, which would make the server fuller; what waits can be deleted."""
     for engine, _ in servers.engines():
         with servers.start(engine) as server:
             drive = Drive(server.url, "n", "q")
+            drive.send("a")
             drive.redis.config_set("maxmemory", 1)
-            drive.run(cancel(drive.keys, "a", 1000, now_ms=NOW))
+            with pytest.raises(OutOfMemoryError):
+                drive.client.execute(cancel(drive.keys, "a", 1000, now_ms=NOW), give_up_s=0.1)
+            assert drive.run(delete(drive.keys, [own("a").encode()], now_ms=NOW)) == [True]
             drive.close()
 
 

@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from qworker.client.commands.reaping import prune
+from qworker.client.commands.reaping import START, Cursors, Pruned, prune
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive
 
 MINUTE_MS = 60_000
+#: The cursors of hashes that have been seen to their ends.
+ENDED = ("", "", "")
 
 
-def pruned(drive: Drive, cursors: tuple[str, str] = ("0", "0"), at: int = NOW) -> Any:
-    """Prune one slice with lanes idle for 15 minutes; the next cursors and how many were forgotten."""
+def pruned(drive: Drive, cursors: Cursors = START, at: int = NOW) -> Pruned:
+    """Prune one slice with lanes idle for 15 minutes."""
     return drive.run(prune(drive.keys, 15 * MINUTE_MS, cursors, now_ms=at))
 
 
+def keys_of(drive: Drive) -> tuple[str, ...]:
+    """The keys that the script declares."""
+    return tuple(drive.base + part for part in ("producers", "unique", "rows", "cancelled", "meta"))
+
+
 def test_forgets_what_is_over(engine_drive: Drive) -> None:
-    """Lanes after 15 minutes, unique keys and tombstones when their time is over; the limits count as over."""
+    """Lanes after 15 minutes, unique keys, row ids and tombstones when their time is over; the limits count as over."""
     drive = engine_drive
     at = NOW + 15 * MINUTE_MS
     lanes = {"idle": f"7 {NOW}", "busy": f"9 {NOW + 1}", "older": "1 5", "kept": f"3 {NOW + 1} 1 a"}
     drive.redis.hset(drive.keys.producers, mapping=lanes)
     drive.redis.hset(drive.keys.unique, mapping={"over": f"a {at}", "held": f"b {at + 1}"})
+    drive.redis.hset(drive.keys.rows, mapping={"over": f"a {at}", "held": f"b {at + 1}"})
     drive.redis.zadd(drive.keys.cancelled, {"a": at, "b": at + 1})
-    assert pruned(drive, at=at) == (("0", "0"), 4)
+    assert pruned(drive, at=at) == Pruned(ENDED, tombstones_left=False, forgotten=5)
     assert drive.state() == {
         "producers": {"busy": f"9 {NOW + 1}", "kept": f"3 {NOW + 1} 1 a"},
         "unique": {"held": f"b {at + 1}"},
+        "rows": {"held": f"b {at + 1}"},
         "cancelled": {"b": at + 1},
     }
-    assert pruned(drive, at=at) == (("0", "0"), 0)
+    assert pruned(drive, at=at) == Pruned(ENDED, tombstones_left=False, forgotten=0)
 
 
 def test_forgets_what_nobody_of_us_wrote(drive: Drive) -> None:
     """A field whose time cannot be read would stay for ever: it goes."""
     drive.redis.hset(drive.keys.producers, mapping={"x": "rubbish", "y": "", "z": "5 x"})
     drive.redis.hset(drive.keys.unique, "k", f"{NOW + 5} ")
-    assert pruned(drive) == (("0", "0"), 4)
+    assert pruned(drive).forgotten == 4
     assert drive.state() == {}
 
 
@@ -48,22 +55,38 @@ def test_large_tables_go_a_slice_at_a_time(engine_drive: Drive) -> None:
         drive.keys.producers, mapping={f"l{n}": f"1 {NOW * (n % 2)}" for n in range(3000)}
     )
     drive.redis.hset(drive.keys.unique, mapping={f"k{n}": f"a {NOW + n % 2}" for n in range(3000)})
-    cursors, forgotten = pruned(drive)
-    assert "0" not in cursors
-    assert 0 < forgotten <= 1200
-    for _ in range(100):
-        if cursors == ("0", "0"):
-            break
-        cursors, more = pruned(drive, cursors)
-        forgotten += more
+    drive.redis.hset(drive.keys.rows, mapping={f"r{n}": f"a {NOW + n % 2}" for n in range(3000)})
+    done = pruned(drive)
+    assert all(done.cursors)
+    assert 0 < done.forgotten <= 1800
+    forgotten = done.forgotten
+    while not done.done:
+        done = pruned(drive, done.cursors)
+        forgotten += done.forgotten
     state = drive.state()
-    assert (len(state["producers"]), len(state["unique"])) == (1500, 1500)
+    assert [len(state[part]) for part in ("producers", "unique", "rows")] == [1500] * 3
+    assert forgotten == 4500
+
+
+def test_what_has_been_seen_is_left_out(drive: Drive) -> None:
+    """A hash whose cursor says that it is through is not looked at again beside the others."""
+    for part in ("producers", "unique", "rows"):
+        drive.redis.hset(drive.base + part, "x", "a 1")
+    for kept in range(3):
+        cursors = ["", "", ""]
+        cursors[kept] = "0"
+        assert pruned(drive, (cursors[0], cursors[1], cursors[2])).forgotten == 1
+    assert drive.state() == {}
 
 
 def test_tombstones_are_bounded(drive: Drive) -> None:
     """However many tombstones are over, a call forgets 500 of them at most."""
     drive.redis.zadd(drive.keys.cancelled, {f"m{number}": number for number in range(1200)})
-    assert [pruned(drive)[1] for _ in range(4)] == [500, 500, 200, 0]
+    done = [pruned(drive) for _ in range(4)]
+    assert [each.forgotten for each in done] == [500, 500, 200, 0]
+    assert [each.done for each in done] == [False, False, True, True]
+    drive.redis.zadd(drive.keys.cancelled, {f"m{number}": number for number in range(500)})
+    assert pruned(drive).done
 
 
 def test_full_server_is_pruned() -> None:
@@ -73,7 +96,7 @@ def test_full_server_is_pruned() -> None:
             drive = Drive(server.url, "n", "q")
             drive.redis.hset(drive.keys.producers, "l", "1 5")
             drive.redis.config_set("maxmemory", 1)
-            assert pruned(drive)[1] == 1
+            assert pruned(drive).forgotten == 1
             drive.close()
 
 
@@ -82,23 +105,24 @@ def test_bad_arguments_are_refused(engine_drive: Drive) -> None:
     drive = engine_drive
     drive.redis.hset(drive.keys.producers, "l", "1 5")
     drive.redis.zadd(drive.keys.cancelled, {"a": 5})
-    keys = (drive.keys.producers, drive.keys.unique, drive.keys.cancelled, drive.keys.meta)
-    bad_cursors = ["", "x", "-1", "1.5", "nan", "inf", "1e99"]
+    keys = keys_of(drive)
+    bad_cursors = ["x", "-1", "1.5", "nan", "inf", "1e99", "9" * 21]
     drive.assert_refused_argument(
-        [lambda bad=bad: drive.call("prune", keys, NOW, bad, "0", "0") for bad in [*BAD_NUMBERS, 0]]
-        + [lambda bad=bad: drive.call("prune", keys, NOW, 9, bad, "0") for bad in bad_cursors]
-        + [lambda bad=bad: drive.call("prune", keys, NOW, 9, "0", bad) for bad in bad_cursors]
-        + [lambda: drive.call("prune", keys, "x", 9, "0", "0")]
+        [lambda bad=bad: drive.call("prune", keys, NOW, bad, *START) for bad in [*BAD_NUMBERS, 0]]
+        + [lambda bad=bad: drive.call("prune", keys, NOW, 9, bad, "0", "0") for bad in bad_cursors]
+        + [lambda bad=bad: drive.call("prune", keys, NOW, 9, "0", bad, "0") for bad in bad_cursors]
+        + [lambda bad=bad: drive.call("prune", keys, NOW, 9, "0", "0", bad) for bad in bad_cursors]
+        + [lambda: drive.call("prune", keys, NOW, 9, "0", "0")]
+        + [lambda: drive.call("prune", keys, "x", 9, *START)]
     )
     drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument([lambda: drive.call("prune", keys, NOW, 9, "0", "0")])
+    drive.assert_refused_argument([lambda: drive.call("prune", keys, NOW, 9, *START)])
 
 
 def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
     """A key that holds something else is named."""
     drive = engine_drive
-    keys = (drive.keys.producers, drive.keys.unique, drive.keys.cancelled, drive.keys.meta)
     drive.assert_broken(
-        ["producers", "unique", "cancelled", "meta"],
-        lambda: drive.call("prune", keys, NOW, 9, "0", "0"),
+        ["producers", "unique", "rows", "cancelled", "meta"],
+        lambda: drive.call("prune", keys_of(drive), NOW, 9, *START),
     )

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from qworker.client.commands.bulk import Chunk, Run, send_chunk
+from qworker.client.commands.sending import NewMessage, send
+from qworker.client.commands.settling import Outcomes
 from qworker.errors import (
     BodyTooLargeError,
     BulkChangedError,
@@ -16,6 +18,7 @@ from qworker.errors import (
     QueueFullError,
     QueuePausedError,
 )
+from qworker.wire.envelope import tail
 from tests import servers
 from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
 
@@ -58,7 +61,7 @@ def raw(*bodies: str, **changed: Any) -> list[Any]:
 
 def keys_of(drive: Drive) -> tuple[str, ...]:
     """The keys that the script declares."""
-    others = [drive.base + part for part in ("unique", "bulk:w", "journal")]
+    others = [drive.base + part for part in ("rows", "bulk:w", "journal")]
     return (*drive.sending_keys()[:5], *others)
 
 
@@ -174,9 +177,9 @@ def test_named_rows_are_stored_once_for_their_time(engine_drive: Drive) -> None:
     assert drive.state() == {
         "ready": [item(1, "1"), item(2, "2"), item(4, "4")],
         "wake": ["1"] * 3,
-        "unique": {
-            "row:x": f"{PREFIX}0000000001 1060000",
-            "row:y": f"{PREFIX}0000000002 1060000",
+        "rows": {
+            "x": f"{PREFIX}0000000001 1060000",
+            "y": f"{PREFIX}0000000002 1060000",
         },
         "stats": {"sent": "3", "stored": "3"},
         "bulk:w": {"stored": "3", "run:r": "3"},
@@ -185,9 +188,31 @@ def test_named_rows_are_stored_once_for_their_time(engine_drive: Drive) -> None:
 
 
 def test_row_ids_and_unique_keys_do_not_meet(drive: Drive) -> None:
-    """A row may be named like the unique key of a message that lives."""
-    drive.redis.hset(drive.keys.unique, "x", "other 9999999")
-    assert chunk(drive, "1", stream="", words=["", "", "x"]) == 1
+    """A row may be named like the unique key of a message that lives, and the other way round."""
+
+    def sent(key: str, message_id: str) -> str:
+        message = NewMessage(message_id, tail(b"u"), key, 60_000)
+        return drive.run(send(drive.keys, [message], lane="", sequence=0, now_ms=NOW)).ids[0]
+
+    names = ["x", "row:x", "rows"]
+    words = [word for name in names for word in ("", "", name)]
+    assert sent("x", "k") == "k"
+    assert sent("row:x", "a") == "a"
+    assert chunk(drive, "1", "2", "3", stream="", words=words) == 3
+    assert sent("rows", "b") == "b"
+    assert sent("row:rows", "c") == "c"
+    assert chunk(drive, "1", "2", "3", stream="", words=words) == 0
+
+
+def test_row_id_outlives_its_message(drive: Drive) -> None:
+    """Neither the end of the message nor a search for holders frees it: the row is not to be stored again."""
+    chunk(drive, "1", stream="", words=["", "", "x"])
+    outcomes = Outcomes("L")
+    drive.receive("L")
+    outcomes.ack_all = True
+    drive.settle(outcomes)
+    assert "unique" not in drive.state()
+    assert chunk(drive, "1", stream="", words=["", "", "x"], at=NOW + 59_999) == 0
 
 
 def test_priority_has_its_list_and_flag(drive: Drive) -> None:
@@ -250,7 +275,7 @@ def test_thousand_rows_go_in_one_call(engine_drive: Drive) -> None:
     assert chunk(engine_drive, *bodies, stream="", words=words) == 1000
     state = engine_drive.state()
     assert state["ready"] == [item(row, f"b{row - 1}") for row in range(1, 1001)]
-    assert len(state["delayed"]) == len(state["unique"]) == 1000
+    assert len(state["delayed"]) == len(state["rows"]) == 1000
 
 
 @pytest.mark.parametrize("first", [0, 1, 98, 99, 100, 199, 9_999_999_950, 10**12 + 50])
@@ -315,7 +340,7 @@ def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
     drive = engine_drive
     chunk(drive, "one")
     drive.assert_broken(
-        ["ready", "delayed", "wake", "meta", "stats", "unique", "bulk:w", "journal"],
+        ["ready", "delayed", "wake", "meta", "stats", "rows", "bulk:w", "journal"],
         lambda: drive.call("send_chunk", keys_of(drive), *raw("A")),
     )
 

@@ -480,7 +480,7 @@ class QueueMachine(RuleBasedStateMachine):
         got = self.drive.run(trim(self.keys, limit, now_ms=self.now))
         assert got.expired == self.model.trim(self.now, limit)
         assert self.drive.run(recount(self.keys, now_ms=self.now)) == self.model.recount()
-        _, forgotten = self.drive.run(prune(self.keys, idle_ms, now_ms=self.now))
+        forgotten = self.drive.run(prune(self.keys, idle_ms, now_ms=self.now)).forgotten
         assert forgotten == self.model.prune(self.now, idle_ms)
         # Lanes are forgotten long after their senders have given up.
         for lane in LANES:

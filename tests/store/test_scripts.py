@@ -13,8 +13,8 @@ from qworker.store.scripts import SCRIPT_NAMES, load_script
 
 FOLDER = Path(qworker.__file__).parent / "lua"
 PARTS = sorted(path.name for path in (FOLDER / "lib").glob("*.lua"))
-#: Scripts that take messages or larger bodies in: a full server refuses them.
-SENDERS = {"send", "send_chunk", "fire", "take_over", "edit"}
+#: Scripts that take messages, larger bodies or tombstones in: a full server refuses them.
+SENDERS = {"send", "send_chunk", "fire", "take_over", "edit", "cancel"}
 #: Scripts that only look.
 READERS = {"inspect", "lengths"}
 #: Scripts in which nothing has a time.

@@ -18,8 +18,11 @@ from qworker.wire.keys import QueueKeys
 
 __all__ = [
     "MAX_SWEPT",
+    "START",
+    "Cursors",
     "Look",
     "Promoted",
+    "Pruned",
     "Reaped",
     "Trimmed",
     "holds_times",
@@ -85,6 +88,26 @@ class Trimmed:
 
     expired: int
     full: bool
+
+
+#: Where the slices of lanes, unique keys and row ids go on; '' is a hash of which all has been seen.
+Cursors = tuple[str, str, str]
+#: The first slice of each.
+START: Final[Cursors] = ("0", "0", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """One slice of pruning: where the next one begins, whether more tombstones are over, and what was forgotten."""
+
+    cursors: Cursors
+    tombstones_left: bool
+    forgotten: int
+
+    @property
+    def done(self) -> bool:
+        """Whether everything has been seen."""
+        return not self.tombstones_left and not any(self.cursors)
 
 
 def holds_times(queues: Sequence[QueueKeys]) -> Command[int]:
@@ -200,19 +223,19 @@ def trim(keys: QueueKeys, limit: int = 1000, *, now_ms: int | None = None) -> Co
 def prune(
     keys: QueueKeys,
     idle_ms: int = 900_000,
-    cursors: tuple[str, str] = ("0", "0"),
+    cursors: Cursors = START,
     *,
     now_ms: int | None = None,
-) -> Command[tuple[tuple[str, str], int]]:
-    """Forget idle lanes, expired unique keys and tombstones. Returns the next cursors and what was forgotten."""
+) -> Command[Pruned]:
+    """Forget one slice of idle lanes (without a send for `idle_ms`), expired unique keys, row ids and tombstones."""
 
-    def decode(reply: Any) -> tuple[tuple[str, str], int]:
-        _, _, lanes, uniques, forgotten = accepted(reply, keys.queue)
-        return (lanes.decode(), uniques.decode()), forgotten
+    def decode(reply: Any) -> Pruned:
+        _, _, lanes, uniques, rows, left, forgotten = accepted(reply, keys.queue)
+        return Pruned((lanes.decode(), uniques.decode(), rows.decode()), left == 1, forgotten)
 
     return Command(
         load_script("prune"),
-        (keys.producers, keys.unique, keys.cancelled, keys.meta),
+        (keys.producers, keys.unique, keys.rows, keys.cancelled, keys.meta),
         (given(now_ms), idle_ms, *cursors),
         decode,
     )
