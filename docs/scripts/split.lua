@@ -100,10 +100,13 @@ local function flag(item, mark)
   return flag_in(header(item), mark)
 end
 
--- The value of a flag that is a whole number, or nil where it is none, as `wire/numbers.py` reads it.
+-- The value of a flag that is a whole number of at most 2^53, or nil where it is none, as `wire/numbers.py` reads it.
+-- Compared as text: beyond that a number is rounded before it can be compared.
+local MAX_NUMBER = '9007199254740992'
 local function number_in(head, mark)
   local value = flag_in(head, mark)
-  return value and #value <= 16 and string.find(value, '^%d+$') and tonumber(value) or nil
+  if not value or not string.find(value, '^%d+$') then return nil end
+  return (#value < #MAX_NUMBER or #value == #MAX_NUMBER and value <= MAX_NUMBER) and tonumber(value) or nil
 end
 
 -- The priority that a header asks for.
