@@ -88,6 +88,8 @@ class Supervisor:
         self._places = [Place() for _ in range(self._starter.places)]
         #: Children that are wanted: an operator may change it, see `scale`.
         self.wanted = self._starter.places
+        #: Children whose places were given up: nobody follows them, even if there are as many places again.
+        self._surplus: set[int] = set()
         self._stop_wanted = 0
         self._stop_by = 0.0
         self._leave_wanted = False
@@ -212,7 +214,8 @@ class Supervisor:
         leaving = []
         for child in self.children:
             child.board.peers = wanted
-            if child.number >= wanted and not child.stopping:
+            if child.number >= wanted and child.pid not in self._surplus:
+                self._surplus.add(child.pid)
                 child.stop("scaled")
                 leaving.append(child)
         self._keeping.recall(leaving)
@@ -286,7 +289,7 @@ class Supervisor:
 
     def _note_stall(self, child: ChildProcess) -> None:
         """The first stall in a place costs the child; a second one in a row says that a new one does not help."""
-        if child.number >= len(self._places):
+        if child.pid in self._surplus:
             return
         if self._places[child.number].stalled(child.board.handled) and not self.stopping:
             self._exit_code = EXIT_WATCHDOG
@@ -295,9 +298,9 @@ class Supervisor:
     def _bury(self, child: ChildProcess, code: int) -> None:
         """Settle for an ended child, count it, and see that another one takes its place."""
         self._listen(child)
-        # That of a child whose place was given up is nobody's.
-        given_up = child.number >= len(self._places)
-        place = Place() if given_up else self._places[child.number]
+        surplus = child.pid in self._surplus
+        self._surplus.discard(child.pid)
+        place = Place() if surplus else self._places[child.number]
         reason = child.reason(code)
         running = len(child.board.running())
         death = self._death_of(child, code, idle_before=place.died_idle)
@@ -312,7 +315,7 @@ class Supervisor:
         self._watch.forget(child)
         self.totals.bury(child, reason)
         self._keeping.settle_dead(child, death)
-        if self.stopping or given_up or (self._options.burst and reason == "stopped"):
+        if self.stopping or surplus or (self._options.burst and reason == "stopped"):
             return
         # A message that kills its worker is stopped by its receive count, not by pauses that hold up the others.
         now = time.monotonic()

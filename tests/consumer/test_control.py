@@ -59,11 +59,15 @@ def test_a_worker_gets_more_processes_and_gives_them_up_when_their_handlers_end(
         fewer = operate(lab, "worker", "scale", name, "1")
         assert fewer.stdout == f"{name}: 1 processes (before: 3)\n"
         assert len(worker.children()) == 3
+        # Two places come back before those who held them have ended: nobody follows these.
+        operate(lab, "worker", "scale", name, "3")
+        until(lambda: len(worker.children()) == 5)
+        operate(lab, "worker", "scale", name, "1")
         (lab.directory / "go").touch()
         until(lambda: len(worker.children()) == 1)
         until(lambda: len(lab.notes("ended")) == 3)
-    assert [each["reason"] for each in worker.events("child_ended")] == ["stopped"] * 3
-    assert len(worker.events("child_started")) == 3
+    assert [each["reason"] for each in worker.events("child_ended")] == ["stopped"] * 5
+    assert len(worker.events("child_started")) == 5
     assert sorted(lab.noted("ended")) == [[0], [1], [2]]
 
 
