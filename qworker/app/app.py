@@ -22,7 +22,7 @@ from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskErro
 from qworker.store.connection import ConnectionFactory
 from qworker.wire.key_options import keys_of_environment
 from qworker.wire.keyring import Keyring
-from qworker.wire.names import check_namespace, check_schedule
+from qworker.wire.names import check_app, check_namespace, check_schedule
 
 if TYPE_CHECKING:
     from qworker.app.retry import RetryPolicy
@@ -49,15 +49,22 @@ class ScheduledTask:
 class QWorker:
     """An application of queues in one namespace.
 
-    `url` None: QWORKER_URL, else REDIS_URL. `keys` None: what QWORKER_KEYS_FILE and its like name, see
-    `qworker.wire.key_options`. Nothing is connected before the first call, so an app may be made at import and used
-    after a fork. Thread-safe.
+    `name` says to whom its schedules belong, among the apps of the namespace; None: the module that `qworker run`
+    finds it in. Give one before you rename or move that module. `url` None: QWORKER_URL, else REDIS_URL. `keys` None:
+    what QWORKER_KEYS_FILE and its like name (`qworker.wire.key_options`). Nothing is connected before the first call,
+    so an app may be made at import and used after a fork. Thread-safe.
     """
 
     def __init__(
-        self, namespace: str = "qworker", *, url: str | None = None, keys: Keyring | None = None
+        self,
+        namespace: str = "qworker",
+        *,
+        name: str | None = None,
+        url: str | None = None,
+        keys: Keyring | None = None,
     ) -> None:
         self.namespace = check_namespace(namespace)
+        self.name = None if name is None else check_app(name)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, ScheduledTask] = {}
         self.middleware: list[Middleware] = []

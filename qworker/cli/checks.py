@@ -11,6 +11,7 @@ from qworker.cli.finding import Finding, Status, listed
 from qworker.cli.formats import count, size, span
 from qworker.cli.presence import read_reapers, read_workers
 from qworker.cli.queue_checks import check_queues
+from qworker.cli.schedule_checks import check_schedules
 from qworker.errors import QworkerError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def examine(session: Session) -> Iterator[Finding]:
     workers = read_workers(session, now_ms)
     yield from _workers(workers)
     yield from check_queues(session, workers)
+    yield from check_schedules(session, workers)
 
 
 def _server(session: Session) -> Iterator[Finding]:

@@ -47,8 +47,8 @@ class _Worker:
         self._reaper_client = Client(self._factory)
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._app = app
         self._reaper: EmbeddedReaper | None = None
+        self._registering = threading.Lock()
         self._notifier = Notifier()
         self.supervisor = Supervisor(
             app,
@@ -56,6 +56,7 @@ class _Worker:
             options,
             logs,
             on_manifest=self._begin,
+            on_schedules=self._register_later,
             on_look=self._look,
             starter=starter,
         )
@@ -102,11 +103,14 @@ class _Worker:
             self._reaper.start()
         else:
             export_version(self._registry)
+        self._register_later(manifest, client)
+        self._notifier.ready()
+
+    def _register_later(self, manifest: Manifest, client: Client) -> None:
         # In a thread of its own: with a server that is away, this takes as long as that is.
         threading.Thread(
             target=self._register, args=(manifest, client), name="qworker-schedules", daemon=True
         ).start()
-        self._notifier.ready()
 
     def _register(self, manifest: Manifest, client: Client) -> None:
         schedules = [
@@ -124,7 +128,11 @@ class _Worker:
             for entry in manifest.schedules
         ]
         try:
-            done = register(client, manifest.namespace, self._app, schedules)
+            # One at a time, and never an older set after a newer one.
+            with self._registering:
+                if manifest.schedules != self._newest(manifest).schedules:
+                    return
+                done = register(client, manifest.namespace, manifest.app, schedules)
         except QworkerError as error:
             _log.error("schedules_not_registered", error=str(error))
             return
@@ -135,6 +143,9 @@ class _Worker:
                 changed=done.changed,
                 removed=done.removed,
             )
+
+    def _newest(self, manifest: Manifest) -> Manifest:
+        return self.supervisor.manifest or manifest
 
     def _healthy(self) -> str | None:
         # Its reaper ends before the last handler does.

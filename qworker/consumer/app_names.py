@@ -9,7 +9,22 @@ from pathlib import Path
 
 from qworker.errors import AppLoadError
 
-__all__ = ["find_module", "no_module"]
+__all__ = ["default_name", "find_module", "no_module"]
+
+
+def default_name(spec: str, apps_in_module: int) -> str:
+    """Name the app of `module[:attribute]` that has no name of its own: by its module, as seen from this directory.
+
+    `old`, `old.py`, `./old.py` and `old:app` are one app; the attribute counts only if the module holds several apps.
+    A file outside of this directory is named by its last part: its folder may be another at every release.
+    """
+    named, _, attribute = spec.partition(":")
+    if named.endswith(".py") or "/" in named:
+        path = Path(os.path.relpath(named))
+        if path.is_absolute() or ".." in path.parts:
+            path = Path(path.name)
+        named = ".".join(path.parts).removesuffix(".py")
+    return f"{named}:{attribute}" if attribute and apps_in_module > 1 else named
 
 
 def find_module(name: str) -> str:

@@ -69,7 +69,7 @@ def main() -> NoReturn:
         queues = queues_of(app, config)
         factory = ConnectionFactory(config.url, name=f"qworker-child-{config.number}")
         shards = shards_of(app, queues, factory)
-        _send(control, manifest_of(app, queues, shards))
+        _send(control, manifest_of(app, queues, shards, spec=config.app))
         broker = assemble(app, shards, board, config, factory)
         guard.mind(broker)
     except QworkerError as error:

@@ -7,12 +7,14 @@ this is all that it knows of it.
 from __future__ import annotations
 
 import importlib
+import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from qworker.consumer.app_names import find_module, no_module
+from qworker.consumer.app_names import default_name, find_module, no_module
 from qworker.errors import AppLoadError
 from qworker.store.url import ServerURL
 
@@ -31,6 +33,7 @@ __all__ = [
     "TaskEntry",
     "load_app",
     "manifest_of",
+    "name_of",
     "slots_for",
 ]
 
@@ -72,11 +75,12 @@ class ScheduleEntry(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """What an app holds; `error` is set, and the rest empty, where it could not be imported.
 
-    `queues`: those that the child receives from. `shards`: theirs, as `queue/3`; their numbers on the board are their
-    places in the list.
+    `app` names it, see `name_of`. `queues`: those that the child receives from. `shards`: theirs, as `queue/3`; their
+    numbers on the board are their places in the list.
     """
 
     namespace: str = ""
+    app: str = ""
     queues: list[str] = []
     shards: list[str] = []
     tasks: list[TaskEntry] = []
@@ -158,11 +162,29 @@ def _hint(module: Any) -> str:
     return f"the module holds {', '.join(names)}" if names else "the module holds none"
 
 
-def manifest_of(app: QWorker, queues: Sequence[str], shards: Sequence[str]) -> Manifest:
-    """Describe an app, and the queues of it that are received from, with their shards."""
+def name_of(app: QWorker, spec: str) -> str:
+    """Name an app that was loaded as `module[:attribute]`: by its own name, or else by its module."""
+    from qworker.app.app import QWorker
+
+    if app.name is not None:
+        return app.name
+    named = spec.partition(":")[0]
+    is_path = named.endswith(".py") or "/" in named
+    module = sys.modules.get(Path(named).name.removesuffix(".py") if is_path else named)
+    found = (
+        {id(each) for each in vars(module).values() if isinstance(each, QWorker)} if module else ()
+    )
+    return default_name(spec, len(found))
+
+
+def manifest_of(
+    app: QWorker, queues: Sequence[str], shards: Sequence[str], *, spec: str = ""
+) -> Manifest:
+    """Describe an app that was loaded as `spec`, and the queues of it that are received from, with their shards."""
     tasks = [_task_entry(task) for _, task in sorted(app.tasks.items())]
     schedules = [_schedule_entry(app, entry) for entry in app.schedules.values()]
-    return Manifest(app.namespace, list(queues), list(shards), tasks, schedules)
+    name = name_of(app, spec) if spec else app.name or ""
+    return Manifest(app.namespace, name, list(queues), list(shards), tasks, schedules)
 
 
 def _task_entry(task: Task[..., Any]) -> TaskEntry:

@@ -9,13 +9,16 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from qworker.client.commands.command import Command
+from qworker.client.owners import note_owner
 from qworker.consumer.board import boot_time
 from qworker.consumer.watch import rss_bytes
+from qworker.errors import AccessDeniedError
 from qworker.wire.ids import new_lane_id
 from qworker.wire.keys import leaving_key, workers_key
 
@@ -26,25 +29,47 @@ if TYPE_CHECKING:
 __all__ = ["Presence"]
 
 EVERY_S: Final = 2.0
+#: And so often that it is there, for the schedules of its app, in ms.
+_OWNER_EVERY_MS: Final = 60_000
 _SHOWN_HANDLERS: Final = 20
 #: Tasks that a worker names; of an app with more it names none, rather than some.
 _SHOWN_TASKS: Final = 500
 
 
 class Presence:
-    """Writes and withdraws a worker's document."""
+    """Writes and withdraws a worker's document. `owns`: its app has schedules."""
 
-    def __init__(self, client: Client, namespace: str, app: str, tasks: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        app: str,
+        tasks: Sequence[str] = (),
+        *,
+        owns: bool = False,
+    ) -> None:
+        self._namespace = namespace
         self._client = client
         self._key = workers_key(namespace)
         self._leaving_key = leaving_key(namespace)
         self.name = f"{socket.gethostname()}-{os.getpid()}-{new_lane_id()[:6]}"
         self._app = app
-        self._tasks = list(tasks) if len(tasks) <= _SHOWN_TASKS else None
+        self._owns = owns
+        self._note_owner_at = 0
+        self.name_tasks(tasks)
         self._started = time.monotonic()
         self._handled_before = (self._started, 0)
         #: When the document was written last, by the server's clock.
         self.seen_ms = 0
+
+    def name_tasks(self, tasks: Sequence[str]) -> None:
+        """Name the tasks of the app, as its newest child has them."""
+        self._tasks = list(tasks) if len(tasks) <= _SHOWN_TASKS else None
+
+    def own(self, *, schedules: bool) -> None:
+        """Say whether the app has schedules, which go on while a worker of it is seen now and then."""
+        self._owns = schedules
+        self._note_owner_at = 0
 
     def write(
         self,
@@ -81,8 +106,20 @@ class Presence:
             Command(None, (), ("HSET", self._key, self.name, msgspec.json.encode(document)), int),
             give_up_s=2.0,
         )
+        self._note_owner(seen_ms)
         asked = Command(None, (), ("HEXISTS", self._leaving_key, self.name), bool)
         return self._client.execute(asked, give_up_s=2.0)
+
+    def _note_owner(self, now_ms: int) -> None:
+        if not self._owns or now_ms < self._note_owner_at:
+            return
+        self._note_owner_at = now_ms + _OWNER_EVERY_MS
+        try:
+            note_owner(
+                partial(self._client.execute, give_up_s=2.0), self._namespace, self._app, now_ms
+            )
+        except AccessDeniedError:
+            return  # an ACL of an older version: its registration has told it
 
     def withdraw(self) -> None:
         """Remove the document, and what was asked of the worker. Raises `ServerError`."""

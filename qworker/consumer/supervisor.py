@@ -52,7 +52,8 @@ _GOODBYE_S: Final = 0.5
 class Supervisor:
     """Runs the children of one app until it is told to stop.
 
-    `on_manifest` is called once, with the first manifest (it registers schedules, starts companions …). `on_look`
+    `on_manifest` is called once, with the first manifest (it registers schedules, starts companions …), `on_schedules`
+    with each later one whose schedules are others: the app was changed under `--reload`, or under a worker. `on_look`
     is called at each turn of the main loop. `starter` may have started the first children already.
     """
 
@@ -64,15 +65,16 @@ class Supervisor:
         logs: LogOptions,
         *,
         on_manifest: Callable[[Manifest, Client], None] = lambda manifest, client: None,
+        on_schedules: Callable[[Manifest, Client], None] = lambda manifest, client: None,
         on_look: Callable[[], None] = lambda: None,
         starter: Starter | None = None,
     ) -> None:
-        self._app = app
         self._client = Client(factory, give_up_s=20.0)
         self._options = options
         #: The app's, known from the first manifest on.
         self.namespace = ""
         self._on_manifest = on_manifest
+        self._on_schedules = on_schedules
         self._on_look = on_look
         self.totals = Totals()
         self.manifest: Manifest | None = None
@@ -252,15 +254,16 @@ class Supervisor:
                 raise AppLoadError(manifest.error)
             _log.error("child_start_failed", error=manifest.error)
             return
-        first = self.manifest is None
+        first, before = self.manifest is None, self.manifest
         self.manifest = manifest
         self.namespace = manifest.namespace
         if first and not self.stopping:
             self._presence = Presence(
                 self._client,
                 manifest.namespace,
-                self._app,
+                manifest.app,
                 [task.name for task in manifest.tasks],
+                owns=bool(manifest.schedules),
             )
             verbs = operator_verbs(self)
             self._control = Control(self._client, manifest.namespace, self._presence.name, verbs)
@@ -270,6 +273,11 @@ class Supervisor:
             if not self._options.reaper:
                 self._reapers = ReaperWatch(self._client, manifest.namespace)
             self._on_manifest(manifest, self._client)
+        elif before is not None and self._presence is not None:
+            self._presence.name_tasks([task.name for task in manifest.tasks])
+            if manifest.schedules != before.schedules:
+                self._presence.own(schedules=bool(manifest.schedules))
+                self._on_schedules(manifest, self._client)
 
     # -- minding -------------------------------------------------------------------------------
 

@@ -99,7 +99,9 @@ class Reaper:
         self.registry = Registry(self._execute, namespace, masters, clock=clock)
         self.presence = Presence(self._execute, namespace, name or reaper_name(), clock=clock)
         clustered = client.factory.clustered
-        self.scheduler = Scheduler(self._execute, client.ids, clustered=clustered, clock=clock)
+        self.scheduler = Scheduler(
+            self._execute, client.ids, namespace=namespace, clustered=clustered, clock=clock
+        )
         self._pruning = Pruning(self._execute, tick_ms=tick_ms, clock=clock)
         self._dividing = Dividing(self._execute, namespace, client.ids, clock=clock)
         self._shedding = Shedding(self._execute, masters, clock=clock)

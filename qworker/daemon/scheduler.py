@@ -16,6 +16,7 @@ import structlog
 
 from qworker.app.schedule import Schedule, parse_schedule
 from qworker.client.commands.scheduling import fire, skip
+from qworker.client.owners import ORPHANED_MS, read_owners
 from qworker.daemon.registry import AWAY, Execute
 from qworker.daemon.schedules import StoredSchedule, find_scheduled, read_schedules
 from qworker.daemon.tick import Tally
@@ -86,16 +87,20 @@ class Scheduler:
         execute: Execute,
         ids: IdSource,
         *,
+        namespace: str,
         clustered: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._execute = execute
         self._ids = ids
+        self._namespace = namespace
         self._clustered = clustered
         self._clock = clock
         self._seldom = Seldom(clock=clock)
         self._entries: dict[tuple[str, str], _Entry] = {}
         self._scheduled: dict[str, QueueKeys] = {}
+        #: When the app of each schedule was seen last, in ms.
+        self._owners: dict[str, int] = {}
         self._read_at = float("-inf")
 
     def fire(
@@ -149,19 +154,22 @@ class Scheduler:
         scheduled = {name: keys for name, keys in self._scheduled.items() if name in known}
         others = [keys for keys in queues if keys.queue not in scheduled]
         scheduled |= {keys.queue: keys for keys in find_scheduled(self._execute, others)}
+        if scheduled:
+            self._read_owners()
         entries: dict[tuple[str, str], _Entry] = {}
         self._scheduled = {}
         for keys in scheduled.values():
             found = dict(self._entries_of(keys, tally))
             if found:
                 self._scheduled[keys.queue] = keys
-                entries |= found
+                entries |= {key: entry for key, entry in found.items() if entry is not None}
         self._entries = entries
         self._read_at = now
 
     def _entries_of(
         self, keys: QueueKeys, tally: Tally
-    ) -> Iterator[tuple[tuple[str, str], _Entry]]:
+    ) -> Iterator[tuple[tuple[str, str], _Entry | None]]:
+        """The schedules of a queue; None for those that do not fire now."""
         try:
             stored = read_schedules(self._execute, keys)
         except ServerError as error:
@@ -172,7 +180,8 @@ class Scheduler:
                 _log.error("schedules_broken", queue=keys.queue, problem=str(error))
             return
         latest_ms = tally.now_ms + AHEAD_MS
-        for name, (value, last_ms) in stored.items():
+        for name, written in stored.items():
+            value, last_ms = written.value, written.fired_ms
             fired_ms = None if last_ms is None or last_ms > latest_ms else last_ms
             entry = self._entries.get((keys.queue, name))
             if entry is None or entry.value != value or entry.fired_ms > latest_ms:
@@ -180,7 +189,30 @@ class Scheduler:
             elif fired_ms is not None:
                 entry.fired_ms = max(entry.fired_ms, fired_ms)
             if entry is not None:
-                yield (keys.queue, name), entry
+                rests = written.paused_ms is not None or self._is_orphaned(entry, tally.now_ms)
+                yield (keys.queue, name), None if rests else entry
+
+    def _read_owners(self) -> None:
+        try:
+            self._owners = read_owners(self._execute, self._namespace)
+        except ServerError as error:
+            # Forbidden by an ACL of an older version, of another type, or on a node that is away: all go on to fire.
+            away = self._clustered and isinstance(error, AWAY)
+            if not (away or type(error) is ServerError or isinstance(error, AccessDeniedError)):
+                raise
+            self._owners = {}
+            if self._seldom.more("owners") is not None:
+                _log.warning("owners_unread", problem=str(error))
+
+    def _is_orphaned(self, entry: _Entry, now_ms: int) -> bool:
+        seen_ms = self._owners.get(entry.stored.app)
+        if seen_ms is None or now_ms - seen_ms <= ORPHANED_MS:
+            return False
+        if (held := self._seldom.more(f"orphaned {entry.keys.queue} {entry.name}")) is not None:
+            days = round((now_ms - seen_ms) / 86_400_000, 1)
+            fields = {"app": entry.stored.app, "app_seen_days_ago": days, "held_back": held}
+            self._tell("schedule_orphaned", entry, **fields)
+        return True
 
     def _made(
         self, keys: QueueKeys, name: str, value: bytes, fired_ms: int | None, tally: Tally

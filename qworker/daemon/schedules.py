@@ -1,4 +1,5 @@
-"""Schedules as they stand in Redis: `ns:{queue}:schedules`, a HASH `<name>` → JSON and `<name>:fired` → last slot ms.
+"""Schedules as they stand in Redis: `ns:{queue}:schedules`, a HASH `<name>` → JSON, `<name>:fired` → last slot ms and,
+while an operator pauses it, `<name>:paused` → since when, ms.
 
 Whoever knows an app writes its set (`register`); every reaper reads all of them and fires what is due (see
 `scheduler`). So schedules go on while no worker runs, and need no process of their own.
@@ -6,7 +7,7 @@ Whoever knows an app writes its set (`register`); every reaper reads all of them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,13 @@ import structlog
 from qworker.app.schedule import Schedule, parse_schedule
 from qworker.client.commands.command import Command
 from qworker.client.commands.inspecting import existing
+from qworker.client.owners import (
+    ORPHANED_MS,
+    forget_owner,
+    note_owner,
+    read_owners,
+    same_owner,
+)
 from qworker.client.sync import Client
 from qworker.daemon.registry import Execute
 from qworker.errors import AccessDeniedError, InvalidOptionError, ServerError
@@ -29,16 +37,20 @@ __all__ = [
     "NewSchedule",
     "Registered",
     "StoredSchedule",
+    "WrittenSchedule",
+    "decoded",
     "find_scheduled",
     "list_schedules",
     "read_schedules",
     "register",
+    "remove",
     "server_now_ms",
 ]
 
 _log = structlog.get_logger(__name__)
 
-_FIRED: Final = ":fired"
+FIRED: Final = ":fired"
+PAUSED: Final = ":paused"
 _ASKED_AT_ONCE: Final = 500
 
 
@@ -62,7 +74,7 @@ class NewSchedule:
 
 
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The JSON of a schedule. `spec` is text for `qworker.app.schedule.parse_schedule`."""
+    """The JSON of a schedule. `spec` is text for `qworker.app.schedule.parse_schedule`; `app` names its owner."""
 
     app: str
     spec: str
@@ -87,6 +99,15 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenSchedule:
+    """A schedule as its hash holds it: `value` is the JSON. Times in ms, None for what is not written there."""
+
+    value: bytes
+    fired_ms: int | None
+    paused_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Registered:
     """What a registration changed: names of schedules."""
 
@@ -99,7 +120,9 @@ class Registered:
 class ListedSchedule:
     """A schedule for people. Times in ms since 1970.
 
-    `last_ms` None: no slot has fired. `problem` says why it cannot fire (then `next_ms` is None).
+    `last_ms` None: no slot has fired. `problem` says why it cannot fire (then `next_ms` is None). `paused_ms`: since
+    when an operator pauses it. `app_seen_ms`: when a worker of its app was seen last, None if that is not known;
+    `orphaned`: that is so long ago that it does not fire.
     """
 
     name: str
@@ -110,13 +133,23 @@ class ListedSchedule:
     next_ms: int | None
     last_ms: int | None
     problem: str = ""
+    paused_ms: int | None = None
+    app_seen_ms: int | None = None
+    orphaned: bool = False
+
+    @property
+    def fires(self) -> bool:
+        """Whether it fires at `next_ms`."""
+        return not (self.problem or self.orphaned or self.paused_ms is not None)
 
 
 def register(
-    client: Client, namespace: str, app_id: str, schedules: Iterable[NewSchedule]
+    client: Client, namespace: str, app: str, schedules: Iterable[NewSchedule]
 ) -> Registered:
-    """Write the schedules of an app, and remove those of the same app that are not among them.
+    """Write the schedules of an app, and remove those of the same app that are not among them; `app` is its name.
 
+    A schedule of another app with the same name in the same queue becomes this app's. What an operator has paused
+    stays so.
     A schedule that is new, or whose times were changed, fires from its next slot on and never for the past. Not
     atomic as a whole, and harmless where it stops halfway: call it again. Two versions of an app that run side by side
     have the schedules of the one that registered last. Raises `InvalidNameError`, `InvalidOptionError` for a name used
@@ -129,17 +162,17 @@ def register(
             raise InvalidOptionError(
                 "schedule", f"{each.name!r} stands twice in queue {each.queue!r}", "give it a name"
             )
-        of_queue[each.name] = _encoded(app_id, each)
+        of_queue[each.name] = _encoded(app, each)
     now_ms = server_now_ms(client.execute)
+    _note_seen(client, namespace, app, now_ms, bool(wanted))
     names = client.execute(Command(None, (), ("HKEYS", queues_key(namespace)), _texts))
     known = [QueueKeys(namespace, name) for name in sorted(names)]
     added: list[str] = []
     changed: list[str] = []
     removed: list[str] = []
     for keys in find_scheduled(client.execute, known):
-        if gone := _gone(client, keys, app_id, wanted.get(keys.queue, {})):
-            fields = [field for name in gone for field in (name, name + _FIRED)]
-            client.execute(Command(None, (), ("HDEL", keys.schedules, *fields), int))
+        if gone := _gone(client, keys, app, wanted.get(keys.queue, {})):
+            remove(client.execute, keys, gone)
             removed += gone
     for queue, of_queue in wanted.items():
         keys = QueueKeys(namespace, queue)
@@ -149,7 +182,7 @@ def register(
             before = stored.get(name)
             # The slot goes first: a schedule without one would have all of the past before it.
             if before is None or _times(before) != _times(value):
-                words = ("HSET", keys.schedules, name + _FIRED, now_ms)
+                words = ("HSET", keys.schedules, name + FIRED, now_ms)
                 client.execute(Command(None, (), words, int))
             if before != value:
                 client.execute(Command(None, (), ("HSET", keys.schedules, name, value), int))
@@ -162,11 +195,19 @@ def list_schedules(client: Client, namespace: str) -> list[ListedSchedule]:
     now_ms = server_now_ms(client.execute)
     names = client.execute(Command(None, (), ("HKEYS", queues_key(namespace)), _texts))
     known = [QueueKeys(namespace, name) for name in sorted(names)]
+    owners = read_owners(client.execute, namespace)
     listed = []
     for keys in find_scheduled(client.execute, known):
-        for name, (value, fired_ms) in sorted(_of_any(client, keys).items()):
-            listed.append(_listed(keys.queue, name, value, fired_ms, now_ms))
+        for name, written in sorted(_of_any(client, keys).items()):
+            listed.append(_listed(keys.queue, name, written, owners, now_ms))
     return listed
+
+
+def remove(execute: Execute, keys: QueueKeys, names: Iterable[str]) -> int:
+    """Remove schedules of a queue; returns how many were there."""
+    fields = [name + part for name in names for part in (FIRED, PAUSED)]
+    execute(Command(None, (), ("HDEL", keys.schedules, *fields), int))
+    return execute(Command(None, (), ("HDEL", keys.schedules, *names), int))
 
 
 def find_scheduled(execute: Execute, queues: Sequence[QueueKeys]) -> list[QueueKeys]:
@@ -184,14 +225,16 @@ def find_scheduled(execute: Execute, queues: Sequence[QueueKeys]) -> list[QueueK
     return sorted(found, key=lambda keys: keys.queue)
 
 
-def read_schedules(execute: Execute, keys: QueueKeys) -> dict[str, tuple[bytes, int | None]]:
-    """Read the schedules of a queue: name → JSON, and last fired slot in ms or None where that is unknown."""
+def read_schedules(execute: Execute, keys: QueueKeys) -> dict[str, WrittenSchedule]:
+    """Read the schedules of a queue, by their names."""
     stored = _fields(execute, keys)
-    schedules = {}
-    for name, value in stored.items():
-        if not name.endswith(_FIRED):
-            schedules[name] = (value, whole(stored.get(name + _FIRED)))
-    return schedules
+    return {
+        name: WrittenSchedule(
+            value, whole(stored.get(name + FIRED)), _since_ms(stored.get(name + PAUSED))
+        )
+        for name, value in stored.items()
+        if not name.endswith((FIRED, PAUSED))
+    }
 
 
 def server_now_ms(execute: Execute) -> int:
@@ -199,10 +242,34 @@ def server_now_ms(execute: Execute) -> int:
     return execute(Command(None, (), ("TIME",), _ms))
 
 
-def _encoded(app_id: str, new: NewSchedule) -> bytes:
+def decoded(value: bytes) -> StoredSchedule | None:
+    """Read the JSON of a schedule; None for what is none."""
+    try:
+        return msgspec.json.decode(value, type=StoredSchedule)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _note_seen(client: Client, namespace: str, app: str, now_ms: int, has_schedules: bool) -> None:
+    try:
+        if has_schedules:
+            note_owner(client.execute, namespace, app, now_ms)
+        else:
+            forget_owner(client.execute, namespace, app)
+    except AccessDeniedError as error:
+        # An ACL of an older version: without that key the app's schedules are never orphans.
+        _log.warning("owner_not_noted", app=app, problem=str(error))
+
+
+def _since_ms(written: bytes | None) -> int | None:
+    """Since when a schedule is paused; whatever stands there pauses it."""
+    return None if written is None else whole(written) or 0
+
+
+def _encoded(app: str, new: NewSchedule) -> bytes:
     return msgspec.json.encode(
         StoredSchedule(
-            app=app_id,
+            app=app,
             spec=new.schedule.spec,
             task=new.task,
             queue=new.queue,
@@ -215,7 +282,7 @@ def _encoded(app_id: str, new: NewSchedule) -> bytes:
     )
 
 
-def _of_any(client: Client, keys: QueueKeys) -> dict[str, tuple[bytes, int | None]]:
+def _of_any(client: Client, keys: QueueKeys) -> dict[str, WrittenSchedule]:
     """Read the schedules of a queue that may be anybody's: one that holds something else has none."""
     try:
         return read_schedules(client.execute, keys)
@@ -226,51 +293,52 @@ def _of_any(client: Client, keys: QueueKeys) -> dict[str, tuple[bytes, int | Non
         return {}
 
 
-def _gone(client: Client, keys: QueueKeys, app_id: str, wanted: dict[str, bytes]) -> list[str]:
+def _gone(client: Client, keys: QueueKeys, app: str, wanted: dict[str, bytes]) -> list[str]:
     gone = []
-    for name, (value, _) in _of_any(client, keys).items():
-        stored = _decoded(value)
-        if stored is not None and stored.app == app_id and name not in wanted:
+    for name, written in _of_any(client, keys).items():
+        stored = decoded(written.value)
+        if stored is not None and same_owner(stored.app, app) and name not in wanted:
             gone.append(name)
     return gone
 
 
 def _times(value: bytes) -> str:
     """The part of a schedule that says when: what becomes of missed slots may change without a new beginning."""
-    stored = _decoded(value)
+    stored = decoded(value)
     return "" if stored is None else stored.spec.rpartition(" missed=")[0]
 
 
 def _listed(
-    queue: str, name: str, value: bytes, fired_ms: int | None, now_ms: int
+    queue: str, name: str, written: WrittenSchedule, owners: Mapping[str, int], now_ms: int
 ) -> ListedSchedule:
-    stored = _decoded(value)
+    fired_ms = written.fired_ms
+    stored = decoded(written.value)
     if stored is None:
         return ListedSchedule(name, queue, "", "", "", None, fired_ms, "it cannot be read")
+    seen_ms = owners.get(stored.app)
+    next_ms, last_ms, problem = None, fired_ms, ""
     try:
         schedule = parse_schedule(stored.spec)
     except InvalidOptionError as error:
-        return ListedSchedule(
-            name, queue, stored.app, stored.task, stored.spec, None, fired_ms, str(error)
-        )
-    # At its registration a schedule notes that moment, which is no slot.
-    is_slot = fired_ms is not None and schedule.previous_ms(fired_ms) == fired_ms
+        problem = str(error)
+    else:
+        next_ms = schedule.next_after_ms(now_ms)
+        # At its registration a schedule notes that moment, which is no slot.
+        if fired_ms is not None and schedule.previous_ms(fired_ms) != fired_ms:
+            last_ms = None
     return ListedSchedule(
         name,
         queue,
         stored.app,
         stored.task,
         stored.spec,
-        schedule.next_after_ms(now_ms),
-        fired_ms if is_slot else None,
+        next_ms,
+        last_ms,
+        problem,
+        written.paused_ms,
+        seen_ms,
+        seen_ms is not None and now_ms - seen_ms > ORPHANED_MS,
     )
-
-
-def _decoded(value: bytes) -> StoredSchedule | None:
-    try:
-        return msgspec.json.decode(value, type=StoredSchedule)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
 
 
 def _fields(execute: Execute, keys: QueueKeys) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ __all__ = [
     "answer_key",
     "control_key",
     "leaving_key",
+    "owners_key",
     "queues_key",
     "reapers_key",
     "workers_key",
@@ -155,3 +156,8 @@ def control_key(namespace: str, worker: str) -> str:
 def answer_key(namespace: str, request_id: str) -> str:
     """Name the LIST of answers to one request (JSON); it expires."""
     return f"{namespace}:answer:{request_id}"
+
+
+def owners_key(namespace: str) -> str:
+    """Name the HASH app with schedules → when a worker of it was seen last, ms."""
+    return f"{namespace}:owners"

@@ -9,6 +9,7 @@ from qworker.errors import InvalidNameError
 
 __all__ = [
     "MAX_SHARDS",
+    "check_app",
     "check_namespace",
     "check_place",
     "check_queue",
@@ -69,6 +70,11 @@ def check_namespace(name: object, field: str = "namespace") -> str:
 
 def check_task(name: object, field: str = "task") -> str:
     """Return `name` if it is a valid task name; raise `InvalidNameError` otherwise."""
+    return _check(name, field, _TASK, _TASK_LIMIT, reserved=frozenset())
+
+
+def check_app(name: object, field: str = "name") -> str:
+    """Return `name` if it is a valid name of an app; raise `InvalidNameError` otherwise."""
     return _check(name, field, _TASK, _TASK_LIMIT, reserved=frozenset())
 
 

@@ -7,6 +7,7 @@ import pytest
 from qworker.app.schedule import cron
 from qworker.client.commands.settling import Outcomes, settle
 from qworker.client.options import QueueAttributes
+from qworker.client.owners import note_owner
 from qworker.daemon.schedules import NewSchedule, register
 from tests import servers
 from tests.cli.conftest import table
@@ -93,6 +94,98 @@ def test_schedules_are_listed_with_next_and_last(run, shop):
     (document,) = run("schedule", "ls", "--json").json["schedules"]
     assert document["name"] == "nightly"
     assert document["next_ms"] > shop.now_ms()
+
+
+def nightly(name="nightly", queue="cleaning"):
+    return NewSchedule(
+        name=name, schedule=cron("0 4 * * *"), task="sweep", queue=queue, body=b'{"task": "sweep"}'
+    )
+
+
+def test_a_schedule_is_paused_run_and_resumed(run, shop):
+    """Each verb says what holds then, and twice the same changes nothing."""
+    register(shop.client, shop.namespace, "shop.tasks", [nightly()])
+
+    assert run("schedule", "pause", "nightly").out == "nightly of cleaning: paused\n"
+    assert run("schedule", "pause", "nightly").out.endswith("it was so before\n")
+    (row,) = table(run("schedule", "ls").lines)
+    assert row["NEXT"].startswith("paused")
+    shown = run("schedule", "show", "nightly", "--json").json
+    assert (shown["fires"], shown["app"]) == (False, "shop.tasks")
+    assert found(run("doctor", "--json"))["schedules.paused"]["fix"].endswith("resume nightly")
+
+    sent = run("schedule", "run", "nightly", "--json").json
+    assert shop.queue("cleaning").show(sent["id"]).body == b'{"task": "sweep"}'
+
+    resumed = run("schedule", "resume", "nightly", "--json").json
+    assert resumed == {
+        "schedule": "nightly", "queue": "cleaning", "state": "resumed", "changed": True
+    }  # fmt: skip
+    assert "next      in " in run("schedule", "show", "nightly").out
+    assert "it was not paused" in run("schedule", "resume", "nightly").out
+
+
+def test_schedules_are_removed_by_name_and_by_app(run, shop):
+    """Those of others stay; without --yes nothing is removed where nobody can be asked."""
+    register(shop.client, shop.namespace, "old", [nightly("a"), nightly("b", "other")])
+    register(shop.client, shop.namespace, "new", [nightly("c")])
+
+    assert run("schedule", "rm", "--app", "old").code == 2
+    dry = run("schedule", "rm", "--app", "old", "--dry-run")
+    assert dry.lines == ["would remove a of cleaning", "would remove b of other"]
+    assert run("schedule", "rm", "--app", "old", "--yes").lines == [
+        "removed a of cleaning",
+        "removed b of other",
+    ]
+    shop.add_worker("web-1-a", app="new")
+    last = run("schedule", "rm", "c", "--yes", "--json")
+    assert last.json == {"schedules": [{"schedule": "c", "queue": "cleaning"}], "removed": True}
+    assert "no schedule in namespace" in run("schedule", "ls").err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pause", "nightli"), "did you mean 'nightly'?"),
+        (("run", "x"), "see qworker schedule ls"),
+        (("show", "twice"), "give --queue: a, b"),
+        (("pause", "twice", "--queue", "c"), "is not a schedule of queue 'c'"),
+        (("rm", "--app", "nobody", "--yes"), "'nobody' has no schedule"),
+        (("rm",), "give the names of schedules, or --app"),
+        (("rm", "nightly", "--app", "x"), "give the names of schedules, or --app"),
+    ],
+)
+def test_a_schedule_that_is_not_there_is_refused(run, shop, words, said):
+    """With the name that may be meant; nothing is changed."""
+    shop.send("c")
+    wanted = [nightly(), nightly("twice", "a"), nightly("twice", "b")]
+    register(shop.client, shop.namespace, "shop.tasks", wanted)
+
+    ran = run("schedule", *words)
+
+    assert ran.code == 2
+    assert said in ran.err
+    assert len(run("schedule", "ls", "--json").json["schedules"]) == 3
+
+
+def test_doctor_names_apps_whose_schedules_outlive_them(run, shop):
+    """While they still fire, and when they have stopped; an app with a worker, or seen within an hour, is fine."""
+    register(shop.client, shop.namespace, "old", [nightly("a"), nightly("b")])
+    register(shop.client, shop.namespace, "new", [nightly("c")])
+    assert "schedules.orphaned" not in found(run("doctor", "--json"))
+    for app in ("old", "new"):
+        note_owner(shop.client.execute, shop.namespace, app, shop.now_ms() - 7_200_000)
+    shop.add_worker("web-1-a", app="new.py")
+
+    finding = found(run("doctor", "--json"))["schedules.orphaned"]
+    note_owner(shop.client.execute, shop.namespace, "old", shop.now_ms() - 8 * 86_400_000)
+    later = found(run("doctor", "--json"))["schedules.orphaned"]
+
+    assert finding["status"] == "warning"
+    assert finding["text"].startswith("2 schedules of app 'old' go on firing, and no worker")
+    assert finding["text"].endswith("for 2h00m: a, b")
+    assert "qworker schedule rm --app old" in finding["fix"]
+    assert "have stopped firing" in later["text"]
 
 
 def test_no_schedule_says_what_makes_one(run, shop):

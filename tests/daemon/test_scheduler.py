@@ -217,8 +217,9 @@ class TestList:
         s, t, u, v, w = list_schedules(client, namespace)
         year_ms = 366 * 24 * HOUR_MS
         assert s == ListedSchedule(
-            "s", "a", "app", "do_s", "every 366d missed=once", s.next_ms, None
-        )
+            "s", "a", "app", "do_s", "every 366d missed=once", s.next_ms, None,
+            app_seen_ms=s.app_seen_ms,
+        )  # fmt: skip
         assert s.next_ms is not None
         assert s.next_ms % year_ms == 0
         assert t.last_ms == NOON

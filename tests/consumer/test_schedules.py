@@ -1,0 +1,39 @@
+"""Schedules as workers register them: by the name of their app, and again when its code changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from qworker.client.owners import read_owners
+from qworker.daemon.schedules import list_schedules
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
+
+TASK = "@app.schedule(every('1h'))\ndef {name}() -> None:\n    pass\n"
+
+
+def schedules(lab: Lab) -> dict[str, str]:
+    """Schedule → app."""
+    return {each.name: each.app for each in list_schedules(lab.sender.client, lab.namespace)}
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_started_in_another_way_has_the_same_schedules(lab: Lab) -> None:
+    """A schedule that was taken out of the code goes, although the worker was started by another spelling."""
+    lab.app(TASK.format(name="first") + TASK.format(name="second"))
+    with lab.worker(spec="jobs.py"):
+        until(lambda: schedules(lab) == {"first": "jobs", "second": "jobs"})
+    lab.app(TASK.format(name="first"))
+    with lab.worker(spec="jobs:app"):
+        until(lambda: schedules(lab) == {"first": "jobs"})
+    assert read_owners(lab.sender.client.execute, lab.namespace).keys() == {"jobs"}
+
+
+@pytest.mark.slow
+def test_schedules_that_are_added_under_reload_are_registered(lab: Lab) -> None:
+    """And those that are taken out are removed, without a restart of the worker."""
+    lab.app(TASK.format(name="first"))
+    with lab.worker("--reload"):
+        until(lambda: schedules(lab) == {"first": "jobs"})
+        lab.app(TASK.format(name="second"))
+        until(lambda: schedules(lab) == {"second": "jobs"})
