@@ -88,7 +88,9 @@ def _names(session: Session) -> list[str]:
     url = options.url
     if url is None or url.scheme == "embedded":
         directory = url.path if url is not None else None
-        server: Any = Store(directory or default_directory()).url
+        store = Store(directory or default_directory())
+        store.check()
+        server: Any = store.url
     else:
         server = url
     factory = ConnectionFactory(

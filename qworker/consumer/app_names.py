@@ -7,6 +7,7 @@ import sys
 from difflib import get_close_matches
 from pathlib import Path
 
+from qworker.config.trust import is_trusted_directory
 from qworker.errors import AppLoadError
 
 __all__ = ["default_name", "find_module", "no_module"]
@@ -39,6 +40,7 @@ def find_module(name: str) -> str:
         if not path.exists():
             raise AppLoadError(f"there is no file {str(path)!r}")
         sys.path.insert(0, str(path.parent))
+        _append_here()
         return path.name.removesuffix(".py")
     if not all(part.isidentifier() for part in name.split(".")):
         raise AppLoadError(
@@ -48,6 +50,16 @@ def find_module(name: str) -> str:
     if here not in sys.path:
         sys.path.insert(0, here)
     return name
+
+
+def _append_here() -> None:
+    """Let an app of another folder import what stands in the current one, if nobody else may have put it there.
+
+    Behind everything installed: a file in the current folder never takes the place of a package.
+    """
+    here = Path.cwd()
+    if str(here) not in sys.path and is_trusted_directory(here):
+        sys.path.append(str(here))
 
 
 def no_module(name: str) -> AppLoadError:

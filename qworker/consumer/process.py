@@ -53,7 +53,8 @@ class ChildProcess:
             # close_fds keeps every other descriptor out of the child: a sibling that held our end of
             # a control socket would keep that socket open after our death.
             self.process = subprocess.Popen(
-                [sys.executable, *flags, "-m", "qworker.consumer.child"],
+                # -P: the current directory is not looked into for what we import. See app_names.
+                [sys.executable, *flags, "-P", "-m", "qworker.consumer.child"],
                 pass_fds=(self.board.descriptor, theirs.fileno()),
                 env=environment,
                 stdin=subprocess.DEVNULL,

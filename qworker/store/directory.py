@@ -48,10 +48,9 @@ class StoreDirectory:
         """Make the directory (0700), or check that it is ours: of our user, and a store or empty."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.check()
             found = self.path.stat()
             names = {entry.name for entry in self.path.iterdir()}
-            if found.st_uid != os.geteuid():
-                raise StoreError(f"{self.path} belongs to another user; name a directory of yours")
             if "engine.json" not in names and (strange := sorted(names - _FILES)):
                 raise StoreError(
                     f"{self.path} is no store and not empty (it holds {strange[0]!r}); "
@@ -64,6 +63,37 @@ class StoreDirectory:
                 f"{self.path} cannot hold a store ({error.strerror}); "
                 "name a directory that you can write to"
             ) from error
+
+    def check(self) -> None:
+        """Raise `StoreError` if another user may have put anything here: what it holds is loaded, and connected to.
+
+        Root is no exception: a directory that root made for somebody else is not root's. One that does not exist is
+        nobody's yet.
+        """
+        try:
+            found = self.path.stat()
+            entries = [
+                (entry.name, entry.stat(follow_symlinks=False)) for entry in os.scandir(self.path)
+            ]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} cannot hold a store ({error.strerror}); name a directory of yours"
+            ) from error
+        if found.st_uid != os.geteuid():
+            raise StoreError(f"{self.path} belongs to another user; name a directory of yours")
+        if entries and found.st_mode & 0o022:
+            raise StoreError(
+                f"{self.path} can be written to by other users, who may have changed what it holds; "
+                f"if they have not: chmod 700 {self.path}"
+            )
+        for name, entry in entries:
+            if entry.st_uid != found.st_uid or stat.S_ISLNK(entry.st_mode):
+                raise StoreError(
+                    f"{self.path / name} {'is a link' if stat.S_ISLNK(entry.st_mode) else 'belongs to another user'}, "
+                    "which no server of ours made; name another directory"
+                )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -111,11 +141,12 @@ class StoreDirectory:
         """Where the server listens, or will listen if the path fits."""
         near = self.path / "s"
         recorded = None if _fits(near) else self.record().get("socket")
-        return Path(recorded) if recorded else near
+        # A record may name any place; only one of ours is spoken to.
+        return Path(recorded) if recorded and _is_private(Path(recorded)) else near
 
     def place_socket(self) -> Path:
         """Choose where the next server listens: here, or in a private directory if this path is too long."""
-        if _fits(self.socket) and (self.socket.parent == self.path or _is_private(self.socket)):
+        if _fits(self.socket):
             return self.socket
         # A name that nobody can foresee, made by us with mode 0700: nothing can be waiting there.
         for parent in (tempfile.gettempdir(), "/tmp"):  # noqa: S108
@@ -126,11 +157,14 @@ class StoreDirectory:
     def remove_socket(self) -> None:
         """Remove the private directory of the socket, if it has one."""
         with suppress(OSError):
-            if self.socket.parent != self.path and _is_private(self.socket):
+            if self.socket.parent != self.path:
                 self.socket.parent.rmdir()
 
     def record(self) -> dict[str, str]:
-        """Read engine.json: engine, version, binary, socket; empty if there is none."""
+        """Read engine.json: engine, version, binary, socket; empty if there is none.
+
+        `binary` is for people: it is never run.
+        """
         path = self.path / "engine.json"
         try:
             record = json.loads(path.read_text())

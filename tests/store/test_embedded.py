@@ -18,7 +18,7 @@ import pytest
 
 from qworker.errors import InvalidOptionError, StoreError
 from qworker.store.embedded import Store, choose_url, default_directory, resolve_url
-from qworker.store.engine import SOCKET_PATH_LIMIT, ask, find_engines
+from qworker.store.engine import SOCKET_PATH_LIMIT, ask, identify
 from tests import servers
 from tests.timing import DEADLINE_S
 
@@ -47,9 +47,8 @@ def short_deadline(monkeypatch):
 
 def use_engines(monkeypatch, *names):
     """Let stores find these engines only."""
-    engines = {engine.name: engine for engine in find_engines(servers.binary_of("redis"))}
-    found = [engines[name] for name in names]
-    monkeypatch.setattr("qworker.store.embedded.find_engines", lambda recorded: iter(found))
+    found = [identify(servers.binary_of(name)) for name in names]
+    monkeypatch.setattr("qworker.store.embedded.find_engines", lambda: iter(found))
 
 
 def wait_until_gone(pid):
@@ -353,13 +352,28 @@ class TestEngines:
         assert store.ensure().engine == "valkey"
 
     def test_the_recorded_engine_comes_first(self, directory, monkeypatch):
-        """A store keeps the binary that it was written by, as long as that is there."""
+        """A store keeps the engine and version that it was written by, as long as they are there."""
         use_engines(monkeypatch, "redis")
         store = Store(directory)
         store.ensure()
         store.stop()
-        monkeypatch.undo()
+        use_engines(monkeypatch, "valkey", "redis")
         assert store.ensure().engine == "redis"
+
+    def test_a_recorded_path_is_never_run(self, directory, monkeypatch, tmp_path):
+        """engine.json may name any program: it is data, and what runs is an engine found on this machine."""
+        store = Store(directory)
+        store.ensure()
+        store.stop()
+        trap, sprung = tmp_path / "valkey-server", tmp_path / "sprung"
+        trap.write_text(f"#!/bin/sh\ntouch {sprung}\necho 'Valkey server v=99.0.0'\n")
+        trap.chmod(0o755)
+        record = json.loads((directory / "engine.json").read_text()) | {"binary": str(trap)}
+        (directory / "engine.json").write_text(json.dumps(record))
+        assert store.ensure().engine == "valkey"
+        assert store.status() is not None
+        store.stop()
+        assert not sprung.exists()
 
     def test_no_server(self, directory, monkeypatch):
         """Without any server the error names the three ways out."""
@@ -391,8 +405,58 @@ class TestEngines:
             Store(directory).ensure()
 
 
+def fill(directory):
+    """Make the files of a store that once ran."""
+    directory.mkdir(mode=0o700)
+    (directory / "engine.json").write_text('{"engine": "valkey", "version": "9.0.0"}')
+
+
+def refused(directory, match):
+    """Whatever is asked of the store is refused, and nothing is made in its directory."""
+    before = sorted(path.name for path in directory.iterdir())
+    for call in (Store.ensure, Store.status, Store.stop, Store.check):
+        with pytest.raises(StoreError, match=match):
+            call(Store(directory))
+    assert sorted(path.name for path in directory.iterdir()) == before
+
+
 class TestDirectories:
     """Which directories hold a store."""
+
+    @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775, 0o770])
+    def test_one_that_others_may_write_to(self, directory, mode):
+        """A directory that holds something and is open to others may hold theirs; root is no exception."""
+        fill(directory)
+        directory.chmod(mode)
+        refused(directory, "can be written to by other users.*chmod 700")
+        directory.chmod(0o700)
+
+    @pytest.mark.parametrize("name", ["s", "engine.json", "appendonlydir", "server.log"])
+    def test_a_link_in_it(self, directory, tmp_path, name):
+        """No server of ours makes links: one leads elsewhere, such as to the socket of another server."""
+        fill(directory)
+        (directory / name).unlink(missing_ok=True)
+        (directory / name).symlink_to(tmp_path)
+        refused(directory, f"{name} is a link")
+        (directory / name).unlink()
+
+    def test_a_file_of_another_user_in_it(self, directory):
+        """A file of another user in our directory is not loaded."""
+        if os.geteuid():
+            pytest.skip("only root can give a file away")
+        fill(directory)
+        os.chown(directory / "engine.json", 12345, 12345)
+        refused(directory, "engine.json belongs to another user")
+        os.chown(directory / "engine.json", 0, 0)
+
+    def test_one_of_another_user_is_not_even_asked(self, directory):
+        """Nothing connects to a socket in a directory of another user, for status and stop neither."""
+        if os.geteuid():
+            pytest.skip("only root can give a directory away")
+        fill(directory)
+        os.chown(directory, 12345, 12345)
+        refused(directory, "belongs to another user")
+        os.chown(directory, 0, 0)
 
     def test_one_of_another_user(self, tmp_path):
         """A directory of another user is not used, even by root: its files would be of two owners."""
@@ -443,11 +507,11 @@ class TestDirectories:
         place.rmdir()
 
     def test_a_lock_that_is_a_symlink(self, tmp_path):
-        """A lock file is never opened through a symlink."""
+        """A lock file is never opened through a symlink, of a store or of what is about to be one."""
         (tmp_path / "target").touch()
         (tmp_path / "store").mkdir()
         (tmp_path / "store" / "lock").symlink_to(tmp_path / "target")
-        with pytest.raises(StoreError, match="lock cannot be opened"):
+        with pytest.raises(StoreError, match="lock is a link"):
             Store(tmp_path / "store").ensure()
 
     @pytest.mark.parametrize("text", ["{", "[]", '{"engine": "valk'])

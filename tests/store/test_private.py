@@ -120,7 +120,7 @@ def test_the_wished_engine_is_taken(monkeypatch):
     """engine= passes over what stands before it."""
     binary = servers.binary_of("redis")
     monkeypatch.setattr(
-        engine_module.shutil, "which", lambda name: binary if name == "redis-server" else None
+        engine_module, "find_programs", lambda name: [binary] if name == "redis-server" else []
     )
     with PrivateStore(engine="redis") as store:
         assert store.engine.binary == binary

