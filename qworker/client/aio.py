@@ -1,20 +1,27 @@
 """The async client: executes the same command values as `qworker.client.sync`, on one event loop.
 
-Concurrent calls take connections of their own, up to `MAX_CONNECTIONS`; further calls wait for one.
+Concurrent calls take connections of their own, up to `MAX_CONNECTIONS`; further calls wait for one. Settles have some
+more for themselves, and so have waits at doorbells: an ack waits neither for those who wait nor for those who receive.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from qworker.client.commands.command import GIVE_UP_S, Apart, Attempt, Command, Pause
+from qworker.client.away import AwayServers
+from qworker.client.commands.command import GIVE_UP_S, LEAST_S, Apart, Attempt, Command, Pause, Soon
 from qworker.client.commands.sending import SendCall, Sent
+from qworker.client.commands.settling import Settled, settle
 from qworker.client.plan import Plan
 from qworker.client.recent import RecentSettles
+from qworker.client.shared_waits import SharedWaits
+from qworker.client.unreturned import Unreturned
 from qworker.errors import InDoubtError, QworkerError, RefusedError, ServerError
 from qworker.store.connection import ConnectionFactory, is_noscript, map_error
 from qworker.store.lines import AsyncLines, Line
@@ -22,12 +29,17 @@ from qworker.store.nodes import Address
 from qworker.wire.ids import IdSource, new_lane_id
 from qworker.wire.keyring import NO_KEYS, Keyring
 
-__all__ = ["MAX_CONNECTIONS", "AsyncClient", "acall"]
+__all__ = ["MAX_CONNECTIONS", "MAX_SETTLING", "AsyncClient", "acall"]
 
 T = TypeVar("T")
 
-#: Connections that one client opens at most.
+_log = structlog.get_logger(__name__)
+
+#: Connections that the calls of one client take at most; its settles take `MAX_SETTLING` others.
 MAX_CONNECTIONS: Final = 32
+MAX_SETTLING: Final = 8
+#: Seconds that a cancelled call takes to give back what it has received.
+_GIVE_BACK_S: Final = 0.5
 
 
 class _Lane:
@@ -41,8 +53,22 @@ class _Lane:
         self.lines = lines
 
 
-async def acall(connection: Any, command: Command[Any], *, asking: bool = False) -> Any:
-    """Make one call over one connection, as `qworker.client.calling.call` does."""
+async def acall(
+    connection: Any,
+    command: Command[Any],
+    *,
+    asking: bool = False,
+    within_s: float | None = None,
+) -> Any:
+    """Make one call over one connection, as `qworker.client.calling.call` does; `within_s` is for the whole of it."""
+    if within_s is not None:
+        seconds = within_s + command.blocks_s
+        try:
+            async with asyncio.timeout(seconds):
+                return await acall(connection, command, asking=asking)
+        except TimeoutError as error:
+            problem = TimeoutError(f"nothing came within {seconds:.3g} s")
+            raise map_error(problem, sent=True) from error
     try:
         try:
             return await _ask(connection, command, asking)
@@ -92,32 +118,57 @@ class AsyncClient:
         self.ids = IdSource()
         #: Signs and encrypts what its queues send, verifies and decrypts what they receive and show.
         self.keyring = keyring
-        self._give_up_s = give_up_s
+        self.give_up_s = give_up_s
+        #: Leases that hold messages which no caller has seen.
+        self.unreturned = Unreturned()
+        self._away = AwayServers()
         self._free: list[_Lane] = []
         self._recent = RecentSettles(factory)
         self._loop = asyncio.get_running_loop()
-        self._places = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._calls = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._settles = asyncio.Semaphore(MAX_SETTLING)
+        self._giving_back: set[asyncio.Task[None]] = set()
+
+        self._waits = SharedWaits(self._wait, clustered=factory.clustered)
 
     async def execute(self, command: Command[T], *, give_up_s: float | None = None) -> T:
         """Execute a command until it succeeds, is refused, or `give_up_s` is over; see `Client.execute`."""
-        limit_s = self._give_up_s if give_up_s is None else give_up_s
-        async with self._places:
-            lane = self._free.pop() if self._free else self._new_lane()
-            try:
-                if command.apart is not None and self.factory.clustered:
-                    return await self._apart(lane, command.apart(), limit_s)
-                return await self._attempt(lane, command, limit_s)
-            finally:
-                self._free.append(lane)
+        bounded = give_up_s is None
+        return await self._execute(
+            command, self.give_up_s if bounded else give_up_s or 0.0, bounded
+        )
 
-    async def send(self, make: Callable[..., Command[Sent]]) -> Sent:
+    async def _execute(self, command: Command[T], limit_s: float, bounded: bool) -> T:
+        if command.script is None and command.args[0] == "BLPOP":
+            if command.apart is not None and self.factory.clustered:
+                return command.apart().merge([])
+            return await self._waits.wait(command, limit_s)  # type: ignore[arg-type, return-value]
+        async with self._calls if command.settled is None else self._settles:
+            return await self._over_lane(command, limit_s, bounded)
+
+    async def _wait(self, command: Command[T], limit_s: float) -> T:
+        return await self._over_lane(command, limit_s, bounded=True)
+
+    async def _over_lane(self, command: Command[T], limit_s: float, bounded: bool) -> T:
+        lane = self._free.pop() if self._free else self._new_lane()
+        try:
+            if command.apart is not None and self.factory.clustered:
+                return await self._apart(lane, command.apart(), limit_s, bounded)
+            return await self._attempt(lane, command, limit_s, bounded)
+        finally:
+            self._free.append(lane)
+
+    async def send(
+        self, make: Callable[..., Command[Sent]], *, give_up_s: float | None = None
+    ) -> Sent:
         """Execute a send once, whatever happens to its replies; see `Client.send`."""
-        async with self._places:
+        limit_s = self.give_up_s if give_up_s is None else give_up_s
+        async with self._calls:
             lane = self._free.pop() if self._free else self._new_lane()
             lane.sequence += 1
             try:
                 return await self._attempt(
-                    lane, make(lane=lane.id, sequence=lane.sequence), self._give_up_s
+                    lane, make(lane=lane.id, sequence=lane.sequence), limit_s, bounded=True
                 )
             except BaseException as error:
                 if isinstance(error, InDoubtError) or not isinstance(error, QworkerError):
@@ -127,29 +178,73 @@ class AsyncClient:
             finally:
                 self._free.append(lane)
 
-    async def run(self, plan: Plan[T]) -> T:
-        """Execute the commands and sends of a plan one after the other, and return its result.
+    async def run(self, plan: Plan[T], *, give_up_s: float | None = None) -> T:
+        """Execute the commands and sends of a plan one after the other, and return its result; see `Client.run`.
 
-        An error is raised in the plan, which may go on.
+        What a cancelled plan has received is given back by a task of its own, which `close` waits for.
         """
-        result: Any = None
+        limit_s = self.give_up_s if give_up_s is None else give_up_s
+        failing_s = 0.0
         try:
             step = next(plan)
             while True:
+                began = time.monotonic()
                 try:
-                    if isinstance(step, Pause):
-                        await asyncio.sleep(step.seconds)
-                        result = None
-                    elif isinstance(step, SendCall):
-                        result = await self.send(step.make)
-                    else:
-                        result = await self.execute(step)
+                    result = await self._step(step, limit_s, failing_s)
                 except QworkerError as error:
+                    if isinstance(error, ServerError) and not isinstance(step, Soon):
+                        failing_s += time.monotonic() - began
                     step = plan.throw(error)
                 else:
+                    failing_s = 0.0
                     step = plan.send(result)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        except QworkerError:
+            raise
+        except BaseException:
+            plan.close()
+            if self.unreturned:
+                task = asyncio.create_task(self._give_back_unreturned())
+                self._giving_back.add(task)
+                task.add_done_callback(self._giving_back.discard)
+            raise
+
+    async def _step(
+        self, step: Command[Any] | Soon[Any] | SendCall | Pause, limit_s: float, failing_s: float
+    ) -> Any:
+        left_s = limit_s if not failing_s else max(LEAST_S, limit_s - failing_s)
+        if isinstance(step, Command):
+            return await self._execute(step, left_s, bounded=True)
+        if isinstance(step, SendCall):
+            return await self.send(step.make, give_up_s=left_s)
+        if isinstance(step, Pause):
+            return await asyncio.sleep(step.seconds)
+        return await self._soon(step)
+
+    async def _soon(self, step: Soon[T]) -> T:
+        address = self.factory.place(step.command.key)
+        self._away.check(address, step.since)
+        try:
+            result = await self._execute(step.command, step.within_s, bounded=True)
+        except ServerError as error:
+            self._away.failed(address, error)
+            raise
+        self._away.served(address)
+        return result
+
+    async def _give_back_unreturned(self) -> None:
+        """Release what was received for a caller that is gone. What cannot be now goes with the next receive."""
+        for keys in self.unreturned.queues():
+            outcomes = self.unreturned.outcomes(keys)
+            try:
+                settled: Settled = await self._execute(
+                    settle(keys, outcomes), _GIVE_BACK_S, bounded=True
+                )
+            except QworkerError as error:
+                _log.warning("messages_not_given_back", queue=keys.queue, error=str(error))
+            else:
+                self.unreturned.settled(keys, outcomes, settled.per_lease)
 
     def loop_closed(self) -> bool:
         """Whether the event loop that made the client is closed: its connections are of no use then."""
@@ -157,6 +252,8 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the idle connections. The client may be used again."""
+        await asyncio.gather(*self._giving_back, return_exceptions=True)
+        await self._waits.close()
         while self._free:
             await self._free.pop().lines.close()
 
@@ -166,15 +263,23 @@ class AsyncClient:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def _attempt(self, lane: _Lane, command: Command[T], give_up_s: float) -> T:
+    async def _attempt(
+        self, lane: _Lane, command: Command[T], give_up_s: float, bounded: bool
+    ) -> T:
         attempt = Attempt(command, give_up_s)
         while True:
             address = attempt.detour or command.node
+            within_s = attempt.within_s(self.factory.reply_timeout_s) if bounded else None
             try:
                 if address is None:
-                    address = await self.factory.alocate(command.key)
-                line, asking = await lane.lines.to(address), attempt.detour is not None
-                reply = await acall(line.connection, attempt.command, asking=asking)
+                    address = await self.factory.alocate(command.key, within_s)
+                line = await lane.lines.to(address, within_s)
+                reply = await acall(
+                    line.connection,
+                    attempt.command,
+                    asking=attempt.detour is not None,
+                    within_s=within_s,
+                )
                 result = attempt.command.decode(reply)
             except QworkerError as error:
                 if isinstance(error, ServerError) and address is not None:
@@ -187,9 +292,9 @@ class AsyncClient:
                 self._recent.note(command, line)
                 return result
 
-    async def _apart(self, lane: _Lane, apart: Apart[T], give_up_s: float) -> T:
+    async def _apart(self, lane: _Lane, apart: Apart[T], give_up_s: float, bounded: bool) -> T:
         """Make one call per queue, one after the other: an event loop looks at queues seldom, and others wait."""
-        results = [await self._attempt(lane, each, give_up_s) for each in apart.commands]
+        results = [await self._attempt(lane, each, give_up_s, bounded) for each in apart.commands]
         return apart.merge(results)
 
     async def _failed(self, lane: _Lane, error: ServerError, address: Address) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -22,12 +23,22 @@ __all__ = ["call", "call_all", "settle_again"]
 _log = structlog.get_logger(__name__)
 
 
-def call(connection: Any, command: Command[Any], *, asking: bool = False) -> Any:
+def call(
+    connection: Any,
+    command: Command[Any],
+    *,
+    asking: bool = False,
+    within_s: float | None = None,
+) -> Any:
     """Make one call over one connection and return the raw reply; loads the script where the server lacks it.
 
-    `asking`: the slot of the keys is on its way to this node. Raises the `ServerError` that fits. After `InDoubtError`
-    or `UnavailableError` the connection must be dropped.
+    `asking`: the slot of the keys is on its way to this node. `within_s`: how long to wait for each piece of a reply,
+    None for as long as the connection does. Raises the `ServerError` that fits. After `InDoubtError` or
+    `UnavailableError` the connection must be dropped.
     """
+    if within_s is not None:
+        with _answered_within(connection, within_s + command.blocks_s):
+            return call(connection, command, asking=asking)
     try:
         try:
             return _ask(connection, command, asking)
@@ -40,6 +51,18 @@ def call(connection: Any, command: Command[Any], *, asking: bool = False) -> Any
         return _ask(connection, command, asking)
     except (RedisError, OSError) as error:
         raise map_error(error, sent=True) from error
+
+
+@contextmanager
+def _answered_within(connection: Any, seconds: float) -> Iterator[None]:
+    socket = connection._sock
+    if socket is not None:
+        socket.settimeout(seconds)
+    try:
+        yield
+    finally:
+        if socket is not None and connection._sock is socket:
+            socket.settimeout(connection.socket_timeout)
 
 
 def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:

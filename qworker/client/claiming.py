@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import structlog
 from msgspec import structs
 
 from qworker.client import looking
@@ -17,19 +18,22 @@ from qworker.client.commands import inspecting
 from qworker.client.commands.claiming import MAX_CANDIDATES, Claimed
 from qworker.client.commands.command import Command
 from qworker.client.commands.receiving import UNKNOWN, Batch
+from qworker.client.delivering import Deliveries, delivered
 from qworker.client.limits import check_count, check_skip, check_visibility_ms
 from qworker.client.message import Message, Receipt, Stored, deliver
 from qworker.client.options import QueueAttributes
-from qworker.client.plan import Plan
+from qworker.client.places import patience_s
+from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import QueueRef
-from qworker.client.receiving import delivered
 from qworker.durations import Duration, duration_ms
-from qworker.errors import ProtectionError, StaleReceiptError
+from qworker.errors import ProtectionError, QworkerError, StaleReceiptError
 from qworker.wire.ids import visibility_of
 from qworker.wire.leases import held_items
 from qworker.wire.numbers import score_ms, whole
 
 __all__ = ["Pending", "claim", "pending", "received"]
+
+_log = structlog.get_logger(__name__)
 
 _PAGE: Final = 500
 
@@ -90,14 +94,32 @@ def claim(
     """Take over up to `count` messages whose receivers were last heard of `elapsed` ago, longest first.
 
     Their deliveries end as if their leases had run out: counted, dead at max receives, and a message that may have
-    cost its receiver's life comes in a lease of its own. See `pending`; of at most 500 leases.
+    cost its receiver's life comes in a lease of its own. See `pending`; of at most 500 leases. A shard that cannot be
+    claimed from is logged (`claim_failed`); its error is raised only where all of them failed.
     """
     check_count(count)
     own_ms, elapsed_ms = check_visibility_ms(visibility), duration_ms(elapsed, "elapsed")
+    shards = yield from queue.every_shard()
     messages: list[Message] = []
-    for shard in (yield from queue.every_shard()):
-        if len(messages) < count:
-            messages += yield from _claim(shard, count - len(messages), elapsed_ms, own_ms)
+    failed = 0
+    with Deliveries() as leases:
+        for shard in shards:
+            left = count - len(messages)
+            if left <= 0:
+                break
+            plan = _claim(shard, left, elapsed_ms, own_ms, messages, leases)
+            if len(shards) > 1:
+                plan = each_soon(plan, patience_s(shard))
+            try:
+                yield from plan
+            except QworkerError as error:
+                if len(shards) == 1 and not messages:
+                    raise
+                failed += 1
+                _log.warning("claim_failed", queue=shard.keys.queue, error=str(error))
+        if failed == len(shards) and not messages:
+            # Whatever it is, it may pass; and if not, this is the error to be raised.
+            yield from _claim(shards[0], count, elapsed_ms, own_ms, messages, leases)
     return messages
 
 
@@ -141,27 +163,42 @@ def received(queue: QueueRef, receipt: Receipt | str) -> Plan[Message]:
     return message
 
 
-def _claim(queue: QueueRef, count: int, elapsed_ms: int, own_ms: int | None) -> Plan[list[Message]]:
+def _claim(
+    queue: QueueRef,
+    count: int,
+    elapsed_ms: int,
+    own_ms: int | None,
+    messages: list[Message],
+    leases: Deliveries,
+) -> Plan[None]:
+    """Claim up to `count` messages of one shard; they are added to `messages` lease by lease, whatever comes after."""
+    most = len(messages) + count
     now_ms, queue_ms = yield from _standing(queue)
-    leases = yield from _leases(queue, 0, newest=False, visibility_ms=queue_ms)
+    held = yield from _leases(queue, 0, newest=False, visibility_ms=queue_ms)
     idle = sorted(
-        (each for each in leases if now_ms - each.delivered_ms >= elapsed_ms),
+        (each for each in held if now_ms - each.delivered_ms >= elapsed_ms),
         key=lambda each: each.delivered_ms,
     )
-    messages: list[Message] = []
-    while idle and len(messages) < count:
+    while idle and len(messages) < most:
         some = idle[:MAX_CANDIDATES]
-        claimed: Claimed = yield commands.claim(
-            queue.keys,
-            queue.ids.lease_id(own_ms),
-            [(each.id, each.deadline_ms) for each in some],
-            count - len(messages),
-            visibility_ms=own_ms,
-        )
-        messages += yield from delivered(queue, claimed.batch, pop=False)
+        lease_id = queue.ids.lease_id(own_ms)
+        leases.enter(queue, lease_id)
+        try:
+            claimed: Claimed = yield commands.claim(
+                queue.keys,
+                lease_id,
+                [(each.id, each.deadline_ms) for each in some],
+                most - len(messages),
+                visibility_ms=own_ms,
+            )
+        except QworkerError as error:
+            leases.failed(queue, lease_id, error)
+            raise
+        if not claimed.batch.items:
+            leases.absent(lease_id)
+        messages += yield from delivered(queue, claimed.batch, leases)
         if not claimed.batch.items and not claimed.ended:
             idle = idle[MAX_CANDIDATES:]
-    return messages
 
 
 def _longest(queue: QueueRef, count: int, elapsed_ms: int, *, newest: bool) -> Plan[list[Pending]]:

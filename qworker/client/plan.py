@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
-from qworker.client.commands.command import Command, Pause
+from qworker.client.commands.command import Command, Pause, Soon
 from qworker.client.commands.sending import SendCall
 from qworker.errors import QworkerError
 
-__all__ = ["Plan", "run_plan", "run_plans", "server_ms"]
+__all__ = ["Plan", "each_soon", "run_plan", "run_plans", "server_ms"]
 
 T = TypeVar("T")
 
 #: Yields commands, sends and pauses, is sent what they came to, and returns the operation's result.
-Plan = Generator[Command[Any] | SendCall | Pause, Any, T]
+Plan = Generator[Command[Any] | Soon[Any] | SendCall | Pause, Any, T]
 
 
 def run_plan(execute: Callable[[Command[Any]], Any], plan: Generator[Any, Any, T]) -> T:
@@ -49,6 +49,27 @@ def run_plans(
         found = execute_each([*commands.values()]) if commands else ()
         replies = dict(zip(commands, found, strict=True))
     return [outcomes[number] for number in range(len(plans))]
+
+
+def each_soon(plan: Plan[T], within_s: float, since: float = float("-inf")) -> Plan[T]:
+    """Make every command of a plan a `Soon`."""
+    result: Any = None
+    try:
+        step = next(plan)
+        while True:
+            if isinstance(step, Command):
+                step = Soon(step, within_s, since)
+            try:
+                result = yield step
+            except QworkerError as error:
+                step = plan.throw(error)
+            else:
+                step = plan.send(result)
+    except StopIteration as end:
+        found: T = end.value
+        return found
+    finally:
+        plan.close()
 
 
 def server_ms() -> Command[int]:

@@ -10,12 +10,14 @@ from typing import Final, Protocol
 
 from msgspec import structs
 
-from qworker.client.commands.command import Command
+from qworker.client.commands.command import GIVE_UP_S, Command
 from qworker.client.commands.reaping import START
 from qworker.client.commands.registering import register, registered
 from qworker.client.message import Message, Receipt, Stored
 from qworker.client.options import QueueAttributes
+from qworker.client.place_state import PlaceState
 from qworker.client.plan import Plan
+from qworker.client.unreturned import Unreturned
 from qworker.wire.codec import check_size
 from qworker.wire.envelope import Envelope
 from qworker.wire.ids import IdSource
@@ -35,7 +37,8 @@ class QueueRef:
     """One queue, or one shard of it, as its operations see it.
 
     Bodies over `maxsize` bytes are refused before anything is sent. `keyring` signs and encrypts what is sent, and
-    opens what is received or looked at. `shards`: how the queue is divided, as it was told last.
+    opens what is received or looked at. `shards`: how the queue is divided, as it was told last. `unreturned` are the
+    leases of its client that nobody has seen; calls of it are given up after `give_up_s`.
     """
 
     def __init__(
@@ -46,11 +49,16 @@ class QueueRef:
         *,
         maxsize: int = _MAXSIZE,
         keyring: Keyring = NO_KEYS,
+        unreturned: Unreturned | None = None,
+        give_up_s: float = GIVE_UP_S,
     ) -> None:
         self.keys = QueueKeys(check_namespace(namespace), check_place(queue))
         self.ids = ids
         self.maxsize = maxsize
         self.keyring = keyring
+        self.unreturned = Unreturned() if unreturned is None else unreturned
+        self.give_up_s = give_up_s
+        self.state = PlaceState()
         #: Whether it holds any key. Asked for every message, so it is written down.
         self.protected = bool(keyring)
         self.namespace = namespace
@@ -82,6 +90,8 @@ class QueueRef:
                 self.ids,
                 maxsize=self.maxsize,
                 keyring=self.keyring,
+                unreturned=self.unreturned,
+                give_up_s=self.give_up_s,
             )
         return self._others[number]
 

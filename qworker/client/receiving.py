@@ -8,20 +8,19 @@ from typing import Final
 
 import structlog
 
-from qworker.client.commands.command import Pause
-from qworker.client.commands.doorbells import listen, ring
-from qworker.client.commands.receiving import Batch, settle_receive
-from qworker.client.commands.settling import Outcomes, Settled, settle
+from qworker.client.commands.command import Pause, Soon
+from qworker.client.commands.doorbells import listen
+from qworker.client.commands.receiving import Batch
+from qworker.client.delivering import Deliveries, delivered
 from qworker.client.limits import check_count, check_visibility_ms
-from qworker.client.message import Message, deliver
-from qworker.client.plan import Plan
+from qworker.client.message import Message
+from qworker.client.places import PATIENCE_S, Asked, Pass, in_turn, one_pass, patience_s
+from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import HasRef, QueueRef
-from qworker.client.reaping import reap_queue
-from qworker.client.settling import note_ack, split_off
 from qworker.durations import Duration, duration_ms
-from qworker.errors import ProtectionError, UnknownKeyError
+from qworker.errors import QworkerError, RefusedError, RetryRule, ServerError
 
-__all__ = ["delivered", "pop", "receive"]
+__all__ = ["pop", "receive"]
 
 _log = structlog.get_logger(__name__)
 
@@ -31,8 +30,10 @@ _BLOCK_S: Final = 2.0
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.25
 _LONGEST_WAIT_MS: Final = 24 * 3_600_000
-#: When a message comes back whose key was not held.
-_KEY_UNKNOWN_MS: Final = 5000
+#: Passes that a call makes which does not wait, while all that it meets has expired.
+_PASSES: Final = 20
+#: Seconds that an ack of `pop` gets where other queues gave messages too.
+_ACK_S: Final = 5.0
 
 
 def receive(
@@ -50,10 +51,14 @@ def receive(
     `then`: queues to go on with, in this order, while there are fewer than `count`; each makes a lease of its own,
     and its messages are settled by it. `reap`: do a reaper's work on the queues first (at least one call more), for
     programs that have neither daemon nor worker.
+
+    A message whose last delivery timed out comes alone, at every fourth receive or twice a second while there are any.
+    Of several queues or shards one that cannot be received from costs the others nothing: it is logged
+    (`receive_failed`) and left alone for up to 5 s. The error is raised only where all of them failed.
     """
     own_ms = check_visibility_ms(visibility)
-    queues = yield from _in_turn([queue, *(each.ref for each in then)])
-    return (yield from _receive(queues, count, wait, own_ms, pop=False, reap=reap))
+    queues = yield from in_turn([queue, *(each.ref for each in then)])
+    return (yield from _receive(queues, Asked(count, own_ms, reap), wait, pop=False))
 
 
 def pop(
@@ -64,122 +69,110 @@ def pop(
     then: Sequence[HasRef] = (),
     reap: bool = False,
 ) -> Plan[list[Message]]:
-    """Receive and ack at once: at most once, a crash after this loses the messages. Options as of `receive`."""
-    queues = yield from _in_turn([queue, *(each.ref for each in then)])
-    return (yield from _receive(queues, count, wait, None, pop=True, reap=reap))
+    """Receive and ack at once: at most once, a crash after this loses the messages. Options as of `receive`.
 
-
-def delivered(queue: QueueRef, batch: Batch, *, pop: bool) -> Plan[list[Message]]:
-    """Make messages of a batch: foreign items are buried, and with `pop` the others are acked."""
-    outcomes = Outcomes(batch.lease_id)
-    messages: list[Message] = []
-    for position, index in enumerate(batch.indices):
-        message = deliver(queue.keys, batch, position)
-        if message is None:
-            outcomes.bury(index, "foreign")
-            continue
-        if queue.protected or "e" in message.flags:
-            message = _opened(queue, message, batch.items[position], outcomes)
-            if message is None:
-                continue
-        messages.append(message)
-        if pop:
-            note_ack(outcomes, message)
-    if outcomes:
-        settled: Settled = yield settle(queue.keys, [outcomes])
-        if pop and not all(settled.counted):
-            return []
-    if not pop:
-        for position, message in enumerate(messages):
-            if message.flags:
-                messages[position] = yield from _own_visibility(queue, message)
-    return messages
-
-
-def _in_turn(queues: Sequence[QueueRef]) -> Plan[list[QueueRef]]:
-    """The shards of queues, left to right; of those of one queue each call begins with another one."""
-    places: list[QueueRef] = []
-    for queue in queues:
-        shards = yield from queue.every_shard()
-        first = next(queue.turns) % len(shards)
-        places += [*shards[first:], *shards[:first]]
-    return places
-
-
-def _opened(queue: QueueRef, message: Message, item: bytes, outcomes: Outcomes) -> Message | None:
-    """Open a protected message; None for what nobody may use (it is buried), or others may (it is given back)."""
-    index = message.receipt.index
-    try:
-        return queue.opened(message, item)
-    except UnknownKeyError as error:
-        _log.warning(
-            "key_unknown", queue=error.queue, message_id=error.message_id, error=error.problem
-        )
-        outcomes.nack(index, _KEY_UNKNOWN_MS, error=(type(error).__name__, error.problem))
-    except ProtectionError as error:
-        outcomes.bury(index, error.reason, (type(error).__name__, error.problem))
-    return None
+    Returns the messages whose ack counted, and no other. Those of a queue that fails between the two are given back;
+    those whose ack is in doubt are not returned, as they may have been acked or not. The error is raised where nothing
+    was acked.
+    """
+    queues = yield from in_turn([queue, *(each.ref for each in then)])
+    return (yield from _receive(queues, Asked(count, None, reap), wait, pop=True))
 
 
 def _receive(
-    queues: Sequence[QueueRef],
-    count: int,
-    wait: Duration,
-    own_ms: int | None,
-    *,
-    pop: bool,
-    reap: bool,
+    places: Sequence[QueueRef], asked: Asked, wait: Duration, *, pop: bool
 ) -> Plan[list[Message]]:
-    check_count(count)
-    deadline = time.monotonic() + duration_ms(wait, "wait", maximum_ms=_LONGEST_WAIT_MS) / 1000
-    rung, pause_s = b"", _FIRST_PAUSE_S
+    check_count(asked.count)
+    began = time.monotonic()
+    deadline = began + duration_ms(wait, "wait", maximum_ms=_LONGEST_WAIT_MS) / 1000
+    rung, pause_s, passes = b"", _FIRST_PAUSE_S, 0
+    #: Since when no place at all has served, and since when those that failed before are to be asked again.
+    failing_since: float | None = None
+    anew_since: float | None = None
     while True:
-        batches, hints_ms = yield from _pass(queues, count, own_ms, rung, reap=reap)
-        messages = []
-        # Acked only now: a queue that fails must not cost what another one gave.
-        for queue, batch in batches:
-            messages += yield from delivered(queue, batch, pop=pop)
-        left_s = deadline - time.monotonic()
-        if messages or left_s <= 0:
-            return messages
-        rung = b""
-        # The doorbell is a hint; the next receive is what counts.
-        block_s = min(_BLOCK_S, left_s, min(hints_ms, default=_LONGEST_WAIT_MS) / 1000)
+        asked_at = time.monotonic()
+        with Deliveries() as leases:
+            found = yield from one_pass(places, asked, leases, rung=rung, anew_since=anew_since)
+            messages = yield from _deliver(found, leases, pop=pop)
+            if messages:
+                return messages
+        now = time.monotonic()
+        passes, rung, anew_since = passes + 1, b"", None
+        if not found.served:
+            failing_since = asked_at if failing_since is None else failing_since
+            give_up_s = min(place.give_up_s for place in places)
+            _raise_if_lasting(found, now - failing_since >= give_up_s)
+            yield Pause(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            anew_since = time.monotonic()
+            continue
+        failing_since = None
+        left_s = deadline - now
+        if left_s <= 0:
+            if found.unfinished and passes < _PASSES:
+                continue
+            return []
+        block_s = min(_BLOCK_S, left_s, min(found.hints_ms, default=_LONGEST_WAIT_MS) / 1000)
         if block_s > 0:
-            rung = yield listen([queue.keys for queue in queues], block_s)
-            if not rung and time.monotonic() < deadline - left_s + min(block_s, pause_s):
+            rung = yield from _wait(places, found, block_s)
+            if not rung and time.monotonic() < now + min(block_s, pause_s):
                 yield Pause(min(block_s, pause_s))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _pass(
-    queues: Sequence[QueueRef], count: int, own_ms: int | None, rung: bytes, *, reap: bool
-) -> Plan[tuple[list[tuple[QueueRef, Batch]], list[int]]]:
-    """Receive from one queue after the other; returns the batches, and in how many ms there is something to come."""
-    batches: list[tuple[QueueRef, Batch]] = []
-    hints_ms: list[int] = []
-    left = count
-    for queue in queues:
-        if not left:
-            if queue.keys.wake.encode() == rung:
-                # Its token was taken and nothing of it: somebody else is to come.
-                yield ring(queue.keys)
-            continue
-        if reap:
-            next_ms = yield from reap_queue(queue)
-            if next_ms is not None:
-                hints_ms.append(next_ms)
-        lease_id = queue.ids.lease_id(own_ms)
-        batch: Batch = yield settle_receive(queue.keys, lease_id, left, visibility_ms=own_ms)
-        batches.append((queue, batch))
-        left -= len(batch.items)
-        if batch.hint_ms >= 0:
-            hints_ms.append(batch.hint_ms)
-    return batches, hints_ms
+def _deliver(found: Pass, leases: Deliveries, *, pop: bool) -> Plan[list[Message]]:
+    """Make messages of what was received. What one place fails at costs the others nothing."""
+    messages: list[Message] = []
+    failed: QworkerError | None = None
+    several = len(found.batches) > 1
+    for place, batch in found.batches:
+        plan = delivered(place, batch, leases, pop=pop)
+        if several:
+            plan = each_soon(plan, patience_s(place, _ACK_S if pop else PATIENCE_S))
+        try:
+            messages += yield from plan
+        except QworkerError as error:
+            failed = failed or error
+            _leave(place, batch, leases, error)
+    if failed is not None and not messages:
+        raise failed
+    return messages
 
 
-def _own_visibility(queue: QueueRef, message: Message) -> Plan[Message]:
-    """Split a message off that was sent with a visibility timeout of its own."""
-    own_ms = message.own_visibility_ms
-    held = (yield from split_off(queue, message, own_ms)) if own_ms else None
-    return message if held is None else held
+def _leave(place: QueueRef, batch: Batch, leases: Deliveries, error: QworkerError) -> None:
+    leases.leave(place, batch.lease_id)
+    _log.warning(
+        "pop_failed",
+        queue=place.keys.queue,
+        messages=len(batch.items),
+        error=str(error),
+        kind=type(error).__name__,
+    )
+
+
+def _raise_if_lasting(found: Pass, over: bool) -> None:
+    """Raise the first error where no place served: at once if none of them will pass, else when the time is over."""
+    errors = list(found.errors.values())
+    if over or not any(_may_pass(error) for error in errors):
+        raise errors[0]
+
+
+def _may_pass(error: QworkerError) -> bool:
+    if isinstance(error, RefusedError):
+        return False
+    return isinstance(error, ServerError) and error.retry is not RetryRule.NEVER
+
+
+def _wait(places: Sequence[QueueRef], found: Pass, block_s: float) -> Plan[bytes]:
+    """Wait at the doorbells of the places that serve. The doorbell is a hint; the next receive is what counts."""
+    bells = [place.keys for place in places if place.keys.queue not in found.errors]
+    waiting = listen(bells, block_s)
+    if len(places) == 1:
+        rung: bytes = yield waiting
+        return rung
+    try:
+        rung = yield Soon(waiting, PATIENCE_S)
+    except QworkerError as error:
+        _log.debug("doorbells_not_heard", error=str(error))
+        return b""
+    return rung

@@ -37,7 +37,20 @@ class _Settled:
     words: int
     address: Address
     client_id: int
+    run_id: str
     command: Command[Any]
+
+    def may_be_lost(self, line: Line) -> bool:
+        """Whether another server is at the end of a new line than the one that answered, or another run of it.
+
+        Where it does not say which run it is, only a lower number of the connection proves that: a server counts its
+        connections upwards from its start.
+        """
+        if line.address != self.address:
+            return True
+        if self.run_id and line.run_id:
+            return self.run_id != line.run_id
+        return self.client_id > line.client_id
 
 
 class RecentSettles:
@@ -58,7 +71,9 @@ class RecentSettles:
             return
         now, words = self._clock(), len(command.args)
         with self._lock:
-            self._settled.append(_Settled(now, words, line.address, line.client_id, command))
+            self._settled.append(
+                _Settled(now, words, line.address, line.client_id, line.run_id, command)
+            )
             self._words += words
             while (
                 now - self._settled[0].at > _KEPT_S
@@ -68,17 +83,14 @@ class RecentSettles:
                 self._words -= self._settled.popleft().words
 
     def lost(self, line: Line) -> list[Command[Any]]:
-        """Take out those to be told again over a new line: it goes to another server than answered, or to a new run.
-
-        A server numbers its connections upwards, so a lower number than before is a new run of it.
-        """
+        """Take out those to be told again over a new line: it goes to another server than answered, or to a new run."""
         if not self._settled:
             return []
         again, kept = [], deque[_Settled]()
         with self._lock:
             for each in self._settled:
-                same = each.address == line.address and each.client_id <= line.client_id
-                if same or self._factory.place(each.command.key) != line.address:
+                elsewhere = self._factory.place(each.command.key) != line.address
+                if elsewhere or not each.may_be_lost(line):
                     kept.append(each)
                 else:
                     again.append(each.command)

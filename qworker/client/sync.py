@@ -12,11 +12,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+import structlog
+
+from qworker.client.away import AwayServers
 from qworker.client.calling import call, call_all, settle_again
-from qworker.client.commands.command import GIVE_UP_S, Apart, Attempt, Command, Pause
+from qworker.client.commands.command import GIVE_UP_S, LEAST_S, Apart, Attempt, Command, Pause, Soon
 from qworker.client.commands.sending import SendCall, Sent
+from qworker.client.commands.settling import Settled, settle
 from qworker.client.plan import Plan
 from qworker.client.recent import RecentSettles
+from qworker.client.unreturned import Unreturned
 from qworker.errors import InDoubtError, QworkerError, RetryRule, ServerError
 from qworker.store.connection import ConnectionFactory
 from qworker.store.lines import Lines
@@ -28,7 +33,11 @@ __all__ = ["Client", "call"]
 
 T = TypeVar("T")
 
+_log = structlog.get_logger(__name__)
+
 _POOLED: Final = 64
+#: Seconds that an interrupted call takes to give back what it has received.
+_GIVE_BACK_S: Final = 0.5
 
 
 class _Lane:
@@ -46,7 +55,8 @@ class Client:
     """Executes commands; sends are repeated safely on their lane.
 
     `give_up_s`: seconds after which a call that keeps failing raises its error (transient errors are tried again
-    until then; refusals and permanent errors are raised at once).
+    until then; refusals and permanent errors are raised at once). No step of a call, such as connecting, waits longer
+    than what is left of it for a server that does not answer.
     """
 
     def __init__(
@@ -60,7 +70,10 @@ class Client:
         self.ids = IdSource()
         #: Signs and encrypts what its queues send, verifies and decrypts what they receive and show.
         self.keyring = keyring
-        self._give_up_s = give_up_s
+        self.give_up_s = give_up_s
+        #: Leases that hold messages which no caller has seen.
+        self.unreturned = Unreturned()
+        self._away = AwayServers()
         self._free: list[_Lane] = []
         self._recent = RecentSettles(factory)
         self._pid = os.getpid()
@@ -70,14 +83,18 @@ class Client:
         """Execute a command until it succeeds, is refused, or `give_up_s` is over.
 
         Raises `RefusedError` (definite, nothing written) or `ServerError`; of these `InDoubtError` leaves open whether
-        the command ran, and `UnfinishedError` says that it may have run in part.
+        the command ran, and `UnfinishedError` says that it may have run in part. A `give_up_s` given here ends the
+        tries, but not the wait for a reply.
         """
-        limit_s = self._give_up_s if give_up_s is None else give_up_s
+        bounded = give_up_s is None
+        return self._execute(command, self.give_up_s if bounded else give_up_s or 0.0, bounded)
+
+    def _execute(self, command: Command[T], limit_s: float, bounded: bool) -> T:
         lane = self._take()
         try:
             if command.apart is not None and self.factory.clustered:
-                return self._apart(lane, command.apart(), limit_s)
-            return self._attempt(lane, command, limit_s)
+                return self._apart(lane, command.apart(), limit_s, bounded)
+            return self._attempt(lane, command, limit_s, bounded)
         finally:
             self._give_back(lane)
 
@@ -89,7 +106,8 @@ class Client:
         What failed in the trip is executed again by itself, as `execute` does; a server that serves nobody is waited
         for once. No command may be one over several queues.
         """
-        limit_s = self._give_up_s if give_up_s is None else give_up_s
+        bounded = give_up_s is None
+        limit_s = self.give_up_s if bounded else give_up_s or 0.0
         lane = self._take()
         try:
             results = call_all(self.factory, lane.lines, commands)
@@ -101,7 +119,9 @@ class Client:
                     continue
                 place = self.factory.place(command.key)
                 try:
-                    outcomes.append(dead.get(place) or self._attempt(lane, command, limit_s))
+                    outcomes.append(
+                        dead.get(place) or self._attempt(lane, command, limit_s, bounded)
+                    )
                 except QworkerError as error:
                     if isinstance(error, ServerError) and error.retry is not RetryRule.NEVER:
                         dead[place] = error
@@ -110,13 +130,14 @@ class Client:
         finally:
             self._give_back(lane)
 
-    def send(self, make: Callable[..., Command[Sent]]) -> Sent:
+    def send(self, make: Callable[..., Command[Sent]], *, give_up_s: float | None = None) -> Sent:
         """Execute a send once, whatever happens to its replies. `make` is given `lane` and `sequence`."""
+        limit_s = self.give_up_s if give_up_s is None else give_up_s
         lane = self._take()
         lane.sequence += 1
         try:
             result = self._attempt(
-                lane, make(lane=lane.id, sequence=lane.sequence), self._give_up_s
+                lane, make(lane=lane.id, sequence=lane.sequence), limit_s, bounded=True
             )
         except BaseException as error:
             # A call in doubt must be settled before anything newer; nobody will repeat this one,
@@ -129,29 +150,69 @@ class Client:
             self._give_back(lane)
         return result
 
-    def run(self, plan: Plan[T]) -> T:
+    def run(self, plan: Plan[T], *, give_up_s: float | None = None) -> T:
         """Execute the commands and sends of a plan one after the other, and return its result.
 
-        An error is raised in the plan, which may go on.
+        An error is raised in the plan, which may go on; its calls that fail one after the other have `give_up_s`
+        together. What an interrupted plan has received is given back.
         """
-        result: Any = None
+        limit_s = self.give_up_s if give_up_s is None else give_up_s
+        failing_s = 0.0
         try:
             step = next(plan)
             while True:
+                began = time.monotonic()
                 try:
-                    if isinstance(step, Pause):
-                        time.sleep(step.seconds)
-                        result = None
-                    elif isinstance(step, SendCall):
-                        result = self.send(step.make)
-                    else:
-                        result = self.execute(step)
+                    result = self._step(step, limit_s, failing_s)
                 except QworkerError as error:
+                    if isinstance(error, ServerError) and not isinstance(step, Soon):
+                        failing_s += time.monotonic() - began
                     step = plan.throw(error)
                 else:
+                    failing_s = 0.0
                     step = plan.send(result)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        except QworkerError:
+            raise
+        except BaseException:
+            plan.close()
+            self._give_back_unreturned()
+            raise
+
+    def _step(
+        self, step: Command[Any] | Soon[Any] | SendCall | Pause, limit_s: float, failing_s: float
+    ) -> Any:
+        left_s = limit_s if not failing_s else max(LEAST_S, limit_s - failing_s)
+        if isinstance(step, Command):
+            return self._execute(step, left_s, bounded=True)
+        if isinstance(step, SendCall):
+            return self.send(step.make, give_up_s=left_s)
+        if isinstance(step, Pause):
+            return time.sleep(step.seconds)
+        return self._soon(step)
+
+    def _soon(self, step: Soon[T]) -> T:
+        address = self.factory.place(step.command.key)
+        self._away.check(address, step.since)
+        try:
+            result = self._execute(step.command, step.within_s, bounded=True)
+        except ServerError as error:
+            self._away.failed(address, error)
+            raise
+        self._away.served(address)
+        return result
+
+    def _give_back_unreturned(self) -> None:
+        """Release what was received for a caller that is gone. What cannot be now goes with the next receive."""
+        for keys in self.unreturned.queues():
+            outcomes = self.unreturned.outcomes(keys)
+            try:
+                settled: Settled = self._execute(settle(keys, outcomes), _GIVE_BACK_S, bounded=True)
+            except QworkerError as error:
+                _log.warning("messages_not_given_back", queue=keys.queue, error=str(error))
+            else:
+                self.unreturned.settled(keys, outcomes, settled.per_lease)
 
     def close(self) -> None:
         """Close the idle connections. The client may be used again."""
@@ -164,15 +225,16 @@ class Client:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _attempt(self, lane: _Lane, command: Command[T], give_up_s: float) -> T:
+    def _attempt(self, lane: _Lane, command: Command[T], give_up_s: float, bounded: bool) -> T:
         attempt = Attempt(command, give_up_s)
         while True:
             address = attempt.detour or command.node
+            within_s = attempt.within_s(self.factory.reply_timeout_s) if bounded else None
             try:
                 if address is None:
-                    address = self.factory.locate(command.key)
-                line, asking = lane.lines.to(address), attempt.detour is not None
-                reply = call(line.connection, attempt.command, asking=asking)
+                    address = self.factory.locate(command.key, within_s)
+                line, asking = lane.lines.to(address, within_s), attempt.detour is not None
+                reply = call(line.connection, attempt.command, asking=asking, within_s=within_s)
                 result = attempt.command.decode(reply)
             except QworkerError as error:
                 # After a lost reply the connection is of no use; and where the server cannot serve
@@ -188,7 +250,7 @@ class Client:
                 self._recent.note(command, line)
                 return result
 
-    def _apart(self, lane: _Lane, apart: Apart[T], give_up_s: float) -> T:
+    def _apart(self, lane: _Lane, apart: Apart[T], give_up_s: float, bounded: bool) -> T:
         """Make one call per queue, those to one node in one trip. A node that does not serve is waited for once."""
         results = call_all(self.factory, lane.lines, apart.commands)
         dead: dict[Address | None, ServerError] = {}
@@ -199,7 +261,7 @@ class Client:
             try:
                 if place in dead:
                     raise dead[place]
-                results[number] = self._attempt(lane, command, give_up_s)
+                results[number] = self._attempt(lane, command, give_up_s, bounded)
             except ServerError as error:
                 dead[place] = error
                 if apart.unserved is None or len(dead) >= len(self.factory.masters()):

@@ -77,7 +77,14 @@ class QueueVerbs:
 
     def __init__(self, namespace: str, name: str, client: Client | AsyncClient) -> None:
         self.name = name
-        self.ref = QueueRef(namespace, name, client.ids, keyring=client.keyring)
+        self.ref = QueueRef(
+            namespace,
+            name,
+            client.ids,
+            keyring=client.keyring,
+            unreturned=client.unreturned,
+            give_up_s=client.give_up_s,
+        )
         self.keys = self.ref.keys
 
     def __init_subclass__(cls, *, runs: Callable[[Any], Callable[..., Any]] | None = None) -> None:

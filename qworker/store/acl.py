@@ -39,9 +39,10 @@ _COMMENT: Final = re.compile(r"--[^\n]*")
 _ANY: Final = "*"
 #: Who may load scripts: all that call them, or the daemon alone (which then loads them for all).
 LOADING: Final = ("callers", "daemon")
-#: What any client says: who it is, to which database it goes, and where the keys are in a cluster.
+#: What any client says: who it is, to which database it goes, which run of the server answers (a client that settles
+#: repeats its last settles to another one), and where the keys are in a cluster.
 _CONNECTION: Final = (
-    "hello", "auth", "ping", "select", "client|setname", "cluster|slots", "asking",
+    "hello", "auth", "ping", "select", "client|setname", "info|server", "cluster|slots", "asking",
 )  # fmt: skip
 _SETINFO: Final = "client|setinfo"
 #: The version that brought it, the first of Valkey included.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
@@ -29,7 +30,7 @@ from redis.connection import (
     AbstractConnection,
 )
 from redis.driver_info import DriverInfo
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from qworker.errors import (
@@ -39,7 +40,7 @@ from qworker.errors import (
     UnavailableError,
     UnsupportedServerError,
 )
-from qworker.store.hello import Hello, check_server
+from qworker.store.hello import ASK_RUN, ASK_SERVER, Hello, check_server, run_id_of
 from qworker.store.lines import Line
 from qworker.store.nodes import Address
 from qworker.store.server_errors import is_noscript, map_error
@@ -56,6 +57,8 @@ _log = structlog.get_logger(__name__)
 
 #: A server that is asked where another one is has so long to answer: there are others to ask.
 _LOOK_S: Final = 1.0
+#: The last ones asked get so much at least.
+_LEAST_S: Final = 0.05
 _CLIENT_NAME: Final = re.compile(r"[!-~]{1,128}")
 
 
@@ -93,13 +96,17 @@ class ConnectionFactory:
                 "name", f"{name!a} is not a client name", "printable ASCII without spaces"
             )
         self._topology = topology_of(self.url)
+        #: Seconds for each piece of a reply.
+        self.reply_timeout_s = _seconds(reply_timeout_s, "reply_timeout_s")
+        #: Whether the user may be told the server's run, as far as is known.
+        self._asks_run = True
         self._settings = {
             **transport_settings(self.url),
             "db": self.url.db,
             "username": self.url.username,
             "password": self.url.password,
             "socket_connect_timeout": _seconds(connect_timeout_s, "connect_timeout_s"),
-            "socket_timeout": _seconds(reply_timeout_s, "reply_timeout_s"),
+            "socket_timeout": self.reply_timeout_s,
             "retry_on_timeout": False,
             "retry_on_error": [],
             "health_check_interval": 0,
@@ -126,35 +133,40 @@ class ConnectionFactory:
         """The server for calls with this key, as far as it is known."""
         return self._topology.place(key)
 
-    def locate(self, key: Key | None = None) -> Address:
-        """The server for calls with this key; asks Sentinels or nodes where it is not known. Raises `ServerError`."""
+    def locate(self, key: Key | None = None, within_s: float | None = None) -> Address:
+        """The server for calls with this key; asks Sentinels or nodes where it is not known. Raises `ServerError`.
+
+        `within_s`: how long to look for it, about; None for a second with each of those that are asked.
+        """
         place = self._topology.place(key)
         if place is not None:
             return place
         search, answer = self._topology.search(key), None
+        deadline = None if within_s is None else time.monotonic() + within_s
         while True:
             try:
                 question = search.send(answer)
             except StopIteration as found:
                 return cast(Address, found.value)
             try:
-                answer = self._ask(question)
+                answer = self._ask(question, _left_s(deadline))
             except ServerError as error:
                 answer = error
 
-    async def alocate(self, key: Key | None = None) -> Address:
+    async def alocate(self, key: Key | None = None, within_s: float | None = None) -> Address:
         """The server for calls with this key, as `locate` finds it."""
         place = self._topology.place(key)
         if place is not None:
             return place
         search, answer = self._topology.search(key), None
+        deadline = None if within_s is None else time.monotonic() + within_s
         while True:
             try:
                 question = search.send(answer)
             except StopIteration as found:
                 return cast(Address, found.value)
             try:
-                answer = await self._aask(question)
+                answer = await self._aask(question, _left_s(deadline))
             except ServerError as error:
                 answer = error
 
@@ -196,10 +208,13 @@ class ConnectionFactory:
         address = await self.alocate(key)
         return cast(aio.AbstractConnection, (await self.aopen(address)).connection)
 
-    def open(self, address: Address) -> Line:
-        """Open a connection to one server, as `connect` does."""
+    def open(self, address: Address, within_s: float | None = None) -> Line:
+        """Open a connection to one server, as `connect` does; `within_s` bounds each step of that, if it is shorter."""
         try:
-            line, hello = self._open(address, self._sync_settings())
+            settings = {**self._sync_settings(), **self._timeouts(within_s)}
+            line, hello = self._open(address, settings, ask_run=self._asks_run)
+            line.connection.socket_timeout = self.reply_timeout_s
+            line.connection._sock.settimeout(self.reply_timeout_s)
             try:
                 self._accept(hello, address)
             except BaseException:
@@ -210,10 +225,12 @@ class ConnectionFactory:
             raise
         return line
 
-    async def aopen(self, address: Address) -> Line:
-        """Open a connection to one server for asyncio, as `connect` does."""
+    async def aopen(self, address: Address, within_s: float | None = None) -> Line:
+        """Open a connection to one server for asyncio, as `open` does."""
         try:
-            line, hello = await self._aopen(address, self._async_settings())
+            settings = {**self._async_settings(), **self._timeouts(within_s)}
+            line, hello = await self._aopen(address, settings, ask_run=self._asks_run)
+            line.connection.socket_timeout = self.reply_timeout_s
             try:
                 self._accept(hello, address)
             except BaseException:
@@ -248,31 +265,48 @@ class ConnectionFactory:
         )
         return AsyncRedis.from_pool(pool)
 
-    def _open(self, address: Address, settings: dict[str, Any]) -> tuple[Line, Hello]:
+    def _open(
+        self, address: Address, settings: dict[str, Any], *, ask_run: bool = False
+    ) -> tuple[Line, Hello]:
         # Any: most of redis-py's connection has no types.
         connection: Any = connection_classes(self.url)[0](
             **settings, **address_settings(self.url, address)
         )
         try:
             connection.connect()
-            connection.send_packed_command(connection.pack_command("HELLO"))
+            # In one trip: who it is, and which run of it.
+            connection.send_packed_command([ASK_SERVER + ASK_RUN if ask_run else ASK_SERVER])
             hello = Hello.of(connection.read_response())
+            run_id = ""
+            if ask_run:
+                try:
+                    run_id = self._run_of(connection.read_response())
+                except ResponseError as error:
+                    run_id = self._run_of(error)
         except (RedisError, OSError) as error:
             connection.disconnect()
             raise self._connect_error(error, address) from error
         except BaseException:
             connection.disconnect()
             raise
-        return Line(connection, address, hello.client_id), hello
+        return Line(connection, address, hello.client_id, run_id), hello
 
-    async def _aopen(self, address: Address, settings: dict[str, Any]) -> tuple[Line, Hello]:
+    async def _aopen(
+        self, address: Address, settings: dict[str, Any], *, ask_run: bool = False
+    ) -> tuple[Line, Hello]:
         connection: Any = connection_classes(self.url)[1](
             **settings, **address_settings(self.url, address)
         )
         try:
             await connection.connect()
-            await connection.send_packed_command(connection.pack_command("HELLO"))
+            await connection.send_packed_command(ASK_SERVER + ASK_RUN if ask_run else ASK_SERVER)
             hello = Hello.of(await connection.read_response())
+            run_id = ""
+            if ask_run:
+                try:
+                    run_id = self._run_of(await connection.read_response())
+                except ResponseError as error:
+                    run_id = self._run_of(error)
         except (RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
             raise self._connect_error(error, address) from error
@@ -280,14 +314,21 @@ class ConnectionFactory:
             # A cancelled connect leaves an open socket behind in redis-py.
             await connection.disconnect(nowait=True)
             raise
-        return Line(connection, address, hello.client_id), hello
+        return Line(connection, address, hello.client_id, run_id), hello
+
+    def _run_of(self, reply: Any) -> str:
+        """Read which run of the server answers. A user who may not know is not asked again: each time is logged."""
+        if isinstance(reply, ResponseError):
+            self._asks_run = False
+            return ""
+        return run_id_of(reply)
 
     def _accept(self, hello: Hello, address: Address) -> None:
         check_server(hello, str(address), clustered=self.clustered)
         self._topology.accept(hello, address)
 
-    def _ask(self, question: Question) -> Any:
-        settings = {**self._sync_settings(), **self._asking(question)}
+    def _ask(self, question: Question, within_s: float | None) -> Any:
+        settings = {**self._sync_settings(), **self._asking(question, within_s)}
         line, hello = self._open(question.address, settings)
         connection = line.connection
         try:
@@ -299,8 +340,8 @@ class ConnectionFactory:
         finally:
             connection.disconnect()
 
-    async def _aask(self, question: Question) -> Any:
-        settings = {**self._async_settings(), **self._asking(question)}
+    async def _aask(self, question: Question, within_s: float | None) -> Any:
+        settings = {**self._async_settings(), **self._asking(question, within_s)}
         line, hello = await self._aopen(question.address, settings)
         connection = line.connection
         try:
@@ -312,16 +353,20 @@ class ConnectionFactory:
         finally:
             await connection.disconnect(nowait=True)
 
-    def _asking(self, question: Question) -> dict[str, Any]:
+    def _asking(self, question: Question, within_s: float | None) -> dict[str, Any]:
         """What differs for a connection that asks one question."""
-        different: dict[str, Any] = {
-            name: min(_LOOK_S, self._settings[name])
-            for name in ("socket_connect_timeout", "socket_timeout")
-        }
+        different = self._timeouts(_LOOK_S if within_s is None else min(_LOOK_S, within_s))
         if question.sentinel:
             user, password = self.url.sentinel_username, self.url.sentinel_password
             different |= {"db": 0, "username": user, "password": password}
         return different
+
+    def _timeouts(self, within_s: float | None) -> dict[str, Any]:
+        """The timeouts of a connection, none of them longer than this."""
+        names = ("socket_connect_timeout", "socket_timeout")
+        if within_s is None:
+            return {name: self._settings[name] for name in names}
+        return {name: min(within_s, self._settings[name]) for name in names}
 
     def _check_asked(self, question: Question, hello: Hello) -> None:
         if not question.sentinel:
@@ -347,6 +392,10 @@ class ConnectionFactory:
         if str(address) not in str(mapped):
             mapped.args = (f"{address}: {mapped}",)
         return mapped
+
+
+def _left_s(deadline: float | None) -> float | None:
+    return None if deadline is None else max(_LEAST_S, deadline - time.monotonic())
 
 
 def _seconds(value: float, field: str) -> float:

@@ -8,7 +8,12 @@ from typing import Any, Final
 
 from qworker.errors import UnsupportedServerError
 
-__all__ = ["Hello", "check_server"]
+__all__ = ["ASK_RUN", "ASK_SERVER", "Hello", "check_server", "run_id_of"]
+
+#: The questions, as bytes of the protocol: who the server is, and which run of it this is.
+ASK_SERVER: Final = b"*1\r\n$5\r\nHELLO\r\n"
+ASK_RUN: Final = b"*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n"
+_RUN_ID: Final = re.compile(rb"^run_id:([0-9a-f]{40})\r?$", re.MULTILINE)
 
 _OLDEST_SERVER: Final = (7, 0)
 
@@ -40,6 +45,12 @@ class Hello:
             client_id=number if isinstance(number, int) else 0,
             dragonfly=_ascii(fields.get(b"dragonfly_version", b"")),
         )
+
+
+def run_id_of(reply: Any) -> str:
+    """Read which run of a server answered INFO: 40 random hex digits, drawn when it starts; '' if it does not say."""
+    match = _RUN_ID.search(reply) if isinstance(reply, bytes) else None
+    return "" if match is None else match[1].decode()
 
 
 def check_server(hello: Hello, address: str, *, clustered: bool = False) -> None:

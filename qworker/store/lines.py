@@ -22,6 +22,8 @@ class Line:
     address: Address
     client_id: int
     """By which the server knows the connection: higher than that of any earlier one to the same run of it."""
+    run_id: str = ""
+    """Which run of the server it is; '' where the server does not say."""
 
 
 class Lines:
@@ -46,14 +48,14 @@ class Lines:
         """The open line to a server, if there is one."""
         return self._lines.get(address)
 
-    def to(self, address: Address) -> Line:
-        """The line to a server, opened where there is none. Raises `ServerError`."""
+    def to(self, address: Address, within_s: float | None = None) -> Line:
+        """The line to a server, opened (see `ConnectionFactory.open`) where there is none. Raises `ServerError`."""
         line = self._lines.get(address)
         if line is None:
             for other in self._factory.abandoned(self._lines):
                 if self._busy is None or not self._busy(other):
                     self.drop(other)
-            line = self._factory.open(address)
+            line = self._factory.open(address, within_s)
             if self._opened is not None:
                 try:
                     self._opened(line)
@@ -95,13 +97,13 @@ class AsyncLines:
         self._factory, self._opened = factory, opened
         self._lines: dict[Address, Line] = {}
 
-    async def to(self, address: Address) -> Line:
-        """The line to a server, opened where there is none. Raises `ServerError`."""
+    async def to(self, address: Address, within_s: float | None = None) -> Line:
+        """The line to a server, opened where there is none, as `Lines.to` does."""
         line = self._lines.get(address)
         if line is None:
             for other in self._factory.abandoned(self._lines):
                 await self.drop(other)
-            line = await self._factory.aopen(address)
+            line = await self._factory.aopen(address, within_s)
             if self._opened is not None:
                 try:
                     await self._opened(line)

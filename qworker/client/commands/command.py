@@ -28,7 +28,7 @@ from qworker.store.nodes import Address
 from qworker.store.scripts import Script
 from qworker.store.topology import Key, RedirectedError
 
-__all__ = ["GIVE_UP_S", "Apart", "Attempt", "Command", "Pause", "Word"]
+__all__ = ["GIVE_UP_S", "LEAST_S", "Apart", "Attempt", "Command", "Pause", "Soon", "Word"]
 
 T = TypeVar("T")
 Word = bytes | str | int
@@ -65,7 +65,8 @@ class Command(Generic[T]):
     that a repetition sets to 1 (a receive that must not create its lease twice). `then` is a plain command that follows
     in the same trip; `decode` is given both replies, the second may be the server's error. In a Cluster a call goes to
     the node that serves its first key, or to `node`; `apart` makes several calls of one with keys of several queues.
-    `settled` makes the command that settles again what this one did, and does nothing else.
+    `settled` makes the command that settles again what this one did, and does nothing else. `blocks_s`: seconds for
+    which the server may keep the reply back.
     """
 
     script: Script | None
@@ -77,6 +78,7 @@ class Command(Generic[T]):
     node: Address | None = None
     apart: Callable[[], Apart[T]] | None = None
     settled: Callable[[], Command[Any]] | None = None
+    blocks_s: float = 0.0
 
     @property
     def key(self) -> Key | None:
@@ -123,6 +125,19 @@ class Pause:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Soon(Generic[T]):
+    """A step of a plan: a command beside others like it, which a server that does not answer must not hold up.
+
+    It is given up after `within_s` seconds. A server that has failed such a call is left alone for a while: the step
+    raises `LeftAloneError` at once then, unless the failure was before `since` (by `time.monotonic`).
+    """
+
+    command: Command[T]
+    within_s: float
+    since: float = float("-inf")
+
+
 #: Errors that pass by themselves; the others are told at once.
 _TRANSIENT: Final = (
     UnavailableError,
@@ -136,6 +151,8 @@ _TRANSIENT: Final = (
 GIVE_UP_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.5
+#: What a server has to answer in, however little time is left.
+LEAST_S: Final = 0.05
 #: So many redirections are followed at once; more of them are a cluster that does not know itself.
 _AT_ONCE: Final = 5
 
@@ -143,16 +160,32 @@ _AT_ONCE: Final = 5
 class Attempt(Generic[T]):
     """The attempts at one command until it succeeds, is refused, or `give_up_s` seconds are over."""
 
-    __slots__ = ("_deadline", "_doubt", "_pause_s", "_redirected", "command", "detour")
+    __slots__ = (
+        "_deadline",
+        "_doubt",
+        "_give_up_s",
+        "_pause_s",
+        "_redirected",
+        "command",
+        "detour",
+    )
 
     def __init__(self, command: Command[T], give_up_s: float) -> None:
         self.command = command
+        self._give_up_s = give_up_s
         self._deadline = time.monotonic() + give_up_s
         self._doubt: InDoubtError | None = None
         self._pause_s = _FIRST_PAUSE_S
         self._redirected = 0
         #: The node to ask the next time, and only then, while the slot moves there.
         self.detour: Address | None = None
+
+    def within_s(self, usual_s: float) -> float | None:
+        """How long the next try may wait for each answer; None where it has the usual time, as a single try has."""
+        if not self._give_up_s:
+            return None
+        left_s = self._deadline - time.monotonic()
+        return None if left_s >= usual_s else max(left_s, LEAST_S)
 
     @property
     def in_doubt(self) -> bool:

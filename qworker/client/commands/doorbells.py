@@ -8,7 +8,7 @@ from typing import Any, Final
 from qworker.client.commands.command import Apart, Command
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["listen", "ring"]
+__all__ = ["listen", "listen_at", "ring", "ring_at"]
 
 #: The shortest wait: Redis takes 0 as "for ever".
 _SHORTEST_S: Final = 0.01
@@ -19,6 +19,11 @@ def listen(queues: Sequence[QueueKeys], block_s: float) -> Command[bytes]:
 
     In a Cluster, one wait cannot be for queues of several slots (CROSSSLOT): there it returns at once.
     """
+    return listen_at([keys.wake for keys in queues], block_s)
+
+
+def listen_at(bells: Sequence[str], block_s: float) -> Command[bytes]:
+    """Wait as `listen` does, at doorbells given by their keys."""
 
     def decode(reply: Any) -> bytes:
         return reply[0] if reply else b""
@@ -26,10 +31,18 @@ def listen(queues: Sequence[QueueKeys], block_s: float) -> Command[bytes]:
     def apart() -> Apart[bytes]:
         return Apart((), lambda parts: b"")
 
-    words = ("BLPOP", *(keys.wake for keys in queues), f"{max(_SHORTEST_S, block_s):.3f}")
-    return Command(None, (), words, decode, apart=apart if len(queues) > 1 else None)
+    block_s = max(_SHORTEST_S, block_s)
+    words = ("BLPOP", *bells, f"{block_s:.3f}")
+    return Command(
+        None, (), words, decode, apart=apart if len(bells) > 1 else None, blocks_s=block_s
+    )
 
 
 def ring(keys: QueueKeys) -> Command[int]:
     """Give a token back, for another consumer."""
-    return Command(None, (), ("RPUSH", keys.wake, 1), int)
+    return ring_at(keys.wake)
+
+
+def ring_at(bell: str) -> Command[int]:
+    """Give a token back to a doorbell given by its key."""
+    return Command(None, (), ("RPUSH", bell, 1), int)

@@ -63,6 +63,7 @@ def confirm(keys: QueueKeys, replicas: int, within: Duration) -> Command[int]:
         ("PING",),
         lambda replies: int(replies[1]),
         then=("WAIT", options.replicas, options.within_ms),
+        blocks_s=options.within_ms / 1000,
     )
 
 
@@ -153,6 +154,7 @@ def send(
         tuple(args),
         decode,
         then=_waits(replicas, within_ms, fsync=fsync),
+        blocks_s=within_ms / 1000 if replicas or fsync else 0.0,
     )
 
 

@@ -1,0 +1,137 @@
+"""A server that comes back at the same address without the last settles: they are told again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from qworker.client.aio import AsyncClient
+from qworker.client.aqueue import AsyncQueue
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.store.connection import ConnectionFactory
+from tests import servers
+from tests.topologies.servers import Node, free_ports, until
+
+
+class Restarted(Node):
+    """A server that keeps what `save` has written to its disk, and nothing else."""
+
+    def __init__(self, engine: str, directory: Path) -> None:
+        (port,) = free_ports(1)
+        binary = servers.binary_of(engine)
+        words = (binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "")
+        super().__init__([*words, "--dir", str(directory)], port, directory)
+        self.start()
+        self.answers()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def answers(self) -> None:
+        until(lambda: self.redis().ping())
+
+    def restart(self, connections: int) -> None:
+        """End it as a crash would, and start it again; others connect to it before anybody else does."""
+        self.kill()
+        self.start()
+        self.answers()
+        for _ in range(connections):
+            with redis.Redis(port=self.port) as other:
+                other.ping()
+
+
+@pytest.fixture(params=[name for name, _ in servers.engines()])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Restarted]:
+    made = Restarted(request.param, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("others", [0, 60])
+def test_settles_are_told_again_to_a_server_that_lost_them(
+    server: Restarted, namespace: str, others: int
+) -> None:
+    """Whoever connects to the new run first: its number of a connection may be higher than that of the old run."""
+    with Client(ConnectionFactory(server.url)) as client:
+        queue = Queue(client, namespace, "q")
+        queue.send_all(range(10))
+        messages = queue.receive(10)
+        server.redis().save()
+        assert len(queue.ack(*messages)) == 10
+        server.restart(others)
+        queue.send("later")
+        found = queue.inspect()
+        assert (found.unacked, found.ready) == (0, 1)
+
+
+def test_async_settles_are_told_again(server: Restarted, namespace: str) -> None:
+    """The async client remembers its settles as the sync one does."""
+
+    async def work() -> None:
+        async with AsyncClient(ConnectionFactory(server.url)) as client:
+            queue = AsyncQueue(client, namespace, "q")
+            await queue.send_all(range(10))
+            messages = await queue.receive(10)
+            server.redis().save()
+            assert len(await queue.ack(*messages)) == 10
+            server.restart(60)
+            await queue.send("later")
+            found = await queue.inspect()
+            assert (found.unacked, found.ready) == (0, 1)
+
+    asyncio.run(work())
+
+
+def test_a_broken_connection_to_the_same_run_repeats_nothing(
+    server: Restarted, namespace: str
+) -> None:
+    """Settles that the server knows are not told again: each would count as stale."""
+    with Client(ConnectionFactory(server.url)) as client:
+        queue = Queue(client, namespace, "q")
+        queue.send_all(range(10))
+        assert len(queue.ack(*queue.receive(10))) == 10
+        server.redis().client_kill_filter(_type="normal", skipme=True)
+        queue.send("later")
+        assert queue.inspect().stats.get("stale", 0) == 0
+
+
+@pytest.mark.parametrize("others", [0, 60])
+def test_a_server_that_does_not_say_its_run_is_known_by_its_numbers(
+    server: Restarted, namespace: str, others: int
+) -> None:
+    """A user who may not ask INFO still notices a new run whose connections have lower numbers."""
+    for _ in range(30):
+        with redis.Redis(port=server.port) as other:
+            other.ping()
+
+    def forbid() -> None:
+        words = ("SETUSER", "plain", "on", "nopass", "~*", "+@all", "-info")
+        server.ask("ACL", *words)
+
+    forbid()
+    url = f"redis://plain:x@127.0.0.1:{server.port}"
+    with Client(ConnectionFactory(url)) as client:
+        queue = Queue(client, namespace, "q")
+        queue.send_all(range(10))
+        messages = queue.receive(10)
+        server.redis().save()
+        queue.ack(*messages)
+        server.kill()
+        server.start()
+        server.answers()
+        forbid()
+        for _ in range(others):
+            with redis.Redis(port=server.port) as other:
+                other.ping()
+        queue.send("later")
+        assert queue.inspect().unacked == (10 if others else 0)
+        refused = [each for each in server.redis().acl_log() if each["object"].startswith("info")]
+        assert sum(each["count"] for each in refused) <= 1
