@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from qworker.app.app import QWorker
     from qworker.app.context import Context, current
     from qworker.app.control import Bury, Discard, LetExpire, Release, Retry
+    from qworker.app.log_context import add_message_fields
     from qworker.app.middleware import Middleware
     from qworker.app.schedule import cron, every
     from qworker.client.message import Message
@@ -35,6 +36,7 @@ __all__ = [
     "Release",
     "Retry",
     "SendOptions",
+    "add_message_fields",
     "cron",
     "current",
     "every",
@@ -54,6 +56,7 @@ _HOMES: Final = {
     "Release": "app.control",
     "Retry": "app.control",
     "SendOptions": "client.options",
+    "add_message_fields": "app.log_context",
     "cron": "app.schedule",
     "current": "app.context",
     "every": "app.schedule",

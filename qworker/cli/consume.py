@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -15,7 +18,7 @@ from qworker.consumer.collector import ChildrenCollector
 from qworker.consumer.starting import STOPPING
 from qworker.consumer.supervisor import Supervisor
 from qworker.daemon.embedded import EmbeddedReaper
-from qworker.daemon.metrics import export_version
+from qworker.daemon.metrics import export_version, package_version
 from qworker.daemon.notify import Notifier
 from qworker.daemon.schedules import NewSchedule, register
 from qworker.errors import QworkerError
@@ -34,6 +37,12 @@ __all__ = ["consume"]
 _log = structlog.get_logger(__name__)
 #: Seconds that the reaper gets beyond the grace time, in which it has been told to end.
 _REAPER_S: Final = 0.1
+#: Queues and tasks that the first line names.
+_NAMED: Final = 20
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
 
 
 class _Worker:
@@ -49,6 +58,9 @@ class _Worker:
         ProcessCollector(registry=self._registry)
         self._reaper: EmbeddedReaper | None = None
         self._registering = threading.Lock()
+        self._begun = time.monotonic()
+        self._told_ready = False
+        self._server = str(url)
         self._notifier = Notifier()
         self.supervisor = Supervisor(
             app,
@@ -90,12 +102,16 @@ class _Worker:
 
     def _look(self) -> None:
         self._notifier.ping()
+        if not self._told_ready and any(child.ready for child in self.supervisor.children):
+            self._told_ready = True
+            _log.info("worker_ready", after_s=round(time.monotonic() - self._begun, 2))
         # It ends beside the children: after them there is no time left for it.
         if self.supervisor.stopping and self._reaper is not None:
             self._reaper.stop_soon()
 
     def _begin(self, manifest: Manifest, client: Client) -> None:
         """What can begin once the app is known: its reaper and its schedules."""
+        self._tell_start(manifest)
         if self._options.reaper:
             self._reaper = EmbeddedReaper(
                 self._reaper_client, manifest.namespace, registry=self._registry
@@ -105,6 +121,24 @@ class _Worker:
             export_version(self._registry)
         self._register_later(manifest, client)
         self._notifier.ready()
+
+    def _tell_start(self, manifest: Manifest) -> None:
+        served = set(manifest.queues)
+        tasks = [task.name for task in manifest.tasks if task.queue in served]
+        _log.info(
+            "worker_started",
+            app=manifest.app,
+            namespace=manifest.namespace,
+            server=self._server,
+            queues=", ".join(manifest.queues[:_NAMED]) + _more(manifest.queues),
+            tasks=", ".join(tasks[:_NAMED]) + _more(tasks),
+            schedules=len(manifest.schedules),
+            processes=self.supervisor.wanted,
+            concurrency=self._options.concurrency or "auto",
+            reaper=self._options.reaper,
+            pid=os.getpid(),
+            version=package_version(),
+        )
 
     def _register_later(self, manifest: Manifest, client: Client) -> None:
         # In a thread of its own: with a server that is away, this takes as long as that is.

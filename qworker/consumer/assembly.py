@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
@@ -138,7 +138,7 @@ def assemble(
         return Link(factory, scripts, alive=beat, give_up=give_up, patience_s=limit_s)
 
     link = link_with(_PATIENCE_S)
-    measures = Measures(board, runner.numbers)
+    measures = Measures(board, runner.numbers, _log_of_messages(config))
     hand = Hand(board)
     ids = app.client.ids
     who = f"{socket.gethostname()}:{os.getppid()}"
@@ -169,6 +169,15 @@ def assemble(
         options=BrokerOptions(burst=config.burst, max_messages=config.max_messages),
     )
     return broker
+
+
+def _log_of_messages(config: ChildConfig) -> Callable[..., None] | None:
+    """What writes a line for each message; None where that level is not logged, and nothing is spent on it."""
+    if config.log_messages == "debug" and config.log_level == "debug":
+        return cast(Callable[..., None], _log.debug)
+    if config.log_messages == "info" and config.log_level in ("debug", "info"):
+        return cast(Callable[..., None], _log.info)
+    return None
 
 
 def _executors(

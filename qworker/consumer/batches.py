@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from qworker.app.log_context import calling
 from qworker.errors import QworkerError
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ def run_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
     if not ready:
         return
     task = _task_of(ready)
+    outside = calling.set((task.name, task.queue, len(ready)))
     try:
         results = task.function([delivery.args[0] for delivery in ready])
         _conclude(runner, task, ready, results)
     except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
         _fail_all(runner, ready, error)
+    calling.reset(outside)
     _leave(runner, slot, ready)
 
 
@@ -43,11 +46,13 @@ async def arun_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
     if not ready:
         return
     task = _task_of(ready)
+    outside = calling.set((task.name, task.queue, len(ready)))
     try:
         results = await task.function([delivery.args[0] for delivery in ready])
         _conclude(runner, task, ready, results)
     except BaseException as error:  # noqa: BLE001
         _fail_all(runner, ready, error)
+    calling.reset(outside)
     _leave(runner, slot, ready)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import msgspec
 import structlog
 
+from qworker.app.log_context import add_message_fields, mark_records
 from qworker.consumer.assembly import assemble, queues_of, shards_of
 from qworker.consumer.board import Board, ChildState, boot_time
 from qworker.consumer.crash import catch_crashes
@@ -57,7 +58,8 @@ def main() -> NoReturn:
     # They came through an exec; those of handlers are to get none of ours.
     for descriptor in (config.board, config.control):
         os.set_inheritable(descriptor, False)
-    configure_logs(config.log_format, config.log_level)
+    configure_logs(config.log_format, config.log_level, processors=[add_message_fields])
+    mark_records()
     control = socket.socket(fileno=config.control)
     guard = ForkGuard(control)
     guard.install()

@@ -108,6 +108,7 @@ class ChildConfig(msgspec.Struct, frozen=True):
     takes_suspects: bool
     log_format: str
     log_level: str
+    log_messages: str = "debug"
 
 
 def slots_for(concurrency: int) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.consumer.counters import TaskCounts
+from qworker.consumer.counters import OUTCOMES, TaskCounts
 from qworker.consumer.delivery import ACKED, NOT_STARTED
 from qworker.consumer.events import note_acked
 
@@ -23,12 +24,15 @@ _BURIED: Final = 2
 class Measures:
     """Adds up what a batch came to, in one pass; a message costs an entry in a list and a few additions.
 
-    `numbers`: task name → its number on the board.
+    `numbers`: task name → its number on the board. `log` writes a line for each handled message; None: none does.
     """
 
-    def __init__(self, board: Board, numbers: dict[str, int]) -> None:
+    def __init__(
+        self, board: Board, numbers: dict[str, int], log: Callable[..., None] | None = None
+    ) -> None:
         self._board = board
         self._numbers = numbers
+        self._log = log
         self._ended: list[Delivery] = []
 
     def note(self, delivery: Delivery) -> None:
@@ -84,8 +88,32 @@ class Measures:
                 batch = [each for each in batch if each.kind == ACKED]
                 runs_s = [each.took_s for each in batch]
             note_acked(lease, task, batch, runs_s)
+        if self._log is not None:
+            _tell(self._log, task, lease, batch)
         self._board.handled += len(outcomes)
         self._board.failed += counts.outcomes[_NACKED] + counts.outcomes[_BURIED]
+
+
+def _tell(
+    log: Callable[..., None], task: Task[..., Any], lease: Lease, batch: list[Delivery]
+) -> None:
+    """Write a line for each message that was handled: how it ended, how long it ran, and how long it had been ready."""
+    for delivery in batch:
+        envelope = delivery.envelope()
+        if delivery.kind in NOT_STARTED or envelope is None:
+            continue
+        ready_ms = delivery.ready_ms
+        waited = {} if ready_ms is None else {"waited_s": max(0, lease.now_ms - ready_ms) / 1000}
+        log(
+            "message_handled",
+            queue=lease.queue.name,
+            task=task.name,
+            message_id=envelope.id,
+            outcome=OUTCOMES[delivery.outcome],
+            receive_count=envelope.receives + 1,
+            ran_s=round(delivery.took_s, 6),
+            **waited,
+        )
 
 
 def _ignore(_: Delivery) -> None:

@@ -11,6 +11,7 @@ from qworker.config.fields import Options
 from qworker.config.kinds import (
     DAY_MS,
     HOUR_MS,
+    ChoiceKind,
     DurationKind,
     FlagKind,
     IntegerKind,
@@ -66,6 +67,12 @@ class RunOptions(Options):
             zero="never",
         ),
     ] = 0
+    log_messages: Annotated[
+        str,
+        ChoiceKind(
+            "level of the log line for each handled message", choices=("off", "debug", "info")
+        ),
+    ] = "debug"
     metrics_host: Annotated[str, METRICS_HOST] = "127.0.0.1"
     metrics_port: Annotated[int, METRICS_PORT] = 9464
     reaper: Annotated[bool, FlagKind("carry a reaper")] = True

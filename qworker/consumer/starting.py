@@ -66,6 +66,7 @@ class Starter:
             takes_suspects=number % 4 == 0,
             log_format=self._logs.log_format,
             log_level=self._logs.log_level,
+            log_messages=options.log_messages,
         )
         child = ChildProcess(config, self._slots)
         child.board.peers = self.places

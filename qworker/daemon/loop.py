@@ -124,10 +124,11 @@ class ReaperLoop:
                 after_s=round(self._clock() - self._failing_since, 3),
             )
             self._failing_since, self._failed = None, 0
-        _log.debug(
-            "tick_done",
-            **{name: value for name, value in dataclasses.asdict(tick).items() if value},
-        )
+        if not tick.idle:
+            _log.debug(
+                "tick_done",
+                **{name: value for name, value in dataclasses.asdict(tick).items() if value},
+            )
         return tick
 
     def _failed_pass(self, error: Exception) -> None:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from qworker.daemon.tick import Tick
 
-__all__ = ["ReaperMetrics", "export_version"]
+__all__ = ["ReaperMetrics", "export_version", "package_version"]
 
 
 class ReaperMetrics:
@@ -87,10 +87,11 @@ class ReaperMetrics:
 def export_version(registry: CollectorRegistry) -> None:
     """Say which version of qworker this process runs."""
     build = Gauge("qworker_build_info", "The version of qworker.", ["version"], registry=registry)
-    build.labels(_version()).set(1)
+    build.labels(package_version()).set(1)
 
 
-def _version() -> str:
+def package_version() -> str:
+    """The version of this package."""
     for name in ("qworker-redis", "qworker"):
         try:
             return version(name)

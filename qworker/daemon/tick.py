@@ -62,6 +62,12 @@ class Tick:
     """How long the whole pass took."""
 
     @property
+    def idle(self) -> bool:
+        """Whether there was nothing to do."""
+        done = (self.moved, self.leases, self.set_aside, self.pruned, self.skipped, self.errors)
+        return not (any(done) or self.fired or self.broken or self.more)
+
+    @property
     def moved(self) -> int:
         """Messages put back to ready, dead or done."""
         return self.promoted + self.ended + self.messages + self.trimmed

@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -44,11 +44,18 @@ _CONTROLS: Final = {
 _TRACEBACK: Final = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
 
 
-def configure_logs(format: str = "auto", level: str = "info", *, fd: int | None = None) -> None:  # noqa: A002
+def configure_logs(
+    format: str = "auto",  # noqa: A002
+    level: str = "info",
+    *,
+    fd: int | None = None,
+    processors: Sequence[Processor] = (),
+) -> None:
     """Set up structlog and `logging` for this process.
 
     `format` auto: JSON, or coloured text where the log goes to a terminal (NO_COLOR is honoured). `fd` is the file
-    descriptor to write to; None is stderr. Raises `InvalidOptionError` for another format or level.
+    descriptor to write to; None is stderr. `processors` of structlog add to lines of both kinds. Raises
+    `InvalidOptionError` for another format or level.
     """
     if format not in FORMATS:
         raise InvalidOptionError(
@@ -61,6 +68,7 @@ def configure_logs(format: str = "auto", level: str = "info", *, fd: int | None 
     people = format == "text" or (format == "auto" and write.to_terminal)
     common: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        *processors,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(
             fmt="%H:%M:%S" if people else "iso", utc=not people, key="timestamp"

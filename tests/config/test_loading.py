@@ -325,6 +325,7 @@ class TestShowing:
             "grace": "25s",
             "max_messages": "0",
             "max_rss": "500MiB",
+            "log_messages": "debug",
             "metrics_host": "127.0.0.1",
             "metrics_port": "9464",
             "reaper": "false",
