@@ -193,6 +193,33 @@ def test_others_go_on_without_a_node(nodes: Cluster, namespace: str) -> None:
     app.close()
 
 
+def test_a_frozen_node_does_not_slow_receivers_of_others(nodes: Cluster, namespace: str) -> None:
+    """A receive over the queues of all nodes notices it once, within half a second, and goes on without it."""
+    names = one_queue_per_master(nodes, namespace)
+    app = QWorker(namespace, url=nodes.url)
+    frozen, *_ = names
+    queues = [app.queue(name) for name in names.values()]
+    for _ in range(2):
+        # Connections to all nodes, and what they need to know of the queues.
+        queues[0].receive(10, then=queues[1:])
+    for queue in queues[1:]:
+        queue.send_all(range(20))
+    try:
+        frozen.pause()
+        spent = []
+        for _ in range(20):
+            started = time.monotonic()
+            assert len(queues[0].receive(2, then=queues[1:])) == 2
+            spent.append(time.monotonic() - started)
+        # Half a second for the one who notices, and as much again each time that it may be back.
+        assert max(spent) < 1.5
+        assert sum(each > 0.25 for each in spent) <= 3
+    finally:
+        frozen.resume()
+    nodes.wait_until_whole()
+    app.close()
+
+
 def test_a_lost_master_is_replaced(nodes: Cluster, namespace: str) -> None:
     """Its replica takes over, and a worker that has waited goes on with what the replicas had confirmed."""
     app, seen = QWorker(namespace, url=nodes.url), list[int]()
