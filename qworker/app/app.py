@@ -20,6 +20,7 @@ from qworker.client.sync import Client
 from qworker.config.fields import unknown_option
 from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskError
 from qworker.store.connection import ConnectionFactory
+from qworker.store.options import check_give_up
 from qworker.wire.key_options import keys_of_environment
 from qworker.wire.keyring import Keyring
 from qworker.wire.names import check_app, check_namespace, check_schedule
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from qworker.durations import Duration
 
 __all__ = ["QWorker", "ScheduledTask"]
+
+#: By name, and the seconds for which calls are tried where that is not the app's.
+_AsyncQueues = dict[tuple[str, float | None], AsyncQueue]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,6 +66,7 @@ class QWorker:
         name: str | None = None,
         url: str | None = None,
         keys: Keyring | None = None,
+        give_up: Duration | None = None,
     ) -> None:
         self.namespace = check_namespace(namespace)
         self.name = None if name is None else check_app(name)
@@ -70,11 +75,12 @@ class QWorker:
         self.middleware: list[Middleware] = []
         self._url = url
         self._keys = keys
+        self._give_up_s = None if give_up is None else check_give_up(give_up, {})
         self._lock = threading.Lock()
         self._factory: ConnectionFactory | None = None
         self._client: Client | None = None
-        self._queues: dict[str, Queue] = {}
-        self._async: dict[int, tuple[AsyncClient, dict[str, AsyncQueue]]] = {}
+        self._queues: dict[tuple[str, float | None], Queue] = {}
+        self._async: dict[int, tuple[AsyncClient, _AsyncQueues]] = {}
 
     def __repr__(self) -> str:
         return f"QWorker({self.namespace!r}, tasks={sorted(self.tasks)})"
@@ -207,6 +213,13 @@ class QWorker:
             self._keys = keys_of_environment()
         return self._keys
 
+    @property
+    def give_up_s(self) -> float:
+        """Seconds for which a call is tried. Raises `InvalidOptionError` for a wrong QWORKER_GIVE_UP."""
+        if self._give_up_s is None:
+            self._give_up_s = check_give_up(None, os.environ)
+        return self._give_up_s
+
     def connect_with(self, factory: ConnectionFactory | None) -> None:
         """Use connections of this factory from now on, whatever URL is set; None goes back to the URL."""
         with self._lock:
@@ -220,18 +233,22 @@ class QWorker:
         """The sync client, made at first use."""
         with self._lock:
             if self._client is None:
-                self._client = Client(self._connections(), keyring=self.keyring)
+                self._client = Client(
+                    self._connections(), give_up_s=self.give_up_s, keyring=self.keyring
+                )
             return self._client
 
-    def queue(self, name: str) -> Queue:
-        """The low-level API of a queue."""
-        queue = self._queues.get(name)
+    def queue(self, name: str, *, give_up: Duration | None = None) -> Queue:
+        """The low-level API of a queue. `give_up`: how long its calls are tried, None for as long as the app's."""
+        known = (name, None if give_up is None else check_give_up(give_up, {}))
+        queue = self._queues.get(known)
         if queue is None:
-            queue = self._queues.setdefault(name, Queue(self.client, self.namespace, name))
+            made = Queue(self.client, self.namespace, name, give_up_s=known[1])
+            queue = self._queues.setdefault(known, made)
         return queue
 
-    def aqueue(self, name: str) -> AsyncQueue:
-        """The low-level API of a queue for the running event loop."""
+    def aqueue(self, name: str, *, give_up: Duration | None = None) -> AsyncQueue:
+        """The low-level API of a queue for the running event loop; `give_up` as of `queue`."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -241,13 +258,15 @@ class QWorker:
                 if self._async[each][0].loop_closed():
                     del self._async[each]
             known = self._async[id(loop)] = (
-                AsyncClient(self._connections(), keyring=self.keyring),
+                AsyncClient(self._connections(), give_up_s=self.give_up_s, keyring=self.keyring),
                 {},
             )
         client, queues = known
-        queue = queues.get(name)
+        named = (name, None if give_up is None else check_give_up(give_up, {}))
+        queue = queues.get(named)
         if queue is None:
-            queue = queues[name] = AsyncQueue(client, self.namespace, name)
+            queue = AsyncQueue(client, self.namespace, name, give_up_s=named[1])
+            queues[named] = queue
         return queue
 
     def queues(self) -> list[str]:

@@ -33,6 +33,7 @@ def command(session: Session, app: str, given: dict[str, Any]) -> None:
 
     loaded = session.load(RunOptions, given)
     session.pass_keys_on()
+    session.pass_give_up_on()
     client_options = session.service_options()
     for line in loaded.options.notes:
         note(f"note: {line}")

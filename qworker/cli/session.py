@@ -156,16 +156,24 @@ class Session:
 
     @cached_property
     def client(self) -> Client:
-        """The client of the server; it gives up after `patience_s`."""
+        """The client of the server; it gives up after `patience_s`, or as `--give-up` and its like say."""
         from qworker.client.sync import Client
         from qworker.store.connection import ConnectionFactory
 
         self.set_up_logs()
         return Client(
             ConnectionFactory(self.server, name="qworker-cli"),
-            give_up_s=self.patience_s,
+            give_up_s=self._give_up_s,
             keyring=self.keyring,
         )
+
+    @property
+    def _give_up_s(self) -> float:
+        """The patience of a verb that has its own, else what is set, else a few seconds: somebody sits there."""
+        loaded = self.connection_settings
+        if self.patience_s != _PATIENCE_S or loaded.settings["give_up"].source == "default":
+            return self.patience_s
+        return loaded.options.give_up_ms / 1000
 
     @cached_property
     def keyring(self) -> Keyring:
@@ -173,6 +181,12 @@ class Session:
         from qworker.wire.key_options import KeyOptions, keyring_of
 
         return keyring_of(self.load(KeyOptions).options)
+
+    def pass_give_up_on(self) -> None:
+        """Let the app find in the environment how long its calls are tried, where that was set elsewhere."""
+        loaded = self.connection_settings
+        if loaded.settings["give_up"].source != "default":
+            os.environ["QWORKER_GIVE_UP"] = loaded.settings["give_up"].value
 
     def pass_keys_on(self) -> None:
         """Let child processes find the keys where this one has found them: apps look into the environment only."""

@@ -23,6 +23,7 @@ __all__ = ["LateVerbs", "Verb", "Verbs", "dry_run_option", "json_option", "yes_o
 _GLOBAL: Final = {
     "--url": ("URL", "Server: redis://, rediss://, unix:// or embedded:. [env: QWORKER_URL]"),
     "--namespace": ("NAME", "First part of every key. [env: QWORKER_NAMESPACE]"),
+    "--give-up": ("DURATION", "Try a call for so long. [default: 3s; env: QWORKER_GIVE_UP]"),
     "--embedded": ("", "Use the embedded store; it is started if need be."),
     "--config": ("FILE", "Read this file, not qworker.toml or pyproject.toml."),
     "--log-level": ("LEVEL", "debug, info, warning or error."),

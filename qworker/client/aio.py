@@ -62,7 +62,7 @@ async def acall(
 ) -> Any:
     """Make one call over one connection, as `qworker.client.calling.call` does; `within_s` is for the whole of it."""
     if within_s is not None:
-        seconds = within_s + command.blocks_s
+        seconds = command.answered_within(within_s)
         try:
             async with asyncio.timeout(seconds):
                 return await acall(connection, command, asking=asking)

@@ -22,7 +22,7 @@ def _run(
     plan: Callable[Concatenate[QueueRef, P], Plan[T]],
 ) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
     async def method(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.client.run(plan(self.ref, *args, **kwargs))
+        return await self.client.run(plan(self.ref, *args, **kwargs), give_up_s=self.give_up_s)
 
     return method
 
@@ -33,8 +33,10 @@ class AsyncQueue(QueueVerbs, runs=_run):
     Every method is a coroutine function and raises what that of `Queue` does.
     """
 
-    def __init__(self, client: AsyncClient, namespace: str, name: str) -> None:
-        super().__init__(namespace, name, client)
+    def __init__(
+        self, client: AsyncClient, namespace: str, name: str, *, give_up_s: float | None = None
+    ) -> None:
+        super().__init__(namespace, name, client, give_up_s)
         self.client = client
 
     def scan(self, *states: str, count: int = 100) -> AsyncIterator[Stored]:

@@ -37,7 +37,7 @@ def call(
     `UnavailableError` the connection must be dropped.
     """
     if within_s is not None:
-        with _answered_within(connection, within_s + command.blocks_s):
+        with _answered_within(connection, command.answered_within(within_s)):
             return call(connection, command, asking=asking)
     try:
         try:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 def _run(plan: Callable[Concatenate[QueueRef, P], Plan[T]]) -> Callable[Concatenate[Queue, P], T]:
     def method(self: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.client.run(plan(self.ref, *args, **kwargs))
+        return self.client.run(plan(self.ref, *args, **kwargs), give_up_s=self.give_up_s)
 
     return method
 
@@ -29,11 +29,14 @@ class Queue(QueueVerbs, runs=_run):
     """One queue. Thread-safe; makes no connection before its first call.
 
     Every method raises `ServerError` where Redis cannot serve it, `RefusedError` where the queue refuses it, and
-    `InvalidError` for bad input, before anything is written.
+    `InvalidError` for bad input, before anything is written. Calls are tried for `give_up_s` seconds, None for as long
+    as its client tries.
     """
 
-    def __init__(self, client: Client, namespace: str, name: str) -> None:
-        super().__init__(namespace, name, client)
+    def __init__(
+        self, client: Client, namespace: str, name: str, *, give_up_s: float | None = None
+    ) -> None:
+        super().__init__(namespace, name, client, give_up_s)
         self.client = client
 
     def scan(self, *states: str, count: int = 100) -> Iterator[Stored]:

@@ -75,15 +75,22 @@ class Verb(Generic[P, T]):
 class QueueVerbs:
     """What can be done with a queue. `runs` makes a method of a plan, for the class that knows how to run it."""
 
-    def __init__(self, namespace: str, name: str, client: Client | AsyncClient) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        name: str,
+        client: Client | AsyncClient,
+        give_up_s: float | None = None,
+    ) -> None:
         self.name = name
+        self.give_up_s = client.give_up_s if give_up_s is None else give_up_s
         self.ref = QueueRef(
             namespace,
             name,
             client.ids,
             keyring=client.keyring,
             unreturned=client.unreturned,
-            give_up_s=client.give_up_s,
+            give_up_s=self.give_up_s,
         )
         self.keys = self.ref.keys
 

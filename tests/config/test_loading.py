@@ -225,8 +225,8 @@ class TestRefusals:
             ),
             pytest.param(
                 file(zzz=1),
-                "known are url, namespace, keys_file, signing_keys, encryption_keys, signatures, log_format, "
-                "log_level, run, daemon",
+                "known are url, namespace, give_up, keys_file, signing_keys, encryption_keys, signatures, "
+                "log_format, log_level, run, daemon",
                 id="far",
             ),
             pytest.param(

@@ -36,6 +36,8 @@ Word = bytes | str | int
 _pack: Final[Callable[[tuple[Word, ...]], bytes]] = hiredis.pack_command  # type: ignore[assignment]
 
 
+#: A server that keeps a reply back looks for those whose time is over some times a second.
+_UNBLOCKING_S: Final = 0.2
 #: Plain commands without a key, and those that name it second.
 _KEYLESS: Final = frozenset(
     ("CLUSTER", "CONFIG", "ECHO", "HELLO", "INFO", "KEYS", "PING", "SCAN", "SCRIPT", "TIME", "WAIT")
@@ -79,6 +81,10 @@ class Command(Generic[T]):
     apart: Callable[[], Apart[T]] | None = None
     settled: Callable[[], Command[Any]] | None = None
     blocks_s: float = 0.0
+
+    def answered_within(self, seconds: float) -> float:
+        """How long to wait for a reply that takes so long at most, once the server does not keep it back any more."""
+        return seconds + self.blocks_s + (_UNBLOCKING_S if self.blocks_s else 0.0)
 
     @property
     def key(self) -> Key | None:

@@ -1,0 +1,177 @@
+"""How long a call is tried: an option of the app, of the environment, of the file and of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from qworker import QWorker
+from qworker.cli.main import cli
+from qworker.client.message import Message
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.errors import (
+    InDoubtError,
+    InvalidOptionError,
+    OutOfMemoryError,
+    ServerError,
+    UnavailableError,
+)
+from qworker.store.connection import ConnectionFactory
+from tests import servers
+from tests.chaos import ChaosProxy
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """What happens inside takes no longer; far less than any default would."""
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < seconds
+
+
+CALLS: dict[str, Callable[[Queue], object]] = {
+    "send": lambda queue: queue.send("x"),
+    "send_all": lambda queue: queue.send_all(range(3000)),
+    "receive": lambda queue: queue.receive(),
+    "receive from several": lambda queue: queue.receive(then=[queue]),
+    "receive and reap": lambda queue: queue.receive(reap=True),
+    "pop": lambda queue: queue.pop(),
+    "inspect": lambda queue: queue.inspect(),
+    "pending": lambda queue: queue.pending(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_refused_connection_is_given_up_in_time(namespace: str, name: str) -> None:
+    """Nothing listens there: each call fails with the address in the text."""
+    url = f"redis://127.0.0.1:{servers.free_port()}"
+    app = QWorker(namespace, url=url, give_up="300ms")
+    with within(1.5), pytest.raises(UnavailableError, match=url.removeprefix("redis://")):
+        CALLS[name](app.queue("q"))
+
+
+@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_frozen_server_is_given_up_in_time(
+    store_url: str, namespace: str, name: str, connected: bool
+) -> None:
+    """It takes the connection and the call, and answers neither."""
+    with ChaosProxy(store_url) as proxy:
+        app = QWorker(namespace, url=proxy.url, give_up="300ms")
+        queue = app.queue("q")
+        if connected:
+            queue.send("before")
+            queue.receive()
+        proxy.blackhole = True
+        with within(1.5), pytest.raises((UnavailableError, InDoubtError)):
+            CALLS[name](queue)
+        app.close()
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_async_calls_are_given_up_in_time(store_url: str, namespace: str, connected: bool) -> None:
+    """The async client bounds connecting, sending and waiting for a reply as well."""
+
+    async def work(proxy: ChaosProxy) -> None:
+        app = QWorker(namespace, url=proxy.url, give_up="300ms")
+        queue = app.aqueue("q")
+        if connected:
+            await queue.send("before")
+            await queue.receive()
+        proxy.blackhole = True
+        for call in (queue.send("x"), queue.receive(), queue.receive(then=[queue]), queue.pop()):
+            with within(1.5), pytest.raises((UnavailableError, InDoubtError)):
+                await call
+        await app.aclose()
+
+    with ChaosProxy(store_url) as proxy:
+        asyncio.run(work(proxy))
+
+
+def test_one_queue_may_be_tried_for_another_time(store_url: str, namespace: str) -> None:
+    """A web request gives up soon what the rest of the program tries for a minute."""
+    with ChaosProxy(store_url) as proxy:
+        app = QWorker(namespace, url=proxy.url)
+        proxy.blackhole = True
+        with within(1.5), pytest.raises(ServerError):
+            app.queue("q", give_up="200ms").send("x")
+        assert app.queue("q", give_up="200ms") is app.queue("q", give_up=0.2)
+        assert (app.queue("q").give_up_s, app.give_up_s) == (60.0, 60.0)
+        app.close()
+
+
+def test_a_server_that_is_back_in_time_costs_no_error(store_url: str, namespace: str) -> None:
+    """A short time does not cut short what a server answers slowly but surely."""
+    with ChaosProxy(store_url) as proxy:
+        app = QWorker(namespace, url=proxy.url, give_up="2s")
+        proxy.delay_s = 0.03
+        queue = app.queue("q")
+        queue.send("x")
+        messages: list[Message] = queue.receive()
+        assert queue.ack(*messages) == messages
+        app.close()
+
+
+def test_a_wait_is_not_cut_short(store_url: str, namespace: str) -> None:
+    """Waiting for messages, or for replicas, is no failure: it may take longer than a call is tried."""
+    app = QWorker(namespace, url=store_url, give_up="100ms")
+    queue = app.queue("q")
+    started = time.monotonic()
+    assert queue.receive(wait="300ms") == []
+    assert time.monotonic() - started >= 0.3
+    queue.send("x")
+    assert queue.replicated(1, within="200ms") == 0
+    app.close()
+
+
+def test_a_full_server_refuses_at_once(namespace: str) -> None:
+    """Waiting helps nobody until something is consumed; nothing was stored, and the caller decides."""
+    with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
+        queue = Queue(client, namespace, "q")
+        queue.send("before")
+        server.redis().config_set("maxmemory", 1)
+        with within(1.0), pytest.raises(OutOfMemoryError, match="consume messages"):
+            queue.send("x")
+        assert queue.inspect().ready == 1
+
+
+def test_the_environment_says_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the app says counts over QWORKER_GIVE_UP; both are checked and named."""
+    monkeypatch.setenv("QWORKER_GIVE_UP", "1500ms")
+    assert QWorker().give_up_s == 1.5
+    assert QWorker(give_up="2s").give_up_s == 2.0
+    monkeypatch.setenv("QWORKER_GIVE_UP", "soon")
+    with pytest.raises(InvalidOptionError, match="QWORKER_GIVE_UP"):
+        _ = QWorker().give_up_s
+    for wrong in ("10ms", -1, "2d"):
+        with pytest.raises(InvalidOptionError, match=r"give_up: .*100ms to 1d"):
+            QWorker(give_up=wrong)
+
+
+@pytest.mark.parametrize("way", ["flag", "environment", "file"])
+def test_the_command_line_says_how_long(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """By a global option, by the environment and by the file; three seconds otherwise."""
+    monkeypatch.chdir(tmp_path)
+    url = f"redis://127.0.0.1:{servers.free_port()}"
+    words = ["--url", url, "queue", "ls"]
+    environ: dict[str, str] = {}
+    match way:
+        case "flag":
+            words += ["--give-up", "200ms"]
+        case "environment":
+            environ["QWORKER_GIVE_UP"] = "200ms"
+        case _:
+            (tmp_path / "qworker.toml").write_text('give_up = "200ms"\n')
+    with within(2.0):
+        ran = CliRunner().invoke(cli, words, env=environ)
+    assert ran.exit_code not in (0, 2)
+    assert "was not reached" in ran.stderr
