@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from qworker.app.middleware import Middleware
+from qworker.app.functions import check_function, default_name, replaces
+from qworker.app.middleware import Middleware, check_hooks
 from qworker.app.schedule import Schedule
 from qworker.app.task import TASK_OPTIONS, BatchTask, Task, TaskOptions
 from qworker.client.aio import AsyncClient
@@ -18,12 +19,13 @@ from qworker.client.registry import list_queues
 from qworker.client.scanning import QueueLength, aiterate, iterate, scan_queues
 from qworker.client.sync import Client
 from qworker.config.fields import unknown_option
+from qworker.config.kinds import shown
 from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskError
 from qworker.store.connection import ConnectionFactory
 from qworker.store.options import check_give_up
 from qworker.wire.key_options import keys_of_environment
 from qworker.wire.keyring import Keyring
-from qworker.wire.names import check_app, check_namespace, check_schedule
+from qworker.wire.names import check_app, check_namespace, check_schedule, check_task
 
 if TYPE_CHECKING:
     from qworker.app.retry import RetryPolicy
@@ -133,26 +135,33 @@ class QWorker:
         priority: 0-9, 9 first · batch: messages per call at most, the handler takes a list · max_wait: how long
         a batch may wait to fill up · at_most_once: acked before it starts, never run twice.
 
-        Raises `InvalidNameError`, `InvalidOptionError`, and for parameters that cannot be typed, on decoration.
+        A function that is defined anew (a notebook's cell run again, a module loaded again) replaces the task that it
+        was; another function under a taken name is refused.
+
+        Raises `InvalidNameError`, and `InvalidOptionError` for a function that a call does not run (a generator
+        function), and for parameters that cannot be typed, on decoration.
         """
 
         name = options.pop("name", None)
         for each in options:
             if each not in TASK_OPTIONS:
                 raise unknown_option("task option", each, TASK_OPTIONS)
+        checked = TaskOptions.of(**options)
 
         def register(decorated: Callable[..., Any]) -> Task[..., Any]:
-            chosen = name if name is not None else decorated.__name__
-            if chosen in self.tasks:
-                first = self.tasks[chosen].function
+            # A task of another app, or of this one under another name: both run the function.
+            handler = decorated.function if isinstance(decorated, Task) else decorated
+            check_function(handler, "task" if name is None else f"task {shown(name)}")
+            chosen = default_name(handler) if name is None else check_task(name)
+            first = self.tasks.get(chosen)
+            if first is not None and not replaces(handler, first.function):
                 raise InvalidNameError(
                     "task",
-                    f"{chosen!r} is defined twice, at {_place(first)} and at {_place(decorated)}",
+                    f"{chosen!r} is defined twice, at {_place(first.function)} and at {_place(handler)}",
                     "give one of them another name=",
                 )
-            checked = TaskOptions.of(**options)
             kind: type[Task[..., Any]] = BatchTask if checked.batch else Task
-            task = kind(self, decorated, chosen, checked)
+            task = kind(self, handler, chosen, checked)
             self.tasks[chosen] = task
             return task
 
@@ -170,7 +179,8 @@ class QWorker:
         def register(decorated: Callable[[], R] | Task[[], R]) -> Task[[], R]:
             task = decorated if isinstance(decorated, Task) else self.task(decorated)
             chosen = check_schedule(task.name if name is None else name)
-            if chosen in self.schedules:
+            first = self.schedules.get(chosen)
+            if first is not None and not replaces(task.function, first.task.function):
                 raise InvalidNameError(
                     "schedule", f"{chosen!r} is defined twice", "give one of them another name="
                 )
@@ -189,7 +199,11 @@ class QWorker:
         return task
 
     def use(self, middleware: Middleware) -> None:
-        """Run middleware around every send and handler of the app."""
+        """Run middleware around every send and handler of the app.
+
+        Raises `InvalidOptionError` for what has no such hooks, or hooks that would have to be awaited.
+        """
+        check_hooks(middleware)
         self.middleware.append(middleware)
 
     # -- queues --------------------------------------------------------------------------------

@@ -37,6 +37,9 @@ class Retry(ControlFlow):
     intervals = RetryPolicy.intervals
     none = RetryPolicy.none
 
+    #: Of a subclass as well whose `__init__` does not come this far.
+    delay_ms: int | None = None
+
     def __init__(self, delay: Duration | None = None) -> None:
         super().__init__(delay)
         self.delay_ms = None if delay is None else _delay_ms(delay)
@@ -45,6 +48,8 @@ class Retry(ControlFlow):
 class Discard(ControlFlow):
     """Ack the message although its work was not done; `reason` is logged."""
 
+    reason: str = ""
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
@@ -52,6 +57,8 @@ class Discard(ControlFlow):
 
 class Bury(ControlFlow):
     """Move the message to the dead letters at once; `reason` stands there (at most 2 KiB of it)."""
+
+    reason: str = ""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -63,6 +70,8 @@ class Release(ControlFlow):
 
     `delay_ms` is the delay in ms. Raises `InvalidOptionError` for a delay that is no duration.
     """
+
+    delay_ms: int = 0
 
     def __init__(self, delay: Duration = 0) -> None:
         super().__init__(delay)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, Final
+
+from qworker.config.kinds import shown
+from qworker.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from qworker.app.context import Context
 
-__all__ = ["Middleware"]
+__all__ = ["Middleware", "check_hooks"]
+
+_HOOKS: Final = ("sending", "before", "after")
 
 
 class Middleware:
@@ -26,3 +32,20 @@ class Middleware:
 
     def after(self, context: Context, outcome: str, error: BaseException | None) -> None:
         """Run after the handler. `outcome` is one of acked, nacked, buried, released, discarded, expired."""
+
+
+def check_hooks(middleware: object) -> None:
+    """Raise `InvalidOptionError` for what is not a middleware, or would have to be awaited: it would never run."""
+    for name in _HOOKS:
+        hook = getattr(middleware, name, None)
+        field = f"middleware {shown(type(middleware).__name__)}"
+        if not callable(hook):
+            raise InvalidOptionError(
+                field, f"has no {name}()", "make an object of a class that inherits from Middleware"
+            )
+        if inspect.iscoroutinefunction(hook) or inspect.isasyncgenfunction(hook):
+            raise InvalidOptionError(
+                field,
+                f"has an async {name}()",
+                "hooks are plain functions, also for async handlers",
+            )

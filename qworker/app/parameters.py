@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.inspect import CustomType
 
+from qworker.app.functions import namespace_of
 from qworker.errors import InvalidOptionError
 
 __all__ = ["Parameter", "item_of_batch", "parameters_of"]
@@ -83,7 +84,7 @@ def parameters_of(function: Callable[..., object], task: str) -> list[Parameter]
         raise InvalidOptionError(
             task, f"has no readable signature: {error}", "a task is a plain function"
         ) from error
-    namespace = getattr(inspect.unwrap(function), "__globals__", {})
+    namespace = namespace_of(function)
     parameters = []
     for index, source in enumerate(sources):
         field = f"{task}({source.name})"

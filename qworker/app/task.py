@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 from qworker.app.arguments import Signature
 from qworker.app.control import Retry
+from qworker.app.functions import is_async, wraps_async
 from qworker.app.retry import RetryPolicy
 from qworker.app.trace import outgoing
 from qworker.client.options import SendOptions
@@ -187,13 +188,17 @@ class Task(Sender[P, R]):
     def __init__(
         self, app: QWorker, function: Callable[P, R], name: str, options: TaskOptions
     ) -> None:
+        # Attributes of the function stay its own: one called `name` or `send` must not take the place of the task's.
+        update_wrapper(self, function, updated=())
         self.app = app
         self.name = check_task(name)
         self.function = function
         self.task_options = options
         self.signature = Signature(function, name, batch=options.batch > 0)
-        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
-        update_wrapper(self, function)
+        #: Calls are awaited on the event loop. Where the function is a plain one around a coroutine function, a worker
+        #: learns it from the first call (see `Runner`).
+        self.is_async = is_async(function)
+        self.wraps_async = wraps_async(function)
         super().__init__(
             self,
             SendOptions(

@@ -123,7 +123,8 @@ def assemble(
         lambda begun, now: broker.between(begun, now),  # noqa: PLW0108 - there is no broker yet
     )
     if len(executors) > 1:
-        _divide(paces, tasks.values(), executors)
+        runner.on_async = partial(_divide, paces, tasks.values(), executors)
+        runner.on_async()
     scripts = (load_script("settle_receive"), load_script("settle"))
 
     def beat() -> None:
@@ -187,7 +188,7 @@ def _executors(
     between: Callable[[float, float], float],
 ) -> list[Executor]:
     """Choose where handlers run: inline if all are sync and run one at a time, else in threads and on a loop."""
-    has_async = any(task.is_async for task in runner.tasks.values())
+    has_async = any(task.is_async or task.wraps_async for task in runner.tasks.values())
     has_sync = any(not task.is_async for task in runner.tasks.values())
     sync_slots = (concurrency or _SYNC) if has_sync else 0
     executors: list[Executor] = []

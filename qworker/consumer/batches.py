@@ -7,9 +7,12 @@ exception for any other (`Retry`, `Discard`, … or an error). What it raises is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from qworker.app.context import running
 from qworker.app.log_context import calling
+from qworker.consumer.awaiting import needs_awaiting
 from qworker.errors import QworkerError
 
 if TYPE_CHECKING:
@@ -25,7 +28,15 @@ class BatchResultError(QworkerError):
 
 
 def run_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
-    """Run a sync batch handler over a group; each delivery knows afterwards how it ended. Raises nothing."""
+    """Run a sync batch handler over a group; each delivery knows afterwards how it ended. Raises nothing.
+
+    What it sets in context variables ends with it.
+    """
+    running.set(None)
+    copy_context().run(_run_group, runner, slot, group)
+
+
+def _run_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
     ready = _enter(runner, slot, group)
     if not ready:
         return
@@ -33,6 +44,8 @@ def run_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
     outside = calling.set((task.name, task.queue, len(ready)))
     try:
         results = task.function([delivery.args[0] for delivery in ready])
+        if results is not None and needs_awaiting(results, task.name):
+            results = runner.finish(task, results, copy_context())
         _conclude(runner, task, ready, results)
     except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
         _fail_all(runner, ready, error)
@@ -41,14 +54,17 @@ def run_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
 
 
 async def arun_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
-    """Run an async batch handler over a group, as `run_group` does."""
+    """Run an async batch handler over a group, as `run_group` does, in the context of the caller."""
+    running.set(None)
     ready = _enter(runner, slot, group)
     if not ready:
         return
     task = _task_of(ready)
     outside = calling.set((task.name, task.queue, len(ready)))
     try:
-        results = await task.function([delivery.args[0] for delivery in ready])
+        results = task.function([delivery.args[0] for delivery in ready])
+        while results is not None and needs_awaiting(results, task.name):
+            results = await results
         _conclude(runner, task, ready, results)
     except BaseException as error:  # noqa: BLE001
         _fail_all(runner, ready, error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import traceback
 from typing import Final
 
-__all__ = ["MAX_CHARACTERS", "failure_text", "name_of"]
+__all__ = ["MAX_CHARACTERS", "failure_text", "name_of", "words_of"]
 
 #: What a dead letter keeps of an error.
 MAX_CHARACTERS: Final = 2048
@@ -16,22 +16,43 @@ _MESSAGE_CHARACTERS: Final = 1000
 _FRAMES: Final = 8
 
 
+_NAME_OF_TYPE: Final = type.__dict__["__name__"].__get__
+
+
 def name_of(error: BaseException) -> str:
     """The name of an error's class, in at most 200 characters."""
-    return type(error).__name__[:200]
+    # Not by the attribute: a metaclass may make anything of it.
+    return str(_NAME_OF_TYPE(type(error)))[:200]
+
+
+def words_of(value: object) -> str:
+    """A value that a handler gave as text, such as a reason, in at most `MAX_CHARACTERS` that can be stored."""
+    try:
+        return _storable(str(value)[:MAX_CHARACTERS])
+    except BaseException:  # noqa: BLE001 - whatever the user's class does
+        return "(its text cannot be shown)"
 
 
 def failure_text(error: BaseException) -> str:
-    """The end of the traceback and the error's words, in at most `MAX_CHARACTERS`."""
+    """The end of the traceback and the error's words, in at most `MAX_CHARACTERS` that can be stored."""
     try:
-        text = "".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip()
-        if len(text) <= MAX_CHARACTERS:
-            return text
-        # Of a long message the beginning says more, of the frames the last ones.
-        message = "".join(traceback.format_exception_only(error)).rstrip()
-        if len(message) > _MESSAGE_CHARACTERS:
-            message = message[: _MESSAGE_CHARACTERS - 3] + "..."
-        frames = "".join(traceback.format_tb(error.__traceback__, limit=-_FRAMES))
-        return frames[-(MAX_CHARACTERS - len(message)) :] + message
-    except Exception:  # noqa: BLE001 - whatever the user's class does
+        return _storable(_failure_text(error))
+    except BaseException:  # noqa: BLE001 - whatever the user's class does
         return f"{name_of(error)} (its text cannot be shown)"
+
+
+def _failure_text(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip()
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    # Of a long message the beginning says more, of the frames the last ones.
+    message = "".join(traceback.format_exception_only(error)).rstrip()
+    if len(message) > _MESSAGE_CHARACTERS:
+        message = message[: _MESSAGE_CHARACTERS - 3] + "..."
+    frames = "".join(traceback.format_tb(error.__traceback__, limit=-_FRAMES))
+    return frames[-(MAX_CHARACTERS - len(message)) :] + message
+
+
+def _storable(text: str) -> str:
+    """Escape what UTF-8 cannot carry: a lone surrogate of a file's name, say."""
+    return text.encode("utf-8", "backslashreplace").decode()[:MAX_CHARACTERS]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
-
-import structlog
 
 from qworker.app.calls import Calls
 from qworker.app.context import running
 from qworker.app.control import Bury, ControlFlow, Discard, LetExpire, Release, Retry
+from qworker.config.kinds import MAX_DELAY_MS, shown
+from qworker.consumer.awaiting import Awaiter, needs_awaiting
 from qworker.consumer.board import Board, Mark
 from qworker.consumer.counters import OUTCOMES
 from qworker.consumer.delivery import (
@@ -24,8 +26,15 @@ from qworker.consumer.delivery import (
     RELEASED,
 )
 from qworker.consumer.elsewhere import UNKNOWN_WAIT_MS, pause_ms
-from qworker.consumer.failure import MAX_CHARACTERS, failure_text, name_of
-from qworker.errors import InvalidError, ProtectionError, TimeLimitError, UnknownKeyError
+from qworker.consumer.failure import MAX_CHARACTERS, failure_text, name_of, words_of
+from qworker.errors import (
+    InvalidError,
+    InvalidOptionError,
+    ProtectionError,
+    TimeLimitError,
+    UnknownKeyError,
+)
+from qworker.telemetry.guarded import guarded
 from qworker.telemetry.logs import Seldom
 from qworker.wire import codec
 from qworker.wire.envelope import FIRST, Envelope
@@ -39,12 +48,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LOST", "TIME_LIMIT", "Runner"]
 
-_log = structlog.get_logger(__name__)
+_log = guarded(__name__)
 
 #: Why a handler was cancelled, `Delivery.cancelled_for`.
 TIME_LIMIT: Final = "time_limit"
 LOST: Final = "lost"
 _DEFAULT_MAX_RECEIVES: Final = 5
+#: What a message waits whose failure could not be read.
+_UNREADABLE_MS: Final = 5000
 #: What is counted for each kind of end, as a place in `OUTCOMES`.
 _OUTCOME: Final = {
     ACKED: OUTCOMES.index("acked"),
@@ -94,6 +105,11 @@ class Runner:
         self.clock = clock
         self.middleware = middleware
         self._bytes = board.bytes
+        #: Awaits what plain functions return. Closed by the executor of sync handlers.
+        self.awaiter = Awaiter()
+        #: Called when a plain function has turned out to be one whose calls are to be awaited on the loop.
+        self.on_async: Callable[[], None] = lambda: None
+        self._awaited: set[str] = set()
         self._max_receives = max_receives
         self._unknown_wait_ms = unknown_wait_ms
         self._seldom = Seldom()
@@ -199,6 +215,13 @@ class Runner:
             return own
         return delivery.task.task_options.max_receives if delivery.task is not None else None
 
+    def _is_last(self, delivery: Delivery) -> bool:
+        """Whether one more failure is as many as a message may have."""
+        envelope = delivery.envelope()
+        return envelope is not None and envelope.nacks + envelope.timeouts + 1 >= self._limit(
+            delivery
+        )
+
     def _limit(self, delivery: Delivery) -> int:
         """Max receives of a message: its own, else its task's, else its queue's."""
         own = self._own_limit(delivery)
@@ -246,47 +269,74 @@ class Runner:
     # -- during --------------------------------------------------------------------------------
 
     def run(self, slot: int, delivery: Delivery, now: float) -> float:
-        """Run a sync handler from `now` on; returns when it had ended, and the delivery knows how. Raises nothing."""
+        """Run a sync handler from `now` on; returns when it had ended, and the delivery knows how. Raises nothing.
+
+        What it sets in context variables ends with it. `running` is left as it is: who calls sets it back.
+        """
         task = self._begin(slot, delivery, now)
         if task is None:
             return now
-        outside = running.set(delivery)
+        running.set(delivery)
+        context = copy_context()
         try:
             if self.middleware:
-                self.before(delivery)
+                context.run(self.before, delivery)
             if delivery.kwargs:
-                task.function(*delivery.args, **delivery.kwargs)
+                result = context.run(task.function, *delivery.args, **delivery.kwargs)
             else:
-                task.function(*delivery.args)
+                result = context.run(task.function, *delivery.args)
+            if result is not None and needs_awaiting(result, task.name):
+                self.finish(task, result, context)
         except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
-            self.fail(delivery, error)
+            self.fail(delivery, error, context=context)
         else:
-            self.succeed(delivery)
-        running.reset(outside)
+            self.succeed(delivery, context)
         ended = self.clock()
         delivery.took_s = ended - now
         self.board.end(slot)
         return ended
 
     async def arun(self, slot: int, delivery: Delivery, now: float) -> float:
-        """Run an async handler, as `run` does."""
+        """Run an async handler, as `run` does, in the context of the caller."""
         task = self._begin(slot, delivery, now)
         if task is None:
             return now
-        outside = running.set(delivery)
+        running.set(delivery)
         try:
             if self.middleware:
                 self.before(delivery)
-            await task.function(*delivery.args, **delivery.kwargs)
+            result = task.function(*delivery.args, **delivery.kwargs)
+            if type(result) is CoroutineType:
+                result = await result
+            # What is awaited may come to another coroutine: that of a decorator which forgot its own await.
+            while result is not None and needs_awaiting(result, task.name):
+                result = await result
         except BaseException as error:  # noqa: BLE001
             self.fail(delivery, error)
         else:
             self.succeed(delivery)
-        running.reset(outside)
         ended = self.clock()
         delivery.took_s = ended - now
         self.board.end(slot)
         return ended
+
+    def finish(self, task: Task[..., Any], result: Any, context: Context) -> Any:
+        """Await what a plain function returned, while its slot waits; returns what that comes to."""
+        if task.wraps_async:
+            # A decorator that hands on the coroutine which it wraps: the next calls go to the loop.
+            task.is_async = True
+            self.on_async()
+        elif task.name not in self._awaited:
+            self._awaited.add(task.name)
+            _log.warning(
+                "awaitable_returned",
+                queue=task.queue,
+                task=task.name,
+                hint="its slot waits while it is awaited; make the outermost function async def",
+            )
+        while result is not None and needs_awaiting(result, task.name):
+            result = context.run(self.awaiter.wait, result)
+        return result
 
     def _begin(self, slot: int, delivery: Delivery, now: float) -> Task[..., Any] | None:
         """Mark, prepare and enter a delivery; returns its task, None where it has ended already."""
@@ -321,60 +371,111 @@ class Runner:
 
     # -- after ---------------------------------------------------------------------------------
 
-    def succeed(self, delivery: Delivery) -> None:
-        """Note that a message was handled."""
+    def succeed(self, delivery: Delivery, context: Context | None = None) -> None:
+        """Note that a message was handled; `context` as for `fail`."""
         delivery.kind = ACKED
         self._bytes[delivery.mark_at] = _DONE
         if self.middleware:
-            self.after(delivery, None)
+            self._within(context, self.after, delivery, None)
 
-    def fail(self, delivery: Delivery, error: BaseException, *, quiet: bool = False) -> None:
-        """Turn what a handler raised into the end of its message; `quiet`: without a line in the log."""
+    def fail(
+        self,
+        delivery: Delivery,
+        error: BaseException,
+        *,
+        quiet: bool = False,
+        context: Context | None = None,
+    ) -> None:
+        """Turn what a handler raised into the end of its message; `quiet`: without a line in the log. Raises nothing.
+
+        `context`: that of the handler, None where it is the caller's: lines of the log carry what was bound there.
+        """
         if delivery.cancelled_for == TIME_LIMIT:
             limit_ms = delivery.task.task_options.time_limit_ms if delivery.task else None
             name = delivery.task.name if delivery.task else ""
             cancelled, error = error, TimeLimitError(name, (limit_ms or 0) / 1000)
             error.__cause__ = cancelled  # its traceback says where the handler was
-        if delivery.cancelled_for == LOST:
-            self._log_end("handler_cancelled", delivery, reason="lease_lost")
-            self._end(delivery, EXPIRED)
-        elif isinstance(error, ControlFlow) and not isinstance(error, Retry):
-            self._obey(delivery, error)
-        else:
-            self._try_again(delivery, error, quiet=quiet)
+        self._within(context, self._conclude, delivery, error, quiet)
         if self.middleware:
-            self.after(delivery, error)
+            self._within(context, self.after, delivery, error)
 
     def let_go(self, end: Callable[..., NoReturn]) -> None:
         """Call `end` where a handler ends in a forked copy, instead of noting how: the message is not the copy's."""
         self.succeed = self.fail = end  # type: ignore[method-assign]
 
-    def _obey(self, delivery: Delivery, wish: ControlFlow) -> None:
+    def lose(self, delivery: Delivery, error: BaseException) -> None:
+        """Give a message another try whose handler was cut off by an error that is not its own. Raises nothing."""
+        delivery.error = (name_of(error), failure_text(error))
+        delivery.delay_ms = _UNREADABLE_MS
+        self._end(delivery, NACKED)
+        if self._is_last(delivery):
+            delivery.outcome = _OUTCOME[BURIED]
+
+    def _conclude(self, delivery: Delivery, error: BaseException, quiet: bool) -> None:
+        try:
+            if delivery.cancelled_for == LOST:
+                self._log_end("handler_cancelled", delivery, reason="lease_lost")
+                self._end(delivery, EXPIRED)
+            # By the type alone: an error may say anything of its `__class__`.
+            elif not issubclass(type(error), ControlFlow):
+                self._try_again(delivery, error, quiet=quiet)
+            else:
+                self._obey(delivery, error)
+        except BaseException as problem:  # noqa: BLE001 - the user's classes have a part in it
+            # The message still gets its outcome, and the slot lives.
+            self.lose(delivery, error)
+            self._log_end(
+                "failure_unreadable",
+                delivery,
+                error=name_of(error),
+                problem=name_of(problem),
+                exception=failure_text(problem),
+            )
+
+    def _within(self, context: Context | None, function: Callable[..., None], *args: Any) -> None:
+        """Call a function of this runner in a context; in the caller's where that one cannot be entered."""
+        if context is not None:
+            try:
+                context.run(function, *args)
+                return
+            except RuntimeError as error:
+                _log.error("context_spoiled", error=words_of(error))
+        function(*args)
+
+    def _obey(self, delivery: Delivery, wish: BaseException) -> None:
         match wish:
+            case Retry():
+                self._try_again(delivery, wish, quiet=True)
             case Discard():
                 self._end(delivery, DISCARDED)
-                self._log_end("message_discarded", delivery, reason=str(wish.reason))
+                self._log_end("message_discarded", delivery, reason=words_of(wish.reason))
             case Release():
-                delivery.delay_ms = wish.delay_ms
+                delivery.delay_ms = _checked_ms(wish.delay_ms)
                 self._end(delivery, RELEASED)
             case Bury():
-                reason = str(wish.reason)[:MAX_CHARACTERS]
+                reason = words_of(wish.reason)
                 delivery.error = ("Bury", reason)
                 self._end(delivery, BURIED, reason="rejected")
                 self._log_end("message_buried", delivery, reason=reason)
             case LetExpire():
                 self._end(delivery, EXPIRED)
+            case _:
+                # A class of the user's own that says nothing of what to do.
+                self._try_again(delivery, wish, quiet=False)
 
     def _try_again(self, delivery: Delivery, error: BaseException, *, quiet: bool) -> None:
         task, envelope = delivery.task, delivery.envelope()
         assert task is not None
         assert envelope is not None
         policy = task.task_options.retry
-        tried = envelope.nacks + 1
-        dead = tried + envelope.timeouts >= self._limit(delivery)
-        if isinstance(error, Retry):
+        dead = self._is_last(delivery)
+        if issubclass(type(error), Retry):
+            delay_ms = error.delay_ms  # type: ignore[attr-defined]
             delivery.error = ("Retry", "the handler asked for another try")
-            asked_ms, final = error.delay_ms, False
+            asked_ms = None if delay_ms is None else _checked_ms(delay_ms)
+            final = False
+            if dead:
+                self._log_end("message_failed", delivery, error="Retry", dead=True)
         else:
             text = failure_text(error)
             delivery.error = (name_of(error), text)
@@ -385,7 +486,9 @@ class Runner:
         if final:
             self._end(delivery, BURIED, reason="max_receives")
             return
-        delivery.delay_ms = policy.delay_ms(tried, random.random) if asked_ms is None else asked_ms
+        delivery.delay_ms = (
+            policy.delay_ms(envelope.nacks + 1, random.random) if asked_ms is None else asked_ms
+        )
         self._end(delivery, NACKED)
         if dead:
             delivery.outcome = _OUTCOME[BURIED]
@@ -407,3 +510,12 @@ class Runner:
             receive_count=envelope.receives + 1 if envelope else None,
             **fields,
         )
+
+
+def _checked_ms(delay_ms: object) -> int:
+    """A delay that a handler has set; raises `InvalidOptionError` for what is not one."""
+    if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_DELAY_MS:
+        raise InvalidOptionError(
+            "delay_ms", f"{shown(delay_ms)} is out of range", f"an int from 0 to {MAX_DELAY_MS}"
+        )
+    return delay_ms

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import functools
+import json
+import sys
 import threading
 import time
+from typing import Any
 
 import pytest
+import structlog
 
 from qworker import QueueAttributes, QWorker, Retry, current
 from qworker.consumer.board import boot_time
@@ -334,3 +340,173 @@ def test_a_batch_handler_is_in_no_message(app: QWorker, is_async: bool) -> None:
 
     assert seen.count(False) == 3
     assert seen.count(True) == len(seen) - 3 >= 1
+
+
+# -- what is awaited ---------------------------------------------------------------------------
+
+
+def test_a_decorator_that_hands_a_coroutine_on_makes_no_handler_slow(app: QWorker) -> None:
+    """A plain decorator with `wraps` around `async def`: after its first call it runs as async, a hundred at a time."""
+    at_once, most = 0, 0
+    all_run = asyncio.Event()
+
+    def counted(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any) -> Any:
+            return function(*args)
+
+        return call
+
+    @app.task
+    @counted
+    async def handle(n: int) -> None:
+        nonlocal at_once, most
+        if n < 0:
+            return
+        at_once += 1
+        most = max(most, at_once)
+        if at_once == 50:
+            all_run.set()
+        await all_run.wait()
+        at_once -= 1
+
+    handle.send(-1)
+    with running(app):
+        until(lambda: app.queue("default").inspect().stored == 0)
+        handle.send_many(handle.call(n) for n in range(100))
+        until(lambda: app.queue("default").inspect().stored == 0)
+
+    assert most >= 50
+    assert history_of(app.queue("default"))["acked"] == 101
+
+
+def test_what_is_awaited_for_plain_functions_shares_one_loop(
+    app: QWorker, logs: list[dict[str, object]]
+) -> None:
+    """Coroutines of plain functions run on one loop, that of the async handlers, and are told of once per task."""
+    loops = set()
+
+    async def work(n: int) -> None:
+        await asyncio.sleep(0)
+        loops.add(asyncio.get_running_loop())
+        assert current() is not None
+
+    app.task(name="plain")(lambda n: work(n))
+    task = app.task(name="async")(work)
+    for n in range(3):
+        app.tasks["plain"].send(n)
+        task.send(n)
+
+    drain(app, concurrency=2)
+
+    assert len(loops) == 1
+    assert history_of(app.queue("default"))["acked"] == 6
+    assert [line["task"] for line in logs if line["event"] == "awaitable_returned"] == ["plain"]
+
+
+def test_a_coroutine_of_a_plain_function_may_exit(app: QWorker) -> None:
+    """SystemExit in what is awaited for a plain function is its failure; the loop goes on."""
+
+    async def leave(n: int) -> None:
+        if n == 0:
+            sys.exit(1)
+
+    task = app.task(name="task", max_receives=1)(lambda n: leave(n))
+    task.send(0)
+    task.send(1)
+
+    drain(app)
+
+    stats = history_of(app.queue("default"))
+    assert (stats["acked"], stats["dead"]) == (1, 1)
+
+
+# -- what is thrown in from outside ------------------------------------------------------------
+
+
+class LateError(Exception):
+    """Raised in a thread by another one."""
+
+
+def test_an_error_thrown_into_an_idle_thread_does_not_end_it(
+    app: QWorker, logs: list[dict[str, object]]
+) -> None:
+    """A library's time-out that comes after its handler has ended costs nothing but a line in the log."""
+    handled: list[int] = []
+    both = threading.Barrier(2)
+
+    @app.task
+    def handle(n: int) -> None:
+        if n in (1, 2):
+            both.wait(DEADLINE_S)
+        handled.append(n)
+
+    with running(app, concurrency=2):
+        handle.send(0)
+        until(lambda: app.queue("default").inspect().stored == 0)
+        for thread in app_threads():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread), ctypes.py_object(LateError)
+            )
+        handle.send_many(handle.call(n) for n in range(1, 20))
+        until(lambda: app.queue("default").inspect().stored == 0)
+
+    assert sum(line["event"] == "handler_slot_broken" for line in logs) == 2
+    assert sorted(handled) == list(range(20))
+
+
+def app_threads() -> list[int]:
+    """The threads that run sync handlers."""
+    found = threading.enumerate()
+    return [each.ident for each in found if each.name.startswith("qworker-handler-") and each.ident]
+
+
+# -- the application's own logging -------------------------------------------------------------
+
+
+class BrokenLogger:
+    """A logger that raises whatever it is asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise SystemExit(f"no {name}")
+
+
+class AsyncLogger(structlog.BoundLogger):
+    """A logger whose methods are coroutines."""
+
+    async def warning(self, event: str, **fields: Any) -> None:  # type: ignore[override]
+        raise AssertionError("awaited by nobody")
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("kind", ["broken", "async"])
+def test_a_logger_that_cannot_log_does_not_end_a_slot(
+    app: QWorker, kind: str, concurrency: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With a logger that raises or is async messages get their outcomes, and stderr says what was not logged."""
+
+    @app.task(max_receives=1)
+    def fail(n: int) -> None:
+        raise ValueError(n)
+
+    @app.task(max_receives=1)
+    async def afail(n: int) -> None:
+        raise ValueError(n)
+
+    for n in range(5):
+        fail.send(n)
+        afail.send(n)
+    if kind == "broken":
+        structlog.configure(logger_factory=lambda *_: BrokenLogger())
+    else:
+        structlog.configure(wrapper_class=AsyncLogger)
+
+    drain(app, concurrency=concurrency)
+
+    assert app.queue("default").inspect().dead == 10
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    failures = [line for line in lines if line["event"] == "message_failed"]
+    assert len(failures) == 10
+    assert {line["log_problem"] for line in failures} == {
+        "SystemExit" if kind == "broken" else "the configured logger is asynchronous"
+    }

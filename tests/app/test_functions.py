@@ -1,0 +1,218 @@
+"""What may be a task: shapes of functions, names, and functions that are defined anew."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qworker import InvalidNameError, InvalidOptionError, Middleware, QWorker, every
+from qworker.app.functions import is_async, wraps_async
+
+
+async def coroutine(n: int) -> None: ...
+
+
+def function(n: int) -> None: ...
+
+
+class Handler:
+    """An object with handlers."""
+
+    async def __call__(self, n: int) -> None: ...
+
+    async def handle(self, n: int) -> None: ...
+
+    @staticmethod
+    def alone(n: int) -> None: ...
+
+
+class Plain:
+    """An object that is called as a function."""
+
+    def __call__(self, n: int) -> None: ...
+
+
+@functools.wraps(coroutine)
+def runs_it(n: int) -> Any:
+    return asyncio.run(coroutine(n))
+
+
+@functools.wraps(function)
+async def awaits_it(n: int) -> None:
+    function(n)
+
+
+@pytest.mark.parametrize(
+    ("handler", "awaited", "wraps"),
+    [
+        (function, False, False),
+        (coroutine, True, False),
+        (Handler(), True, False),
+        (Plain(), False, False),
+        (Handler().handle, True, False),
+        (Handler.alone, False, False),
+        (functools.partial(coroutine, 1), True, False),
+        (functools.partial(functools.partial(Handler()), 1), True, False),
+        (staticmethod(coroutine), True, False),
+        (runs_it, False, True),
+        (functools.partial(runs_it), False, True),
+        (awaits_it, True, False),
+    ],
+)
+def test_what_is_called_says_whether_it_is_awaited(
+    handler: Callable[..., Any], awaited: bool, wraps: bool
+) -> None:
+    """A handler is async by what a call of it reaches, not by what a decorator says that it wraps."""
+    assert (is_async(handler), wraps_async(handler)) == (awaited, wraps)
+
+
+@pytest.mark.parametrize(
+    "handler", [Handler(), Plain(), Handler().handle, functools.partial(function)]
+)
+def test_annotations_are_found_whatever_the_shape(handler: Callable[..., Any]) -> None:
+    """Parameters of objects, methods and partials are typed as those of functions."""
+    assert str(QWorker("shapes").task(name="handle")(handler).signature) == "handle(n: int)"
+
+
+def test_a_partial_is_named_after_its_function() -> None:
+    """A partial without `name=` is the task of its function."""
+    assert QWorker("shapes").task(functools.partial(function, 1)).name == "function"
+
+
+def test_attributes_of_a_function_do_not_become_those_of_its_task() -> None:
+    """A function's own `name`, `queue` or `send` stay its own, and its docstring is the task's."""
+
+    def handle() -> None:
+        """Do it."""
+
+    vars(handle).update(name="other", send=None, queue="elsewhere", app=None, signature=None)
+    app = QWorker("shapes")
+    task = app.task(queue="mail")(handle)
+    assert (task.name, task.queue, task.app, task.__doc__) == ("handle", "mail", app, "Do it.")
+    assert callable(task.send)
+
+
+def test_a_task_of_two_apps_belongs_to_each() -> None:
+    """`@b.task @a.task` makes two tasks, each with its app, that run the same function."""
+    first, second = QWorker("first"), QWorker("second")
+    inner = first.task(name="one")(coroutine)
+    outer = second.task(name="two")(inner)
+    assert (inner.app, inner.name) == (first, "one")
+    assert (outer.app, outer.name, outer.is_async) == (second, "two", True)
+    assert outer.function is coroutine
+
+
+# -- defined anew ------------------------------------------------------------------------------
+
+
+def run_cell(app: QWorker, source: str, number: int) -> None:
+    """Run a cell as a notebook does: in one module, compiled from a file of its own."""
+    scope = {"app": app, "__name__": "__main__", "every": every}
+    exec(compile(source, f"/tmp/ipykernel_1/{number}.py", "exec"), scope)
+
+
+def test_a_cell_that_is_run_again_replaces_its_tasks() -> None:
+    """A notebook's cell may be run again, changed or not; the task is the newer function."""
+    app = QWorker("cells")
+    run_cell(app, "@app.task\ndef handle(n: int): return 1", 1)
+    first = app.tasks["handle"]
+    run_cell(app, "# changed\n@app.task(queue='mail')\ndef handle(n: int): return 2", 2)
+    assert (app.tasks["handle"](0), app.tasks["handle"].queue) == (2, "mail")
+    assert first(0) == 1
+
+
+def test_a_schedule_of_a_cell_that_is_run_again_is_replaced() -> None:
+    """The task of a schedule and the schedule are replaced together."""
+    app = QWorker("cells")
+    for number, interval in enumerate(("1m", "2m")):
+        run_cell(app, f"@app.schedule(every({interval!r}))\ndef sweep(): ...", number)
+    assert app.schedules["sweep"].schedule == every("2m")
+    assert app.schedules["sweep"].task is app.tasks["sweep"]
+
+
+def test_a_decorated_function_of_a_cell_is_replaced_too() -> None:
+    """What a decorator of another cell has wrapped is known by the function inside."""
+    app = QWorker("cells")
+
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(function)(lambda *args: function(*args))
+
+    for number in (1, 2):
+        scope = {"app": app, "__name__": "__main__", "logged": logged}
+        source = f"@app.task\n@logged\ndef handle(n: int): return {number}"
+        exec(compile(source, f"/tmp/ipykernel_1/{number}.py", "exec"), scope)
+    assert app.tasks["handle"](0) == 2
+
+
+def test_a_module_that_is_loaded_again_replaces_its_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`importlib.reload` of a module that was edited makes its tasks anew."""
+    source = tmp_path / "reloaded_jobs.py"
+    head = "from tests.app.test_functions import RELOADED as app\n"
+    source.write_text(head + "@app.task\ndef handle(): return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = importlib.import_module("reloaded_jobs")
+    source.write_text(head + "\n\n@app.task\ndef handle(): return 2\n")
+    try:
+        importlib.reload(module)
+    finally:
+        del sys.modules["reloaded_jobs"]
+    assert RELOADED.tasks["handle"]() == 2
+
+
+RELOADED = QWorker("reloaded")
+
+
+def test_two_functions_of_one_name_in_one_source_are_refused() -> None:
+    """A second function of the same name is a mistake, also in the same module: both places are named."""
+    app = QWorker("twice")
+
+    @app.task
+    def handle() -> None: ...
+
+    with pytest.raises(InvalidNameError, match=r"'handle' is defined twice, at .* and at .*"):
+
+        @app.task
+        def handle() -> None: ...
+
+
+def test_a_loop_that_makes_tasks_of_one_name_is_refused() -> None:
+    """One definition that is run several times makes functions that differ by what they enclose."""
+    app = QWorker("loop")
+
+    def make(queue: str) -> None:
+        @app.task(queue=queue)
+        def handle() -> str:
+            return queue
+
+    make("a")
+    with pytest.raises(InvalidNameError, match="'handle' is defined twice"):
+        make("b")
+    assert app.tasks["handle"].queue == "a"
+
+
+# -- middleware --------------------------------------------------------------------------------
+
+
+def test_hooks_that_would_have_to_be_awaited_are_refused() -> None:
+    """A middleware with an async hook would never run: it is refused when it is used."""
+
+    class Hooks(Middleware):
+        async def after(self, context: Any, outcome: str, error: Any) -> None:  # type: ignore[override]
+            """Never called."""
+
+    app = QWorker("hooks")
+    with pytest.raises(InvalidOptionError, match=r"middleware 'Hooks': has an async after\(\)"):
+        app.use(Hooks())
+    with pytest.raises(InvalidOptionError, match=r"middleware 'object': has no sending\(\)"):
+        app.use(object())  # type: ignore[arg-type]
+    assert app.middleware == []
