@@ -22,6 +22,7 @@ from qworker.errors import InvalidError, QworkerError, ServerError, concerns_the
 from qworker.telemetry.logs import Seldom
 from qworker.wire import codec
 from qworker.wire.envelope import Envelope
+from qworker.wire.ids import lease_number
 from qworker.wire.leases import held_items
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Keeper:
         time.sleep(_SEEN_S)
         given_back = 0
         for board, queues, views in leases:
-            for view in views:
+            for view in sorted(views, key=_delivered, reverse=True):
                 now = board.lease(view.slot)
                 if now is not None and now.lease_id == view.lease_id and now.queue < len(queues):
                     given_back += self._recall_lease(board, queues[now.queue], now)
@@ -177,7 +178,8 @@ class Keeper:
         """
         leases = [lease for lease in board.held_leases() if lease.queue < len(queues)]
         running = sum(lease.marks.count(Mark.RUNNING) for lease in leases)
-        for lease in leases:
+        # The latest first, so that each goes to the head in front of those that were delivered after it.
+        for lease in sorted(leases, key=_delivered, reverse=True):
             self._settle(queues[lease.queue], self._outcomes(lease, queues, death, running))
             if lease.state is LeaseState.PENDING:
                 again = boot_time() + _WAITED_S
@@ -308,6 +310,11 @@ def _task_of(envelope: Envelope) -> str:
         return codec.decode_call(envelope.body).task
     except InvalidError:
         return "-"
+
+
+def _delivered(lease: LeaseView) -> int:
+    """Where a lease stands among those of its child, in the order of delivery."""
+    return lease_number(lease.lease_id)
 
 
 def _index(lease: LeaseView, place: int) -> str:

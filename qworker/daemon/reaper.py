@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import structlog
 
@@ -20,6 +20,7 @@ from qworker.client.commands.extending import extend
 from qworker.client.commands.reaping import Look, Reaped, holds_times, promote, reap, sweep, trim
 from qworker.client.sync import Client
 from qworker.daemon.dividing import Dividing
+from qworker.daemon.overdue import OverdueLeases
 from qworker.daemon.presence import Presence, reaper_name
 from qworker.daemon.pruning import Pruning
 from qworker.daemon.registry import AWAY, Registry
@@ -60,7 +61,7 @@ PROMOTED_AT_ONCE: Final = 200
 REAPED_AT_ONCE: Final = 300
 #: Expired messages of one trim.
 TRIMMED_AT_ONCE: Final = 500
-_MOST_LEASES: Final = 10
+_MOST_LEASES: Final = 100
 _NAMED: Final = 10
 _NAMED_AGAIN: Final = 100
 #: How long a lease that cannot be reaped is put behind the others.
@@ -274,37 +275,96 @@ class Reaper:
     def _reap(
         self, keys: QueueKeys, overdue: tuple[str, ...], tally: Tally, now_ms: int | None
     ) -> Iterator[None]:
-        named, at_once = _NAMED, 1
-        while overdue:
-            leases, before = deque(overdue), tally.leases + tally.set_aside
-            while leases:
-                ids = [leases.popleft() for _ in range(min(at_once, len(leases)))]
-                done = self._reap_leases(keys, ids, tally, now_ms)
-                if done is not None:
-                    if done.left:
-                        leases.extendleft(reversed(ids))
-                    if done.leases:
-                        each = max(1, done.messages // done.leases)
-                        at_once = min(_MOST_LEASES, max(1, REAPED_AT_ONCE // each))
+        """Reap leases so that messages come back in their old order: to the head the latest leases first, but those of
+        a message alone, which goes behind the other suspects, the earliest first.
+        """
+        if len(overdue) < _NAMED:
+            page = OverdueLeases(overdue)
+            yield from self._reap_page(keys, page, tally, now_ms)
+            if page.skipped:
+                page = OverdueLeases(tuple(page.skipped), lone=True)
+                yield from self._reap_page(keys, page, tally, now_ms)
+            return
+        # Each kind is walked to its end, in turn.
+        moved: dict[bool, set[str]] = {False: set(), True: set()}
+        walks = deque(self._walk(keys, lone, moved, tally, now_ms) for lone in (False, True))
+        while walks:
+            walk = walks.popleft()
+            for _ in walk:
+                walks.append(walk)
                 yield
-            if len(overdue) < named or tally.leases + tally.set_aside == before:
-                return
-            named = _NAMED_AGAIN
-            command = sweep([keys], self.tick_ms, leases=named, now_ms=now_ms)
+                break
+
+    def _walk(
+        self,
+        keys: QueueKeys,
+        lone: bool,
+        moved: dict[bool, set[str]],
+        tally: Tally,
+        now_ms: int | None,
+    ) -> Iterator[None]:
+        """Reap all overdue leases of one kind, page by page; `moved`: what the walk of each kind has taken away."""
+        passed: set[str] = set()
+        while True:
+            command = sweep(
+                [keys],
+                self.tick_ms,
+                leases=_NAMED_AGAIN,
+                newest=not lone,
+                skip=len(passed - moved[not lone]),
+                now_ms=now_ms,
+            )
             overdue = self._execute(command)[1][0].overdue
+            page = OverdueLeases(overdue, lone=lone)
+            for _ in self._reap_page(keys, page, tally, now_ms):
+                moved[lone] |= page.moved
+                yield
+            passed.update(page.skipped)
+            if len(overdue) < _NAMED_AGAIN or not (page.moved or page.skipped):
+                return
+
+    def _reap_page(
+        self, keys: QueueKeys, page: OverdueLeases, tally: Tally, now_ms: int | None
+    ) -> Iterator[None]:
+        at_once = 1
+        while page.waiting:
+            ids = page.take(at_once)
+            done = self._reap_leases(keys, ids, tally, now_ms, lone=page.lone)
+            if done is None:
+                page.moved.update(ids)
+            else:
+                page.skip(done.skipped)
+                asked = [each for each in ids if each not in done.skipped]
+                if done.left:
+                    page.give_back(asked)
+                else:
+                    page.moved.update(asked)
+                if done.leases:
+                    each = max(1, done.messages // done.leases)
+                    at_once = min(_MOST_LEASES, max(1, REAPED_AT_ONCE // each))
+                elif done.skipped:
+                    at_once = _MOST_LEASES
+            yield
 
     def _reap_leases(
-        self, keys: QueueKeys, ids: Sequence[str], tally: Tally, now_ms: int | None
+        self,
+        keys: QueueKeys,
+        ids: Sequence[str],
+        tally: Tally,
+        now_ms: int | None,
+        *,
+        lone: bool,
     ) -> Reaped | None:
         """Reap leases; where the script fails on them one by one, and what still fails is put behind the others."""
+        only: Literal["lone", "several"] = "lone" if lone else "several"
         try:
-            done = self._execute(reap(keys, ids, self.tick_ms, now_ms=now_ms))
+            done = self._execute(reap(keys, ids, self.tick_ms, only=only, now_ms=now_ms))
         except ServerError as error:
             if not concerns_the_call(error):
                 raise
             if len(ids) > 1:
                 for lease_id in ids:
-                    self._reap_leases(keys, [lease_id], tally, now_ms)
+                    self._reap_leases(keys, [lease_id], tally, now_ms, lone=lone)
             else:
                 self._execute(extend(keys, ids, ASIDE_MS, now_ms=now_ms))
                 tally.set_aside += 1

@@ -15,6 +15,7 @@
 --- include lib/envelope.lua
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
+--- include lib/order.lua
 --- include lib/ends.lua
 --- include lib/lease.lua
 --- include lib/letters.lua

@@ -4,7 +4,9 @@
 -- KEYS[2]…   4 per queue      delayed ZSET, unacked ZSET, ready LIST, stats HASH
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    tick ms          how often the caller comes by, 1-60000
--- ARGV[3]    leases           overdue leases to name per queue, 1-100
+-- ARGV[3]    leases           overdue leases to name per queue, 1-100, those of the earliest deadlines
+-- ARGV[4-5]  newest, skip     may be left out; newest 1: those of the latest deadlines first, else 0; skip: overdue leases
+--                             to pass over, 0-10^9
 -- Returns {'OK', now ms, one per queue: 0 where there is nothing to tell, or {next due ms or '', next deadline ms or '',
 --   expired at the head 1 or 0, overdue lease ids …}, or the error text of a queue whose keys hold other types}. An
 --   overdue member that is no lease id is set aside for a minute, and counted.
@@ -17,8 +19,8 @@
 local AT_ONCE = 10 -- queues that are asked together whether any of them holds something
 
 local now = clock(ARGV[1], KEYS[1])
-local tick_ms, most = whole(ARGV[2], 1, 60000), whole(ARGV[3], 1, 100)
-if not now or not tick_ms or not most or #KEYS > 2001 then return { 'ARG', 'tick_ms or leases' } end
+local tick_ms, most, skip = whole(ARGV[2], 1, 60000), whole(ARGV[3], 1, 100), whole(ARGV[5] or 0, 0, 1000000000)
+if not now or not tick_ms or not most or not skip or #KEYS > 2001 then return { 'ARG', 'tick_ms or leases' } end
 
 -- What the three reads of a queue gave, made into its part of the reply. Only a queue with leases is written to.
 local function look(due, deadline, head, unacked, stats)
@@ -31,7 +33,13 @@ local function look(due, deadline, head, unacked, stats)
   if deadline then
     local overdue_ms = visit(stats, now, tick_ms)
     if tonumber(deadline) <= overdue_ms then
-      for _, id in ipairs(redis.call('ZRANGE', unacked, '-inf', text(overdue_ms), 'BYSCORE', 'LIMIT', 0, most)) do
+      local named
+      if ARGV[4] == '1' then
+        named = redis.call('ZRANGE', unacked, text(overdue_ms), '-inf', 'BYSCORE', 'REV', 'LIMIT', skip, most)
+      else
+        named = redis.call('ZRANGE', unacked, '-inf', text(overdue_ms), 'BYSCORE', 'LIMIT', skip, most)
+      end
+      for _, id in ipairs(named) do
         if string.find(id, '^[%w._-]+$') then
           found[#found + 1] = id
         else

@@ -12,6 +12,7 @@
 --- include lib/envelope.lua
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
+--- include lib/order.lua
 --- include lib/ends.lua
 
 local MAX_BYTES, READ_CHUNK = 1048576, 32

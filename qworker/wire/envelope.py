@@ -4,8 +4,8 @@ r"""The envelope of a stored message: one text line, then the body.
 
 `receives` counts deliveries that have ended; a message in hand is one more. `nacks` and `timeouts` together are held
 against max receives, `shared` (deliveries lost in company) never is. Flags: x expiry ms, m max receives, v visibility
-ms of its own, p priority, f first received ms, t became ready ms, u unique key, k unknown since ms, d redrives,
-w trace context, e codec. Values of flags are percent-encoded.
+ms of its own, p priority, f first received ms, t became ready ms, o place at the head ms, u unique key, k unknown
+since ms, d redrives, w trace context, e codec. Values of flags are percent-encoded.
 """
 
 from __future__ import annotations

@@ -14,7 +14,14 @@ from typing import Final, NamedTuple
 
 from qworker.wire.numbers import whole
 
-__all__ = ["ID_LENGTH", "IdSource", "new_id_prefix", "new_lane_id", "visibility_of"]
+__all__ = [
+    "ID_LENGTH",
+    "IdSource",
+    "lease_number",
+    "new_id_prefix",
+    "new_lane_id",
+    "visibility_of",
+]
 
 ID_LENGTH: Final = 20
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -79,3 +86,9 @@ def visibility_of(lease_id: str) -> int | None:
     """Read the visibility in ms that a lease was asked for with; None where it is the queue's."""
     words = lease_id.split("-")
     return whole(words[2]) if len(words) == 3 else None
+
+
+def lease_number(lease_id: str) -> int:
+    """The counter in a lease id, in which the leases of a process stand in order; 0 where it has none."""
+    words = lease_id.split("-")
+    return whole(words[1]) or 0 if len(words) > 1 else 0

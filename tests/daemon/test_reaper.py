@@ -91,7 +91,7 @@ def test_takes_back_leases_that_ran_out(reaper: Reaper, open_queue: OpenQueue) -
     first = {"m": NOW - 29_000, "n": NOW - 29_000, "o": NOW - 28_500}
     assert queue.state("ready", "suspect", "unacked") == {
         "ready": [
-            own(each, receives=1, shared=1, first_ms=first[each], ready_ms=NOW + 1600)
+            own(each, receives=1, shared=1, first_ms=first[each], back_ms=NOW + 1600)
             for each in "mn"
         ],
         "suspect": [own("o", receives=1, timeouts=1, first_ms=first["o"], ready_ms=NOW + 1600)],

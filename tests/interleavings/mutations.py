@@ -78,7 +78,7 @@ MUTATIONS: Final = {
         "a reap does not write those that are to be delivered alone",
         "blame",
         ("reap",),
-        (("for first = 1, #to.suspects, CHUNK do", "for first = 1, 0 do"),),
+        (("  redis.call('RPUSH', suspect, unpack(items))\n", ""),),
     ),
     "send-unnumbered": Mutation(
         "a send in doubt is repeated without its lane and number", "lanes", numberless=True
@@ -161,8 +161,8 @@ MUTATIONS: Final = {
         _SETTLES,
         (
             (
-                "  local rung = write_places(to)\n  return take_out_of(lease.key, gone), stale, rung\n",
-                "  local left = take_out_of(lease.key, gone)\n  return left, stale, write_places(to)\n",
+                "  local rung = write_places(to, later)\n  return take_out_of(lease.key, gone), stale, rung\n",
+                "  local left = take_out_of(lease.key, gone)\n  return left, stale, write_places(to, later)\n",
             ),
         ),
     ),

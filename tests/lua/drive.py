@@ -229,13 +229,17 @@ def own(
     body: str | None = None,
     ready_ms: int | None = None,
     first_ms: int | None = None,
+    back_ms: int | None = None,
+    since_ms: int | None = None,
 ) -> str:
     """An envelope as stored; its body is its id unless given. `flags` with a leading blank; `first_ms` (first received)
-    and `ready_ms` end them.
+    and `ready_ms` end them. `back_ms`: given back to the head then, to the place of `since_ms` (None: `sent_ms`).
     """
+    ready_ms = ready_ms if back_ms is None else back_ms
     text = message_id if body is None else body
     flags += "" if first_ms is None else f" f={first_ms}"
     flags += "" if ready_ms is None else f" t={ready_ms}"
+    flags += "" if back_ms is None else f" o={sent_ms if since_ms is None else since_ms}"
     return f"q1 {message_id} {sent_ms} {receives} {nacks} {timeouts} {shared}{flags}\n{text}"
 
 

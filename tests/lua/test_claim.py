@@ -38,8 +38,8 @@ def test_takes_messages_over_in_order(engine_drive: Drive) -> None:
     drive.receive("L")
     result = claimed(drive, "N", "L", count=2)
     items = [
-        own("a", receives=1, shared=1, first_ms=NOW, ready_ms=AT),
-        own("b", receives=1, shared=1, first_ms=NOW, ready_ms=AT),
+        own("a", receives=1, shared=1, first_ms=NOW, back_ms=AT),
+        own("b", receives=1, shared=1, first_ms=NOW, back_ms=AT),
     ]
     assert [item.decode() for item in result.batch.items] == items
     assert result.batch.indices == ["1", "2"]

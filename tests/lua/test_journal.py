@@ -228,7 +228,7 @@ def test_lost_leases(journal: Drive) -> None:
         f"dead - - - - max_receives - {header('c')}",
     ]
     again = [
-        header(each, receives=1, shared=1, first_ms=NOW + 1 - 30_000, ready_ms=NOW + 1)
+        header(each, receives=1, shared=1, first_ms=NOW + 1 - 30_000, back_ms=NOW + 1)
         for each in "ab"
     ]
     journal.receive("N", suspects=Suspects.NEVER, visibility_ms=1, at=NOW + 2)

@@ -46,7 +46,7 @@ def test_messages_in_company_return_to_the_head_in_order(engine_drive: Drive) ->
     )
     assert drive.state() == {
         "ready": [
-            *(own(each, receives=1, shared=1, first_ms=NOW, ready_ms=OVER + 7) for each in ids),
+            *(own(each, receives=1, shared=1, first_ms=NOW, back_ms=OVER + 7) for each in ids),
             own("later"),
         ],
         "wake": ["1"] * 8,
@@ -76,7 +76,7 @@ def test_second_loss_in_company_makes_suspects(drive: Drive) -> None:
     leased(drive, "L", own("a", shared=1), own("b"), own("c", timeouts=1), own("d", shared=5))
     assert reaped(drive, "L") == Reaped(1, 4, 0, 3, 0, 0, 0)
     assert drive.state("ready", "suspect") == {
-        "ready": [own("b", receives=1, shared=1, first_ms=NOW, ready_ms=OVER)],
+        "ready": [own("b", receives=1, shared=1, first_ms=NOW, back_ms=OVER)],
         "suspect": [
             own("a", receives=1, shared=2, first_ms=NOW, ready_ms=OVER),
             own("c", receives=1, timeouts=1, shared=1, first_ms=NOW, ready_ms=OVER),
@@ -156,11 +156,11 @@ def test_priorities_return_to_their_level(drive: Drive) -> None:
     reaped(drive, "L", "M")
     assert drive.state(*READY_PARTS) == {
         "ready": [
-            own("c", receives=1, shared=1, flags=" p=3", first_ms=NOW, ready_ms=OVER),
-            own("d", receives=1, shared=1, first_ms=NOW, ready_ms=OVER),
+            own("c", receives=1, shared=1, flags=" p=3", first_ms=NOW, back_ms=OVER),
+            own("d", receives=1, shared=1, first_ms=NOW, back_ms=OVER),
         ],
         "ready:6": [
-            own(each, receives=1, shared=1, flags=" p=6", first_ms=NOW, ready_ms=OVER)
+            own(each, receives=1, shared=1, flags=" p=6", first_ms=NOW, back_ms=OVER)
             for each in "ab"
         ],
     }
@@ -198,7 +198,7 @@ def test_late_settle_of_a_reaped_lease_is_stale(drive: Drive) -> None:
     reaped(drive, "L", at=OVER + 5000)
     assert drive.settle(Outcomes("L", acks=[2]), at=OVER + 5000).counted == (False,)
     assert drive.state("ready") == {
-        "ready": [own("b", receives=1, shared=1, first_ms=NOW, ready_ms=OVER + 5000)]
+        "ready": [own("b", receives=1, shared=1, first_ms=NOW, back_ms=OVER + 5000)]
     }
 
 
@@ -241,7 +241,7 @@ def test_thousand_messages_of_a_lease(engine_drive: Drive) -> None:
     engine_drive.receive("L", 1000)
     assert reaped(engine_drive, "L").messages == 1000
     assert engine_drive.state("ready")["ready"] == [
-        own(each, receives=1, shared=1, first_ms=NOW, ready_ms=OVER) for each in ids
+        own(each, receives=1, shared=1, first_ms=NOW, back_ms=OVER) for each in ids
     ]
 
 
@@ -266,7 +266,7 @@ def test_expired_and_cancelled_messages_end(drive: Drive) -> None:
     assert reaped(drive, "L") == Reaped(1, 3, 0, 0, 0, 0, 0)
     assert drive.state("ready", "unique", "cancelled", "dead", "wake") == {
         "ready": [
-            own("c", receives=1, shared=1, flags=f" x={OVER + 1}", first_ms=NOW, ready_ms=OVER)
+            own("c", receives=1, shared=1, flags=f" x={OVER + 1}", first_ms=NOW, back_ms=OVER)
         ],
         "wake": ["1"],
     }
@@ -298,9 +298,13 @@ def test_foreign_items_in_a_lease_are_buried(drive: Drive) -> None:
     assert reaped(drive, "L").messages == 7
     assert drive.state("ready") == {
         "ready": [
-            own("a", receives=1, shared=1, first_ms=NOW, ready_ms=OVER),
+            own("a", receives=1, shared=1, first_ms=NOW, back_ms=OVER),
             own(
-                "L.5", OVER, receives=1, shared=1, body='{"plain": 1}', first_ms=NOW, ready_ms=OVER
+                *("L.5", OVER, 1, 0, 0, 1),
+                body='{"plain": 1}',
+                first_ms=NOW,
+                back_ms=OVER,
+                since_ms=NOW,
             ),
         ]
     }

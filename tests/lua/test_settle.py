@@ -362,7 +362,7 @@ def test_release_goes_uncounted_to_the_head_in_order(drive: Drive) -> None:
     outcomes.release(3)
     drive.settle(outcomes)
     assert drive.state("ready", "wake", "lease:L") == {
-        "ready": [own("a", ready_ms=NOW), own("c", ready_ms=NOW), own("d")],
+        "ready": [own("a", back_ms=NOW), own("c", back_ms=NOW), own("d")],
         "wake": ["1", "1"],
         "lease:L": {"2": own("b")},
     }
@@ -385,7 +385,7 @@ def test_release_of_all_that_is_left(engine_drive: Drive) -> None:
     assert settled.per_lease == (1000,)
     assert drive.state("ready", "lease:L", "unacked") == {
         "ready": [
-            *(own(each, ready_ms=NOW) for each in (ids[1], *ids[3:])),
+            *(own(each, back_ms=NOW) for each in (ids[1], *ids[3:])),
             own(ids[2], receives=1, nacks=1, ready_ms=NOW),
         ]
     }
@@ -437,7 +437,7 @@ def test_released_suspect_stays_a_suspect(drive: Drive) -> None:
     outcomes.release("*")
     drive.settle(outcomes)
     assert drive.state("ready", "suspect") == {
-        "ready": [own("a", shared=1, ready_ms=NOW)],
+        "ready": [own("a", shared=1, back_ms=NOW)],
         "suspect": [own("s", timeouts=1, ready_ms=NOW), own("t", shared=2, ready_ms=NOW)],
     }
 
@@ -454,8 +454,8 @@ def test_priority_returns_to_its_level(drive: Drive) -> None:
         each.release("*")
     drive.settle(*outcomes)
     assert drive.state("ready", "ready:4", "ready:8") == {
-        "ready": [own(f"b{p}", flags=f" p={p}", ready_ms=NOW) for p in ("8", "x", "99")],
-        "ready:4": [own("a", flags=" p=4", ready_ms=NOW)],
+        "ready": [own(f"b{p}", flags=f" p={p}", back_ms=NOW) for p in ("8", "x", "99")],
+        "ready:4": [own("a", flags=" p=4", back_ms=NOW)],
     }
     assert len(drive.receive("N").items) == 4
 
@@ -472,8 +472,8 @@ def test_death_in_company_is_shared(drive: Drive) -> None:
     drive.settle(outcomes)
     assert drive.state("ready", "suspect", "dead") == {
         "ready": [
-            own("a", receives=1, shared=1, ready_ms=NOW),
-            own("c", receives=1, shared=1, ready_ms=NOW),
+            own("a", receives=1, shared=1, back_ms=NOW),
+            own("c", receives=1, shared=1, back_ms=NOW),
             own("d"),
         ],
         "suspect": [own("b", receives=1, shared=2, ready_ms=NOW)],
@@ -574,15 +574,13 @@ def test_plain_messages_get_an_id_when_they_are_moved(drive: Drive) -> None:
     outcomes.discard(5)
     drive.settle(outcomes, at=NOW + 9)
 
-    def moved(
-        number: int, receives: int = 0, nacks: int = 0, ready_ms: int | None = NOW + 9
-    ) -> str:
+    def moved(number: int, receives: int = 0, nacks: int = 0, **times: int | None) -> str:
         name, body = f"lease-1.{number}", '{"u": " u=k"}'
-        return own(name, NOW + 9, receives, nacks, body=body, ready_ms=ready_ms)
+        return own(name, NOW + 9, receives, nacks, body=body, **({"ready_ms": NOW + 9} | times))
 
     assert drive.state("ready", "delayed", "lease:lease-1", "unique") == {
-        "ready": [moved(3), moved(1, 1, 1)],
-        "delayed": {moved(2, 1, 1, NOW + 59): NOW + 59},
+        "ready": [moved(3, back_ms=NOW + 9, since_ms=NOW), moved(1, 1, 1)],
+        "delayed": {moved(2, 1, 1, ready_ms=NOW + 59): NOW + 59},
         "unique": {"k": "x 9"},
     }
     assert dead(drive) == [(moved(4, 1, ready_ms=None), "bad_arguments")]
@@ -673,7 +671,7 @@ def test_queue_paused_for_output_settles_in_silence(drive: Drive) -> None:
     outcomes.release(3)
     drive.settle(outcomes)
     assert drive.state("ready", "wake") == {
-        "ready": [own("c", ready_ms=NOW), own("b", receives=1, nacks=1, ready_ms=NOW)],
+        "ready": [own("c", back_ms=NOW), own("b", receives=1, nacks=1, ready_ms=NOW)],
     }
 
 

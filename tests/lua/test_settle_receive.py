@@ -371,7 +371,7 @@ def test_settles_and_receives_in_one_call(engine_drive: Drive) -> None:
     second.nack(2, 0)
     batch = drive.receive("N", 100, first, second, at=NOW + 1)
     assert batch.items == [
-        own("c", ready_ms=NOW + 1).encode(),
+        own("c", back_ms=NOW + 1).encode(),
         own("f").encode(),
         own("e", receives=1, nacks=1, ready_ms=NOW + 1).encode(),
     ]
@@ -443,7 +443,7 @@ def test_queue_paused_for_output_settles_but_delivers_nothing(drive: Drive) -> N
         batch = drive.receive("M", 10, back)
         assert (batch.items, batch.hint_ms, batch.ready_left) == ([], PAUSED, 0)
     assert drive.state() == {
-        "ready": [own("a", ready_ms=NOW), own("c")],
+        "ready": [own("a", back_ms=NOW), own("c")],
         "lease:L": {"2": own("b")},
         "unacked": {"L": NOW + 30_000},
         "meta": {"paused": "all"},
@@ -503,7 +503,7 @@ def test_ghost_of_a_burned_call_loses_nothing(drive: Drive) -> None:
     drive.call("reap", drive.standard_keys("M"), NOW + 30_000, 60_000)
     assert drive.state("ready", "lease:M", "unacked") == {
         "ready": [
-            own(each, receives=1, shared=1, first_ms=NOW, ready_ms=NOW + 30_000) for each in "ab"
+            own(each, receives=1, shared=1, first_ms=NOW, back_ms=NOW + 30_000) for each in "ab"
         ]
     }
 

@@ -62,7 +62,7 @@ def test_visibility_0_is_over_at_once(drive: Drive) -> None:
     assert splitted(drive, "L", 1, "N", 0) == NOW
     drive.call("reap", drive.standard_keys("N"), NOW, 1000)
     assert drive.state("ready", "unacked") == {
-        "ready": [own("a", receives=1, shared=1, first_ms=NOW - 30_000, ready_ms=NOW)],
+        "ready": [own("a", receives=1, shared=1, first_ms=NOW - 30_000, back_ms=NOW)],
         "unacked": {"L": NOW + 30_000},
     }
 

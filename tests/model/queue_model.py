@@ -6,6 +6,7 @@ knows nothing of chunks or keys. `table()` is what a queue that did the same mus
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -55,13 +56,33 @@ class Item:
 
     def ready_from(self, at_ms: int) -> Item:
         """The item as it becomes ready at a time, again or later than it was sent."""
-        others = tuple(pair for pair in self.flags if pair[0] != "t")
+        others = tuple(pair for pair in self.flags if pair[0] not in "to")
         return replace(self, flags=(*others, ("t", str(at_ms))))
+
+    @property
+    def since_ms(self) -> int:
+        """When it became ready, before what was not to its blame."""
+        return int(self.flag("o") or self.flag("t") or self.sent_ms)
+
+    def stays_before(self, other: Item, *, later: bool) -> bool:
+        """Whether it stays in front of another one that comes back, both with their old places."""
+        if self.since_ms != other.since_ms:
+            return self.since_ms < other.since_ms
+        mine, its = _made(self.id), _made(other.id)
+        return mine[1:] < its[1:] if mine[0] == its[0] != "" else later
 
     @property
     def suspect(self) -> bool:
         """Whether it is to be delivered alone."""
         return self.timeouts > 0 or self.shared >= 2
+
+
+def _made(name: str) -> tuple[str, int, int]:
+    """Which process made an id, and its numbers there."""
+    if len(name) == 20:
+        return name[:10], int(name[10:]), 0
+    match = re.fullmatch(r"([A-Za-z0-9]+)-(\d+)[\d-]*\.(\d+)", name)
+    return (match[1], int(match[2]), int(match[3])) if match else ("", 0, 0)
 
 
 #: Of a queue that does not say.
@@ -339,7 +360,7 @@ class Model:
             self.stats["stored"] -= before - len(held)
             asked = [index for index, _, _ in end.uniques] + end.acks
             gone = {index: at_first[index] for index in dict.fromkeys(asked) if index in at_first}
-            heads: list[Item] = []
+            heads: list[tuple[int, Item]] = []
             tails: list[Item] = []
             suspects: list[Item] = []
             for other in end.others:
@@ -351,7 +372,7 @@ class Model:
                 for index in named:
                     item = held.pop(index)
                     self._end(now, end.lease, other, index, item, heads, tails, suspects)
-            rung += self._put_back(heads, tails, suspects)
+            rung += self._put_back(now, heads, tails, suspects, later=bool(per_lease))
             if end.ack_all:
                 self.stats["acked"] += len(held)
                 self.stats["stored"] -= len(held)
@@ -378,11 +399,11 @@ class Model:
         end: Ending,
         index: str,
         item: Item,
-        heads: list[Item],
+        heads: list[tuple[int, Item]],
         tails: list[Item],
         suspects: list[Item],
     ) -> None:
-        before = item
+        before, since_ms = item, item.since_ms
 
         def tell(event: str, reason: str = "-") -> None:
             self.tell(event, before, place=f"{lease}.{index}", reason=reason, times=end.times)
@@ -394,6 +415,7 @@ class Model:
             return
         if item.kind == "plain":
             item = Item("own", f"{lease}.{index}", now, body=item.body)
+            since_ms = max(0, self.deadlines[lease] - VISIBILITY_MS)
         if item.kind != "own":
             tell("dead", "foreign")
             self._bury(item, "foreign")
@@ -402,16 +424,18 @@ class Model:
             self._bury(replace(item, receives=item.receives + 1), end.reason)
         elif end.kind == "s":
             self.stats["timeouts"] += 1
-            dies = self._blame(now, item, alone=False, heads=heads, suspects=suspects)
+            dies = self._blame(now, since_ms, item, alone=False, heads=heads, suspects=suspects)
             tell("dead" if dies else "timed_out", "max_receives" if dies else "shared")
         elif end.kind == "r":
             tell("released")
             self.stats["released"] += 1
-            item = item.ready_from(now + end.delay_ms)
             if end.delay_ms:
+                item = item.ready_from(now + end.delay_ms)
                 self.delayed[item.text] = (now + end.delay_ms, item)
+            elif item.suspect:
+                suspects.append(item.ready_from(now))
             else:
-                (suspects if item.suspect else heads).append(item)
+                heads.append((since_ms, item))
         else:
             crashed = int(end.kind == "c")
             self.stats["timeouts" if crashed else "nacked"] += 1
@@ -488,26 +512,27 @@ class Model:
         for lease in leases:
             if self.deadlines.get(lease, overdue_ms + 1) > overdue_ms:
                 continue
-            heads: list[Item] = []
+            heads: list[tuple[int, Item]] = []
             suspects: list[Item] = []
             for index, before in sorted(self.leases[lease].items(), key=lambda pair: int(pair[0])):
                 messages += 1
-                item, alone = before, index == "0"
+                item, alone, since_ms = before, index == "0", before.since_ms
                 if item.kind == "unread":
                     self.tell("dead", item, reason="foreign")
                     self._bury(item, "foreign")
                     continue
                 if item.kind == "plain":
                     item = Item("own", f"{lease}.{index}", now, body=item.body)
+                    since_ms = max(0, self.deadlines[lease] - VISIBILITY_MS)
                 elif self._over(item, now, tombstones=tombstones):
                     continue
                 # By the queue's visibility: the ids of these leases tell no other one.
                 item = item.with_flag("f", str(max(0, self.deadlines[lease] - VISIBILITY_MS)))
-                dies = self._blame(now, item, alone=alone, heads=heads, suspects=suspects)
+                dies = self._blame(now, since_ms, item, alone=alone, heads=heads, suspects=suspects)
                 reason = "max_receives" if dies else "alone" if alone else "shared"
                 event = "dead" if dies else "timed_out"
                 self.tell(event, before, place=f"{lease}.{index}", reason=reason)
-            rung += self._put_back(heads, [], suspects)
+            rung += self._put_back(now, heads, [], suspects, later=reaped > 0)
             self.leases.pop(lease)
             self.deadlines.pop(lease)
             reaped += 1
@@ -640,7 +665,14 @@ class Model:
         return True
 
     def _blame(
-        self, now: int, item: Item, *, alone: bool, heads: list[Item], suspects: list[Item]
+        self,
+        now: int,
+        since_ms: int,
+        item: Item,
+        *,
+        alone: bool,
+        heads: list[tuple[int, Item]],
+        suspects: list[Item],
     ) -> bool:
         """Count a delivery that nobody ended; whether the message is dead of it."""
         item = replace(
@@ -652,7 +684,10 @@ class Model:
         if self._is_spent(item):
             self._bury(item, "max_receives")
             return True
-        (suspects if item.suspect else heads).append(item.ready_from(now))
+        if item.suspect:
+            suspects.append(item.ready_from(now))
+        else:
+            heads.append((since_ms, item))
         return False
 
     def _is_spent(self, item: Item) -> bool:
@@ -672,9 +707,32 @@ class Model:
         if key is not None and self.unique.get(key, ("",))[0] == item.id:
             del self.unique[key]
 
-    def _put_back(self, heads: list[Item], tails: list[Item], suspects: list[Item]) -> int:
-        for item in reversed(heads):
-            self.ready[self._home(item)].insert(0, item)
+    def _put_back(
+        self,
+        now: int,
+        heads: list[tuple[int, Item]],
+        tails: list[Item],
+        suspects: list[Item],
+        *,
+        later: bool,
+    ) -> int:
+        groups: dict[int, list[Item]] = {}
+        for since_ms, item in heads:
+            group = groups.setdefault(self._home(item), [])
+            at_ms = max(since_ms, group[-1].since_ms) if group else since_ms
+            group.append(item.ready_from(now).with_flag("o", str(at_ms)))
+        for level, group in groups.items():
+            passed: list[Item] = []
+            for each in self.ready[level]:
+                if each.flag("o") is None or not each.stays_before(group[-1], later=later):
+                    break
+                passed.append(each)
+            rest, merged = self.ready[level][len(passed) :], list[Item]()
+            for item in group:
+                while passed and passed[0].stays_before(item, later=later):
+                    merged.append(passed.pop(0))
+                merged.append(item)
+            self.ready[level] = merged + passed + rest
         for item in tails:
             self.ready[self._home(item)].append(item)
         self.suspects += suspects

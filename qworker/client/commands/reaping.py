@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import structs
@@ -71,7 +71,7 @@ class Promoted:
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """Leases taken back, and what became of their messages; `left` are still overdue."""
+    """Leases taken back, and what became of their messages; `left` are still overdue, `skipped` of another kind."""
 
     leases: int
     messages: int
@@ -80,6 +80,7 @@ class Reaped:
     set_aside: int
     lateness_ms: int
     left: int
+    skipped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,18 @@ def holds_times(queues: Sequence[QueueKeys]) -> Command[int]:
 
 
 def sweep(
-    queues: Sequence[QueueKeys], tick_ms: int, *, leases: int = 10, now_ms: int | None = None
+    queues: Sequence[QueueKeys],
+    tick_ms: int,
+    *,
+    leases: int = 10,
+    newest: bool = False,
+    skip: int = 0,
+    now_ms: int | None = None,
 ) -> Command[tuple[int, list[Look]]]:
     """Look at up to `MAX_SWEPT` queues. Returns the server's time in ms and a look at each.
+
+    Names up to `leases` overdue leases of each in the order of their deadlines: the earliest, or with `newest` the
+    latest, passing over `skip` of them.
 
     In a Cluster that is the time of one node; what others say of times is shifted by how far their clocks are off. A
     queue whose node does not serve is `broken`.
@@ -134,11 +144,15 @@ def sweep(
     def decode(reply: Any) -> tuple[int, list[Look]]:
         _, now, *seen = accepted(reply, "")
         return int(now), [
-            _look(keys.queue, found) for keys, found in zip(queues, seen, strict=True)
+            _look(keys.queue, found, newest=newest)
+            for keys, found in zip(queues, seen, strict=True)
         ]
 
     def apart() -> Apart[tuple[int, list[Look]]]:
-        each = [sweep([keys], tick_ms, leases=leases, now_ms=now_ms) for keys in queues]
+        each = [
+            sweep([keys], tick_ms, leases=leases, newest=newest, skip=skip, now_ms=now_ms)
+            for keys in queues
+        ]
         return Apart(each, _one_clock, unserved)
 
     def unserved(number: int, error: ServerError) -> tuple[int, list[Look]]:
@@ -147,7 +161,7 @@ def sweep(
     return Command(
         load_script("sweep"),
         tuple(names),
-        (given(now_ms), tick_ms, leases),
+        (given(now_ms), tick_ms, leases, int(newest), skip),
         decode,
         apart=apart if len(queues) > 1 else None,
     )
@@ -169,12 +183,14 @@ def _one_clock(parts: list[tuple[int, list[Look]]]) -> tuple[int, list[Look]]:
     return first_ms, looks
 
 
-def _look(queue: str, found: Any) -> Look:
+def _look(queue: str, found: Any, *, newest: bool) -> Look:
     if isinstance(found, bytes):
         return Look(queue, broken=found.decode("utf-8", "replace"))
     if found == 0:
         return Look(queue)
     due, deadline, expired, *overdue = found
+    if newest:
+        overdue.reverse()
     return Look(
         queue,
         maybe(due),
@@ -195,18 +211,27 @@ def promote(keys: QueueKeys, limit: int = 500, *, now_ms: int | None = None) -> 
 
 
 def reap(
-    keys: QueueKeys, lease_ids: Sequence[str], tick_ms: int, *, now_ms: int | None = None
+    keys: QueueKeys,
+    lease_ids: Sequence[str],
+    tick_ms: int,
+    *,
+    only: Literal["", "lone", "several"] = "",
+    now_ms: int | None = None,
 ) -> Command[Reaped]:
-    """Take back the messages of those leases that are overdue."""
+    """Take back the messages of those leases that are overdue, given in the order of their delivery.
+
+    `only`: the leases of messages that were delivered alone, or the others.
+    """
 
     def decode(reply: Any) -> Reaped:
-        _, _, leases, messages, dead, suspects, aside, lateness, left, _ = accepted(
+        _, _, leases, messages, dead, suspects, aside, lateness, left, skipped, _ = accepted(
             reply, keys.queue
         )
-        return Reaped(leases, messages, dead, suspects, aside, int(lateness), left)
+        names = tuple(name.decode() for name in skipped)
+        return Reaped(leases, messages, dead, suspects, aside, int(lateness), left, names)
 
     return Command(
-        load_script("reap"), standard_keys(keys, *lease_ids), (given(now_ms), tick_ms), decode
+        load_script("reap"), standard_keys(keys, *lease_ids), (given(now_ms), tick_ms, only), decode
     )
 
 

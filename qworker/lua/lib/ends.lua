@@ -59,12 +59,12 @@ local function over(head, now, tombstones, id)
   return nil
 end
 
--- Places to put messages back, filled first and written at once: heads keep their order in front
--- of what is ready. Nobody reads a level that is not in use, so what asks for one goes to level 0.
+-- Places to put messages back, filled first and written at once: heads go to their old places, see lib/order.lua.
+-- Nobody reads a level that is not in use, so what asks for one goes to level 0. `order`: the old places of the heads.
 local function places(levels)
   local used = {}
   for _, number in ipairs(levels) do used[number] = true end
-  return { used = used, heads = {}, tails = {}, suspects = {} }
+  return { used = used, heads = {}, order = {}, tails = {}, suspects = {} }
 end
 
 local function put(to, list, number, item)
@@ -73,15 +73,26 @@ local function put(to, list, number, item)
   if items then items[#items + 1] = item else list[number] = { item } end
 end
 
+-- Put an item to the heads, not before those that its lease has put there; returns its old place, in ms.
+local function put_head(to, number, at_ms)
+  if not to.used[number] then number = 0 end
+  local items, order = to.heads[number], to.order[number]
+  if not items then
+    items, order = {}, {}
+    to.heads[number], to.order[number] = items, order
+  end
+  local latest = order[#order]
+  if latest and latest > at_ms then at_ms = latest end
+  order[#order + 1] = at_ms
+  return items, at_ms
+end
+
 local CHUNK = 500
-local function write_places(to)
+-- `later`: what stands at the head by this very call was delivered before.
+local function write_places(to, later)
   local rung = 0
   for number, items in pairs(to.heads) do
-    for last = #items, 1, -CHUNK do
-      local reversed = {}
-      for i = last, math.max(last - CHUNK + 1, 1), -1 do reversed[#reversed + 1] = items[i] end
-      redis.call('LPUSH', ready(number), unpack(reversed))
-    end
+    push_heads(ready(number), items, to.order[number], later)
     rung = rung + #items
   end
   for number, items in pairs(to.tails) do
@@ -107,19 +118,25 @@ local function leave_newer(to, list, item, amounts)
   amounts.unsupported = (amounts.unsupported or 0) + 1
 end
 
--- To the head of what is ready, or to the suspects whose one it is.
-local function put_back(to, message, item)
+-- To its old place at the head of what is ready, or to the suspects whose one it is. `received`: when a plain message, which
+-- does not know when it was sent, was delivered, in ms.
+local function put_back(to, message, now, received)
   if is_suspect(message) then
-    table.insert(to.suspects, item)
-  else
-    put(to, to.heads, level_in(message.flags), item)
+    ready_from(message, now)
+    table.insert(to.suspects, assemble(message))
+    return
   end
+  local since = old_place(message, received)
+  local items, at_ms = put_head(to, level_in(message.flags), since)
+  ready_from(message, now)
+  message.flags = message.flags .. ' o=' .. text(at_ms)
+  items[#items + 1] = assemble(message)
 end
 
 -- A delivery that ended in nobody's word (the lease ran out, the worker died). Alone in its lease
 -- a message is to blame (timeouts); in company all only share it, and from the second time on each
 -- goes to `suspect`, to be delivered alone. `about.received`: when it was delivered, in ms as text, where that is known.
-local function blame(message, alone, about, limit, to, now, amounts)
+local function blame(message, alone, about, limit, to, now, amounts, delivered_ms)
   message.receives = message.receives + 1
   limit = number_in(message.flags, ' m=') or limit
   -- At most once (v=0): whoever lost it may have run it, so nobody else does.
@@ -133,35 +150,38 @@ local function blame(message, alone, about, limit, to, now, amounts)
     amounts.stored = (amounts.stored or 0) - 1
     record('dead', message.item, about)
   else
-    ready_from(message, now)
-    put_back(to, message, assemble(message))
+    put_back(to, message, now, delivered_ms or tonumber(about.received))
     about.reason = alone and 'alone' or 'shared'
     record('timed_out', message.item, about)
   end
 end
 
--- A message that was delivered for the first time, in company and without flags, as it goes back to ready; nil for any
--- other. Most are so when a host dies with all it had, and rewriting their text takes a third of the time.
-local FRESH = '^(q1 [%w._-]+ %d+) 0 0 0 0()\n'
-local function shared_first(item, about, now)
-  local start, at = string.match(item, FRESH)
-  if not start or #start > MAX_ID or not about.received then return nil end
-  return start .. ' 1 0 0 1 f=' .. about.received .. ' t=' .. time_text(now) .. string.sub(item, at)
+-- Put back a message that was delivered for the first time, in company and without flags; false for any other. Most are
+-- so when a host dies with all it had, and rewriting their text takes a third of the time.
+local FRESH = '^(q1 [%w._-]+ (%d+)) 0 0 0 0()\n'
+local function shared_first(item, about, to, now)
+  local start, sent, at = string.match(item, FRESH)
+  if not start or #start > MAX_ID or not about.received then return false end
+  local sent_ms = tonumber(sent)
+  local items, at_ms = put_head(to, 0, sent_ms)
+  items[#items + 1] = start .. ' 1 0 0 1 f=' .. about.received .. ' t=' .. time_text(now)
+    .. ' o=' .. (at_ms == sent_ms and sent or text(at_ms)) .. string.sub(item, at)
+  return true
 end
 
 -- What becomes of a message whose lease is taken back: it ends, or is blamed and goes to one of the places. `about`
 -- tells its delivery: lease, index, received.
 local function take_back(item, about, limit, tombstones, to, now, amounts)
-  local back = about.index ~= '0' and not tombstones and shared_first(item, about, now)
-  if back then
+  if about.index ~= '0' and not tombstones and shared_first(item, about, to, now) then
     about.reason = 'shared'
-    put(to, to.heads, 0, back)
     record('timed_out', item, about)
     return
   end
   local message = delivered(item, about.lease, about.index, now)
   if not message and kind(item) == 'newer' then
-    leave_newer(to, to.heads, item, amounts)
+    local items = put_head(to, 0, tonumber(about.received) or now)
+    items[#items + 1] = item
+    amounts.unsupported = (amounts.unsupported or 0) + 1
     return
   end
   local ended = message and kind(item) == 'own' and over(message.flags, now, tombstones, message.id)

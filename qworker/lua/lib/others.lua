@@ -1,5 +1,14 @@
 -- Outcomes that are no acks: where each sends its message.
 
+-- When a lease was delivered, in ms, as far as its deadline tells.
+local function received(lease)
+  if not lease.received_ms then
+    local deadline = tonumber(redis.call('ZSCORE', unacked, lease.id)) or 0
+    lease.received_ms = tonumber(received_at(lease.id, deadline, lease.visibility_ms))
+  end
+  return lease.received_ms
+end
+
 -- Put one message where its outcome sends it.
 local function settle_other(lease, other, index, item, limit, to, now, amounts)
   local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
@@ -33,20 +42,19 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     add('stored', -1)
   elseif other.kind == 's' then
     add('timeouts', 1)
-    blame(message, false, about, limit, to, now, amounts)
+    blame(message, false, about, limit, to, now, amounts, received(lease))
   elseif other.kind == 'r' then
     add('released', 1)
     if other.c ~= '' then
       add('unknown', 1)
       with_flag(message, 'k', other.c)
     end
-    local due_ms = math.min(now + other.delay_ms, MAX_MS)
-    ready_from(message, due_ms)
-    local back = assemble(message)
     if other.delay_ms > 0 then
-      redis.call('ZADD', delayed, text(due_ms), back)
+      local due_ms = math.min(now + other.delay_ms, MAX_MS)
+      ready_from(message, due_ms)
+      redis.call('ZADD', delayed, text(due_ms), assemble(message))
     else
-      put_back(to, message, back)
+      put_back(to, message, now, received(lease))
     end
     tell('released')
   else
@@ -84,12 +92,21 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
 end
 
 -- Put the messages of a loose lease where their outcomes send them. Returns how many have left it, how many outcomes were
--- stale, and how many messages are ready now.
-local function settle_others(lease, attributes, results, now, amounts)
-  local to, gone, moved, stale = places(attributes.levels), {}, {}, 0
-  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them.
-  local function move(other, index, item)
+-- stale, and how many messages are ready now. `later`: another lease of the call came before.
+local function settle_others(lease, attributes, results, later, now, amounts)
+  local to, gone, moved, backs, stale = places(attributes.levels), {}, {}, {}, 0
+  lease.visibility_ms = attributes.visibility_ms
+  local function settle_it(other, index, item)
     settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
+  end
+  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. What goes back comes
+  -- last, in the order of the lease, however the outcomes stand.
+  local function move(other, index, item)
+    if other.kind == 'r' or other.kind == 's' then
+      backs[#backs + 1] = { number = tonumber(index) or 0, other = other, index = index, item = item }
+    else
+      settle_it(other, index, item)
+    end
     gone[#gone + 1] = index
     moved[index] = true
   end
@@ -104,6 +121,8 @@ local function settle_others(lease, attributes, results, now, amounts)
       if results then results[#results + 1] = item and 1 or 0 end
     end
   end
-  local rung = write_places(to)
+  if #backs > 1 then table.sort(backs, function(a, b) return a.number < b.number end) end
+  for _, back in ipairs(backs) do settle_it(back.other, back.index, back.item) end
+  local rung = write_places(to, later)
   return take_out_of(lease.key, gone), stale, rung
 end

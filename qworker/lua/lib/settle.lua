@@ -88,7 +88,7 @@ local function settle(leases, attributes, results, now, amounts)
     if #lease.acks + #lease.uniques + #lease.others > 0 then
       loosen(lease.key)
       acked = settle_ack(lease, results)
-      local moved, missed, ready_again = settle_others(lease, attributes, results, now, amounts)
+      local moved, missed, ready_again = settle_others(lease, attributes, results, l > 1, now, amounts)
       held, rung = acked + moved, rung + ready_again
       stale = #lease.acks + #lease.uniques - acked + missed
     end

@@ -1,0 +1,74 @@
+-- The order of what comes back. A message that is given back goes to its old place among those at the head of ready that
+-- were given back before, whichever lease comes first. They are told by their flag `o` and stand in front of all that were
+-- never delivered. Its old place is when it became ready: in ms, and within one ms in the order of the ids of one
+-- process. More is not known: then the later call goes to the front, and within one call the later lease behind the others.
+
+-- When a message became ready before it was delivered, in ms. A plain one has only just got a header.
+local function old_place(message, received)
+  if message.at == 0 then return received or tonumber(message.sent) end
+  return number_in(message.flags, ' o=') or number_in(message.flags, ' t=') or tonumber(message.sent)
+end
+
+-- Put items, whose old places are `order`, to the head of a list of ready. `later`: of what else this call gives back, all
+-- was delivered before. The functions are inside because a server makes those of a script anew at each call.
+local function push_heads(key, items, order, later)
+  local MOST_PASSED, MAX_PASSED_BYTES, AT_ONCE = 1000, 262144, 500 -- passed: messages that one lease may be put behind
+
+  local function id_of(item) return string.match(item, '^q1 (%S+)') or '' end
+
+  -- Whether the first of two ids made by one process was made before the other; nil if they were not.
+  local function id_before(one, other)
+    if #one == 20 and #other == 20 and string.sub(one, 1, 10) == string.sub(other, 1, 10) then return one < other end
+    local maker, number, index = string.match(one, '^(%w+)%-(%d+)[%d-]*%.(%d+)$')
+    local other_maker, other_number, other_index = string.match(other, '^(%w+)%-(%d+)[%d-]*%.(%d+)$')
+    if not maker or maker ~= other_maker then return nil end
+    if number ~= other_number then return tonumber(number) < tonumber(other_number) end
+    return tonumber(index) < tonumber(other_index)
+  end
+
+  -- Whether a message at the head stays in front of one that comes back.
+  local function stays_before(head_ms, head_id, at_ms, id)
+    if head_ms ~= at_ms then return head_ms < at_ms end
+    local before = id_before(head_id, id)
+    if before == nil then return later end
+    return before
+  end
+
+  -- What stands at the head, was given back before, and became ready before the last of the items: {item, ms, id} each.
+  local function read_passed()
+    local passed, bytes, step, last_ms, last_id = {}, 0, 1, order[#order], id_of(items[#items])
+    while #passed < MOST_PASSED and bytes < MAX_PASSED_BYTES do
+      local chunk = redis.call('LRANGE', key, #passed, #passed + step - 1)
+      for _, item in ipairs(chunk) do
+        local at_ms = kind(item) == 'own' and number_in(header(item), ' o=')
+        if not at_ms or not stays_before(at_ms, id_of(item), last_ms, last_id) then return passed end
+        passed[#passed + 1] = { item, at_ms, id_of(item) }
+        bytes = bytes + #item
+      end
+      if #chunk < step then break end
+      step = math.min(#passed, 32, MOST_PASSED - #passed) -- bodies may be large: as many more as have been read
+    end
+    return passed
+  end
+
+  local passed, merged, next_passed = read_passed(), items, 1
+  if #passed > 0 then
+    merged = {}
+    for i, item in ipairs(items) do
+      local id, head = id_of(item), passed[next_passed]
+      while head and stays_before(head[2], head[3], order[i], id) do
+        merged[#merged + 1] = head[1]
+        next_passed = next_passed + 1
+        head = passed[next_passed]
+      end
+      merged[#merged + 1] = item
+    end
+    for i = next_passed, #passed do merged[#merged + 1] = passed[i][1] end
+    redis.call('LTRIM', key, #passed, -1)
+  end
+  for last = #merged, 1, -AT_ONCE do
+    local reversed = {}
+    for i = last, math.max(last - AT_ONCE + 1, 1), -1 do reversed[#reversed + 1] = merged[i] end
+    redis.call('LPUSH', key, unpack(reversed))
+  end
+end

@@ -1,0 +1,268 @@
+"""The order of what comes back: over many leases, given back in any order and in any number of calls."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from qworker.client.commands.reaping import reap
+from qworker.client.commands.settling import Outcomes
+from qworker.daemon.reaper import Reaper
+from qworker.wire.ids import IdSource
+from tests.lua.drive import NOW, Drive, own
+
+
+def bodies(drive: Drive, part: str = "ready") -> list[int]:
+    """The numbers of the messages that stand there, in their order."""
+    return [int(each.partition("\n")[2].strip("[]")) for each in drive.state(part).get(part, [])]
+
+
+class World:
+    """A queue of numbered messages, its consumers and their leases, and the time."""
+
+    def __init__(self, drive: Drive, seed: int) -> None:
+        self.drive = drive
+        self.random = random.Random(seed)
+        self.numbers = count(1)
+        self.now = NOW
+        self.senders = [IdSource(), IdSource()]
+        self.consumers = [IdSource(), IdSource(), IdSource()]
+        #: Lease → its messages by their index there.
+        self.leases: dict[str, dict[int, int]] = {}
+        #: Messages that were lost with a lease once: a second time would make them suspects.
+        self.lost: set[int] = set()
+
+    def send(self) -> None:
+        """Some messages of one sender, several of them in one ms; another sender's come in other ms."""
+        self.now += 1
+        sender = self.random.choice(self.senders)
+        for number in [next(self.numbers) for _ in range(self.random.randrange(1, 8))]:
+            name = sender.message_id()
+            self.drive.send(name, at=self.now, body=lambda _, number=number: b"%d" % number)
+            self.now += self.random.randrange(2)
+
+    def receive(self) -> None:
+        """A batch of two messages or more: one that is delivered alone is a suspect when it is lost."""
+        self.now += 1
+        if len(bodies(self.drive)) < 2:
+            return
+        lease = self.random.choice(self.consumers).lease_id()
+        batch = self.drive.receive(lease, self.random.randrange(2, 7), at=self.now)
+        held = [int(item.partition(b"\n")[2]) for item in batch.items]
+        self.leases[lease] = dict(enumerate(held, 1))
+
+    def settle(self) -> None:
+        """Some leases end in one call: what is not acked is given back, one by one or all that is left."""
+        self.now += 1
+        chosen = [each for each in self.leases if self.random.random() < 0.4]
+        settled = []
+        for lease in chosen:
+            held, outcomes = self.leases[lease], Outcomes(lease)
+            for index in list(held):
+                fate = self.random.random()
+                if fate < 0.3:
+                    outcomes.acks.append(index)
+                    del held[index]
+                elif fate < 0.6:
+                    outcomes.release(index)
+                    del held[index]
+            if self.random.random() < 0.5:
+                outcomes.release("*")
+                held.clear()
+            if not held:
+                del self.leases[lease]
+            if outcomes:
+                settled.append(outcomes)
+        if settled:
+            self.drive.settle(*settled, at=self.now)
+
+    def reap(self) -> None:
+        """Leases run out whose messages were not lost before, some of them at once."""
+        ready = [
+            each
+            for each, held in self.leases.items()
+            if not self.lost & {*held.values()} and self.random.random() < 0.5
+        ]
+        if not ready:
+            return
+        self.now += 1
+        self.drive.redis.hset(self.drive.keys.stats, "reaped_ms", self.now)
+        for lease in ready:
+            self.drive.redis.zadd(self.drive.keys.unacked, {lease: self.now})
+            self.lost |= {*self.leases.pop(lease).values()}
+        self.drive.run(reap(self.drive.keys, ready, 1000, now_ms=self.now))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_comes_back_stands_in_its_old_order(drive: Drive, seed: int) -> None:
+    """Whatever is sent, received, acked, given back and reaped, and in which order: ready is never out of order."""
+    world = World(drive, seed)
+    for _ in range(80):
+        world.random.choice([world.send, world.receive, world.receive, world.settle, world.reap])()
+        found = bodies(drive)
+        assert found == sorted(found)
+    for lease in [*world.leases]:
+        outcomes = Outcomes(lease)
+        outcomes.release("*")
+        drive.settle(outcomes, at=world.now)
+        found = bodies(drive)
+        assert found == sorted(found)
+    assert drive.state("suspect") == {}
+
+
+def received(
+    drive: Drive, number: int, size: int, push: Callable[[int], None] | None = None
+) -> list[str]:
+    """Messages 0, 1, … in leases of `size`, delivered a ms apart by one process."""
+    ids, leases = IdSource(), IdSource()
+    for each in range(number):
+        if push is None:
+            drive.send(ids.message_id(), body=lambda _, each=each: b"%d" % each)
+        else:
+            push(each)
+    names = [leases.lease_id() for _ in range(0, number, size)]
+    for turn, name in enumerate(names):
+        drive.receive(name, size, at=NOW + turn)
+    return names
+
+
+@pytest.mark.parametrize("one_call", [True, False])
+def test_plain_messages_stand_in_the_order_of_their_leases(drive: Drive, one_call: bool) -> None:
+    """They do not say when they were sent, but the ids that their leases give them tell the order."""
+
+    def push(number: int) -> None:
+        drive.redis.rpush(drive.keys.ready[0], f"[{number}]")
+
+    names = received(drive, 33, 3, push)
+    drive.redis.zadd(drive.keys.unacked, dict.fromkeys(names, NOW + 90_000))  # all extended at once
+    outcomes = [Outcomes(each) for each in names]
+    for each in outcomes:
+        each.release("*")
+    if one_call:
+        drive.settle(*outcomes, at=NOW + 50)
+    else:
+        for turn, each in enumerate([*outcomes[::2], *outcomes[1::2]]):
+            drive.settle(each, at=NOW + 50 + turn)
+    assert bodies(drive) == [*range(33)]
+
+
+def test_late_message_comes_back_to_where_it_was_received_from(drive: Drive) -> None:
+    """What was delayed, or failed, became ready later than it was sent: its place is behind what was ready before."""
+    drive.send("d", delay_ms=10)
+    drive.send("a", "b", at=NOW + 5)
+    drive.call("promote", drive.standard_keys(), NOW + 10, 10)
+    drive.receive("L-1", 2, at=NOW + 20)
+    drive.receive("M-1", 1, at=NOW + 20)
+    for lease in ("M-1", "L-1"):
+        outcomes = Outcomes(lease)
+        outcomes.release("*")
+        drive.settle(outcomes, at=NOW + 30)
+    assert drive.state("ready")["ready"] == [
+        own("a", NOW + 5, back_ms=NOW + 30),
+        own("b", NOW + 5, back_ms=NOW + 30),
+        own("d", back_ms=NOW + 30, since_ms=NOW + 10),
+    ]
+    # A nack sends it to the tail, where its old place counts no more.
+    drive.receive("L-2", at=NOW + 40)
+    outcomes = Outcomes("L-2")
+    outcomes.nack(1, 0)
+    drive.settle(outcomes, at=NOW + 41)
+    assert drive.state("ready") == {
+        "ready": [own("a", NOW + 5, receives=1, nacks=1, ready_ms=NOW + 41)]
+    }
+
+
+def test_unknown_order_is_left_as_it_was_given(drive: Drive) -> None:
+    """Of other senders, within one ms: one call keeps the order of its leases, a later call goes to the front."""
+    drive.send("a", "c", "b", "d", "f", "e")
+    for lease in ("L", "M", "N"):
+        drive.receive(lease, 2)
+    outcomes = [Outcomes("L"), Outcomes("M")]
+    for each in outcomes:
+        each.release("*")
+    drive.settle(*outcomes)
+    ids = [each.split()[1] for each in drive.state("ready")["ready"]]
+    assert ids == ["a", "c", "b", "d"]
+    drive.redis.hset(drive.keys.stats, "reaped_ms", NOW + 30_000)
+    drive.call("reap", drive.standard_keys("N"), NOW + 30_000, 1000)
+    ids = [each.split()[1] for each in drive.state("ready")["ready"]]
+    assert ids == ["f", "e", "a", "c", "b", "d"]
+
+
+def test_what_a_lease_passes_is_bounded(drive: Drive) -> None:
+    """A lease goes behind at most 1,000 messages or 256 KiB that came back before, and little more is read."""
+    names = received(drive, 3300, 1000)
+    first, last = Outcomes(names[0]), Outcomes(names[3])
+    first.release("*")
+    last.release("*")
+    middle = Outcomes(names[1])
+    middle.release("*")
+    drive.settle(first, at=NOW + 9)
+    drive.settle(middle, at=NOW + 9)
+    assert bodies(drive) == [*range(2000)]
+    drive.settle(last, at=NOW + 9)
+    assert bodies(drive) == [*range(1000), *range(3000, 3300), *range(1000, 2000)]
+
+
+def test_large_messages_are_passed_by_few(drive: Drive) -> None:
+    """With bodies of 200 KiB two are passed; no call reads more than twice its bound."""
+    ids, leases = IdSource(), IdSource()
+    for number in range(8):
+        drive.send(ids.message_id(), body=lambda _, number=number: b"%200000d" % number)
+    names = [leases.lease_id() for _ in range(4)]
+    for name in names:
+        drive.receive(name, 2)
+    for name in names[:3]:
+        outcomes = Outcomes(name)
+        outcomes.release("*")
+        drive.settle(outcomes)
+    assert bodies(drive)[:2] == [0, 1]
+    before = drive.redis.info("stats")["total_net_output_bytes"]
+    outcomes = Outcomes(names[3])
+    outcomes.release("*")
+    drive.settle(outcomes)
+    assert drive.redis.info("stats")["total_net_output_bytes"] - before < 10_000
+    assert sorted(bodies(drive)) == [*range(8)]
+
+
+@pytest.fixture
+def expired(drive: Drive) -> Callable[[list[int]], list[str]]:
+    """Leases of these sizes whose deadlines are a ms apart."""
+
+    def make(sizes: list[int]) -> list[str]:
+        ids, leases = IdSource(), IdSource()
+        numbers = count()
+        names = []
+        for turn, size in enumerate(sizes):
+            for _ in range(size):
+                number = next(numbers)
+                drive.send(ids.message_id(), body=lambda _, n=number: b"%d" % n, at=NOW + turn)
+            names.append(leases.lease_id(1000))
+            drive.receive(names[-1], size, at=NOW + turn, visibility_ms=1000)
+        return names
+
+    return make
+
+
+def test_reaper_keeps_the_order_over_any_number_of_leases(
+    drive: Drive, expired: Callable[[list[int]], list[str]]
+) -> None:
+    """More leases than a call takes, overdue in several passes, those of single messages between them."""
+    draw = random.Random(7)
+    sizes = [draw.choice([1, 1, 2, 3, 12]) for _ in range(260)]
+    names = expired(sizes)
+    drive.redis.hset(drive.base.partition("{")[0] + "queues", drive.keys.queue, 1)
+    reaper = Reaper(drive.client, drive.namespace, budget_ms=10_000)
+    alone = [size == 1 for size in sizes for _ in range(size)]
+    for turn in (40, 41, 150, 259):
+        at = NOW + 1000 + turn
+        drive.redis.hset(drive.keys.stats, "reaped_ms", at)
+        reaper.tick(at)
+        gone = sum(sizes[: turn + 1])
+        assert bodies(drive) == [n for n in range(gone) if not alone[n]]
+        assert bodies(drive, "suspect") == [n for n in range(gone) if alone[n]]
+    assert drive.redis.zcard(drive.keys.unacked) == 0
+    assert len(names) == 260
