@@ -268,10 +268,11 @@ local function with_flag(message, key, value)
   end
 end
 
--- Note when a message becomes ready again: the flag `t`, from which its next wait is counted.
+-- Note when a message becomes ready again: the flag `t`, from which its next wait is counted. It has no old place any more.
 local function ready_from(message, at_ms)
   local flags = message.flags
   if string.find(flags, ' t=', 1, true) then flags = string.gsub(flags, ' t=[^ ]*', '') end
+  if string.find(flags, ' o=', 1, true) then flags = string.gsub(flags, ' o=[^ ]*', '') end
   message.flags = flags .. ' t=' .. time_text(at_ms)
 end
 -- The journal: what became of messages, one entry of a stream per call (more where its groups exceed 16 KiB).
@@ -504,6 +505,80 @@ local function write_journal(who)
   local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
   return done and degraded or 1
 end
+-- The order of what comes back. A message that is given back goes to its old place among those at the head of ready that
+-- were given back before, whichever lease comes first. They are told by their flag `o` and stand in front of all that were
+-- never delivered. Its old place is when it became ready: in ms, and within one ms in the order of the ids of one
+-- process. More is not known: then the later call goes to the front, and within one call the later lease behind the others.
+
+-- When a message became ready before it was delivered, in ms. A plain one has only just got a header.
+local function old_place(message, received)
+  if message.at == 0 then return received or tonumber(message.sent) end
+  return number_in(message.flags, ' o=') or number_in(message.flags, ' t=') or tonumber(message.sent)
+end
+
+-- Put items, whose old places are `order`, to the head of a list of ready. `later`: of what else this call gives back, all
+-- was delivered before. The functions are inside because a server makes those of a script anew at each call.
+local function push_heads(key, items, order, later)
+  local MOST_PASSED, MAX_PASSED_BYTES, AT_ONCE = 1000, 262144, 500 -- passed: messages that one lease may be put behind
+
+  local function id_of(item) return string.match(item, '^q1 (%S+)') or '' end
+
+  -- Whether the first of two ids made by one process was made before the other; nil if they were not.
+  local function id_before(one, other)
+    if #one == 20 and #other == 20 and string.sub(one, 1, 10) == string.sub(other, 1, 10) then return one < other end
+    local maker, number, index = string.match(one, '^(%w+)%-(%d+)[%d-]*%.(%d+)$')
+    local other_maker, other_number, other_index = string.match(other, '^(%w+)%-(%d+)[%d-]*%.(%d+)$')
+    if not maker or maker ~= other_maker then return nil end
+    if number ~= other_number then return tonumber(number) < tonumber(other_number) end
+    return tonumber(index) < tonumber(other_index)
+  end
+
+  -- Whether a message at the head stays in front of one that comes back.
+  local function stays_before(head_ms, head_id, at_ms, id)
+    if head_ms ~= at_ms then return head_ms < at_ms end
+    local before = id_before(head_id, id)
+    if before == nil then return later end
+    return before
+  end
+
+  -- What stands at the head, was given back before, and became ready before the last of the items: {item, ms, id} each.
+  local function read_passed()
+    local passed, bytes, step, last_ms, last_id = {}, 0, 1, order[#order], id_of(items[#items])
+    while #passed < MOST_PASSED and bytes < MAX_PASSED_BYTES do
+      local chunk = redis.call('LRANGE', key, #passed, #passed + step - 1)
+      for _, item in ipairs(chunk) do
+        local at_ms = kind(item) == 'own' and number_in(header(item), ' o=')
+        if not at_ms or not stays_before(at_ms, id_of(item), last_ms, last_id) then return passed end
+        passed[#passed + 1] = { item, at_ms, id_of(item) }
+        bytes = bytes + #item
+      end
+      if #chunk < step then break end
+      step = math.min(#passed, 32, MOST_PASSED - #passed) -- bodies may be large: as many more as have been read
+    end
+    return passed
+  end
+
+  local passed, merged, next_passed = read_passed(), items, 1
+  if #passed > 0 then
+    merged = {}
+    for i, item in ipairs(items) do
+      local id, head = id_of(item), passed[next_passed]
+      while head and stays_before(head[2], head[3], order[i], id) do
+        merged[#merged + 1] = head[1]
+        next_passed = next_passed + 1
+        head = passed[next_passed]
+      end
+      merged[#merged + 1] = item
+    end
+    for i = next_passed, #passed do merged[#merged + 1] = passed[i][1] end
+    redis.call('LTRIM', key, #passed, -1)
+  end
+  for last = #merged, 1, -AT_ONCE do
+    local reversed = {}
+    for i = last, math.max(last - AT_ONCE + 1, 1), -1 do reversed[#reversed + 1] = merged[i] end
+    redis.call('LPUSH', key, unpack(reversed))
+  end
+end
 -- How a message ends, and how it goes back. Each writes the destination; the caller removes the
 -- message from where it was afterwards.
 
@@ -565,12 +640,12 @@ local function over(head, now, tombstones, id)
   return nil
 end
 
--- Places to put messages back, filled first and written at once: heads keep their order in front
--- of what is ready. Nobody reads a level that is not in use, so what asks for one goes to level 0.
+-- Places to put messages back, filled first and written at once: heads go to their old places, see lib/order.lua.
+-- Nobody reads a level that is not in use, so what asks for one goes to level 0. `order`: the old places of the heads.
 local function places(levels)
   local used = {}
   for _, number in ipairs(levels) do used[number] = true end
-  return { used = used, heads = {}, tails = {}, suspects = {} }
+  return { used = used, heads = {}, order = {}, tails = {}, suspects = {} }
 end
 
 local function put(to, list, number, item)
@@ -579,15 +654,26 @@ local function put(to, list, number, item)
   if items then items[#items + 1] = item else list[number] = { item } end
 end
 
+-- Put an item to the heads, not before those that its lease has put there; returns its old place, in ms.
+local function put_head(to, number, at_ms)
+  if not to.used[number] then number = 0 end
+  local items, order = to.heads[number], to.order[number]
+  if not items then
+    items, order = {}, {}
+    to.heads[number], to.order[number] = items, order
+  end
+  local latest = order[#order]
+  if latest and latest > at_ms then at_ms = latest end
+  order[#order + 1] = at_ms
+  return items, at_ms
+end
+
 local CHUNK = 500
-local function write_places(to)
+-- `later`: what stands at the head by this very call was delivered before.
+local function write_places(to, later)
   local rung = 0
   for number, items in pairs(to.heads) do
-    for last = #items, 1, -CHUNK do
-      local reversed = {}
-      for i = last, math.max(last - CHUNK + 1, 1), -1 do reversed[#reversed + 1] = items[i] end
-      redis.call('LPUSH', ready(number), unpack(reversed))
-    end
+    push_heads(ready(number), items, to.order[number], later)
     rung = rung + #items
   end
   for number, items in pairs(to.tails) do
@@ -613,19 +699,25 @@ local function leave_newer(to, list, item, amounts)
   amounts.unsupported = (amounts.unsupported or 0) + 1
 end
 
--- To the head of what is ready, or to the suspects whose one it is.
-local function put_back(to, message, item)
+-- To its old place at the head of what is ready, or to the suspects whose one it is. `received`: when a plain message, which
+-- does not know when it was sent, was delivered, in ms.
+local function put_back(to, message, now, received)
   if is_suspect(message) then
-    table.insert(to.suspects, item)
-  else
-    put(to, to.heads, level_in(message.flags), item)
+    ready_from(message, now)
+    table.insert(to.suspects, assemble(message))
+    return
   end
+  local since = old_place(message, received)
+  local items, at_ms = put_head(to, level_in(message.flags), since)
+  ready_from(message, now)
+  message.flags = message.flags .. ' o=' .. text(at_ms)
+  items[#items + 1] = assemble(message)
 end
 
 -- A delivery that ended in nobody's word (the lease ran out, the worker died). Alone in its lease
 -- a message is to blame (timeouts); in company all only share it, and from the second time on each
 -- goes to `suspect`, to be delivered alone. `about.received`: when it was delivered, in ms as text, where that is known.
-local function blame(message, alone, about, limit, to, now, amounts)
+local function blame(message, alone, about, limit, to, now, amounts, delivered_ms)
   message.receives = message.receives + 1
   limit = number_in(message.flags, ' m=') or limit
   -- At most once (v=0): whoever lost it may have run it, so nobody else does.
@@ -639,35 +731,38 @@ local function blame(message, alone, about, limit, to, now, amounts)
     amounts.stored = (amounts.stored or 0) - 1
     record('dead', message.item, about)
   else
-    ready_from(message, now)
-    put_back(to, message, assemble(message))
+    put_back(to, message, now, delivered_ms or tonumber(about.received))
     about.reason = alone and 'alone' or 'shared'
     record('timed_out', message.item, about)
   end
 end
 
--- A message that was delivered for the first time, in company and without flags, as it goes back to ready; nil for any
--- other. Most are so when a host dies with all it had, and rewriting their text takes a third of the time.
-local FRESH = '^(q1 [%w._-]+ %d+) 0 0 0 0()\n'
-local function shared_first(item, about, now)
-  local start, at = string.match(item, FRESH)
-  if not start or #start > MAX_ID or not about.received then return nil end
-  return start .. ' 1 0 0 1 f=' .. about.received .. ' t=' .. time_text(now) .. string.sub(item, at)
+-- Put back a message that was delivered for the first time, in company and without flags; false for any other. Most are
+-- so when a host dies with all it had, and rewriting their text takes a third of the time.
+local FRESH = '^(q1 [%w._-]+ (%d+)) 0 0 0 0()\n'
+local function shared_first(item, about, to, now)
+  local start, sent, at = string.match(item, FRESH)
+  if not start or #start > MAX_ID or not about.received then return false end
+  local sent_ms = tonumber(sent)
+  local items, at_ms = put_head(to, 0, sent_ms)
+  items[#items + 1] = start .. ' 1 0 0 1 f=' .. about.received .. ' t=' .. time_text(now)
+    .. ' o=' .. (at_ms == sent_ms and sent or text(at_ms)) .. string.sub(item, at)
+  return true
 end
 
 -- What becomes of a message whose lease is taken back: it ends, or is blamed and goes to one of the places. `about`
 -- tells its delivery: lease, index, received.
 local function take_back(item, about, limit, tombstones, to, now, amounts)
-  local back = about.index ~= '0' and not tombstones and shared_first(item, about, now)
-  if back then
+  if about.index ~= '0' and not tombstones and shared_first(item, about, to, now) then
     about.reason = 'shared'
-    put(to, to.heads, 0, back)
     record('timed_out', item, about)
     return
   end
   local message = delivered(item, about.lease, about.index, now)
   if not message and kind(item) == 'newer' then
-    leave_newer(to, to.heads, item, amounts)
+    local items = put_head(to, 0, tonumber(about.received) or now)
+    items[#items + 1] = item
+    amounts.unsupported = (amounts.unsupported or 0) + 1
     return
   end
   local ended = message and kind(item) == 'own' and over(message.flags, now, tombstones, message.id)
@@ -853,6 +948,15 @@ local function read_outcomes(at)
 end
 -- Outcomes that are no acks: where each sends its message.
 
+-- When a lease was delivered, in ms, as far as its deadline tells.
+local function received(lease)
+  if not lease.received_ms then
+    local deadline = tonumber(redis.call('ZSCORE', unacked, lease.id)) or 0
+    lease.received_ms = tonumber(received_at(lease.id, deadline, lease.visibility_ms))
+  end
+  return lease.received_ms
+end
+
 -- Put one message where its outcome sends it.
 local function settle_other(lease, other, index, item, limit, to, now, amounts)
   local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
@@ -886,20 +990,19 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     add('stored', -1)
   elseif other.kind == 's' then
     add('timeouts', 1)
-    blame(message, false, about, limit, to, now, amounts)
+    blame(message, false, about, limit, to, now, amounts, received(lease))
   elseif other.kind == 'r' then
     add('released', 1)
     if other.c ~= '' then
       add('unknown', 1)
       with_flag(message, 'k', other.c)
     end
-    local due_ms = math.min(now + other.delay_ms, MAX_MS)
-    ready_from(message, due_ms)
-    local back = assemble(message)
     if other.delay_ms > 0 then
-      redis.call('ZADD', delayed, text(due_ms), back)
+      local due_ms = math.min(now + other.delay_ms, MAX_MS)
+      ready_from(message, due_ms)
+      redis.call('ZADD', delayed, text(due_ms), assemble(message))
     else
-      put_back(to, message, back)
+      put_back(to, message, now, received(lease))
     end
     tell('released')
   else
@@ -937,12 +1040,21 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
 end
 
 -- Put the messages of a loose lease where their outcomes send them. Returns how many have left it, how many outcomes were
--- stale, and how many messages are ready now.
-local function settle_others(lease, attributes, results, now, amounts)
-  local to, gone, moved, stale = places(attributes.levels), {}, {}, 0
-  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them.
-  local function move(other, index, item)
+-- stale, and how many messages are ready now. `later`: another lease of the call came before.
+local function settle_others(lease, attributes, results, later, now, amounts)
+  local to, gone, moved, backs, stale = places(attributes.levels), {}, {}, {}, 0
+  lease.visibility_ms = attributes.visibility_ms
+  local function settle_it(other, index, item)
     settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
+  end
+  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. What goes back comes
+  -- last, in the order of the lease, however the outcomes stand.
+  local function move(other, index, item)
+    if other.kind == 'r' or other.kind == 's' then
+      backs[#backs + 1] = { number = tonumber(index) or 0, other = other, index = index, item = item }
+    else
+      settle_it(other, index, item)
+    end
     gone[#gone + 1] = index
     moved[index] = true
   end
@@ -957,7 +1069,9 @@ local function settle_others(lease, attributes, results, now, amounts)
       if results then results[#results + 1] = item and 1 or 0 end
     end
   end
-  local rung = write_places(to)
+  if #backs > 1 then table.sort(backs, function(a, b) return a.number < b.number end) end
+  for _, back in ipairs(backs) do settle_it(back.other, back.index, back.item) end
+  local rung = write_places(to, later)
   return take_out_of(lease.key, gone), stale, rung
 end
 -- Applies the outcomes that lib/outcomes.lua read.
@@ -1050,7 +1164,7 @@ local function settle(leases, attributes, results, now, amounts)
     if #lease.acks + #lease.uniques + #lease.others > 0 then
       loosen(lease.key)
       acked = settle_ack(lease, results)
-      local moved, missed, ready_again = settle_others(lease, attributes, results, now, amounts)
+      local moved, missed, ready_again = settle_others(lease, attributes, results, l > 1, now, amounts)
       held, rung = acked + moved, rung + ready_again
       stale = #lease.acks + #lease.uniques - acked + missed
     end

@@ -177,10 +177,11 @@ local function with_flag(message, key, value)
   end
 end
 
--- Note when a message becomes ready again: the flag `t`, from which its next wait is counted.
+-- Note when a message becomes ready again: the flag `t`, from which its next wait is counted. It has no old place any more.
 local function ready_from(message, at_ms)
   local flags = message.flags
   if string.find(flags, ' t=', 1, true) then flags = string.gsub(flags, ' t=[^ ]*', '') end
+  if string.find(flags, ' o=', 1, true) then flags = string.gsub(flags, ' o=[^ ]*', '') end
   message.flags = flags .. ' t=' .. time_text(at_ms)
 end
 -- A lease is a HASH of one of two shapes. Messages that were delivered together stand in one field as long as none of
