@@ -23,7 +23,7 @@ SECTIONS: Final = {
     "Use": {
         "send": "Send messages from arguments, a file or a pipe.",
         "queue": "List, show, set, peek, pause, resume, purge and remove queues.",
-        "message": "Show or cancel one message.",
+        "message": "Show, move, cancel or delete messages; receive and settle by hand.",
         "dead": "List, show, edit, redrive and drop dead letters.",
         "import": "Move waiting messages in from RSMQ, RQ or Celery.",
     },
@@ -31,8 +31,9 @@ SECTIONS: Final = {
         "top": "Watch queues, workers and running handlers.",
         "doctor": "Check server, reapers, workers and queues; say what to do.",
         "fsck": "Check that every message is in one place, and repair.",
-        "worker": "List workers, and let them leave.",
-        "schedule": "List schedules.",
+        "worker": "List workers, drain them, change their processes.",
+        "task": "List tasks; pause one without its queue, and resume it.",
+        "schedule": "List, pause, run and remove schedules.",
     },
     "Look back": {
         "spark": "History, audit, reports, bulk send and redrive, with Spark.",

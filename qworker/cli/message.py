@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from qworker.cli import deliveries, moves, settlements
+from qworker.cli.cancelling import stop_running
 from qworker.cli.parameters import QUEUE
 from qworker.cli.screen import note, print_json, print_line
 from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
@@ -73,16 +74,26 @@ def show(session: Session, message_id: str, queue: str | None, as_json: bool) ->
 @command.command("cancel")
 @click.argument("message_id", metavar="ID")
 @_queue_option
+@click.option("--running", is_flag=True, help="Stop its handler too, if that is async.")
+@click.option("--kill", is_flag=True, help="Stop its handler, if need be by ending its process.")
 @dry_run_option
 @yes_option
 @json_option
 @click.pass_obj
 def cancel(
-    session: Session, message_id: str, queue: str | None, dry_run: bool, yes: bool, as_json: bool
+    session: Session,
+    message_id: str,
+    queue: str | None,
+    running: bool,
+    kill: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
-    """Cancel a message that waits: it is dropped when it is next met.
+    """Cancel a message: it is dropped when it is next received. Remembered for 7 days.
 
-    A handler that runs already is not stopped. Remembered for 7 days.
+    A handler that runs is stopped only with --running (async: its coroutine is cancelled) or --kill (sync: its process
+    is ended, and what else ran in it starts again elsewhere). What is one of a batch is not stopped.
     """
     from qworker.cli.confirm import confirm
 
@@ -96,9 +107,13 @@ def cancel(
     if not dry_run:
         confirm(f"Cancel {found.state} message {found.id} of {found.queue}?", yes=yes)
         place.cancel(found.id)
+    stopped = ""
+    if not dry_run and (running or kill) and found.receipt is not None:
+        stopped = stop_running(session, found, kill=kill)
+        effect = f"{stopped}; it is dropped should it come back"
     if as_json:
         document = {"id": found.id, "queue": found.queue, "state": found.state}
-        print_json({**document, "cancelled": not dry_run})
+        print_json({**document, "cancelled": not dry_run, "stopped": bool(stopped)})
     elif dry_run:
         print_line(f"would cancel {found.id} of {found.queue} ({found.state}); nothing was changed")
     else:

@@ -42,6 +42,7 @@ def check_schedules(session: Session, workers: Iterable[Worker]) -> Iterator[Fin
         )
         fix = f"was the app renamed or removed? qworker schedule rm --app {app}; else start its worker"
         yield Finding("schedules.orphaned", Status.WARNING, safe(text), safe(fix))
+    yield from _paused_tasks(session)
     paused = [each.name for each in schedules if each.paused_ms is not None]
     if paused:
         yield Finding(
@@ -50,3 +51,12 @@ def check_schedules(session: Session, workers: Iterable[Worker]) -> Iterator[Fin
             listed(paused),
             f"qworker schedule resume {safe(paused[0])}",
         )
+
+
+def _paused_tasks(session: Session) -> Iterator[Finding]:
+    from qworker.client.paused_tasks import read_paused_tasks
+
+    tasks = sorted(read_paused_tasks(session.client.execute, session.namespace))
+    if tasks:
+        fix = f"qworker task resume {safe(tasks[0])}"
+        yield Finding("tasks.paused", Status.WARNING, listed(tasks), fix)

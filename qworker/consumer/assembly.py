@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 
 from qworker.client.commands import inspecting
+from qworker.client.commands.command import Command
+from qworker.client.paused_tasks import read_paused_tasks
 from qworker.client.sync import Client
 from qworker.consumer.board import Board, boot_time
 from qworker.consumer.broker import Broker, BrokerOptions
@@ -23,6 +25,8 @@ from qworker.consumer.link import Link
 from qworker.consumer.measures import Measures
 from qworker.consumer.notifier import Notifier
 from qworker.consumer.pace import MAX_BATCH, QueuePace
+from qworker.consumer.paused import since_of
+from qworker.consumer.presence import milliseconds
 from qworker.consumer.protected import ProtectedRunner
 from qworker.consumer.runner import Runner
 from qworker.consumer.shards import read_shards
@@ -90,6 +94,9 @@ def assemble(
     places = [QueueKeys(app.namespace, shard) for shard in shards]
     queues = list(dict.fromkeys(keys.name for keys in places))
     attributes = _read_attributes(app, queues, factory)
+    # Its supervisor says so too, but only after some of them might have run.
+    paused = _read_paused(app, factory)
+    board.orders.pause(since_of(sorted(app.tasks), paused))
     tasks = {name: task for name, task in app.tasks.items() if task.queue in queues}
     paces = [
         QueuePace(
@@ -240,6 +247,19 @@ def _read_attributes(
                 _whole(meta.get("max_receives"), _MAX_RECEIVES),
             )
     return found
+
+
+def _read_paused(app: QWorker, factory: ConnectionFactory) -> dict[str, float]:
+    """Read for how long tasks have been paused, in seconds; none where the server cannot be asked now."""
+    with Client(factory, give_up_s=_ATTRIBUTES_S) as client:
+        execute = client.execute
+        try:
+            paused = read_paused_tasks(execute, app.namespace)
+            now_ms = execute(Command(None, (), ("TIME",), milliseconds)) if paused else 0
+        except QworkerError as error:
+            _log.warning("paused_tasks_unknown", error=str(error))
+            return {}
+    return {task: max(0, now_ms - at_ms) / 1000 for task, at_ms in paused.items()}
 
 
 def _whole(text: str | None, default: int) -> int:

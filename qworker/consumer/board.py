@@ -8,6 +8,7 @@ writer (named below) and is one aligned word or byte, so no lock is needed:
     lease     id, queue, count, deadline, marks       child;  recall, and the deadline once it is held: supervisor
     running   lease, place, start, limit              child, one slot per handler that may run at a time
     counters  outcomes and histograms per task        child; see counters.py
+    orders    paused tasks, a message to cancel       supervisor; see orders.py
 
 Two rules make a recall (the supervisor takes back what has not started) safe without a lock: the child marks a message
 RUNNING and *then* looks at `recall`; the supervisor sets `recall`, waits, and *then* reads the marks. One of the two
@@ -32,6 +33,7 @@ from enum import IntEnum
 from typing import Final
 
 from qworker.consumer.counters import COUNTERS_BYTES, TaskCounters
+from qworker.consumer.orders import ORDERS_BYTES, Orders
 
 __all__ = [
     "MAX_LEASE",
@@ -165,7 +167,8 @@ class Board:
         self._running_at = self._lease_at + self.leases * _LEASE_BYTES
         self._running_word = self._running_at // 8
         counters_at = self._running_at + slots * _RUNNING_WORDS * 8
-        self.size = counters_at + COUNTERS_BYTES
+        orders_at = counters_at + COUNTERS_BYTES
+        self.size = orders_at + ORDERS_BYTES
         # A sparse file: pages that nobody touches cost nothing.
         if os.fstat(descriptor).st_size < self.size:
             os.ftruncate(descriptor, self.size)
@@ -174,6 +177,7 @@ class Board:
         self.words = self.bytes.cast("Q")
         self.floats = self.bytes.cast("d")
         self.counters = TaskCounters(self.words, self.floats, counters_at // 8)
+        self.orders = Orders(self.bytes, self.words, self.floats, orders_at)
 
     @classmethod
     def create(cls, slots: int) -> Board:

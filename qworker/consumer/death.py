@@ -26,8 +26,8 @@ class Death:
     `accused`: the messages to blame, as (lease slot, place) → max receives of their tasks; empty where it is not known.
     `running`: those whose handlers ran → when they began, and their tasks; `at`: when it was found dead.
     `error`: class and words for their dead letters. `stack`: where it crashed, if it left word. `stopping`: it was cut
-    off when its worker stopped, and nobody is to blame. `idle_before`: the one before it in its place died with
-    nothing started as well.
+    off when its worker stopped, and nobody is to blame. `cancelled`: it was ended for these, by an operator.
+    `idle_before`: the one before it in its place died with nothing started as well.
     """
 
     code: int
@@ -36,6 +36,7 @@ class Death:
     stack: str = ""
     stopping: bool = False
     idle_before: bool = False
+    cancelled: frozenset[tuple[int, int]] = frozenset()
     running: Mapping[tuple[int, int], tuple[float, str]] = field(default_factory=dict)
     at: float = 0.0
 

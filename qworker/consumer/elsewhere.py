@@ -2,7 +2,7 @@
 
 In a rolling update producers or schedules of a new version are often there before its workers. So such a message waits
 for a worker that knows it: it is put back uncounted, after a delay that grows with the time that it has waited, until
-`--unknown-wait` is over.
+`--unknown-wait` is over. Messages of paused tasks go back in the same way, for as long as that lasts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["UNKNOWN_WAIT_MS", "pause_ms"]
+__all__ = ["UNKNOWN_WAIT_MS", "pause_ms", "pause_of_paused_ms"]
 
 #: The default of `RunOptions.unknown_wait`.
 UNKNOWN_WAIT_MS: Final = 3_600_000
@@ -20,6 +20,14 @@ UNKNOWN_WAIT_MS: Final = 3_600_000
 _PART: Final = 5
 _FIRST_MS: Final = 2_000
 _LONGEST_MS: Final = 300_000
+#: One whose task is paused comes back so soon: what a resume has to wait for.
+_LONGEST_PAUSED_MS: Final = 60_000
+
+
+def pause_of_paused_ms(paused_ms: int, chance: Callable[[], float] = random.random) -> int:
+    """Say for how long to put a message back whose task an operator has paused for `paused_ms`: 2 s to 1 min."""
+    plain_ms = min(max(paused_ms // _PART, _FIRST_MS), _LONGEST_PAUSED_MS)
+    return round(plain_ms * (1 + chance() / 10))
 
 
 def pause_ms(

@@ -24,7 +24,7 @@ from qworker.app.context import running
 from qworker.consumer.batches import arun_group, run_group
 from qworker.consumer.crash import named
 from qworker.consumer.failure import failure_text, name_of
-from qworker.consumer.runner import LOST, TIME_LIMIT
+from qworker.consumer.runner import CANCELLED, LOST, TIME_LIMIT
 from qworker.telemetry.guarded import guarded
 
 if TYPE_CHECKING:
@@ -347,8 +347,10 @@ class Loop:
             await _forget_cancellation(task)
 
     def _watch(self) -> None:
-        """Cancel handlers past their limit: one timer for all."""
+        """Cancel handlers past their limit, and what an operator wants to end: one timer for all."""
         now = self._runner.clock()
+        if (wanted := self._runner.board.orders.take_cancel()) is not None:
+            self._cancel_message(*wanted)
         for number, each in enumerate(self._running):
             first = each[0] if isinstance(each, list) else each
             if first is None or not first.limit or first.cancelled_for:
@@ -362,6 +364,15 @@ class Loop:
             first = each[0] if isinstance(each, list) else each
             if first is not None and first.lease.slot == lease_slot:
                 self._cancel(number, LOST)
+
+    def _cancel_message(self, lease_slot: int, place: int, lease_id: str) -> None:
+        for number, each in enumerate(self._running):
+            # What is one of a batch is not cancelled alone.
+            if each is None or isinstance(each, list) or each.cancelled_for:
+                continue
+            lease = each.lease
+            if (lease.slot, each.place, lease.id) == (lease_slot, place, lease_id):
+                self._cancel(number, CANCELLED)
 
     def _cancel(self, number: int, why: str) -> None:
         work = self._running[number]

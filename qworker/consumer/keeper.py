@@ -282,7 +282,9 @@ def _blame(
     """Say how a message ends that ran when its child died."""
     message = (lease.slot, place)
     times = _times(lease, death, place)
-    if death.stopping:
+    if message in death.cancelled:
+        outcomes.discard(index, times=times)
+    elif death.stopping:
         outcomes.release(index, times=times)
     elif message in death.accused or running == 1:
         limit = death.accused.get(message)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from qworker.client.commands.command import Command
+from qworker.client.message import Receipt
 from qworker.client.owners import note_owner
 from qworker.consumer.board import boot_time
 from qworker.consumer.watch import rss_bytes
@@ -24,9 +25,10 @@ from qworker.wire.keys import leaving_key, workers_key
 
 if TYPE_CHECKING:
     from qworker.client.sync import Client
+    from qworker.consumer.board import LeaseView
     from qworker.consumer.process import ChildProcess
 
-__all__ = ["Presence"]
+__all__ = ["Presence", "milliseconds"]
 
 EVERY_S: Final = 2.0
 #: And so often that it is there, for the schedules of its app, in ms.
@@ -83,7 +85,7 @@ class Presence:
         """Write the document; returns whether the worker is asked to leave. Raises `ServerError`."""
         now = time.monotonic()
         # The server's time: others compare with it, whatever the clock of this machine says.
-        seen_ms = self._client.execute(Command(None, (), ("TIME",), _milliseconds), give_up_s=2.0)
+        seen_ms = self._client.execute(Command(None, (), ("TIME",), milliseconds), give_up_s=2.0)
         self.seen_ms = seen_ms
         before, handled_before = self._handled_before
         self._handled_before = (now, handled)
@@ -127,7 +129,8 @@ class Presence:
             self._client.execute(Command(None, (), ("HDEL", key, self.name), int), give_up_s=1.0)
 
 
-def _milliseconds(reply: list[bytes]) -> int:
+def milliseconds(reply: list[bytes]) -> int:
+    """Read the reply of TIME."""
     seconds, microseconds = reply
     return int(seconds) * 1000 + int(microseconds) // 1000
 
@@ -156,9 +159,18 @@ def _describe(child: ChildProcess) -> dict[str, Any]:
         "running": [
             {
                 "task": child.task_name(view.task),
-                "id": f"{leases[view.lease].lease_id}:{view.place}" if view.lease in leases else "",
+                "id": _receipt(child, leases[view.lease], view.place)
+                if view.lease in leases
+                else "",
                 "seconds": round(now - view.started, 3),
             }
             for view in running
         ],
     }
+
+
+def _receipt(child: ChildProcess, lease: LeaseView, place: int) -> str:
+    """The receipt of a message on a board, as `message show` and `message cancel` take it."""
+    shard = child.keys[lease.queue].shard if lease.queue < len(child.keys) else 0
+    # Alone in its lease a message is 0, in company they count from 1.
+    return str(Receipt(lease.lease_id, "0" if lease.count == 1 else str(place + 1), shard))

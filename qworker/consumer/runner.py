@@ -25,7 +25,7 @@ from qworker.consumer.delivery import (
     NACKED,
     RELEASED,
 )
-from qworker.consumer.elsewhere import UNKNOWN_WAIT_MS, pause_ms
+from qworker.consumer.elsewhere import UNKNOWN_WAIT_MS, pause_ms, pause_of_paused_ms
 from qworker.consumer.failure import MAX_CHARACTERS, failure_text, name_of, words_of
 from qworker.errors import (
     InvalidError,
@@ -46,13 +46,14 @@ if TYPE_CHECKING:
     from qworker.app.task import Task
     from qworker.consumer.delivery import Delivery
 
-__all__ = ["LOST", "TIME_LIMIT", "Runner"]
+__all__ = ["CANCELLED", "LOST", "TIME_LIMIT", "Runner"]
 
 _log = guarded(__name__)
 
 #: Why a handler was cancelled, `Delivery.cancelled_for`.
 TIME_LIMIT: Final = "time_limit"
 LOST: Final = "lost"
+CANCELLED: Final = "cancelled"
 _DEFAULT_MAX_RECEIVES: Final = 5
 #: What a message waits whose failure could not be read.
 _UNREADABLE_MS: Final = 5000
@@ -105,6 +106,8 @@ class Runner:
         self.clock = clock
         self.middleware = middleware
         self._bytes = board.bytes
+        self._words = board.words
+        self._paused_word = board.orders.paused_word
         #: Awaits what plain functions return. Closed by the executor of sync handlers.
         self.awaiter = Awaiter()
         #: Called when a plain function has turned out to be one whose calls are to be awaited on the loop.
@@ -150,7 +153,7 @@ class Runner:
         if call is None:
             return self._prepare_any(delivery, body)
         delivery.task, delivery.args = call
-        return True
+        return not self._words[self._paused_word] or self._goes_on(delivery)
 
     def _prepare_again(self, delivery: Delivery) -> bool:
         """Do what `prepare` does for what is no first delivery of an own message."""
@@ -186,7 +189,20 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - code of the task's own types
             self.fail(delivery, error)
             return False
-        return True
+        return not self._words[self._paused_word] or self._goes_on(delivery)
+
+    def _goes_on(self, delivery: Delivery) -> bool:
+        """Put the message of a paused task back, uncounted; True where its task is not paused."""
+        task = delivery.task
+        assert task is not None
+        since = self.board.orders.paused_since(self.numbers[task.name])
+        if since is None:
+            return True
+        if (held := self._seldom.more(f"paused {task.name}")) is not None:
+            more = {"held_back": held} if held else {}
+            self._log_end("task_paused", delivery, **more)
+        delivery.delay_ms = pause_of_paused_ms(round((self.clock() - since) * 1000))
+        return self._end(delivery, RELEASED)
 
     def enter(self, slot: int, deliveries: Sequence[Delivery], now: float) -> None:
         """Put a call on the board: one delivery, or those of a batch handler, for whom the first one stands."""
@@ -416,6 +432,9 @@ class Runner:
             if delivery.cancelled_for == LOST:
                 self._log_end("handler_cancelled", delivery, reason="lease_lost")
                 self._end(delivery, EXPIRED)
+            elif delivery.cancelled_for == CANCELLED:
+                self._log_end("handler_cancelled", delivery, reason="operator")
+                self._end(delivery, DISCARDED)
             # By the type alone: an error may say anything of its `__class__`.
             elif not issubclass(type(error), ControlFlow):
                 self._try_again(delivery, error, quiet=quiet)

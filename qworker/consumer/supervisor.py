@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -20,6 +21,7 @@ from qworker.consumer.death import Death, death_of
 from qworker.consumer.descendants import adopts, reap_adopted
 from qworker.consumer.keeping import Keeping
 from qworker.consumer.limits import Limits
+from qworker.consumer.paused import PausedTasks
 from qworker.consumer.places import SHORT_LIFE_S, Place
 from qworker.consumer.presence import Presence
 from qworker.consumer.reapers import ReaperWatch
@@ -81,6 +83,7 @@ class Supervisor:
         self._keeping = Keeping(self._client, lambda: self.totals.children, self._write_presence)
         self._presence: Presence | None = None
         self._control: Control | None = None
+        self._paused: PausedTasks | None = None
         self._shards: ShardWatch | None = None
         self._reapers: ReaperWatch | None = None
         self._watch = Watch(options)
@@ -265,6 +268,7 @@ class Supervisor:
                 [task.name for task in manifest.tasks],
                 owns=bool(manifest.schedules),
             )
+            self._paused = PausedTasks(self._client, manifest.namespace)
             verbs = operator_verbs(self)
             self._control = Control(self._client, manifest.namespace, self._presence.name, verbs)
             self._shards = ShardWatch(
@@ -336,9 +340,12 @@ class Supervisor:
     def _death_of(self, child: ChildProcess, code: int, *, idle_before: bool) -> Death:
         if child.killed == "stopped":
             return Death(code, stopping=True)
-        return death_of(
+        death = death_of(
             child.board, child.tasks, code, overdue=child.overdue, idle_before=idle_before
         )
+        if child.killed == "cancelled":
+            return replace(death, cancelled=frozenset(death.accused))
+        return death
 
     # -- ending --------------------------------------------------------------------------------
 
@@ -391,5 +398,7 @@ class Supervisor:
             self.leave()
         if self._presence is not None and self._control is not None:
             self._control.look(self._presence.seen_ms)
+        if self._presence is not None and self._paused is not None:
+            self._paused.look(self.children, self._presence.seen_ms)
         if self._reapers is not None:
             self._reapers.look()

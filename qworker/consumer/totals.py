@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["OTHER", "REASONS", "Totals"]
 
 #: Why children end.
-REASONS: Final = ("recycled", "crashed", "time_limit", "rss", "watchdog", "stopped")
+REASONS: Final = ("recycled", "crashed", "time_limit", "rss", "watchdog", "cancelled", "stopped")
 
 #: The name under which tasks are counted that have no counters of their own.
 OTHER: Final = "__other__"

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.errors import InvalidOptionError
 
 if TYPE_CHECKING:
+    from qworker.consumer.board import RunningView
     from qworker.consumer.control import Reply, Verb
+    from qworker.consumer.process import ChildProcess
     from qworker.consumer.supervisor import Supervisor
 
 __all__ = ["MAX_PROCESSES", "operator_verbs"]
@@ -26,7 +28,53 @@ def operator_verbs(supervisor: Supervisor) -> dict[str, Verb]:
         supervisor.scale(wanted)
         reply(True, processes=wanted, before=before)
 
-    return {"scale": scale}
+    def cancel(arguments: Mapping[str, Any], reply: Reply) -> None:
+        lease_id, index = str(arguments.get("lease")), str(arguments.get("index"))
+        found = _running(supervisor, lease_id, index)
+        if found is None:
+            reply(False, found=False)
+            return
+        child, view = found
+        name = child.task_name(view.task)
+        others = len(child.board.running()) - 1
+        task = child.tasks[view.task] if view.task < len(child.tasks) else None
+        said = {"found": True, "task": name, "pid": child.pid}
+        if task is None or task.batch:
+            reply(False, f"it runs in a batch of {name}, whose messages run together", **said)
+        elif task.is_async:
+            if child.board.orders.cancel(view.lease, view.place, lease_id):
+                reply(True, f"its coroutine is cancelled, in process {child.pid}", **said)
+            else:
+                reply(False, "another message of its process is being cancelled; ask again", **said)
+        elif arguments.get("kill") is True:
+            child.kill("cancelled", (view,))
+            reply(True, f"its process {child.pid} was ended", others=others, **said)
+        else:
+            beside = f", and {others} handlers beside it start again" if others > 0 else ""
+            reply(
+                False,
+                f"{name} is not async: only its process can be ended{beside}; --kill does so",
+                **said,
+            )
+
+    return {"scale": scale, "cancel": cancel}
+
+
+def _running(
+    supervisor: Supervisor, lease_id: str, index: str
+) -> tuple[ChildProcess, RunningView] | None:
+    """Find the handler that runs a message, by its receipt."""
+    for child in supervisor.children:
+        if child.killed:
+            continue
+        leases = {lease.slot: lease for lease in child.board.held_leases()}
+        for view in child.board.running():
+            lease = leases.get(view.lease)
+            if lease is None or lease.lease_id != lease_id:
+                continue
+            if index == ("0" if lease.count == 1 else str(view.place + 1)):
+                return child, view
+    return None
 
 
 def _wanted(arguments: Mapping[str, Any], before: int) -> int:

@@ -17,6 +17,7 @@ __all__ = [
     "control_key",
     "leaving_key",
     "owners_key",
+    "paused_tasks_key",
     "queues_key",
     "reapers_key",
     "workers_key",
@@ -161,3 +162,8 @@ def answer_key(namespace: str, request_id: str) -> str:
 def owners_key(namespace: str) -> str:
     """Name the HASH app with schedules → when a worker of it was seen last, ms."""
     return f"{namespace}:owners"
+
+
+def paused_tasks_key(namespace: str) -> str:
+    """Name the HASH task → since when it is paused, ms."""
+    return f"{namespace}:paused_tasks"

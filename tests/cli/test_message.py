@@ -136,7 +136,13 @@ def test_cancel_as_json(run, shop):
 
     document = run("message", "cancel", found, "--yes", "--json").json
 
-    assert document == {"id": found, "queue": "emails", "state": "ready", "cancelled": True}
+    assert document == {
+        "id": found,
+        "queue": "emails",
+        "state": "ready",
+        "cancelled": True,
+        "stopped": False,
+    }
 
 
 def test_show_tells_what_is_not_ours(run, shop):
