@@ -148,13 +148,13 @@ class Sender(Generic[P, R]):
         """Send calls, all checked first, in atomic chunks of up to 1,000; returns their message ids in order."""
         queue = self.task.app.queue(self.task.queue)
         messages = self._messages(calls, queue.ref)
-        return queue.store(messages, self._options)
+        return queue.store(messages, self._options, named="calls")
 
     async def asend_many(self, calls: Iterable[Call]) -> list[str]:
         """Send calls from async code, as `send_many` does."""
         queue = self.task.app.aqueue(self.task.queue)
         messages = self._messages(calls, queue.ref)
-        return await queue.store(messages, self._options)
+        return await queue.store(messages, self._options, named="calls")
 
     def _messages(self, calls: Iterable[Call], queue: QueueRef) -> list[NewMessage]:
         messages = []

@@ -91,9 +91,9 @@ def command(
 
     options, wanted = _options(given), Source(**source)
     wanted.check(unique=options.unique is not None)
-    ref = _ref(session, queue)
+    ref, maxsize = session.ref(queue), _maxsize(session, queue)
     account, started = _Account(), time.monotonic()
-    with open_bodies(wanted, ref.maxsize) as bodies:
+    with open_bodies(wanted, maxsize) as bodies:
         if bodies.total:
             _note_first(session, queue, bodies)
         if wanted.task is not None:
@@ -114,15 +114,15 @@ def _options(given: dict[str, str]) -> SendOptions:
     )
 
 
-def _ref(session: Session, queue: str) -> QueueRef:
-    """The queue, with its own limit for bodies. Raises `BrokenQueueError`."""
+def _maxsize(session: Session, queue: str) -> int:
+    """The queue's limit for bodies, in bytes. Raises `BrokenQueueError`."""
     from qworker.cli.attributes import read_attributes
     from qworker.client.commands.inspecting import inspect
     from qworker.wire.keys import QueueKeys
 
     meta = session.client.execute(inspect(QueueKeys(session.namespace, queue))).meta
     limits = {each.name: each.value for each in read_attributes(meta)}
-    return session.ref(queue, maxsize=int(limits["maxsize"]))
+    return int(limits["maxsize"])
 
 
 def _note_first(session: Session, queue: str, bodies: Bodies) -> None:

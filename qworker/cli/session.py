@@ -258,18 +258,11 @@ class Session:
             self._shards[name] = Shards.parse(written) or WHOLE
         return sorted(self._shards)
 
-    def ref(self, name: str, *, maxsize: int = 0) -> QueueRef:
+    def ref(self, name: str) -> QueueRef:
         """A queue, which need not exist, as operations take it."""
-        from qworker.client.options import QueueAttributes
         from qworker.client.queue_ref import QueueRef
 
-        ref = QueueRef(
-            self.namespace,
-            name,
-            self.client.ids,
-            maxsize=maxsize or QueueAttributes().maxsize,
-            keyring=self.keyring,
-        )
+        ref = QueueRef(self.namespace, name, self.client.ids, keyring=self.keyring)
         if (shards := self._shards.get(name)) is not None:
             ref.learn(shards)
         return ref

@@ -21,6 +21,7 @@ from qworker.client.letter_pages import (
 )
 from qworker.client.letter_pages import redrive as redrive_page
 from qworker.client.message import DeadLetter
+from qworker.client.options import DEFAULT_MAXSIZE
 from qworker.client.plan import Plan, server_ms
 from qworker.client.queue_ref import QueueRef
 from qworker.client.rate import Pace, Rate, rate_per_s
@@ -138,7 +139,8 @@ def edit_dead(queue: QueueRef, entry_id: str, body: object) -> Plan[str]:
         decode_call(data)
     else:
         decode(data)
-    check_size(data, queue.maxsize)
+    if len(data) > DEFAULT_MAXSIZE:  # up to there the script sees to it
+        check_size(data, (yield from queue.maxsize()))
     flags: dict[str, str] | None = None
     if letters and queue.protected:
         flags = {}

@@ -23,15 +23,22 @@ from qworker.errors import InvalidOptionError
 
 __all__ = [
     "COMMON_META",
+    "DEFAULT_MAXSIZE",
+    "LARGEST_MAXSIZE",
     "MAX_RECEIVES",
     "MAX_VISIBILITY_MS",
     "MIN_VISIBILITY_MS",
+    "SMALLEST_MAXSIZE",
     "QueueAttributes",
     "SendOptions",
 ]
 
 MIN_VISIBILITY_MS: Final = 1000
 MAX_VISIBILITY_MS: Final = 12 * HOUR_MS
+#: Bytes of a body: the least and the most that a queue can be told to take, and what it takes untold.
+SMALLEST_MAXSIZE: Final = 1024
+LARGEST_MAXSIZE: Final = 64 * 2**20
+DEFAULT_MAXSIZE: Final = 256 * 2**10
 #: Counters in a header have at most six digits.
 MAX_RECEIVES: Final = 999_999
 
@@ -101,9 +108,9 @@ class QueueAttributes(Options):
         Duration,
         DurationKind("how long after sending a message is worth handling", zero="for ever"),
     ] = "0s"
-    maxsize: Annotated[int, SizeKind("largest body", minimum=1024, maximum=64 * 2**20)] = (
-        256 * 2**10
-    )
+    maxsize: Annotated[
+        int, SizeKind("largest body", minimum=SMALLEST_MAXSIZE, maximum=LARGEST_MAXSIZE)
+    ] = DEFAULT_MAXSIZE
     maxlen: Annotated[int, IntegerKind("most messages stored", maximum=10**12, zero="no limit")] = 0
     max_receives: Annotated[
         int, IntegerKind("failures after which a message is dead", minimum=1, maximum=MAX_RECEIVES)

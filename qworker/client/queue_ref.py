@@ -14,7 +14,7 @@ from qworker.client.commands.command import GIVE_UP_S, Command
 from qworker.client.commands.reaping import START
 from qworker.client.commands.registering import register, registered
 from qworker.client.message import Message, Receipt, Stored
-from qworker.client.options import QueueAttributes
+from qworker.client.options import DEFAULT_MAXSIZE, LARGEST_MAXSIZE
 from qworker.client.place_state import PlaceState
 from qworker.client.plan import Plan
 from qworker.client.unreturned import Unreturned
@@ -24,19 +24,19 @@ from qworker.wire.ids import IdSource
 from qworker.wire.keyring import NO_KEYS, Keyring
 from qworker.wire.keys import QueueKeys, queues_key
 from qworker.wire.names import MAX_SHARDS, check_namespace, check_place
+from qworker.wire.numbers import whole
 from qworker.wire.shards import WHOLE, Shards
 
 __all__ = ["HasRef", "QueueRef"]
 
 #: Seconds after which a client that uses a queue writes it into the registry again, and learns of its shards.
 _ANNOUNCE_S: Final = 60.0
-_MAXSIZE: Final = QueueAttributes().maxsize
 
 
 class QueueRef:
     """One queue, or one shard of it, as its operations see it.
 
-    Bodies over `maxsize` bytes are refused before anything is sent. `keyring` signs and encrypts what is sent, and
+    `keyring` signs and encrypts what is sent, and
     opens what is received or looked at. `shards`: how the queue is divided, as it was told last. `unreturned` are the
     leases of its client that nobody has seen; calls of it are given up after `give_up_s`.
     """
@@ -47,14 +47,12 @@ class QueueRef:
         queue: str,
         ids: IdSource,
         *,
-        maxsize: int = _MAXSIZE,
         keyring: Keyring = NO_KEYS,
         unreturned: Unreturned | None = None,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
         self.keys = QueueKeys(check_namespace(namespace), check_place(queue))
         self.ids = ids
-        self.maxsize = maxsize
         self.keyring = keyring
         self.unreturned = Unreturned() if unreturned is None else unreturned
         self.give_up_s = give_up_s
@@ -88,7 +86,6 @@ class QueueRef:
                 self.namespace,
                 f"{self.keys.name}/{number}",
                 self.ids,
-                maxsize=self.maxsize,
                 keyring=self.keyring,
                 unreturned=self.unreturned,
                 give_up_s=self.give_up_s,
@@ -98,8 +95,15 @@ class QueueRef:
     def protect(self, message_id: str, body: bytes, flags: dict[str, str]) -> bytes:
         """Encrypt and sign the body of a message; returns it as it is stored, and sets its flags."""
         stored = self.keyring.protect(self.namespace, self.keys.queue, message_id, body, flags)
-        check_size(stored, self.maxsize)
+        check_size(stored, LARGEST_MAXSIZE)
         return stored
+
+    def maxsize(self) -> Plan[int]:
+        """Ask for the largest body, in bytes: the queue's attribute says it, and nothing that was known before."""
+        stored: bytes | None = yield Command(
+            None, (), ("HGET", self.keys.meta, "maxsize"), _as_it_is
+        )
+        return whole(stored) or DEFAULT_MAXSIZE
 
     def opened(self, message: Message, item: bytes) -> Message:
         """Verify and decrypt a received message, given as it is stored. Raises `ProtectionError`."""
@@ -157,6 +161,10 @@ class QueueRef:
         yield Command(None, (), ("HDEL", self.registry, *names), int)
         self.shards = WHOLE
         self.doubt()
+
+
+def _as_it_is(reply: bytes | None) -> bytes | None:
+    return reply
 
 
 class HasRef(Protocol):

@@ -14,12 +14,17 @@ from qworker.client.commands.sending import (
     confirm,
 )
 from qworker.client.commands.sending import send as send_command
-from qworker.client.options import SendOptions
+from qworker.client.options import (
+    DEFAULT_MAXSIZE,
+    LARGEST_MAXSIZE,
+    SMALLEST_MAXSIZE,
+    SendOptions,
+)
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.spreading import everywhere
 from qworker.durations import Duration
-from qworker.errors import InvalidError, ShardDrainingError
+from qworker.errors import BodyTooLargeError, InvalidError, ShardDrainingError
 from qworker.wire.codec import check_size, encode
 from qworker.wire.envelope import tail
 
@@ -52,17 +57,57 @@ def send_all(
 ) -> Plan[list[str]]:
     """Store many messages, all checked first, in atomic calls of up to 1,000. Returns their ids."""
     chosen = SendOptions.of(options, given)
-    return (yield from store(queue, _new_messages(queue, bodies, chosen), chosen))
+    messages = _new_messages(queue, bodies, chosen)
+    return (yield from store(queue, messages, chosen, named="bodies"))
 
 
-def store(queue: QueueRef, messages: Sequence[NewMessage], options: SendOptions) -> Plan[list[str]]:
+def store(
+    queue: QueueRef,
+    messages: Sequence[NewMessage],
+    options: SendOptions,
+    *,
+    named: str = "messages",
+) -> Plan[list[str]]:
     """Store messages that `new_message` has made, in atomic calls of up to 1,000; returns an id for each.
+
+    A body over the queue's maxsize is refused before anything is stored; `named` is what its error calls the messages.
 
     The messages of a call go to one shard together, but for those with a unique key, whose shard the key tells. Where
     a unique key keeps a message out, its place has the id of the message that holds the key.
     """
     if messages:
         yield from queue.announce()
+        yield from _check_sizes(queue, messages, named)
+    try:
+        return (yield from _store_all(queue, messages, options))
+    except BodyTooLargeError as error:
+        # The script's word: the limit is lower than the default, or was lowered meanwhile.
+        _refuse_larger(messages, error.maxsize, named)
+        raise
+
+
+def _check_sizes(queue: QueueRef, messages: Sequence[NewMessage], named: str) -> Plan[None]:
+    """Ask for the limit where the script does not see to it: above the default, and where it would come too late.
+
+    The script refuses what is over a limit that was set, but a call at a time; a queue for which nobody set one has
+    the default.
+    """
+    largest = max(each.size for each in messages)
+    at_once = len(messages) <= MAX_PER_CALL and not queue.shards.divided
+    if largest > DEFAULT_MAXSIZE or (largest > SMALLEST_MAXSIZE and not at_once):
+        _refuse_larger(messages, (yield from queue.maxsize()), named)
+
+
+def _refuse_larger(messages: Sequence[NewMessage], maxsize: int, named: str) -> None:
+    for position, message in enumerate(messages):
+        if message.size > maxsize:
+            field = "body" if len(messages) == 1 and named != "bodies" else f"{named}[{position}]"
+            raise BodyTooLargeError(field, message.size, maxsize)
+
+
+def _store_all(
+    queue: QueueRef, messages: Sequence[NewMessage], options: SendOptions
+) -> Plan[list[str]]:
     if not queue.shards.divided:
         return (yield from _store(queue, messages, options))
     ids = [""] * len(messages)
@@ -157,7 +202,7 @@ def new_message(
     `sending` is told the body and the header flags, and may change the flags.
     """
     data = body if isinstance(body, bytes) else encode(body)
-    check_size(data, queue.maxsize)
+    check_size(data, LARGEST_MAXSIZE)
     flags = {} if flags is None else flags
     if options.max_receives is not None:
         flags["m"] = str(options.max_receives)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from qworker import QWorker
+from qworker.client.options import LARGEST_MAXSIZE
 from qworker.errors import (
     ArgumentsError,
     BodyTooLargeError,
@@ -20,8 +21,6 @@ from qworker.errors import (
 )
 from tests.bad_input.conftest import Bench
 from tests.bad_input.refusals import CARRIED, Refused, body, check, option
-
-MAXSIZE = 256 * 1024
 
 
 def calls(bench: Bench, *names: object) -> Iterator[Any]:
@@ -44,18 +43,18 @@ def holds_itself() -> Any:
 
 BODIES: dict[str, Refused] = {
     "larger than maxsize": Refused(
-        lambda bench: bench.queue.send(b"x" * (MAXSIZE + 1)),
+        lambda bench: bench.queue.send(b"x" * (LARGEST_MAXSIZE + 1)),
         BodyTooLargeError,
         "body",
-        "is 262145 bytes",
-        "the limit (maxsize) is 262144 bytes",
+        "is 67108865 bytes",
+        "the limit (maxsize) is 67108864 bytes",
     ),
     "larger than maxsize in a task": Refused(
-        lambda bench: bench.greet.send("x" * MAXSIZE),
+        lambda bench: bench.greet.send("x" * LARGEST_MAXSIZE),
         BodyTooLargeError,
         "body",
-        "is 262172 bytes",
-        "the limit (maxsize) is 262144 bytes",
+        "is 67108892 bytes",
+        "the limit (maxsize) is 67108864 bytes",
     ),
     "object": body({"a": [1, object()]}, "a[1]", "is of type object"),
     "function": body(len, "body", "is of type builtin_function_or_method"),
@@ -118,11 +117,11 @@ BATCHES: dict[str, Refused] = {
         CARRIED,
     ),
     "one too large": Refused(
-        lambda bench: bench.queue.send_all([b"1", b"x" * (MAXSIZE + 1)]),
+        lambda bench: bench.queue.send_all([b"1", b"x" * (LARGEST_MAXSIZE + 1)]),
         BodyTooLargeError,
         "bodies[1]",
-        "is 262145 bytes",
-        "262144",
+        "is 67108865 bytes",
+        "67108864",
     ),
     "none received": Refused(
         lambda bench: bench.queue.receive(0),

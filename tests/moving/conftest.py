@@ -78,7 +78,7 @@ def move(shop: Shop) -> Callable[..., Any]:
     """Move a queue of a source into the shop's queue of that name."""
 
     def move_queue(source: Source, name: str, into: str = "") -> Any:
-        ref = QueueRef(shop.namespace, into or name, shop.client.ids, maxsize=2**20)
+        ref = QueueRef(shop.namespace, into or name, shop.client.ids)
         return Mover(shop.client, ref).move(source.queue(name))
 
     return move_queue

@@ -62,7 +62,7 @@ def source(other: Any) -> Rsmq:
 @pytest.fixture
 def ours(shop: Any) -> QueueRef:
     """Where they go."""
-    return QueueRef(shop.namespace, "texts", shop.client.ids, maxsize=2**20)
+    return QueueRef(shop.namespace, "texts", shop.client.ids)
 
 
 def handled(shop: Any) -> Iterator[bytes]:

@@ -33,6 +33,11 @@ class NewMessage:
     unique: str = ""
     unique_ms: int = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the body, as it is stored."""
+        return len(self.tail) - self.tail.find(b"\n") - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Sent:
