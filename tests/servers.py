@@ -8,6 +8,7 @@
 
 An engine that is missing skips the test, or fails it where the environment says CI=true.
 
+With QWORKER_TEST_RTT=5 the URL is that of a relay, so many milliseconds away; `socket` and `redis()` stay near.
 With QWORKER_TEST_ACL=1 the URL is that of a user with the rights of the roles of `qworker acl`, beside those that tests
 need for themselves; a test whose server has refused anything fails.
 """
@@ -33,6 +34,7 @@ from qworker.store import acl
 from qworker.store.connection import ConnectionFactory
 from qworker.store.engine import find_engines
 from qworker.store.private import PrivateStore
+from tests.relay import RTT_MS, Relay
 
 __all__ = ["Server", "binary_of", "engines", "missing", "start"]
 
@@ -119,10 +121,13 @@ def missing(reason: str) -> str:
 
 
 @contextmanager
-def start(engine: str, *arguments: str, guarded: bool = GUARDED) -> Iterator[Server]:
+def start(
+    engine: str, *arguments: str, guarded: bool = GUARDED, far: bool = True
+) -> Iterator[Server]:
     """Start a server of `engine` with extra arguments; it is ended on exit, and if this process dies.
 
-    `guarded`: its URL is that of a user with the roles. A test of raw commands says False.
+    `guarded`: its URL is that of a user with the roles. A test of raw commands says False. `far`: with QWORKER_TEST_RTT
+    its URL is that of a relay; a test of times that it sets itself says False.
     """
     with PrivateStore(binary=binary_of(engine), arguments=arguments) as store:
         server = Server(store)
@@ -131,11 +136,27 @@ def start(engine: str, *arguments: str, guarded: bool = GUARDED) -> Iterator[Ser
         if guarded:
             server.guard()
         try:
-            yield server
+            with relayed(server, RTT_MS if far else 0):
+                yield server
             if guarded:
                 assert server.refused() == []
         finally:
             server.close()
+
+
+@contextmanager
+def relayed(server: Server, rtt_ms: float) -> Iterator[None]:
+    """Put a relay in front of a server for the length of the block; 0 for none."""
+    if not rtt_ms:
+        yield
+        return
+    near = server.url
+    with Relay(near, rtt_ms=rtt_ms) as relay:
+        server.url = relay.url
+        try:
+            yield
+        finally:
+            server.url = near
 
 
 def free_port() -> int:

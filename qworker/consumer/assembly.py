@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
-from qworker.client.commands import inspecting
 from qworker.client.commands.command import Command
 from qworker.client.paused_tasks import read_paused_tasks
 from qworker.client.sync import Client
@@ -52,6 +52,7 @@ _SYNC: Final = 1
 _ASYNC: Final = 100
 #: How long a server that does not answer is asked for the attributes of queues, all together.
 _ATTRIBUTES_S: Final = 2.0
+_AT_ONCE: Final = 500
 #: How long a node of a Cluster is waited for before the others have their turn.
 _PATIENCE_S: Final = 1.0
 
@@ -97,18 +98,20 @@ def assemble(
     # Its supervisor says so too, but only after some of them might have run.
     paused = _read_paused(app, factory)
     board.orders.pause(since_of(sorted(app.tasks), paused))
-    tasks = {name: task for name, task in app.tasks.items() if task.queue in queues}
+    served = set(queues)
+    tasks = {name: task for name, task in app.tasks.items() if task.queue in served}
+    shards_in = Counter(keys.name for keys in places)
+    largest = dict.fromkeys(queues, 0)
+    for task in tasks.values():
+        largest[task.queue] = max(largest[task.queue], task.task_options.batch)
     paces = [
         QueuePace(
             keys,
             index,
-            weight=config.weights.get(keys.name, 1.0)
-            / sum(each.name == keys.name for each in places),
+            weight=config.weights.get(keys.name, 1.0) / shards_in[keys.name],
             visibility_s=(config.visibility_ms or attributes[keys.name].visibility_ms) / 1000,
             max_batch=config.max_batch or MAX_BATCH,
-            group=max(
-                each.task_options.batch for each in tasks.values() if each.queue == keys.name
-            ),
+            group=largest[keys.name],
         )
         for index, keys in enumerate(places)
     ]
@@ -132,7 +135,7 @@ def assemble(
     if len(executors) > 1:
         runner.on_async = partial(_divide, paces, tasks.values(), executors)
         runner.on_async()
-    scripts = (load_script("settle_receive"), load_script("settle"))
+    scripts = (load_script("settle_receive"), load_script("settle"), load_script("poll"))
 
     def beat() -> None:
         board.beat = boot_time()
@@ -152,7 +155,6 @@ def assemble(
     who = f"{socket.gethostname()}:{os.getppid()}"
     teller = Teller(hand, link, measures, ids, who=who)
     broker = Broker(
-        paces,
         runner,
         executors,
         hand=hand,
@@ -169,6 +171,7 @@ def assemble(
                 weighted=bool(config.weights),
                 visibility_ms=config.visibility_ms,
             ),
+            clustered=factory.clustered,
         ),
         teller=teller,
         link=link,
@@ -231,21 +234,19 @@ class _Attributes:
 def _read_attributes(
     app: QWorker, queues: Sequence[str], factory: ConnectionFactory
 ) -> dict[str, _Attributes]:
-    """Read the attributes of each queue; the defaults where the server cannot be asked now."""
+    """Read the attributes of each queue, 500 in a trip; the defaults where the server cannot be asked now."""
     found = dict.fromkeys(queues, _Attributes())
     with Client(factory, give_up_s=_ATTRIBUTES_S) as client:
-        for name in queues:
-            try:
-                meta = client.execute(inspecting.inspect(QueueKeys(app.namespace, name))).meta
-            except QworkerError as error:
-                _log.warning("attributes_unknown", queue=name, error=str(error))
-                if isinstance(error, ServerError):
-                    break  # the others are no better off
-                continue
-            found[name] = _Attributes(
-                _whole(meta.get("visibility_ms"), _VISIBILITY_MS),
-                _whole(meta.get("max_receives"), _MAX_RECEIVES),
-            )
+        for first in range(0, len(queues), _AT_ONCE):
+            some = queues[first : first + _AT_ONCE]
+            read = client.execute_each([_attributes_of(app.namespace, name) for name in some])
+            for name, attributes in zip(some, read, strict=True):
+                if isinstance(attributes, _Attributes):
+                    found[name] = attributes
+                    continue
+                _log.warning("attributes_unknown", queue=name, error=str(attributes))
+                if isinstance(attributes, ServerError):
+                    return found  # the others are no better off
     return found
 
 
@@ -260,6 +261,17 @@ def _read_paused(app: QWorker, factory: ConnectionFactory) -> dict[str, float]:
             _log.warning("paused_tasks_unknown", error=str(error))
             return {}
     return {task: max(0, now_ms - at_ms) / 1000 for task, at_ms in paused.items()}
+
+
+def _attributes_of(namespace: str, queue: str) -> Command[_Attributes]:
+    def decode(reply: list[bytes | None]) -> _Attributes:
+        visibility, receives = (
+            None if each is None else each.decode("utf-8", "replace") for each in reply
+        )
+        return _Attributes(_whole(visibility, _VISIBILITY_MS), _whole(receives, _MAX_RECEIVES))
+
+    words = ("HMGET", QueueKeys(namespace, queue).meta, "visibility_ms", "max_receives")
+    return Command(None, (), words, decode)
 
 
 def _whole(text: str | None, default: int) -> int:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from qworker.consumer.link import Link
     from qworker.consumer.measures import Measures
     from qworker.consumer.notifier import Notifier
-    from qworker.consumer.pace import QueuePace
     from qworker.consumer.runner import Runner
     from qworker.consumer.telling import Teller
 
@@ -56,7 +55,6 @@ class Broker:
 
     def __init__(
         self,
-        queues: Sequence[QueuePace],
         runner: Runner,
         executors: Sequence[Executor],
         *,
@@ -68,7 +66,6 @@ class Broker:
         measures: Measures,
         options: BrokerOptions,
     ) -> None:
-        self._queues = list(queues)
         self._runner = runner
         self._board = runner.board
         self._executors = executors
@@ -88,6 +85,7 @@ class Broker:
         self._running = 0
         self._calls = 0
         self._calls_of = [0] * len(executors)
+        fetcher.calls = self._calls_of
         #: Nothing has ended since all queues were looked at.
         self._looked_last = False
         self.stopping = False
@@ -147,7 +145,7 @@ class Broker:
         self._fetcher.end()
         self._start()
         self._measures.write()
-        self._teller.flush(self._queues, last=True)
+        self._teller.flush(last=True)
 
     # -- fetching ------------------------------------------------------------------------------
 
@@ -155,8 +153,6 @@ class Broker:
         collected = len(self._groups)
         arrived = len(self._fetcher.arrived)
         busy = self._calls + arrived
-        for queue in self._queues:
-            queue.busy = sum(self._calls_of[number] for number in queue.executors)
         idle = not busy and not collected
         most = None
         if self._options.max_messages:
@@ -256,7 +252,7 @@ class Broker:
 
     def _ack_first(self, arrived: Sequence[Delivery]) -> None:
         """At most once: ack before the start, and start only what a definite, counted reply says was ours."""
-        self._fetcher.take_fetch()
+        self._fetcher.take_all()
         by_lease: dict[int, list[Delivery]] = {}
         for delivery in list(arrived):
             task = self._groups.read(delivery)
@@ -334,8 +330,8 @@ class Broker:
         if self._fetcher.fetching:
             if not though_fetching:
                 return  # its reply is near, and the next receive takes the outcomes along
-            self._fetcher.take_fetch()
-        self._teller.flush(self._queues)
+            self._fetcher.take_all()
+        self._teller.flush()
 
     # -- looking and sleeping ------------------------------------------------------------------
 
@@ -357,7 +353,7 @@ class Broker:
         if not (descriptors or self._running or self._groups):
             if progress:
                 return
-            timeout_s = _NOTHING_S
+            timeout_s = min(_NOTHING_S, fetcher.poll_in() or _NOTHING_S)
         else:
             timeout_s = self._timeout_s()
         self._notifier.going_to_sleep()
@@ -371,5 +367,7 @@ class Broker:
 
     def _timeout_s(self) -> float:
         due_s = None if self._fetcher.fetching else self._teller.due_in()
-        waits = (_LOOK_S, due_s, self._groups.due_in(), self._fetcher.deaf_s())
+        # Where nothing more can run, nothing more is asked for.
+        poll_s = self._fetcher.poll_in() if self._calls < self._slots else None
+        waits = (_LOOK_S, due_s, self._groups.due_in(), self._fetcher.deaf_s(), poll_s)
         return min(each for each in waits if each is not None)

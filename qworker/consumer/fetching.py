@@ -1,23 +1,28 @@
 """Asks the server for messages: for the next batch while this one runs, and where queues are empty at their doorbells.
 
-One connection fetches and settles. Another one waits (see `doorbells`), so that a wait never delays a settle.
+One connection fetches, polls and settles. Another one waits (see `doorbells`), so that a wait never delays a settle.
+What is asked at a time goes in one trip: receives from several queues of which each has little, and a poll of all the
+others (see `polls`). So neither the number of queues nor the round trip keeps a child from its last queue.
 """
 
 from __future__ import annotations
 
-import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from qworker.client.commands.command import Command
-from qworker.client.commands.receiving import PAUSED, Suspects, settle_receive
+from qworker.client.commands.polling import poll
+from qworker.client.commands.receiving import PAUSED, settle_receive
 from qworker.client.commands.settling import Outcomes, settle
+from qworker.consumer.chooser import QueueChooser
 from qworker.consumer.doorbells import Wait
+from qworker.consumer.polls import PollSchedule, calls_of
+from qworker.consumer.suspect_turns import SuspectTurns
 from qworker.errors import InDoubtError, QworkerError, UnfinishedError
 
 if TYPE_CHECKING:
@@ -35,21 +40,17 @@ __all__ = ["FetchOptions", "Fetcher"]
 _log = structlog.get_logger(__name__)
 
 _BLOCK_S: Final = 2.0
-#: A queue that was empty is asked again so soon while others are busy.
-_LOOK_AGAIN_S: Final = 0.05
+#: A wait or a sleep that would be over at once is not worth its trip.
+_LEAST_BLOCK_S: Final = 0.01
 _BROKEN_PAUSE_S: Final = 5.0
-#: Where there is no waiting, an empty queue is looked at again so soon, less often the longer it stays empty.
-_FIRST_LOOK_S: Final = 0.005
-_LAST_LOOK_S: Final = 0.25
-#: A receive that is not answered for so long is not waited for any more: its server has stopped.
+#: A call that is not answered for so long is not waited for any more: its server has stopped.
 _REPLY_S: Final = 2 * _BLOCK_S
 #: After an error at the doorbells, waiting is left alone for so long.
 _DEAF_S: Final = 1.0
-#: Every so many receives a child that may take suspects takes one first.
-_SUSPECT_TURN: Final = 4
-#: A child stands still so long at most to become free for suspects, in so long a time.
-_DRAIN_S: Final = 5.0
-_DRAIN_EVERY_S: Final = 30.0
+#: A busy child that has heard the bell for a suspect lets others hear it for so long.
+_PASSED_ON_S: Final = 0.05
+#: Receives of one trip at most, each from another queue.
+_RECEIVES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,19 @@ class _Fetch:
     owes_token: Doorbell | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Poll:
+    """A poll of some queues on its way."""
+
+    queues: Sequence[QueuePace]
+    until: float
+
+
 class Fetcher:
-    """Receives into `arrived`. `slots` handlers may run at a time."""
+    """Receives into `arrived`. `slots` handlers may run at a time.
+
+    `calls` counts those that run, by executor; whoever runs them sets it.
+    """
 
     def __init__(
         self,
@@ -88,10 +100,16 @@ class Fetcher:
         ids: IdSource,
         slots: int,
         options: FetchOptions,
+        clustered: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.arrived: deque[Delivery] = deque()
-        self._queues = list(queues)
+        self.calls: Sequence[int] = ()
+        self._single = len(queues) == 1
+        self._chooser = QueueChooser(queues, weighted=options.weighted)
+        self._polls = PollSchedule(len(queues))
+        self._suspects = SuspectTurns(first=options.takes_suspects, clock=clock)
+        self._by_wake = {queue.keys.wake.encode(): queue for queue in queues}
         self._hand = hand
         self._teller = teller
         self._link = link
@@ -99,22 +117,19 @@ class Fetcher:
         self._ids = ids
         self._slots = slots
         self._options = options
+        self._clustered = clustered
         self._clock = clock
-        self._fetch: _Fetch | None = None
-        self._quiet_until: dict[str, float] = {}
-        self._looks_s: dict[str, float] = {}
-        self._broken_until: dict[str, float] = {}
+        #: What is on its way over the first connection, in the order in which it will be answered.
+        self._in_flight: deque[_Fetch | _Poll] = deque()
+        self._receives = 0
         #: Leases that may have come to be by receives that were given up, by queue.
         self._doubtful: dict[str, list[str]] = {}
-        #: When seconds of standing still are counted anew, how many there were, and since when there are more.
-        self._drain_anew = 0.0
-        self._stood_still_s = 0.0
-        self._still_since: float | None = None
+        self.look_again()
 
     @property
     def fetching(self) -> bool:
-        """Whether a receive is on its way over the first connection."""
-        return self._fetch is not None
+        """Whether a receive or a poll is on its way over the first connection."""
+        return bool(self._in_flight)
 
     @property
     def waiting(self) -> bool:
@@ -129,97 +144,89 @@ class Fetcher:
         `busy`: handlers that run or have work waiting. `collected`: messages that wait for their batch to fill up.
         `most`: messages that may still be taken, None for any number.
         """
-        if self._fetch is not None or self._hand.alone or self._hand.full:
+        if self._receives or self._hand.alone or self._hand.full:
             return True
         idle = not busy and not collected
         if self.waiting:
             if idle and not any(bell.wait and bell.wait.entry for bell in self._bells):
                 self._fetch_suspect(most)
             return True
-        known = False
+        known = self._begin_receives(busy, collected, most)
+        if self._receives or not known or len(self.calls) > 1:
+            self._poll_if_due(filled=known)
+        return known or self.fetching
+
+    def _begin_receives(self, busy: int, collected: int, most: int | None) -> bool:
+        """Receive from queues that have something, as long as there is room; returns whether there are any."""
+        idle = not busy and not collected
+        # Of these a token is waited for, whose receive comes first.
+        waited = {queue.place for bell in self._bells if bell.wait for queue in bell.queues}
+        candidates = self._chooser.candidates(self._clock(), idle=idle, without=waited)
         full: set[int] = set()
-        for queue in self._open_queues(idle=idle):
-            known = True
+        asked: dict[int, int] = {}
+        taken = 0
+        for queue in candidates:
             if not full.isdisjoint(queue.executors):
                 continue
-            count = queue.want(busy, self._slots, self._hand.board.peers, collected)
+            count = self._room(queue, busy + taken, collected, asked)
             if most is not None:
-                count = min(count, most)
-            if count > 0:
-                if not self._drains(queue, idle=idle):
+                count = min(count, most - taken)
+            if count <= 0:
+                if not queue.executors:
+                    break
+                # Its turn is not for a later one that waits for the same handlers; others may go on.
+                full.update(queue.executors)
+                continue
+            if self._suspects.stands_still(queue, idle=idle):
+                break
+            left = queue.ready_left
+            if left is None or (idle and queue.suspects) or self._single:
+                # What it gives is not known, or may be a suspect, beside which nothing runs.
+                if not self._receives:
                     self._begin_fetch(queue, count, idle=idle)
                 break
-            if not queue.executors:
+            self._begin_fetch(queue, count, idle=False)
+            if count < left or self._receives >= _RECEIVES or self._hand.full:
                 break
-            # Its turn is not for a later one that waits for the same handlers; others may go on.
-            full.update(queue.executors)
-        return known
+            taken += left
+            for number in queue.executors:
+                asked[number] = asked.get(number, 0) + left
+        return bool(candidates)
+
+    def _room(
+        self, queue: QueuePace, busy: int, collected: int = 0, asked: dict[int, int] | None = None
+    ) -> int:
+        """How many messages to ask a queue for now. `asked`: on their way already, by executor."""
+        asked = asked or {}
+        queue.busy = sum(self.calls[number] + asked.get(number, 0) for number in queue.executors)
+        return queue.want(busy, self._slots, self._hand.board.peers, collected)
 
     def _fetch_suspect(self, most: int | None) -> None:
         """Take a suspect that is known of: who has become idle during its wait need not wait to its end for that."""
-        now = self._clock()
-        for queue in self._queues:
-            known = queue.suspects and queue.hint_ms != PAUSED
-            if known and self._broken_until.get(queue.place, 0.0) <= now:
-                count = max(1, queue.want(0, self._slots, self._hand.board.peers))
+        for queue in self._chooser.candidates(self._clock(), idle=True):
+            if queue.suspects:
+                count = max(1, self._room(queue, 0))
                 self._begin_fetch(queue, count if most is None else min(count, most), idle=True)
                 return
 
-    def _open_queues(self, *, idle: bool) -> Iterator[QueuePace]:
-        """The queues, strictly or by weight, that are not known to be empty or broken."""
-        now = self._clock()
-        queues = self._queues
-        if self._options.weighted and len(queues) > 1:
-            queues = sorted(queues, key=lambda each: -(random.random() ** (1 / each.weight)))  # noqa: S311
-        # Of these a token is waited for, whose receive comes first.
-        waited = {queue.place for bell in self._bells if bell.wait for queue in bell.queues}
-        for queue in queues:
-            if queue.place in waited or self._broken_until.get(queue.place, 0.0) > now:
-                continue
-            suspects = idle and queue.suspects and queue.hint_ms != PAUSED
-            if suspects or self._quiet_until.get(queue.place, 0.0) <= now:
-                yield queue
-
     def look_again(self) -> None:
         """Forget which queues were empty."""
-        self._quiet_until.clear()
-
-    def _drains(self, queue: QueuePace, *, idle: bool) -> bool:
-        """Whether to take nothing now because a suspect waits, and it is time for one: what is in hand ends first.
-
-        Where handlers run for minutes that would be a long standstill, so no more than 5 s of 30 s are spent on it.
-        """
-        turn = queue.receives % _SUSPECT_TURN == _SUSPECT_TURN - 1
-        if not (queue.suspects and self._options.takes_suspects and turn) or idle:
-            self._still_since = None
-            return False
-        now = self._clock()
-        if now >= self._drain_anew:
-            self._drain_anew, self._stood_still_s = now + _DRAIN_EVERY_S, 0.0
-        if self._still_since is not None:
-            self._stood_still_s += now - self._still_since
-        self._still_since = now if self._stood_still_s < _DRAIN_S else None
-        return self._still_since is not None
-
-    def _suspects(self, queue: QueuePace, *, idle: bool) -> Suspects:
-        """Suspects are taken only by a child that runs nothing else."""
-        if not idle:
-            return Suspects.NEVER
-        if self._options.takes_suspects and queue.receives % _SUSPECT_TURN == _SUSPECT_TURN - 1:
-            return Suspects.FIRST
-        return Suspects.IF_NOTHING_ELSE
+        if self._single:
+            self._chooser.fill(self._chooser.queues[0])
+        else:
+            self._polls.want()
 
     def _begin_fetch(
         self, queue: QueuePace, count: int, *, idle: bool, rung: Doorbell | None = None
     ) -> None:
-        self._still_since = None
         told = self._teller.take(queue)
         entry = self._hand.enter(queue, self._ids.lease_id(self._options.visibility_ms))
-        suspects = self._suspects(queue, idle=idle)
-        owes = rung if suspects == Suspects.NEVER else None
-        self._fetch = _Fetch(entry, told, self._clock() + _REPLY_S, owes)
+        suspects = self._suspects.of(queue, idle=idle)
+        owes = rung if not suspects else None
+        self._in_flight.append(_Fetch(entry, told, self._clock() + _REPLY_S, owes))
+        self._receives += 1
         queue.receives += 1
-        self._pass_turn(queue)
+        self._chooser.pass_turn(queue)
         self._link.begin(
             settle_receive(
                 queue.keys,
@@ -232,12 +239,66 @@ class Fetcher:
             )
         )
 
-    def _pass_turn(self, queue: QueuePace) -> None:
-        """Let the other shards of a queue have their turn before this one."""
-        shards = [each for each in self._queues if each.name == queue.name]
-        if len(shards) > 1 and queue is not shards[-1]:
-            self._queues.remove(queue)
-            self._queues.insert(self._queues.index(shards[-1]) + 1, queue)
+    # -- polling -------------------------------------------------------------------------------
+
+    def poll_in(self) -> float | None:
+        """Seconds after which `more` is to be called for a poll; None where replies and bells tell when."""
+        if self.fetching or self.waiting:
+            return None
+        return max(_LEAST_BLOCK_S, self._poll_due_in(filled=self._chooser.any_filled))
+
+    def _poll_due_in(self, *, filled: bool) -> float:
+        now = self._clock()
+        waits = bool(self._bells) and all(bell.deaf_until <= now for bell in self._bells)
+        return self._polls.due_in(now, filled=filled, waits=waits, peers=self._hand.board.peers)
+
+    def _poll_if_due(self, *, filled: bool) -> None:
+        if self._poll_due_in(filled=filled) > 0 or any(
+            isinstance(each, _Poll) for each in self._in_flight
+        ):
+            return
+        now = self._clock()
+        self._polls.begin(now)
+        for queues in calls_of(self._chooser.usable(now), clustered=self._clustered):
+            self._begin_poll(queues)
+
+    def _begin_poll(self, queues: Sequence[QueuePace]) -> None:
+        self._in_flight.append(_Poll(queues, self._clock() + _REPLY_S))
+        self._link.begin(poll([queue.keys for queue in queues]))
+
+    def _take_poll(self, asked: _Poll) -> None:
+        queues = asked.queues
+        try:
+            found = self._link.finish()
+        except QworkerError as error:
+            if len(queues) > 1:
+                # One of them may be to blame (a right that is missing): the others take no harm.
+                half = len(queues) // 2
+                self._begin_poll(queues[:half])
+                self._begin_poll(queues[half:])
+            else:
+                self._break(queues[0], str(error), type(error).__name__)
+            return
+        for place, queue in enumerate(queues):
+            available = found.get(place)
+            if available is None:
+                self._chooser.drain(queue)
+                self._chooser.suspect(queue, 0)
+                queue.ready_left = 0
+            elif available.problem:
+                self._break(queue, available.problem, "BrokenQueueError")
+            else:
+                queue.ready_left = available.ready
+                # What it said of a pause is over.
+                queue.hint_ms = 0
+                self._chooser.suspect(queue, available.suspects)
+                if available.ready:
+                    self._chooser.fill(queue)
+                else:
+                    self._chooser.drain(queue)
+        self._polls.end(found=bool(found))
+
+    # -- waiting -------------------------------------------------------------------------------
 
     def begin_wait(self, *, idle: bool, most: int | None = None) -> None:
         """Wait at the doorbells; for one queue the receive goes along in the same trip. Nothing may be on its way."""
@@ -247,18 +308,19 @@ class Fetcher:
 
     def _begin_wait(self, bell: Doorbell, *, idle: bool, most: int | None) -> None:
         now = self._clock()
-        open_queues = [
-            queue for queue in bell.queues if self._broken_until.get(queue.place, 0.0) <= now
-        ]
-        if not open_queues or now < bell.deaf_until:
+        if now < bell.deaf_until:
             return
-        # The receive may run at any moment of the wait, and its lease counts from the earliest: a wait is short
-        # beside the visibility timeout.
-        shortest_s = min(queue.visibility_s for queue in open_queues)
-        block_s = min(_BLOCK_S, max(0.05, shortest_s / 10))
-        words = ("BLPOP", *(queue.keys.wake for queue in open_queues), f"{block_s:g}")
-        queue = open_queues[0]
-        along = len(self._queues) == 1 and idle and queue.hint_ms != PAUSED
+        queues = self._chooser.usable(now, bell.queues)
+        if not queues:
+            return
+        queue = queues[0]
+        along = self._single and idle and queue.hint_ms != PAUSED
+        block_s = min(_BLOCK_S, max(_LEAST_BLOCK_S, self._poll_due_in(filled=False)))
+        if along:
+            # The receive may run at any moment of the wait, and its lease counts from the earliest: a wait is short
+            # beside the visibility timeout.
+            block_s = min(block_s, max(0.05, queue.visibility_s / 10))
+        words = ("BLPOP", *(each.keys.wake for each in queues), f"{block_s:.3f}")
         entry = (
             self._hand.enter(queue, self._ids.lease_id(self._options.visibility_ms))
             if along
@@ -274,14 +336,13 @@ class Fetcher:
         queue.receives += 1
         queue.ready_left = None
         wanted = queue.want(0, self._slots, 1)
-        first = Suspects.FIRST if self._options.takes_suspects else Suspects.IF_NOTHING_ELSE
         bell.link.begin(
             settle_receive(
                 queue.keys,
                 entry.lease_id,
                 wanted if most is None else min(wanted, most),
                 visibility_ms=self._options.visibility_ms,
-                suspects=first,
+                suspects=self._suspects.of_wait(),
                 who=self._teller.who,
             )
         )
@@ -303,12 +364,15 @@ class Fetcher:
 
     def take(self, ready: set[int], *, busy: int = 0, collected: int = 0) -> None:
         """Take the replies that are there. Raises `Abandoned`."""
-        if self._fetch is not None:
+        if self._in_flight:
             if self._link.fileno() in ready | {-1}:
-                self.take_fetch()
-            elif self._clock() > self._fetch.until:
+                self._take_first()
+                # More of them may have come in one piece, and are not heard of again.
+                while self._in_flight and self._link.has_reply():
+                    self._take_first()
+            elif self._clock() > self._in_flight[0].until:
                 self._link.lapse()
-                self.take_fetch()
+                self._take_first()
         for bell in self._bells:
             if bell.wait is None:
                 continue
@@ -323,19 +387,29 @@ class Fetcher:
                 else:
                     self._take_wait(bell, bell.wait, busy, collected)
 
-    def take_fetch(self) -> None:
-        """Take the reply of the receive on its way, however long it takes. Raises `Abandoned`."""
-        fetch, self._fetch = self._fetch, None
-        if fetch is None:
-            return
+    def take_all(self) -> None:
+        """Take the replies of all that is on its way, however long it takes. Raises `Abandoned`."""
+        while self._in_flight:
+            self._take_first()
+
+    def _take_first(self) -> None:
+        first = self._in_flight.popleft()
+        if isinstance(first, _Poll):
+            self._take_poll(first)
+        else:
+            self._receives -= 1
+            self._take_fetch(first)
+
+    def _take_fetch(self, fetch: _Fetch) -> None:
         batch = self._finish(self._link, fetch.entry, fetch.told)
-        if batch is not None:
-            self._teller.settled(fetch.told, batch.settled)
-            self._take_batch(fetch.entry, batch)
-            if fetch.owes_token and not batch.items and batch.suspects:
-                # The bell rang for a suspect, which is not for this busy child: somebody idle is to hear it.
-                fetch.owes_token.deaf_until = self._clock() + _LOOK_AGAIN_S
-                self._ring(self._link, fetch.entry.queue)
+        if batch is None:
+            return
+        self._teller.settled(fetch.told, batch.settled)
+        self._take_batch(fetch.entry, batch)
+        if fetch.owes_token and not batch.items and batch.suspects:
+            # The bell rang for a suspect, which is not for this busy child: somebody idle is to hear it.
+            fetch.owes_token.deaf_until = self._clock() + _PASSED_ON_S
+            self._ring(fetch.owes_token, fetch.entry.queue)
 
     def _take_wait(self, bell: Doorbell, wait: Wait, busy: int, collected: int) -> None:
         bell.wait = None
@@ -345,30 +419,34 @@ class Fetcher:
             _log.error("doorbell_broken", error=str(error))
             bell.deaf_until = self._clock() + _DEAF_S
             rung = None
+            # It says which queue is to blame, and the next wait is without it.
+            self._polls.want()
         if wait.entry is not None:
             batch = self._finish(bell.link, wait.entry)
             if batch is not None:
                 self._take_batch(wait.entry, batch)
             return
         if rung is None:
-            # Nobody rang: plain pushes ring nothing, so look everywhere.
-            for each in bell.queues:
-                self._quiet_until.pop(each.place, None)
+            # Nobody rang: plain pushes ring nothing. Of several queues the next poll tells.
+            if self._single:
+                self._chooser.fill(bell.queues[0])
             return
         # Who takes a queue's token receives from it first, or others would sleep on.
-        queue = next(each for each in self._queues if each.keys.wake.encode() == rung[0])
-        self._quiet_until.pop(queue.place, None)
+        queue = self._by_wake[rung[0]]
+        self._chooser.fill(queue)
+        self._polls.change()
         queue.ready_left = None
-        if self._hand.full or self._hand.alone or self._fetch is not None:
-            self._ring(bell.link, queue)
+        if self._hand.full or self._hand.alone or self._receives:
+            self._ring(bell, queue)
             return
-        count = queue.want(busy, self._slots, self._hand.board.peers, collected)
+        count = self._room(queue, busy, collected)
         self._begin_fetch(queue, max(1, count), idle=not busy and not collected, rung=bell)
+        self._poll_if_due(filled=True)
 
-    def _ring(self, link: Link, queue: QueuePace) -> None:
+    def _ring(self, bell: Doorbell, queue: QueuePace) -> None:
         """Give a token back, for another consumer, or for this one when it can receive."""
         try:
-            link.call(Command(None, (), ("RPUSH", queue.keys.wake, 1), _as_it_is))
+            bell.link.call(Command(None, (), ("RPUSH", queue.keys.wake, 1), _as_it_is))
         except QworkerError as error:
             _log.error("doorbell_broken", error=str(error))
 
@@ -378,11 +456,7 @@ class Fetcher:
             batch: Batch = link.finish()
         except QworkerError as error:
             queue = entry.queue
-            if queue.place not in self._broken_until:
-                _log.error(
-                    "queue_broken", queue=queue.place, error=str(error), kind=type(error).__name__
-                )
-            self._broken_until[queue.place] = self._clock() + _BROKEN_PAUSE_S
+            self._break(queue, str(error), type(error).__name__)
             self._hand.leave(entry)
             self._teller.refused(queue, told, error)
             if isinstance(error, InDoubtError | UnfinishedError):
@@ -390,35 +464,45 @@ class Fetcher:
             return None
         return batch
 
+    def _break(self, queue: QueuePace, problem: str, kind: str) -> None:
+        """Leave a queue alone for a while that cannot be received from; the others take no harm."""
+        if self._chooser.leave_alone(queue, self._clock() + _BROKEN_PAUSE_S):
+            _log.error("queue_broken", queue=queue.place, error=problem, kind=kind)
+        if self._single:
+            return
+        # The poll after the pause tells whether it has something.
+        self._chooser.drain(queue)
+        self._chooser.suspect(queue, 0)
+
     def _take_batch(self, entry: Entry, batch: Batch) -> None:
-        queue = entry.queue
-        self._broken_until.pop(queue.place, None)
+        queue, chooser = entry.queue, self._chooser
+        chooser.mend(queue)
         for lease_id in self._doubtful.pop(queue.place, ()):
             self._release(queue, lease_id)
-        queue.ready_left, queue.suspects = batch.ready_left, batch.suspects
-        queue.hint_ms = batch.hint_ms
+        queue.ready_left, queue.hint_ms = batch.ready_left, batch.hint_ms
+        chooser.suspect(queue, batch.suspects)
         if not batch.items:
             self._hand.leave(entry)
             # hint 0 without items: expired ones were cleared away and there is more; or suspects wait, which
             # only a child that runs nothing may take.
             if batch.hint_ms != 0 or batch.suspects:
-                self._quiet_until[queue.place] = self._clock() + self._look_again_s(queue)
+                chooser.drain(queue)
+            else:
+                queue.ready_left = None
+                chooser.fill(queue)
             return
-        self._looks_s.pop(queue.place, None)
+        self._polls.change()
+        if batch.ready_left or self._single:
+            # Others may push without ringing: a single queue is asked until it gives nothing.
+            chooser.fill(queue)
+        else:
+            chooser.drain(queue)
         deliveries = self._hand.hold(entry, batch)
         if self._hand.board.recalled(entry.slot):
             # The supervisor took the lease back while its reply was on the way, perhaps before it was made.
             self._give_back(entry, deliveries)
         else:
             self.arrived += deliveries
-
-    def _look_again_s(self, queue: QueuePace) -> float:
-        """In how many seconds to look again at a queue that was empty."""
-        if self._bells:
-            return _LOOK_AGAIN_S
-        pause_s = self._looks_s.get(queue.place, _FIRST_LOOK_S)
-        self._looks_s[queue.place] = min(2 * pause_s, _LAST_LOOK_S)
-        return pause_s
 
     def _give_back(self, entry: Entry, deliveries: Sequence[Delivery]) -> None:
         self._release(entry.queue, entry.lease_id)
@@ -445,7 +529,7 @@ class Fetcher:
         for bell in self._bells:
             bell.link.forget()
             bell.wait = None
-        self.take_fetch()
+        self.take_all()
 
     def let_go(self) -> None:
         """Leave the connections to the process that this one was forked from."""

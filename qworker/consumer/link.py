@@ -95,6 +95,16 @@ class Link:
         socket = getattr(line.connection, "_sock", None) if line is not None else None
         return -1 if socket is None else int(socket.fileno())
 
+    def has_reply(self) -> bool:
+        """Whether the next reply needs no waiting: select does not tell of what was read along with another."""
+        line = self._unanswered[0].line if self._unanswered else None
+        if line is None:
+            return False
+        try:
+            return bool(line.connection.can_read(0))
+        except (RedisError, OSError):
+            return True
+
     def connect(self, command: Command[Any]) -> None:
         """Connect to where a command goes, so that `begin` sends it and `finish` need not block.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -138,32 +138,43 @@ class Teller:
         ]
         return max(0.0, min(waits)) if waits else None
 
-    def flush(self, queues: Iterable[QueuePace], *, last: bool = False) -> None:
-        """Tell everything now. Nothing may be in flight. `last`: also what was refused lately.
+    def flush(self, *, last: bool = False) -> None:
+        """Tell everything now, what concerns several queues in one trip. Nothing may be in flight.
 
-        Raises `Abandoned`.
+        `last`: also what was refused lately. Raises `Abandoned`.
         """
-        for queue in queues:
-            if not last and self._refused_until.get(queue.place, 0.0) > boot_time():
-                continue
-            while told := self.take(queue):
+        refused: set[str] = set()
+        while True:
+            now = boot_time()
+            begun: list[tuple[QueuePace, list[Told]]] = []
+            for place, queue in self._untold_queues().items():
+                if place in refused or (not last and self._refused_until.get(place, 0.0) > now):
+                    continue
+                told = self.take(queue)
                 # A receive of nothing: it settles without an answer per message.
                 nothing = self._ids.lease_id()
                 outcomes = [each.outcomes for each in told]
                 self._link.begin(
                     settle_receive(queue.keys, nothing, 0, outcomes=outcomes, who=self.who)
                 )
+                begun.append((queue, told))
+            if not begun:
+                return
+            for queue, told in begun:
                 try:
                     batch: Batch = self._link.finish()
                 except QworkerError as error:
                     _log.error("settle_refused", queue=queue.place, error=str(error))
                     self.refused(queue, told, error)
-                    break
-                self.settled(told, batch.settled)
+                    refused.add(queue.place)
+                else:
+                    self.settled(told, batch.settled)
 
-    def _untold_queues(self) -> set[str]:
+    def _untold_queues(self) -> dict[str, QueuePace]:
+        if self.untold_since is None:
+            return {}
         return {
-            lease.queue.place
+            lease.queue.place: lease.queue
             for lease in self._hand.leases.values()
             if lease.outcomes or lease.untold
         }

@@ -149,7 +149,9 @@ ROLES: Final[dict[str, Role]] = {
     ),
     "consumer": Role(
         about="receives from its queues and settles, and registers its schedules (qworker run --no-reaper)",
-        scripts=("settle_receive", "settle", "extend", "split", "claim", "inspect", "register"),
+        scripts=(
+            "settle_receive", "settle", "extend", "split", "claim", "inspect", "poll", "register",
+        ),
         raw=(
             "blpop", "rpush", "lpop", "pexpire", "hmget", "hget", "zscore", "hexists", "zrevrange",
             *_REGISTERING,

@@ -34,6 +34,7 @@ SCRIPT_NAMES: Final = (
     "mend_lease",
     "mend_twice",
     "mend_unique",
+    "poll",
     "promote",
     "prune",
     "purge",

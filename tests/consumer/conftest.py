@@ -28,6 +28,8 @@ def only_bells(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     Returns what a child's configuration needs for that: the visibility timeout bounds a wait as well.
     """
     monkeypatch.setattr("qworker.consumer.fetching._BLOCK_S", 4 * HEARD_S)
+    for name in ("_BUSY_S", "_IDLE_S"):
+        monkeypatch.setattr(f"qworker.consumer.polls.{name}", 4 * HEARD_S)
     return {"visibility_ms": round(40 * HEARD_S * 1000)}
 
 

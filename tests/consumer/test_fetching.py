@@ -369,8 +369,8 @@ def test_suspects_are_taken_as_long_as_their_child_stands_still_for_few(
     app: QWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is limited is the time that it has stood still for them, not the time since it first did."""
-    monkeypatch.setattr("qworker.consumer.fetching._DRAIN_S", 0.4)
-    monkeypatch.setattr("qworker.consumer.fetching._DRAIN_EVERY_S", 1000.0)
+    monkeypatch.setattr("qworker.consumer.suspect_turns._DRAIN_S", 0.4)
+    monkeypatch.setattr("qworker.consumer.suspect_turns._DRAIN_EVERY_S", 1000.0)
     handled: list[int] = []
 
     @app.task

@@ -379,7 +379,6 @@ def test_settles_and_receives_in_one_call(engine_drive: Drive) -> None:
     assert drive.state() == {
         "lease:N": {str(n): item.decode() for n, item in enumerate(batch.items, 1)},
         "unacked": {"N": NOW + 30_001},
-        "wake": ["1"] * 6,
         "stats": {
             "sent": "6",
             "stored": "3",
@@ -392,6 +391,45 @@ def test_settles_and_receives_in_one_call(engine_drive: Drive) -> None:
             "reaped_ms": "1000001",
         },
     }
+
+
+def test_a_receive_that_leaves_nothing_takes_the_tokens_along(engine_drive: Drive) -> None:
+    """What they told of is taken: they would wake consumers in vain. As long as anything is left they stay."""
+    drive = engine_drive
+    drive.send("a", "b", "c")
+    drive.receive("L", 2)
+    assert drive.state("wake") == {"wake": ["1"] * 3}
+    drive.receive("M", 0)
+    assert drive.state("wake") == {"wake": ["1"] * 3}
+    drive.receive("N", 5)
+    assert drive.state("wake", "ready") == {}
+
+
+@pytest.mark.parametrize("left", ["suspect", "newer", "nothing taken", "paused"])
+def test_tokens_of_what_others_may_take_stay(drive: Drive, left: str) -> None:
+    """A suspect that this caller may not take, or a message of a newer version, still has its token."""
+    drive.send("a")
+    match left:
+        case "suspect":
+            drive.redis.rpush(drive.keys.suspect, own("s", timeouts=1))
+        case "newer":
+            drive.redis.rpush(drive.keys.ready[0], "q2 x\n")
+        case "nothing taken":
+            drive.redis.delete(drive.keys.ready[0])
+        case "paused":
+            drive.redis.hset(drive.keys.meta, "paused", "out")
+    drive.receive("L", 5, suspects=Suspects.NEVER)
+    assert drive.state("wake") == {"wake": ["1"]}
+
+
+def test_a_repetition_takes_no_tokens(drive: Drive) -> None:
+    """What it returns was received before: the tokens may tell of what has come since."""
+    drive.send("a")
+    drive.receive("L", 1)
+    drive.send("b")
+    drive.redis.delete(drive.keys.ready[0])
+    assert drive.receive("L", 1, resume=True).items == [own("a").encode()]
+    assert drive.state("wake") == {"wake": ["1"]}
 
 
 def test_settles_alone_with_count_0(drive: Drive) -> None:

@@ -16,9 +16,9 @@ PARTS = sorted(path.name for path in (FOLDER / "lib").glob("*.lua"))
 #: Scripts that take messages, larger bodies or tombstones in: a full server refuses them.
 SENDERS = {"send", "send_chunk", "fire", "take_over", "edit", "cancel"}
 #: Scripts that only look.
-READERS = {"inspect", "lengths"}
+READERS = {"inspect", "lengths", "poll"}
 #: Scripts in which nothing has a time.
-TIMELESS = {"lengths", "register", "retire"}
+TIMELESS = {"lengths", "poll", "register", "retire"}
 #: Commands whose first argument is no key.
 KEYLESS = {"TIME"}
 

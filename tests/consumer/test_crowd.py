@@ -1,0 +1,176 @@
+"""Many queues and a server that is not on the same machine: every queue of a worker is served in time.
+
+Longer forms: QWORKER_CROWD=2000 sets the number of queues of the largest crowd, QWORKER_CROWD_EXAMPLES=100 how many
+crowds are drawn.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import servers
+from tests.consumer.crowds import Crowd, crowd
+from tests.consumer.driving import HEARD_S, drain, running, until
+from tests.servers import Server
+
+LARGEST = int(os.environ.get("QWORKER_CROWD") or 300)
+EXAMPLES = int(os.environ.get("QWORKER_CROWD_EXAMPLES") or 4)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that is near, whatever the surroundings of the tests."""
+    with servers.start("valkey", far=False) as server:
+        yield server
+
+
+def promised_s(rtt_s: float) -> float:
+    """Within which a message is started by an idle worker."""
+    return 1.0 + 10 * rtt_s
+
+
+@pytest.mark.parametrize("weights", [{}, {"q1": 3.0}], ids=["strict", "weighted"])
+@pytest.mark.parametrize(("queues", "rtt_ms"), [(4, 30), (12, 6), (40, 1), (LARGEST, 0)])
+def test_an_idle_worker_starts_a_message_of_each_queue_in_time(
+    server: Server, namespace: str, queues: int, rtt_ms: float, weights: dict[str, float]
+) -> None:
+    """Neither the number of queues nor the distance of the server keeps a worker from its last queue."""
+    with (
+        crowd(server, namespace, queues=queues, rtt_ms=rtt_ms) as some,
+        some.worker(weights=weights),
+    ):
+        some.send_to_each()
+        assert some.until_started() < promised_s(some.rtt_s)
+
+
+@pytest.mark.parametrize(("queues", "rtt_ms"), [(4, 30), (40, 1), (LARGEST, 0)])
+def test_a_burst_ends_whatever_the_number_of_queues(
+    server: Server, namespace: str, queues: int, rtt_ms: float
+) -> None:
+    """A burst handles what the last queue has, and ends."""
+    with crowd(server, namespace, queues=queues, rtt_ms=rtt_ms) as some:
+        some.send_to(0, queues - 1, queues - 1)
+        drain(some.far)
+        assert some.started == ["q0", some.names[-1], some.names[-1]]
+
+
+def test_a_message_is_heard_of_among_many_queues(
+    server: Server, namespace: str, only_bells: dict[str, int]
+) -> None:
+    """It is the bell of its queue that wakes the worker, not the next look at all of them."""
+    with crowd(server, namespace, queues=40) as some, some.worker(**only_bells) as child:
+        for number in (39, 0, 17):
+            until(lambda: child.waiting)
+            some.send_to(number)
+            until(lambda number=number: f"q{number}" in some.started, HEARD_S)
+
+
+def test_what_others_push_is_found_in_any_queue(server: Server, namespace: str) -> None:
+    """A plain RPUSH rings nothing: the next look at all queues finds it, two seconds later at most."""
+    with crowd(server, namespace, queues=40, rtt_ms=1) as some, some.worker():
+        some.push_plainly(39)
+        assert some.until_started(["q39"]) < 2 + promised_s(some.rtt_s)
+
+
+def test_idle_queues_cost_next_to_nothing(server: Server, namespace: str) -> None:
+    """An idle worker looks at all of its queues in one call every two seconds, ten queues in a command."""
+    with crowd(server, namespace, queues=100) as some, some.worker():
+        some.send_to_each()
+        some.until_started()
+        until(lambda: some.commands_per_s(0.5) < 40)
+
+
+def test_a_later_queue_is_served_only_when_earlier_ones_are_empty(
+    server: Server, namespace: str
+) -> None:
+    """Without weights order is order, also from far away and with little in each queue."""
+    with crowd(server, namespace, queues=12, rtt_ms=2) as some:
+        for _ in range(3):
+            some.send_to(*reversed(range(12)))
+        drain(some.far)
+        assert some.started == [name for name in some.names for _ in range(3)]
+
+
+@pytest.mark.parametrize("part", ["ready", "suspect", "wake", "meta", "stats", "unacked"])
+def test_a_broken_queue_harms_no_other(server: Server, namespace: str, part: str) -> None:
+    """The first and the best of forty queues cannot be received from; the others are served in time."""
+    with crowd(server, namespace, queues=40, rtt_ms=1) as some:
+        some.send_to(0)
+        some.break_queue(0, part)
+        with running(some.far):
+            some.send_to(*range(1, 40))
+            assert some.until_started(some.names[1:]) < promised_s(some.rtt_s)
+            time.sleep(0.2)
+            some.started.clear()
+            some.send_to(39, 20)
+            assert some.until_started(["q39", "q20"]) < 1 + promised_s(some.rtt_s)
+        assert "q0" not in some.started
+
+
+def test_paused_queues_harm_no_other(server: Server, namespace: str) -> None:
+    """Queues that may not be received from are not asked again and again, whatever lies in them."""
+    with crowd(server, namespace, queues=40, rtt_ms=5) as some:
+        for name in some.names[:30]:
+            some.near.queue(name).pause("out")
+        some.send_to(*range(30))
+        with some.worker():
+            some.send_to(*range(30, 40))
+            assert some.until_started(some.names[30:]) < promised_s(some.rtt_s)
+            assert len(some.started) == 10
+            until(lambda: some.commands_per_s(0.5) < 60)
+            some.near.queue("q7").resume()
+            assert some.until_started(["q7"]) < promised_s(some.rtt_s)
+
+
+@settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
+@given(
+    queues=st.integers(1, 60),
+    rtt_ms=st.sampled_from([0, 1, 5, 20]),
+    concurrency=st.sampled_from([1, 1, 4, 30]),
+    weighted=st.booleans(),
+    workers=st.sampled_from([1, 1, 2]),
+    data=st.data(),
+)
+def test_every_message_starts_in_time(
+    server: Server,
+    queues: int,
+    rtt_ms: float,
+    concurrency: int,
+    weighted: bool,
+    workers: int,
+    data: st.DataObject,
+) -> None:
+    """Whatever the queues, the distance, the workers and the order of sends: nothing waits beside an idle worker."""
+    numbers = data.draw(st.lists(st.integers(0, queues - 1), min_size=1, max_size=40))
+    weights = {f"q{n}": float(1 + n % 5) for n in range(queues)} if weighted else {}
+    namespace = f"t{uuid.uuid4().hex[:12]}"
+    config = {"concurrency": concurrency, "weights": weights}
+    with crowd(server, namespace, queues=queues, rtt_ms=rtt_ms) as some, some.worker(**config):
+        _send_and_await(some, numbers, workers, config)
+
+
+def _send_and_await(
+    some: Crowd, numbers: list[int], workers: int, config: dict[str, object]
+) -> None:
+    if workers > 1:
+        with some.worker(**config):
+            return _send_and_await(some, numbers, workers - 1, config)
+    # The second time the worker knows how long handlers take, and has old tokens to get rid of.
+    expected = len(numbers)
+    for _ in range(2):
+        some.started.clear()
+        some.send_to(*numbers)
+        # Serial work at a distance: a receive and an ack for each message of a handler that runs alone.
+        more_s = expected * 4 * some.rtt_s
+        assert some.until_started([f"q{n}" for n in numbers]) < promised_s(some.rtt_s) + more_s
+        until(lambda: len(some.started) == expected)
+    return None
