@@ -1345,7 +1345,15 @@ elseif request.count > 0 then
   -- A suspect that this call gave back wakes those who may take it, even where its caller may not.
   waiting = left == 0 and rung > 0 and redis.call('LLEN', suspect) > 0 and rung or left
 end
-if waiting > 0 and not attributes.paused_out then ring(wake, waiting) end
+local suspects_left = redis.call('LLEN', suspect)
+if not attributes.paused_out then
+  if waiting > 0 then
+    ring(wake, waiting)
+  elseif #items > 0 and not resumed and suspects_left == 0 and not amounts.unsupported then
+    -- Nothing is left: tokens of what was taken would wake consumers in vain, one after the other.
+    redis.pcall('DEL', wake)
+  end
+end
 local degraded = math.max(count(stats, amounts), write_journal(ARGV[6]))
 return { 'OK', text(now), text(deadline), left, text(hint_ms), lone, degraded, settled, items, indices,
-  redis.call('LLEN', suspect), book.on and not book.shed and 1 or 0 }
+  suspects_left, book.on and not book.shed and 1 or 0 }
