@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["ago", "count", "moment", "moment_after", "rate", "safe", "shortened", "size", "span"]
+__all__ = [
+    "ago",
+    "count",
+    "moment",
+    "moment_after",
+    "rate",
+    "safe",
+    "shortened",
+    "size",
+    "span",
+    "word",
+]
 
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 #: 9999-12-31T23:59:59Z, the last second that datetime knows.
@@ -89,6 +101,11 @@ def safe(text: str) -> str:
 def shortened(text: str, length: int) -> str:
     """Cut text to `length` characters, the last one then being '…'."""
     return text if len(text) <= length else text[: max(0, length - 1)] + "…"
+
+
+def word(text: str) -> str:
+    """Write text as one word of a command that people copy into a shell, quoted where the shell would read more."""
+    return shlex.quote(safe(text))
 
 
 def _escaped(letter: str) -> str:

@@ -10,6 +10,7 @@ import click
 
 from qworker.cli import deliveries, moves, settlements
 from qworker.cli.cancelling import stop_running
+from qworker.cli.formats import word
 from qworker.cli.parameters import QUEUE
 from qworker.cli.screen import note, print_json, print_line
 from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
@@ -68,7 +69,7 @@ def show(session: Session, message_id: str, queue: str | None, as_json: bool) ->
     print_message(found, session.now_ms())
     if found.state == "dead":
         print_line()
-        print_line(f"why it is dead: qworker dead show {found.queue} {found.id}")
+        print_line(f"why it is dead: qworker dead show {found.queue} {word(found.id)}")
 
 
 @command.command("cancel")
@@ -101,7 +102,7 @@ def cancel(
     if found.state == "dead":
         raise click.ClickException(
             f"message {found.id} of {found.queue} is a dead letter, which nobody receives; delete it "
-            f"with qworker dead drop {found.queue} --id {found.id}"
+            f"with qworker dead drop {found.queue} --id {word(found.id)}"
         )
     effect = _EFFECTS[found.state]
     if not dry_run:

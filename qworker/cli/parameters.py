@@ -77,8 +77,12 @@ def _names_in_time(session: Session) -> list[str]:
 
 
 def _names(session: Session) -> list[str]:
-    """Read the names over a connection of its own, that is impatient and starts no embedded store."""
-    from qworker.client.commands.command import Command
+    """Read the names over a connection of its own, that is impatient and starts no embedded store.
+
+    What producers wrote into the registry is checked first: bash would run a `$(…)` that it completes.
+    """
+    from qworker.client.plan import run_plan
+    from qworker.client.registry import list_queues
     from qworker.client.sync import call
     from qworker.store.connection import ConnectionFactory
     from qworker.store.embedded import Store, default_directory
@@ -96,11 +100,10 @@ def _names(session: Session) -> list[str]:
     factory = ConnectionFactory(
         server, connect_timeout_s=_COMPLETION_S, reply_timeout_s=_COMPLETION_S
     )
-    registry = queues_key(options.namespace)
-    connection: Any = factory.connect(registry)
+    connection: Any = factory.connect(queues_key(options.namespace))
     try:
-        words = ("HKEYS", registry)
-        reply = call(connection, Command(None, (), words, lambda found: found))
-        return [name.decode("ascii", "ignore") for name in reply]
+        return run_plan(
+            lambda asked: asked.decode(call(connection, asked)), list_queues(options.namespace)
+        )
     finally:
         connection.disconnect()

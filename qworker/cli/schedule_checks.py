@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from qworker.cli.finding import Finding, Status, listed
-from qworker.cli.formats import count, safe, span
+from qworker.cli.formats import count, safe, span, word
 
 if TYPE_CHECKING:
     from qworker.cli.presence import Worker
@@ -40,7 +40,7 @@ def check_schedules(session: Session, workers: Iterable[Worker]) -> Iterator[Fin
             f"{count(len(of_app), 'schedule')} of app {app!r} {fate}, and no worker of it has been seen"
             f"{since}: {listed([each.name for each in of_app])}"
         )
-        fix = f"was the app renamed or removed? qworker schedule rm --app {app}; else start its worker"
+        fix = f"was the app renamed or removed? qworker schedule rm --app {word(app)}; else start its worker"
         yield Finding("schedules.orphaned", Status.WARNING, safe(text), safe(fix))
     yield from _paused_tasks(session)
     paused = [each.name for each in schedules if each.paused_ms is not None]
@@ -49,7 +49,7 @@ def check_schedules(session: Session, workers: Iterable[Worker]) -> Iterator[Fin
             "schedules.paused",
             Status.WARNING,
             listed(paused),
-            f"qworker schedule resume {safe(paused[0])}",
+            f"qworker schedule resume {word(paused[0])}",
         )
 
 

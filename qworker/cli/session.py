@@ -236,7 +236,7 @@ class Session:
                         break
         except ServerError:
             return []  # SCAN is forbidden: nothing to tell.
-        return sorted(name for name in found if name.isprintable() and name != self.namespace)
+        return sorted(name for name in found if _is_namespace(name) and name != self.namespace)
 
     # -- queues --------------------------------------------------------------------------------
 
@@ -331,3 +331,15 @@ class Session:
         else:
             limit = self.empty_hint()
         return InvalidOptionError("queue", f"no queue is named {name!r}", limit)
+
+
+def _is_namespace(name: str) -> bool:
+    """Whether a part of a key, which anybody may have written, can be offered for `--namespace`."""
+    from qworker.errors import InvalidNameError
+    from qworker.wire.names import check_namespace
+
+    try:
+        check_namespace(name)
+    except InvalidNameError:
+        return False
+    return True

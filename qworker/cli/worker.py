@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from qworker.cli.formats import safe, word
 from qworker.cli.screen import Cell, Column, note, print_json, print_line, print_table
 from qworker.cli.verbs import Verbs, json_option
 
@@ -179,10 +180,12 @@ def _check_daemons(
         problem = f"{ascii(name)[:80]} is no worker or daemon here"
         if name not in reapers:
             near = ", ".join([*workers, *reapers][:5]) or "there is none"
-            raise InvalidOptionError("WORKER", problem, near)
+            raise InvalidOptionError("WORKER", problem, safe(near))
         carrier = carriers.get(name.rpartition(":")[0])
         if carrier is not None:
-            raise InvalidOptionError("WORKER", f"{name} is carried by a worker", f"drain {carrier}")
+            raise InvalidOptionError(
+                "WORKER", f"{name} is carried by a worker", f"drain {word(carrier)}"
+            )
 
 
 def seen(worker: Worker) -> Cell | str:

@@ -24,12 +24,13 @@ from qworker.client.owners import (
     read_owners,
     same_owner,
 )
+from qworker.client.registry import list_queues
 from qworker.client.sync import Client
 from qworker.daemon.registry import Execute
-from qworker.errors import AccessDeniedError, InvalidOptionError, ServerError
+from qworker.errors import AccessDeniedError, InvalidNameError, InvalidOptionError, ServerError
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys, queues_key
-from qworker.wire.names import check_queue, check_schedule
+from qworker.wire.names import check_queue, check_schedule, check_task
 from qworker.wire.numbers import whole
 
 __all__ = [
@@ -165,8 +166,7 @@ def register(
         of_queue[each.name] = _encoded(app, each)
     now_ms = server_now_ms(client.execute)
     _note_seen(client, namespace, app, now_ms, bool(wanted))
-    names = client.execute(Command(None, (), ("HKEYS", queues_key(namespace)), _texts))
-    known = [QueueKeys(namespace, name) for name in sorted(names)]
+    known = [QueueKeys(namespace, name) for name in client.run(list_queues(namespace))]
     added: list[str] = []
     changed: list[str] = []
     removed: list[str] = []
@@ -193,8 +193,7 @@ def register(
 def list_schedules(client: Client, namespace: str) -> list[ListedSchedule]:
     """List all schedules of a namespace, by queue and name."""
     now_ms = server_now_ms(client.execute)
-    names = client.execute(Command(None, (), ("HKEYS", queues_key(namespace)), _texts))
-    known = [QueueKeys(namespace, name) for name in sorted(names)]
+    known = [QueueKeys(namespace, name) for name in client.run(list_queues(namespace))]
     owners = read_owners(client.execute, namespace)
     listed = []
     for keys in find_scheduled(client.execute, known):
@@ -245,9 +244,12 @@ def server_now_ms(execute: Execute) -> int:
 def decoded(value: bytes) -> StoredSchedule | None:
     """Read the JSON of a schedule; None for what is none."""
     try:
-        return msgspec.json.decode(value, type=StoredSchedule)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        stored = msgspec.json.decode(value, type=StoredSchedule)
+        # It becomes the label of a metric and part of what is sent.
+        check_task(stored.task)
+    except (msgspec.MsgspecError, UnicodeDecodeError, InvalidNameError):
         return None
+    return stored
 
 
 def _note_seen(client: Client, namespace: str, app: str, now_ms: int, has_schedules: bool) -> None:

@@ -5,6 +5,7 @@ Series have one value per bucket from the first event's to the last one's. Times
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -209,7 +210,18 @@ def _workers(
 
 
 def _letter(row: Any, namespace: str) -> dict[str, Any]:
-    chosen = f"--reason {row.reason}" + (f" --error-class {row.error}" if row.error else "")
+    words = [
+        "qworker",
+        "--namespace",
+        namespace,
+        "dead",
+        "redrive",
+        row.queue,
+        "--reason",
+        row.reason,
+    ]
+    if row.error:
+        words += ["--error-class", row.error]
     return {
         "queue": row.queue,
         "reason": row.reason,
@@ -218,7 +230,8 @@ def _letter(row: Any, namespace: str) -> dict[str, Any]:
         "first_ms": _ms(row.first_ts),
         "last_ms": _ms(row.last_ts),
         "samples": list(row.samples),
-        "redrive": f"qworker --namespace {namespace} dead redrive {row.queue} {chosen} --dry-run",
+        # To be copied into a shell: what workers and senders have named is one word of it.
+        "redrive": shlex.join([*words, "--dry-run"]),
     }
 
 
