@@ -29,6 +29,7 @@ QworkerError
 ├── UnknownTaskError              a task name that the app does not have
 ├── ServerError                   Redis cannot serve the call now; `retry` says what a caller may do
 │   ├── UnavailableError          not reached, or the connection broke before the call was sent
+│   │   └── ScriptsNotLoadedError the server lacks our scripts, and this user may not load them
 │   ├── InDoubtError              the call was sent and its reply never came
 │   ├── UnfinishedError           a script failed in its middle: the call may have been done in part
 │   ├── LoadingError              the server is loading its data set
@@ -93,6 +94,7 @@ __all__ = [
     "ReadOnlyError",
     "RefusedError",
     "RetryRule",
+    "ScriptsNotLoadedError",
     "ServerError",
     "ShardDrainingError",
     "SparkMissingError",
@@ -453,6 +455,13 @@ class UnavailableError(ServerError):
     """The server was not reached, or the connection broke before the call was sent: it did not run."""
 
     retry = RetryRule.LATER
+
+
+class ScriptsNotLoadedError(UnavailableError):
+    """The server lacks scripts that this user may not load, or forgets them as fast as they are loaded: nothing ran.
+
+    It passes by itself where a daemon runs, which loads them each second; else `qworker scripts load` does it.
+    """
 
 
 class InDoubtError(ServerError):

@@ -6,7 +6,8 @@
         proxy.cut_next_reply(of=b"EVALSHA")     # once, and only that command
         proxy.cut_request(every=10)             # the call dies on its way: the server never sees it
         proxy.delay_s = 0.05                    # each way
-    proxy.bytes_per_s = 125_000             # each connection, each way: a slow link; 0 is no limit
+        proxy.on_request = lambda data: …       # called before each request goes on to the server
+        proxy.bytes_per_s = 125_000             # each connection, each way: a slow link; 0 is no limit
         proxy.blackhole = True                  # nothing passes, nothing closes; False lets it go on
         proxy.reset_all()                       # every open connection gets a RST now
         proxy.heal()                            # all of it is over
@@ -23,6 +24,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -66,6 +68,7 @@ class ChaosProxy:
             pytest.skip("a proxy stands in front of one server")
         self.delay_s = self.bytes_per_s = 0.0
         self.blackhole = False
+        self.on_request: Callable[[bytes], None] | None = None
         self.accepted = 0
         self._replies, self._requests = _Cut(), _Cut()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -190,6 +193,8 @@ class _Link:
                 if proxy._requests.of in data and proxy._requests.strikes():
                     return _reset(self._writer)
                 self._counts = proxy._replies.of in data
+                if proxy.on_request is not None:
+                    proxy.on_request(data)
                 server.write(data)
                 await server.drain()
 

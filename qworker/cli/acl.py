@@ -58,7 +58,7 @@ _ROLES: Final = "; ".join(f"{name}: {role.about}" for name, role in ROLES.items(
     type=click.Choice(LOADING),
     default=LOADING[0],
     show_default=True,
-    help="Who may load scripts: whoever calls them, or the daemon alone, for all.",
+    help="Who may load scripts: daemon and operator, for all; or everybody who calls them.",
 )
 @click.option(
     "--close-default", is_flag=True, help="Nobody may connect without a name: user default off."

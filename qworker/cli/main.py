@@ -41,6 +41,7 @@ SECTIONS: Final = {
     "Set up": {
         "config": "Show the configuration, and where each value comes from.",
         "acl": "Write users of the server with least rights, by role.",
+        "scripts": "Load the Lua scripts onto the servers, list them.",
         "store": "The embedded store: path, status, start, stop.",
         "completion": "Print the completion script of a shell.",
     },

@@ -15,6 +15,7 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from qworker.client.away import AwayServers
+from qworker.client.calling import LOADS
 from qworker.client.commands.command import GIVE_UP_S, LEAST_S, Apart, Attempt, Command, Pause, Soon
 from qworker.client.commands.sending import SendCall, Sent
 from qworker.client.commands.settling import Settled, settle
@@ -70,14 +71,15 @@ async def acall(
             problem = TimeoutError(f"nothing came within {seconds:.3g} s")
             raise map_error(problem, sent=True) from error
     try:
-        try:
-            return await _ask(connection, command, asking)
-        except RedisError as error:
-            if not is_noscript(error) or command.script is None:
-                raise
-        load = connection.pack_command("SCRIPT", "LOAD", command.script.source)
-        await connection.send_packed_command(load)
-        await connection.read_response()
+        for _ in range(LOADS):
+            try:
+                return await _ask(connection, command, asking)
+            except RedisError as error:
+                if not is_noscript(error) or command.script is None:
+                    raise
+            load = connection.pack_command("SCRIPT", "LOAD", command.script.source)
+            await connection.send_packed_command(load)
+            await connection.read_response()
         return await _ask(connection, command, asking)
     except (RedisError, OSError) as error:
         raise map_error(error, sent=True) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from qworker.client.recent import RecentSettles
     from qworker.store.lines import Line, Lines
     from qworker.store.nodes import Address
+    from qworker.store.scripts import Script
 
-__all__ = ["call", "call_all", "settle_again"]
+__all__ = ["LOADS", "call", "call_all", "load_missing", "settle_again"]
+
+#: How often a call loads its script at once; then it waits like any call that the server cannot serve now.
+LOADS: Final = 3
 
 _log = structlog.get_logger(__name__)
 
@@ -33,21 +37,24 @@ def call(
     """Make one call over one connection and return the raw reply; loads the script where the server lacks it.
 
     `asking`: the slot of the keys is on its way to this node. `within_s`: how long to wait for each piece of a reply,
-    None for as long as the connection does. Raises the `ServerError` that fits. After `InDoubtError` or
-    `UnavailableError` the connection must be dropped.
+    None for as long as the connection does. Raises the `ServerError` that fits; of these `ScriptsNotLoadedError` where
+    the script may not be loaded, or is gone again after `LOADS` times. After `InDoubtError` or `UnavailableError` the
+    connection must be dropped.
     """
     if within_s is not None:
         with _answered_within(connection, command.answered_within(within_s)):
             return call(connection, command, asking=asking)
     try:
-        try:
-            return _ask(connection, command, asking)
-        except RedisError as error:
-            if not is_noscript(error) or command.script is None:
-                raise
-        load = connection.pack_command("SCRIPT", "LOAD", command.script.source)
-        connection.send_packed_command(load)
-        connection.read_response()
+        for _ in range(LOADS):
+            try:
+                return _ask(connection, command, asking)
+            except RedisError as error:
+                if not is_noscript(error) or command.script is None:
+                    raise
+            connection.send_packed_command(
+                connection.pack_command("SCRIPT", "LOAD", command.script.source)
+            )
+            connection.read_response()
         return _ask(connection, command, asking)
     except (RedisError, OSError) as error:
         raise map_error(error, sent=True) from error
@@ -63,6 +70,24 @@ def _answered_within(connection: Any, seconds: float) -> Iterator[None]:
     finally:
         if socket is not None and connection._sock is socket:
             socket.settimeout(connection.socket_timeout)
+
+
+def load_missing(connection: Any, scripts: Sequence[Script]) -> int:
+    """Load those of some scripts that a server lacks, over a connection to it; returns how many those were.
+
+    Asks first: who may not load any (`qworker acl`) can do with those that are there. Raises `ServerError`.
+    """
+    try:
+        words = ("SCRIPT", "EXISTS", *(script.sha for script in scripts))
+        connection.send_packed_command(connection.pack_command(*words))
+        there = connection.read_response()
+        missing = [script for script, found in zip(scripts, there, strict=True) if not found]
+        for script in missing:
+            connection.send_packed_command(connection.pack_command("SCRIPT", "LOAD", script.source))
+            connection.read_response()
+    except (RedisError, OSError) as error:
+        raise map_error(error, sent=False) from error  # of the call that needs them
+    return len(missing)
 
 
 def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:

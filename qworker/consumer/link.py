@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from redis.exceptions import RedisError
 
-from qworker.client.calling import settle_again
+from qworker.client.calling import load_missing, settle_again
 from qworker.client.recent import RecentSettles
 from qworker.client.sync import Client
 from qworker.errors import (
@@ -27,7 +27,7 @@ from qworker.errors import (
     RetryRule,
     ServerError,
 )
-from qworker.store.connection import ConnectionFactory, is_noscript, map_error
+from qworker.store.connection import ConnectionFactory, map_error
 from qworker.store.lines import Line, Lines
 
 if TYPE_CHECKING:
@@ -187,8 +187,6 @@ class Link:
         try:
             return line.connection.read_response()
         except (RedisError, OSError) as error:
-            if is_noscript(error):
-                raise InDoubtError("the server forgot its scripts") from error
             raise map_error(error, sent=True) from error
 
     def _reach(self, asked: _Asked) -> Line:
@@ -207,15 +205,7 @@ class Link:
         return line
 
     def _opened(self, line: Line) -> None:
-        connection = line.connection
-        try:
-            for script in self._scripts:
-                connection.send_packed_command(
-                    connection.pack_command("SCRIPT", "LOAD", script.source)
-                )
-                connection.read_response()
-        except (RedisError, OSError) as error:
-            raise map_error(error, sent=True) from error
+        load_missing(line.connection, self._scripts)
         settle_again(self._recent, line)
 
     def _follow(self, asked: _Asked, error: ClusterMovingError) -> Any:

@@ -38,8 +38,9 @@ _CALL: Final = re.compile(r"redis\.p?call\(\s*'([A-Z]+)'")
 _COMMENT: Final = re.compile(r"--[^\n]*")
 #: Every queue of the namespace.
 _ANY: Final = "*"
-#: Who may load scripts: all that call them, or the daemon alone (which then loads them for all).
-LOADING: Final = ("callers", "daemon")
+#: Who may load scripts: daemon and operator, for all; or everybody who calls them, with whatever else they bring.
+LOADING: Final = ("daemon", "callers")
+_LOADERS: Final = ("daemon", "operator")
 #: What any client says: who it is, to which database it goes, which run of the server answers (a client that settles
 #: repeats its last settles to another one), and where the keys are in a cluster.
 _CONNECTION: Final = (
@@ -211,7 +212,8 @@ ROLES: Final[dict[str, Role]] = {
         shared=lambda namespace: (f"~{namespace}:*",),
         extra=(
             "+@read", "+@write", "+@keyspace", "+@scripting", "+@connection", "+@transaction",
-            "-@dangerous", *(f"+{each}" for each in _SERVER_FACTS), "+script|load", "+script|exists",
+            # Functions belong to the whole server: FUNCTION FLUSH would take those of all.
+            "-@dangerous", "-function", *(f"+{each}" for each in _SERVER_FACTS), "+script|load", "+script|exists",
             "+script|flush", "+acl|whoami", "+acl|dryrun", "+acl|log", "+slowlog|get",
         ),
         every_queue=True,
@@ -239,7 +241,7 @@ def commands_of(script: str) -> frozenset[str]:
 
 
 def write_users(
-    users: Sequence[User], namespace: str, *, server: Server, loading: str = "callers"
+    users: Sequence[User], namespace: str, *, server: Server, loading: str = LOADING[0]
 ) -> list[str]:
     """Write a line of an ACL file for each user: all of its rights, whatever it had before.
 
@@ -277,7 +279,7 @@ def _line(user: User, namespace: str, server: Server, loading: str) -> str:
             commands.update(("time", "script|exists"))
             if not role.writes(queues[0]):
                 commands.add("evalsha")
-            if loading == "callers" or name == "daemon":
+            if loading == "callers" or name in _LOADERS:
                 commands.add("script|load")
         extra += role.extra
     allowed = sorted(f"+{each}" for each in commands if server.knows(each))

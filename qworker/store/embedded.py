@@ -64,6 +64,12 @@ class Store:
             self.directory = Path(directory).expanduser().resolve()
         except RuntimeError as error:
             raise StoreError(f"{os.fspath(directory)!r} names no home directory") from error
+        try:
+            str(self.directory).encode()
+        except UnicodeEncodeError as error:
+            raise StoreError(
+                f"{str(self.directory)!a} is not UTF-8, and no URL can name it; name another directory"
+            ) from error
         self._files = StoreDirectory(self.directory)
 
     @property

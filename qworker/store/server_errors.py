@@ -8,6 +8,7 @@ whether it had sent anything.
 from __future__ import annotations
 
 import re
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from redis import exceptions as redis_errors
@@ -22,6 +23,7 @@ from qworker.errors import (
     NotPersistedError,
     OutOfMemoryError,
     ReadOnlyError,
+    ScriptsNotLoadedError,
     ServerError,
     UnavailableError,
     UnfinishedError,
@@ -109,9 +111,15 @@ def map_error(error: Exception, *, sent: bool) -> ServerError:
         return UnfinishedError(text, int(inside[1]))
     if code == "NOPERM" and _LOAD in text:
         # A call that found its script missing did not run, and the daemon loads it for those who may not.
-        return UnavailableError(
-            "the server has not got the script and this user may not load it; the daemon does within seconds "
-            f"(the server said: {text})"
+        return ScriptsNotLoadedError(
+            f"{_scripts()} are not loaded and this user may not load them; the daemon loads them "
+            f"within seconds, or run: qworker scripts load (the server said: {text})"
+        )
+    if is_noscript(error):
+        # Loaded and gone before the call, again and again: somebody runs SCRIPT FLUSH.
+        return ScriptsNotLoadedError(
+            f"{_scripts()} are not loaded: the server forgets them as soon as they are (SCRIPT FLUSH?), or is "
+            f"another one by now; try again, or run: qworker scripts load (the server said: {text})"
         )
     if code in _RULES and isinstance(error, redis_errors.RedisError):
         kind, advice = _RULES[code]
@@ -134,6 +142,13 @@ def map_error(error: Exception, *, sent: bool) -> ServerError:
     if isinstance(error, _BROKEN):
         return _broken(text, sent=sent)
     return ServerError(f"the call failed ({text})")
+
+
+def _scripts() -> str:
+    try:
+        return f"the scripts of qworker {version('qworker-redis')}"
+    except PackageNotFoundError:
+        return "the scripts of qworker"
 
 
 #: No reply, or half of one. `InvalidResponse` after sending: the reply is lost in bytes that make no sense.

@@ -49,6 +49,7 @@ _SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
 _OPTIONS: Final = ("db", *TLS_OPTIONS, *_SENTINEL_OPTIONS)
 _CREDENTIALS: Final = re.compile(r":.*@")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _BAD_CHARACTER: Final = re.compile(r"[\x00-\x20\x7f]")
 
 
@@ -165,6 +166,13 @@ def _parse(text: str, field: str) -> ServerURL:
     if _BAD_CHARACTER.search(text):
         raise InvalidOptionError(
             field, "has a space or control character", "percent-encode it (a space is %20)"
+        )
+    if _SURROGATE.search(text):
+        # What Python makes of bytes in the environment that are no UTF-8: no text that can be written again.
+        raise InvalidOptionError(
+            field,
+            "has bytes that are not UTF-8",
+            "percent-encode the bytes of UTF-8 (an é is %C3%A9)",
         )
     if _BAD_ESCAPE.search(text):
         raise InvalidOptionError(

@@ -1,4 +1,4 @@
-"""What others wrote into Redis, as people, shells and programs are shown it: none of it commands a terminal or shell."""
+"""What others wrote into Redis, as people, shells and programs are shown it: none of it commands any of them."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from qworker.store.scripts import SCRIPT_NAMES
+from tests import servers
 from tests.cli.conftest import QWORKER, clean_environment
 from tests.timing import DEADLINE_S
 
@@ -106,3 +108,18 @@ def test_a_burst_ends_by_itself(run, shop, service):
 
     assert process.returncode == 0, err.decode()
     assert shop.queue("emails").inspect().stats["acked"] == 20
+
+
+def test_scripts_are_loaded_in_a_deploy(bare):
+    """`scripts ls` says what is missing (exit code 3), `scripts load` loads it and says how many."""
+    with servers.start("valkey") as server:
+        env = {"QWORKER_URL": server.url}
+        missing = bare("scripts", "ls", env=env)
+        assert missing.code == 3
+        assert "qworker scripts load" in missing.err
+        number = len(SCRIPT_NAMES)
+        assert f"{number} loaded, 0 were there" in bare("scripts", "load", env=env).out
+        assert f"0 loaded, {number} were there" in bare("scripts", "load", env=env).out
+        listed = bare("scripts", "ls", "--json", env=env)
+        assert listed.code == 0
+        assert [each["missing_at"] for each in listed.json["scripts"]] == [[]] * number

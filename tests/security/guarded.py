@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 import redis
 
-from qworker.store.acl import ROLES, Server, User, write_users
+from qworker.store.acl import LOADING, ROLES, Server, User, write_users
+from qworker.store.scripts import SCRIPT_NAMES, load_script
 from tests import servers
 
 __all__ = ["GuardedServer", "guarded"]
@@ -65,10 +66,13 @@ def guarded(
     *,
     queues: Sequence[str] = (),
     more: Sequence[str] = (),
-    loading: str = "callers",
+    loading: str = LOADING[0],
     listen: Sequence[str] = (),
 ) -> Iterator[GuardedServer]:
-    """Start a server with an aclfile: a user for each role and for each of `more` ("consumer+daemon"), default off."""
+    """Start a server with an aclfile: a user for each role and for each of `more` ("consumer+daemon"), default off.
+
+    The scripts are loaded, as by a deploy.
+    """
     path = directory / "users.acl"
     path.write_text("user default on nopass ~* &* +@all\n")
     # DEBUG is otherwise refused for another reason than the ACL's.
@@ -93,5 +97,7 @@ def guarded(
         lines += [f"user {TESTER} on >{passwords[TESTER]} ~* &* +@all", "user default reset off"]
         path.write_text("\n".join(lines) + "\n")
         with server.redis() as client:
+            for name in SCRIPT_NAMES:
+                client.script_load(load_script(name).source)
             client.execute_command("ACL", "LOAD")
         yield GuardedServer(server, namespace, passwords)

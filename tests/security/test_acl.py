@@ -158,7 +158,10 @@ def test_admin_does_what_it_likes_in_its_namespace(shop: GuardedServer) -> None:
         client.execute_command("EVAL", "return redis.call('SET', KEYS[1], 'x')", 1, "shop:any")
         client.delete("shop:any")
         assert shop.refused() == []
-        for words in (["CONFIG", "SET", "maxmemory", "1gb"], ["FLUSHALL"], ["GET", "other:key"]):
+        for words in (
+            ["CONFIG", "SET", "maxmemory", "1gb"], ["FLUSHALL"], ["GET", "other:key"], ["FUNCTION", "FLUSH"],
+            ["FUNCTION", "DELETE", "lib"], ["FUNCTION", "LOAD", "#!lua name=lib"], ["FUNCTION", "RESTORE", "x"],
+        ):  # fmt: skip
             with pytest.raises(redis.exceptions.NoPermissionError):
                 client.execute_command(*words)
 
@@ -181,23 +184,30 @@ def test_what_is_refused_is_told_by_name(shop: GuardedServer, open_queue: Open) 
     assert shop.refused()
 
 
-def test_an_empty_server_needs_no_more(shop: GuardedServer, open_queue: Open) -> None:
-    """Scripts that the server has forgotten are loaded by whoever calls them."""
-    with shop.redis() as tester:
-        tester.script_flush()
-    open_queue("producer").send({"n": 1})
-    [message] = open_queue("consumer").receive(1)
-    open_queue("consumer").ack(message)
-    assert shop.refused() == []
+def test_callers_may_be_given_the_right_to_load(tmp_path: Path) -> None:
+    """With `--loading callers`, scripts that the server has forgotten are loaded by whoever calls them."""
+    with guarded("valkey", NAMESPACE, tmp_path, loading="callers") as server:
+        with server.redis() as tester:
+            tester.script_flush()
+        with (
+            Client(ConnectionFactory(server.url("producer"))) as producer,
+            Client(ConnectionFactory(server.url("consumer"))) as consumer,
+        ):
+            Queue(producer, NAMESPACE, "mail").send({"n": 1})
+            [message] = Queue(consumer, NAMESPACE, "mail").receive(1)
+            Queue(consumer, NAMESPACE, "mail").ack(message)
+        assert server.refused() == []
 
 
 @pytest.mark.parametrize("engine", ["valkey", "redis"])
-def test_scripts_may_be_loaded_by_the_daemon_alone(engine: str, tmp_path: Path) -> None:
-    """Then nobody else brings code to the server: who finds a script missing waits until the daemon has loaded it."""
-    with guarded(engine, NAMESPACE, tmp_path, loading="daemon") as server:
-        for role in ("producer", "consumer", "operator"):
+def test_scripts_are_loaded_by_the_daemon(engine: str, tmp_path: Path) -> None:
+    """Nobody but daemon and operator brings code to the server: who finds a script missing waits until it is loaded."""
+    with guarded(engine, NAMESPACE, tmp_path) as server:
+        for role in ("producer", "consumer", "metrics"):
             with server.redis(role) as raw, pytest.raises(redis.exceptions.NoPermissionError):
                 raw.script_load("return 1")
+        with server.redis() as tester:
+            tester.script_flush()
         server.refused()
         with (
             Client(ConnectionFactory(server.url("producer"))) as client,

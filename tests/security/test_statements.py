@@ -107,7 +107,7 @@ STATEMENTS: dict[str, tuple[str, list[str]]] = {
         "no role needs what is dangerous",
         [
             "security/test_acl.py::test_no_role_has_what_is_dangerous",
-            "security/test_acl.py::test_an_empty_server_needs_no_more",
+            "security/test_acl.py::test_scripts_are_loaded_by_the_daemon",
         ],
     ),
     "S11": (

@@ -506,6 +506,11 @@ class TestDirectories:
             )
         place.rmdir()
 
+    def test_a_name_that_no_url_can_have(self, tmp_path):
+        """A directory with bytes that are not UTF-8 is refused by name, not by an error of the codec."""
+        with pytest.raises(StoreError, match="is not UTF-8"):
+            Store(tmp_path / "\udcff")
+
     def test_a_lock_that_is_a_symlink(self, tmp_path):
         """A lock file is never opened through a symlink, of a store or of what is about to be one."""
         (tmp_path / "target").touch()

@@ -23,6 +23,7 @@ from qworker.errors import (
     OutOfMemoryError,
     ReadOnlyError,
     RetryRule,
+    ScriptsNotLoadedError,
     ServerError,
     UnavailableError,
     UnfinishedError,
@@ -249,7 +250,7 @@ class TestRealServers:
         ("ERR max number of clients reached", UnavailableError),
         ("ERR invalid password", AccessDeniedError),
         ("BUSYGROUP Consumer Group name already exists", ServerError),
-        ("NOSCRIPT No matching script. Please use EVAL.", ServerError),
+        ("NOSCRIPT No matching script. Please use EVAL.", ScriptsNotLoadedError),
         ("", ServerError),
     ],
 )

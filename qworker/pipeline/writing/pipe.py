@@ -17,18 +17,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
+from qworker.client.calling import load_missing
 from qworker.client.commands.command import GIVE_UP_S, Attempt, Command
 from qworker.errors import (
     BulkGapError,
     InDoubtError,
-    LoadingError,
     OutOfMemoryError,
     QueueFullError,
     QueuePausedError,
     QworkerError,
     ServerError,
 )
-from qworker.store.connection import ConnectionFactory, is_noscript, map_error
+from qworker.store.connection import ConnectionFactory, map_error
 from qworker.store.lines import Line, Lines
 from qworker.store.nodes import Address
 from qworker.store.scripts import Script
@@ -213,8 +213,6 @@ class Pipe:
         must not be sent again where they were stored. The calls behind a line that broke are found in `_settle`.
         """
         error = map_error(cause, sent=True)
-        if is_noscript(cause):
-            error = LoadingError("the server has forgotten the script")
         if error is not cause:
             error.__cause__ = cause
         self._reason = self._reason or error
@@ -250,13 +248,7 @@ class Pipe:
         self._transmit(calls, self._attempt.detour)
 
     def _load(self, line: Line) -> None:
-        connection = line.connection
-        try:
-            load = connection.pack_command("SCRIPT", "LOAD", self._script.source)
-            connection.send_packed_command(load)
-            connection.read_response()
-        except (RedisError, OSError) as error:
-            raise map_error(error, sent=False) from error
+        load_missing(line.connection, [self._script])
 
 
 def _reply(line: Line, asking: bool) -> Any:

@@ -1,0 +1,173 @@
+"""Scripts that a server lacks: loaded by who may, waited for by who may not, and named in the error."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from qworker.client.aio import AsyncClient
+from qworker.client.aqueue import AsyncQueue
+from qworker.client.commands.command import Command
+from qworker.client.commands.inspecting import inspect
+from qworker.client.queue import Queue
+from qworker.client.queue_ref import QueueRef
+from qworker.client.sync import Client
+from qworker.daemon.preloading import Preloader, load_missing_scripts, missing_scripts
+from qworker.errors import RetryRule, ScriptsNotLoadedError
+from qworker.store.acl import Server as AclServer
+from qworker.store.acl import User, write_users
+from qworker.store.connection import ConnectionFactory
+from qworker.store.scripts import SCRIPT_NAMES
+from qworker.wire.ids import IdSource
+from qworker.wire.keys import QueueKeys
+from tests import servers
+from tests.chaos import ChaosProxy
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
+    """A server whose scripts are nobody else's."""
+    with servers.start(request.param, guarded=False) as server:
+        yield server
+
+
+def stored(client: Client, namespace: str) -> int:
+    """How many messages of `mail` the server counts."""
+    words = ("HGET", QueueKeys(namespace, "mail").stats, "stored")
+    return client.execute(Command(None, (), words, lambda reply: int(reply or 0)))
+
+
+class Forgetful:
+    """A proxy behind which the server forgets its scripts before each of the next `left` calls of one."""
+
+    def __init__(self, proxy: ChaosProxy, control: redis.Redis) -> None:
+        self.left = self.done = 0
+        self.url = proxy.url
+        self._control, self._lock = control, threading.Lock()
+        proxy.on_request = self._request
+
+    def _request(self, data: bytes) -> None:
+        with self._lock:
+            if self.left and b"EVALSHA" in data:
+                self.left -= 1
+                self.done += 1
+                self._control.script_flush()
+
+
+@pytest.fixture
+def forgetful(server: servers.Server) -> Iterator[Forgetful]:
+    with ChaosProxy(server.url) as proxy:
+        yield Forgetful(proxy, server.redis())
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 6])
+def test_a_script_that_is_gone_again_is_loaded_again(forgetful, namespace, times):
+    """SCRIPT FLUSH between a client's LOAD and its call, several times over: sent once, received, acked."""
+    with Client(ConnectionFactory(forgetful.url)) as client:
+        queue = Queue(client, namespace, "mail")
+        forgetful.left = times
+        queue.send({"n": 1})
+        assert forgetful.done == times
+        forgetful.left = times
+        [message] = queue.receive(1)
+        forgetful.left = times
+        queue.ack(message)
+        assert stored(client, namespace) == 0
+
+
+def test_a_script_that_is_gone_again_is_loaded_again_by_asyncio(forgetful, namespace):
+    """The same for the asynchronous client."""
+
+    async def work() -> None:
+        async with AsyncClient(ConnectionFactory(forgetful.url)) as client:
+            queue = AsyncQueue(client, namespace, "mail")
+            forgetful.left = 6
+            await queue.send({"n": 1})
+            forgetful.left = 6
+            [message] = await queue.receive(1)
+            await queue.ack(message)
+
+    asyncio.run(work())
+    assert forgetful.done == 12
+
+
+def test_scripts_that_never_stay_are_named(forgetful, namespace):
+    """A server that forgets them for ever is given up in time, with an error that says so and may be tried later."""
+    forgetful.left = 10**6
+    with (
+        Client(ConnectionFactory(forgetful.url), give_up_s=0.2) as client,
+        pytest.raises(ScriptsNotLoadedError, match="forgets them as soon as") as caught,
+    ):
+        Queue(client, namespace, "mail").send({"n": 1})
+    assert caught.value.retry is RetryRule.LATER
+    forgetful.left = 0
+    with Client(ConnectionFactory(forgetful.url)) as client:
+        assert stored(client, namespace) == 0
+
+
+def test_scripts_that_never_stay_are_named_by_asyncio(forgetful, namespace):
+    """The same for the asynchronous client."""
+    forgetful.left = 10**6
+
+    async def work() -> None:
+        async with AsyncClient(ConnectionFactory(forgetful.url), give_up_s=0.2) as client:
+            await AsyncQueue(client, namespace, "mail").send({"n": 1})
+
+    with pytest.raises(ScriptsNotLoadedError, match="forgets them as soon as"):
+        asyncio.run(work())
+
+
+def test_calls_in_one_trip_are_made_by_themselves(forgetful, namespace):
+    """Calls that go in one trip find their script missing, and each is made by itself."""
+    with Client(ConnectionFactory(forgetful.url)) as client:
+        ids = IdSource()
+        queues = [QueueRef(namespace, f"q{number}", ids) for number in range(3)]
+        forgetful.left = 5
+        found = client.execute_each([inspect(queue.keys) for queue in queues])
+    assert [each.queue for each in found] == ["q0", "q1", "q2"]
+    assert forgetful.left == 0
+
+
+class Roles:
+    """A server with a user that may load nothing."""
+
+    def __init__(self, server: servers.Server, namespace: str) -> None:
+        roles = ["producer", "consumer"]
+        user = User(name="caller", roles=roles, password="secret")
+        [line] = write_users([user], namespace, server=AclServer.parse(server.version))
+        words, _, selector = line.partition(" (")
+        self.control = server.redis()
+        self.control.execute_command(
+            "ACL", "SETUSER", *words.split(" ")[1:], *([f"({selector}"] if selector else [])
+        )
+        self.url = server.url.replace("unix://", "unix://caller:secret@")
+        self.factory = ConnectionFactory(server.url)
+
+
+def test_a_caller_that_may_not_load_waits_for_the_daemon(server, namespace):
+    """It gives up with an error that names what to do; a daemon's look, or a deploy's, loads them, and it goes on."""
+    roles = Roles(server, namespace)
+    roles.control.script_flush()
+    with (
+        Client(ConnectionFactory(roles.url), give_up_s=0.2) as client,
+        pytest.raises(ScriptsNotLoadedError, match="qworker scripts load"),
+    ):
+        Queue(client, namespace, "mail").send({"n": 1})
+    with Client(roles.factory) as daemon, Client(ConnectionFactory(roles.url)) as client:
+        [node] = daemon.factory.masters()
+        assert missing_scripts(daemon, node) == list(SCRIPT_NAMES)
+        sending = threading.Thread(target=Queue(client, namespace, "mail").send, args=({"n": 1},))
+        sending.start()
+        clock = iter((0.0, 0.0, 0.5, 1.0, 1.0))
+        preloader = Preloader(daemon, clock=lambda: next(clock))
+        assert preloader.keep() == len(SCRIPT_NAMES)
+        sending.join()
+        assert stored(client, namespace) == 1
+        roles.control.script_flush()
+        assert preloader.keep() == 0, "not yet"
+        assert preloader.keep() == len(SCRIPT_NAMES)
+        assert load_missing_scripts(daemon, node) == []
