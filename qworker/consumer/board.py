@@ -28,11 +28,12 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from qworker.consumer.counters import COUNTERS_BYTES, TaskCounters
+from qworker.consumer.counters import COUNTERS_BYTES, OUTCOMES, TaskCounters, TaskCounts
 from qworker.consumer.orders import ORDERS_BYTES, Orders
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Mark",
     "RunningView",
     "boot_time",
+    "memory_file",
 ]
 
 #: Messages of one lease at most.
@@ -64,6 +66,13 @@ _MOST_S: Final = 1e9
 _MOST_MS: Final = 2**53
 _RECALLED: Final = 1
 _LOST: Final = 3
+#: A mark takes three bits of its byte; the others are the tag of the batch with which the message was counted, or 0.
+_MARK_BITS: Final = 7
+_TAGS: Final = 31
+_MARKS: Final = bytes(byte & _MARK_BITS for byte in range(256))
+# Words of the header: batches that are counted, and of these the added ones; what the last one brings a task to.
+_COUNTED, _ADDED, _COUNTED_AT, _COUNTS = 8, 9, 10, 11
+_COUNTS_END: Final = _COUNTS + len(OUTCOMES) + 2
 
 if hasattr(time, "CLOCK_BOOTTIME"):
 
@@ -84,6 +93,7 @@ class Mark(IntEnum):
     FAILED = 3
     GONE = 4  # given up by the child, which will release it
     RECALLED = 5  # released by the supervisor
+    RELEASED = 6  # its handler wants it to be released
 
 
 class LeaseState(IntEnum):
@@ -136,6 +146,22 @@ class RunningView:
     limit: float
 
 
+_ENDED: Final = (Mark.DONE, Mark.FAILED, Mark.RELEASED)
+
+
+def _tag(number: int) -> int:
+    """What the marks of a batch that is counted hold beside: never 0, and again only after thirty others."""
+    return (number % _TAGS + 1) << 3
+
+
+def memory_file(name: str) -> int:
+    """Open a file without a name in the file system, which children may inherit by its descriptor."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 class _Word:
     """A whole number of the header."""
 
@@ -156,6 +182,8 @@ class Board:
     handled = _Word(2)
     failed = _Word(3)
     stale = _Word(4)
+    #: The thread of the child, by its native id, that may be sent `stacks.STACK_SIGNAL`; 0 as long as none may.
+    stacks_thread = _Word(7)
 
     def __init__(self, descriptor: int, slots: int) -> None:
         self.descriptor = descriptor
@@ -182,10 +210,7 @@ class Board:
     @classmethod
     def create(cls, slots: int) -> Board:
         """Make a board that children may inherit by its descriptor."""
-        if hasattr(os, "memfd_create"):
-            return cls(os.memfd_create("qworker-board"), slots)
-        with tempfile.TemporaryFile() as file:
-            return cls(os.dup(file.fileno()), slots)
+        return cls(memory_file("qworker-board"), slots)
 
     def close(self) -> None:
         """Close the descriptor. The memory stays for whoever looks at it just now, and goes with the board."""
@@ -348,13 +373,59 @@ class Board:
             begun,
             delivered,
             delivered_ms,
-            bytes(self.bytes[marks_at : marks_at + count]),
+            bytes(self.bytes[marks_at : marks_at + count]).translate(_MARKS),
         )
 
     def held_leases(self) -> list[LeaseView]:
         """Copy every lease slot that is not free, nor spoiled."""
         views = (self.lease(slot) for slot in range(self.leases))
         return [view for view in views if view is not None]
+
+    # -- counting ------------------------------------------------------------------------------
+
+    def count(self, task: int, counts: TaskCounts, marks_at: Iterable[int], failed: int) -> None:
+        """Count messages of a task that have ended, `failed` of them, and say so on their marks.
+
+        Each is counted once, at whatever instruction the process dies: with the one word `_COUNTED` the batch that the
+        marks name counts, and what it brings the counts to is written before.
+        """
+        words, marks = self.words, self.bytes
+        number = words[_COUNTED] + 1
+        tag = _tag(number)
+        for at in marks_at:
+            marks[at] = marks[at] & _MARK_BITS | tag
+        at = self.counters.outcomes_at(task)
+        words[_COUNTED_AT] = at
+        for place, amount in enumerate(counts.outcomes):
+            words[_COUNTS + place] = words[at + place] + amount
+        words[_COUNTS_END - 2] = self.handled + sum(counts.outcomes)
+        words[_COUNTS_END - 1] = self.failed + failed
+        words[_COUNTED] = number
+        self._add_counted()
+        words[_ADDED] = number
+        self.counters.add_times(task, counts)
+
+    def finish_counting(self) -> None:
+        """Add what a dead child had counted and not added yet."""
+        at, first = self.words[_COUNTED_AT], self._running_word + self.slots * _RUNNING_WORDS
+        if self.words[_COUNTED] != self.words[_ADDED] and first <= at < len(self.words) - 64:
+            self._add_counted()
+            self.words[_ADDED] = self.words[_COUNTED]
+
+    def _add_counted(self) -> None:
+        words, at = self.words, self.words[_COUNTED_AT]
+        words[at : at + len(OUTCOMES)] = words[_COUNTS : _COUNTS_END - 2]
+        self.handled, self.failed = words[_COUNTS_END - 2], words[_COUNTS_END - 1]
+
+    def uncounted(self, slot: int) -> list[int]:
+        """Places in a dead child's lease whose messages have ended and were not counted."""
+        at, coming = self.marks_at(slot), _tag(self.words[_COUNTED] + 1)
+        count = min(self.words[(self.lease_base(slot) + _WORDS_AT) // 8 + _COUNT], MAX_LEASE)
+        return [
+            place
+            for place, byte in enumerate(bytes(self.bytes[at : at + count]))
+            if byte & _MARK_BITS in _ENDED and byte & ~_MARK_BITS in (0, coming)
+        ]
 
     # -- running handlers ----------------------------------------------------------------------
 

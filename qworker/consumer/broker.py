@@ -118,7 +118,7 @@ class Broker:
     def let_go(self, end: Callable[..., NoReturn]) -> None:
         """Make a forked copy of this process harmless: what is in hand, and the connections, are its parent's.
 
-        `end` is called with the delivery where a handler ends in the copy, and ends that.
+        `end` is called where a handler ends in the copy, with the delivery and the error if it fails; it ends the copy.
         """
         self._fetcher.let_go()
         self._runner.let_go(end)

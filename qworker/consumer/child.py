@@ -31,6 +31,7 @@ from qworker.consumer.manifest import (
     load_app,
     manifest_of,
 )
+from qworker.consumer.stacks import show_stacks
 from qworker.errors import QworkerError
 from qworker.store.connection import ConnectionFactory
 from qworker.telemetry.logs import configure_logs
@@ -56,8 +57,9 @@ def main() -> NoReturn:
     _die_with_parent(parent)
     leave_signals_to_supervisor()
     # They came through an exec; those of handlers are to get none of ours.
-    for descriptor in (config.board, config.control):
-        os.set_inheritable(descriptor, False)
+    for descriptor in (config.board, config.control, config.stacks):
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)
     configure_logs(config.log_format, config.log_level, processors=[add_message_fields])
     mark_records()
     control = socket.socket(fileno=config.control)
@@ -65,6 +67,9 @@ def main() -> NoReturn:
     guard.install()
     board = Board(config.board, config.slots)
     catch_crashes(board)
+    if config.stacks >= 0:
+        show_stacks(config.stacks)
+        board.stacks_thread = threading.get_native_id()
     try:
         app = load_app(config.app)
         app.connect_with(ConnectionFactory(config.url, name=f"qworker-{config.number}"))
@@ -79,7 +84,7 @@ def main() -> NoReturn:
         _exit(_EXIT_NO_APP)
     threading.Thread(
         target=_mind_control,
-        args=(control, broker, Leftovers(board)),
+        args=(control, board, broker, Leftovers(board)),
         name="qworker-control",
         daemon=True,
     ).start()
@@ -110,8 +115,13 @@ def _send(control: socket.socket, manifest: Manifest) -> None:
     control.sendall(msgspec.json.encode(manifest) + b"\n")
 
 
-def _mind_control(control: socket.socket, broker: Broker, leftovers: Leftovers) -> None:
+def _mind_control(
+    control: socket.socket, board: Board, broker: Broker, leftovers: Leftovers
+) -> None:
     """Stop when the supervisor says so; end at once when it is gone. Look meanwhile at what handlers leave behind."""
+    if board.stacks_thread:
+        # No handler runs here, whose calls a signal would interrupt.
+        board.stacks_thread = threading.get_native_id()
     control.settimeout(leftovers.every_s)
     while True:
         try:

@@ -12,11 +12,19 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 __all__ = [
+    "ACKED",
     "BUCKETS",
     "BUCKETS_S",
     "COUNTERS_BYTES",
+    "CRASHED",
+    "DISCARDED",
+    "FAILURES",
     "MAX_TASKS",
+    "NACKED",
+    "OTHER",
     "OUTCOMES",
+    "RELEASED",
+    "TIME_LIMIT",
     "TaskCounters",
     "TaskCounts",
 ]
@@ -24,7 +32,17 @@ __all__ = [
 #: Tasks with counters of their own; those beyond it share the last block.
 MAX_TASKS: Final = 4096
 #: Outcomes counted per task, in this order.
-OUTCOMES: Final = ("acked", "nacked", "buried", "released", "discarded", "expired")
+OUTCOMES: Final = (
+    "acked", "nacked", "buried", "released", "discarded", "expired", "crashed", "time_limit",
+)  # fmt: skip
+#: Those that a supervisor counts for a dead child.
+ACKED, NACKED, RELEASED, DISCARDED, CRASHED, TIME_LIMIT = (
+    OUTCOMES[each] for each in (0, 1, 3, 4, 6, 7)
+)
+#: Those of handlers that have failed.
+FAILURES: Final = ("nacked", "buried", CRASHED, TIME_LIMIT)
+#: The name under which tasks are counted that have no counters of their own, or are not known.
+OTHER: Final = "__other__"
 #: Upper bounds of the histogram buckets in seconds; one more bucket is open.
 BUCKETS_S: Final = (
     *(0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25),
@@ -85,15 +103,15 @@ class TaskCounters:
         self._floats = floats
         self._at = at
 
-    def add(self, task: int, counts: TaskCounts) -> None:
-        """Add a batch's counts to those of a task."""
+    def outcomes_at(self, task: int) -> int:
+        """Where the outcomes of a task stand, in words."""
+        return self._task_at(task)
+
+    def add_times(self, task: int, counts: TaskCounts) -> None:
+        """Add a batch's times to those of a task."""
         at = self._task_at(task)
         words, floats = self._words, self._floats
-        for first, amounts in (
-            (at, counts.outcomes),
-            (at + _RUN_AT, counts.run),
-            (at + _WAIT_AT, counts.wait),
-        ):
+        for first, amounts in ((at + _RUN_AT, counts.run), (at + _WAIT_AT, counts.wait)):
             for number, amount in enumerate(amounts):
                 if amount:
                     words[first + number] += amount
@@ -101,7 +119,7 @@ class TaskCounters:
         floats[at + _WAIT_AT + BUCKETS] += counts.wait_s
 
     def read(self, task: int) -> TaskCounts:
-        """Copy what `add` has added up for a task."""
+        """Copy what was added up for a task."""
         at = self._task_at(task)
         run, wait = at + _RUN_AT, at + _WAIT_AT
         words, floats = self._words, self._floats

@@ -89,7 +89,9 @@ def _nothing(_signum: int, _frame: FrameType | None) -> None:
     """Do nothing."""
 
 
-def _end_copy(delivery: Delivery, error: BaseException | None = None, **_: Any) -> NoReturn:
+def _end_copy(
+    delivery: Delivery | None = None, error: BaseException | None = None, **_: Any
+) -> NoReturn:
     """End a copy that comes out of its handler: the message is the child's, whose handler goes on."""
     code = 0
     if isinstance(error, SystemExit):
@@ -97,7 +99,7 @@ def _end_copy(delivery: Delivery, error: BaseException | None = None, **_: Any) 
     else:
         _log.warning(
             "forked_handler_returned",
-            task=delivery.task.name if delivery.task else None,
+            task=delivery.task.name if delivery is not None and delivery.task else None,
             advice="end what os.fork() makes with os._exit()",
         )
         if error is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -16,14 +16,18 @@ import structlog
 from qworker.client.commands.command import Command
 from qworker.client.commands.extending import extend
 from qworker.client.commands.settling import Outcomes, settle
+from qworker.client.options import QueueAttributes
 from qworker.consumer.board import LeaseState, Mark, boot_time
+from qworker.consumer.counters import ACKED, DISCARDED, NACKED, OTHER, RELEASED
 from qworker.consumer.events import acked_headers, times_word
+from qworker.consumer.fates import Fate, tell_of
 from qworker.errors import InvalidError, QworkerError, ServerError, concerns_the_call
 from qworker.telemetry.logs import Seldom
 from qworker.wire import codec
 from qworker.wire.envelope import Envelope
 from qworker.wire.ids import lease_number
 from qworker.wire.leases import held_items
+from qworker.wire.numbers import whole
 
 if TYPE_CHECKING:
     from qworker.client.sync import Client
@@ -49,6 +53,10 @@ _EXTEND_GIVE_UP_S: Final = 1.0
 _SETTLE_GIVE_UP_S: Final = 20.0
 #: A wait of a dead child is over by then, whoever keeps its connection: `fetching._BLOCK_S`, and a margin.
 _WAITED_S: Final = 3.0
+#: What is read of a dead child's lease, beside what it has not counted.
+_READ: Final = (Mark.DONE, Mark.RUNNING)
+#: As what a message is counted that had ended, as its supervisor settles it.
+_ENDED: Final[dict[int, str]] = {Mark.DONE: ACKED, Mark.FAILED: NACKED}
 #: Leases of one extend.
 _AT_ONCE: Final = 1000
 
@@ -56,12 +64,19 @@ _AT_ONCE: Final = 1000
 class Keeper:
     """Extends, recalls and settles leases over one client. Not thread-safe.
 
-    `who` makes the calls, for the journal. `extended` and `lost` count leases. A board comes with the keys of its
-    queues, by their numbers on it.
+    `who` makes the calls, for the journal. `note_fates` is told of what dead children have not counted. `extended` and
+    `lost` count leases. A board comes with the keys of its queues, by their numbers on it.
     """
 
-    def __init__(self, client: Client, *, who: str = "") -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        who: str = "",
+        note_fates: Callable[[Sequence[Fate]], None] = lambda _: None,
+    ) -> None:
         self._client = client
+        self._note_fates = note_fates
         self._who = who
         self._first_seen: dict[str, float] = {}
         self._seldom = Seldom()
@@ -178,12 +193,20 @@ class Keeper:
         """
         leases = [lease for lease in board.held_leases() if lease.queue < len(queues)]
         running = sum(lease.marks.count(Mark.RUNNING) for lease in leases)
+        fates: list[Fate] = []
         # The latest first, so that each goes to the head in front of those that were delivered after it.
         for lease in sorted(leases, key=_delivered, reverse=True):
-            self._settle(queues[lease.queue], self._outcomes(lease, queues, death, running))
+            keys = queues[lease.queue]
+            uncounted = board.uncounted(lease.slot)
+            items = self._read(keys, lease, uncounted)
+            outcomes = _outcomes(lease, items, death, running)
+            fates += self._fates(keys, lease, items, uncounted, death, running)
+            self._settle(keys, outcomes)
             if lease.state is LeaseState.PENDING:
                 again = boot_time() + _WAITED_S
                 self._pending.append((again, queues[lease.queue], lease.lease_id))
+        self._note_fates(fates)
+        tell_of(fates, death)
         return running
 
     def release_late(self) -> None:
@@ -199,64 +222,89 @@ class Keeper:
             if given_back := self._settle(keys, outcomes):
                 _log.warning("messages_went_to_a_dead_child", queue=keys.queue, messages=given_back)
 
-    def _outcomes(
-        self, lease: LeaseView, queues: Sequence[QueueKeys], death: Death, running: int
-    ) -> Outcomes:
-        outcomes = Outcomes(lease.lease_id)
-        if lease.state is LeaseState.PENDING:
-            outcomes.release("*")
-        done = []
+    def _fates(
+        self,
+        keys: QueueKeys,
+        lease: LeaseView,
+        items: Mapping[int, Envelope],
+        uncounted: Container[int],
+        death: Death,
+        running: int,
+    ) -> Iterator[Fate]:
+        """Say what became of messages that the child has not counted, those that were running among them."""
         for place, mark in enumerate(lease.marks):
-            index = _index(lease, place)
-            if mark == Mark.DONE:
-                done.append(index)
-            elif mark == Mark.FAILED:
-                outcomes.nack(index, _CRASH_DELAY_MS, times=_times(lease))
-            elif mark == Mark.RUNNING:
-                _blame(outcomes, index, lease, place, death, running)
-            elif mark == Mark.UNSTARTED and death.idle_before and not running:
-                outcomes.share(index, times=_times(lease))
-            elif mark != Mark.RECALLED:
-                outcomes.release(index, times=_times(lease))
-        self._ack(outcomes, queues[lease.queue], done, lease.delivered_ms)
-        return outcomes
+            if mark != Mark.RUNNING and place not in uncounted:
+                continue
+            message, envelope = (lease.slot, place), items.get(place)
+            _, ran = death.running.get(message, (0.0, ""))
+            task = ran or (_task_of(envelope) if envelope is not None else "")
+            if death.tasks and task and task not in death.tasks:
+                continue  # no child counts what is no task of its own
+            blame = death.blame(message, running) if mark == Mark.RUNNING else 0.0
+            outcome = death.outcome if blame else _ENDED.get(mark, RELEASED)
+            if mark == Mark.RUNNING and message in death.cancelled:
+                outcome = DISCARDED
+            yield Fate(
+                keys.name,
+                task,
+                outcome,
+                death.tasks.get(task, (keys.name, task or OTHER)),
+                blame,
+                envelope.id if envelope is not None else None,
+                envelope.receives + 1 if envelope is not None else None,
+                self._is_dead(keys, envelope, death, message) if blame == 1.0 else None,
+                death.error_of(message),
+            )
 
-    def _ack(
-        self, outcomes: Outcomes, keys: QueueKeys, indices: Sequence[str], delivered_ms: int
-    ) -> None:
-        """Ack handled messages, free the unique keys that they hold, and tell the journal what their bodies say."""
-        unique_ones, others = [], []
-        for index, item in self._read(keys, outcomes.lease_id, indices):
-            envelope = Envelope.parse(item)
-            if envelope is None:
-                envelope = Envelope.adopt(f"{outcomes.lease_id}.{index}", delivered_ms, item)
-            unique = envelope.flags.get("u")
-            told = _task_of(envelope), envelope.header
-            if unique is None:
-                outcomes.acks.append(index)
-                others.append(told)
-            else:
-                outcomes.uniques += (index, unique, envelope.id)
-                unique_ones.append(told)
-        if delivered_ms:
-            outcomes.groups = acked_headers(delivered_ms, unique_ones + others)
+    def _is_dead(
+        self, keys: QueueKeys, envelope: Envelope | None, death: Death, message: tuple[int, int]
+    ) -> bool | None:
+        """Whether a message that is to blame has had its last try."""
+        if envelope is None:
+            return None
+        limit = whole(envelope.flags.get("m")) or death.accused.get(message)
+        if limit is None:
+            read: Command[int | None] = Command(
+                None,
+                (),
+                ("HGET", keys.meta, "max_receives"),
+                lambda reply: whole(reply.decode("latin-1")) if reply is not None else None,
+            )
+            try:
+                limit = self._client.execute(read, give_up_s=_SETTLE_GIVE_UP_S)
+            except QworkerError:
+                return None  # it is settled all the same, or that is told
+        return envelope.nacks + envelope.timeouts + 1 >= (limit or QueueAttributes().max_receives)
 
     def _read(
-        self, keys: QueueKeys, lease_id: str, indices: Sequence[str]
-    ) -> Iterator[tuple[str, bytes]]:
-        if not indices:
-            return
-        command: Command[list[bytes]] = Command(None, (), ("HGETALL", keys.lease(lease_id)), list)
+        self, keys: QueueKeys, lease: LeaseView, uncounted: Sequence[int]
+    ) -> dict[int, Envelope]:
+        """Read of a lease what was handled, what ran and what nobody has counted, by place."""
+        places = {place for place, mark in enumerate(lease.marks) if mark in _READ} | {*uncounted}
+        if not places:
+            return {}
+        command: Command[list[bytes]] = Command(
+            None, (), ("HGETALL", keys.lease(lease.lease_id)), list
+        )
         try:
             flat = self._client.execute(command, give_up_s=_SETTLE_GIVE_UP_S)
         except QworkerError as error:
-            _log.warning("lease_unread", queue=keys.queue, lease_id=lease_id, error=str(error))
-            return
+            _log.warning(
+                "lease_unread", queue=keys.queue, lease_id=lease.lease_id, error=str(error)
+            )
+            return {}
         held = dict(held_items(flat))
-        for index in indices:
+        found = {}
+        for place in sorted(places):
+            index = _index(lease, place)
             item = held.get(index.encode())
             if item is not None:
-                yield index, item
+                envelope = Envelope.parse(item)
+                if envelope is None:
+                    adopted = f"{lease.lease_id}.{index}"
+                    envelope = Envelope.adopt(adopted, lease.delivered_ms, item)
+                found[place] = envelope
+        return found
 
     def _settle(self, keys: QueueKeys, outcomes: Outcomes) -> int:
         """Settle, or leave it to the visibility deadline where the server cannot be reached."""
@@ -276,23 +324,64 @@ class Keeper:
         return settled.per_lease[0]
 
 
+def _outcomes(
+    lease: LeaseView, items: Mapping[int, Envelope], death: Death, running: int
+) -> Outcomes:
+    """Say how the messages of a dead child's lease end; `items` are those of it that were handled, at least."""
+    outcomes = Outcomes(lease.lease_id)
+    if lease.state is LeaseState.PENDING:
+        outcomes.release("*")
+    done = []
+    for place, mark in enumerate(lease.marks):
+        index = _index(lease, place)
+        if mark == Mark.DONE:
+            done.append(place)
+        elif mark == Mark.FAILED:
+            outcomes.nack(index, _CRASH_DELAY_MS, times=_times(lease))
+        elif mark == Mark.RUNNING:
+            _blame(outcomes, index, lease, place, death, running)
+        elif mark == Mark.UNSTARTED and death.idle_before and not running:
+            outcomes.share(index, times=_times(lease))
+        elif mark != Mark.RECALLED:
+            outcomes.release(index, times=_times(lease))
+    _ack(outcomes, lease, [(place, items[place]) for place in done if place in items])
+    return outcomes
+
+
+def _ack(outcomes: Outcomes, lease: LeaseView, done: Iterable[tuple[int, Envelope]]) -> None:
+    """Ack handled messages, free the unique keys that they hold, and tell the journal what their bodies say."""
+    unique_ones, others = [], []
+    for place, envelope in done:
+        index = _index(lease, place)
+        unique = envelope.flags.get("u")
+        told = _task_of(envelope), envelope.header
+        if unique is None:
+            outcomes.acks.append(index)
+            others.append(told)
+        else:
+            outcomes.uniques += (index, unique, envelope.id)
+            unique_ones.append(told)
+    if lease.delivered_ms:
+        outcomes.groups = acked_headers(lease.delivered_ms, unique_ones + others)
+
+
 def _blame(
     outcomes: Outcomes, index: str, lease: LeaseView, place: int, death: Death, running: int
 ) -> None:
     """Say how a message ends that ran when its child died."""
     message = (lease.slot, place)
     times = _times(lease, death, place)
+    blame = death.blame(message, running)
     if message in death.cancelled:
         outcomes.discard(index, times=times)
-    elif death.stopping:
-        outcomes.release(index, times=times)
-    elif message in death.accused or running == 1:
+    elif blame == 1.0:
         limit = death.accused.get(message)
-        outcomes.crash(index, max_receives=limit, error=death.error, times=times)
-    elif death.accused:
-        outcomes.release(index, times=times)
-    else:
+        error = death.error_of(message)
+        outcomes.crash(index, max_receives=limit, error=error, times=times)
+    elif blame:
         outcomes.share(index, times=times)
+    else:
+        outcomes.release(index, times=times)
 
 
 def _times(lease: LeaseView, death: Death | None = None, place: int = 0) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qworker.client.sync import Client
     from qworker.consumer.board import LeaseView
     from qworker.consumer.death import Death
+    from qworker.consumer.fates import Fate
     from qworker.consumer.process import ChildProcess
 
 __all__ = ["Keeping"]
@@ -39,7 +40,7 @@ class Keeping:
     """Extends the leases of children all the time, and does what it is asked to, in order.
 
     `children` names the living ones. `regularly` is called every two seconds, and speaks to the server; what it raises
-    is logged.
+    is logged. `note_fates` is told of messages that dead children have not counted.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Keeping:
         client: Client,
         children: Callable[[], Sequence[ChildProcess]],
         regularly: Callable[[], None],
+        note_fates: Callable[[Sequence[Fate]], None] = lambda _: None,
     ) -> None:
-        self.keeper = Keeper(client, who=f"{socket.gethostname()}:{os.getpid()}")
+        who = f"{socket.gethostname()}:{os.getpid()}"
+        self.keeper = Keeper(client, who=who, note_fates=note_fates)
         self._answering_since = self._answered_at = -_SILENCE_S
         self._children = children
         self._regularly = regularly

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["Limits"]
 
 _log = structlog.get_logger(__name__)
+
+#: Of the stacks of a child what a line of the log holds.
+_MAX_CHARACTERS: Final = 8192
 
 
 class Limits:
@@ -27,13 +30,19 @@ class Limits:
         """Tell a child to end where it has to; returns why (see `totals.REASONS`), or ''."""
         overdue = child.overdue_handlers()
         if overdue:
+            child.stacks = child.dump_stacks()
+            # That takes its time: only those are to blame that have not ended meanwhile.
+            overdue = tuple(view for view in child.overdue_handlers() if view in overdue)
+        if overdue:
             names = [child.task_name(view.task) for view in overdue]
             _log.warning("time_limit_exceeded", pid=child.pid, tasks=names)
             child.kill("time_limit", overdue)
             return "time_limit"
         # A child that was asked to end may be deaf as well.
         if silent_s := self._watch.silent_s(child, self._keeping.answering_since):
-            _log.error("child_stalled", pid=child.pid, silent_seconds=round(silent_s, 1))
+            stacks = child.dump_stacks()[:_MAX_CHARACTERS]
+            fields = {"silent_seconds": round(silent_s, 1), "stacks": stacks}
+            _log.error("child_stalled", pid=child.pid, **fields)
             child.kill("watchdog")
             return "watchdog"
         if child.stopping:

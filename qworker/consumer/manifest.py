@@ -109,6 +109,8 @@ class ChildConfig(msgspec.Struct, frozen=True):
     log_format: str
     log_level: str
     log_messages: str = "debug"
+    #: Descriptor of the file for the stacks of its threads, -1 for none.
+    stacks: int = -1
 
 
 def slots_for(concurrency: int) -> int:

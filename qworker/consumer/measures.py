@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.consumer.counters import OUTCOMES, TaskCounts
+from qworker.consumer.counters import OUTCOMES, TIME_LIMIT, TaskCounts
 from qworker.consumer.delivery import ACKED, NOT_STARTED
 from qworker.consumer.events import note_acked
 
@@ -19,6 +19,7 @@ __all__ = ["Measures"]
 _ACKED: Final = 0
 _NACKED: Final = 1
 _BURIED: Final = 2
+_TIME_LIMIT: Final = OUTCOMES.index(TIME_LIMIT)
 
 
 class Measures:
@@ -80,7 +81,11 @@ class Measures:
                 if (ready_ms := each.ready_ms) is not None
             ]
         )
-        self._board.counters.add(self._numbers[task.name], counts)
+        counted = counts.outcomes
+        failed = counted[_NACKED] + counted[_BURIED] + counted[_TIME_LIMIT]
+        # The slot of a lease of which nothing is open may be another one's by now.
+        marks_at = [each.mark_at for each in batch] if lease.open > 0 else ()
+        self._board.count(self._numbers[task.name], counts, marks_at, failed)
         acked = counts.outcomes[_ACKED]
         # What was acked before its start (at most once) was told then.
         if lease.journal and acked and not task.task_options.at_most_once:
@@ -90,8 +95,6 @@ class Measures:
             note_acked(lease, task, batch, runs_s)
         if self._log is not None:
             _tell(self._log, task, lease, batch)
-        self._board.handled += len(outcomes)
-        self._board.failed += counts.outcomes[_NACKED] + counts.outcomes[_BURIED]
 
 
 def _tell(

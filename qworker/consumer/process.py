@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from qworker.consumer.board import Board, ChildState, boot_time
+from qworker.consumer.board import Board, ChildState, boot_time, memory_file
 from qworker.consumer.descendants import end_session, has_ended
 from qworker.consumer.manifest import CONFIG_VARIABLE, STOP, ChildConfig, Manifest
+from qworker.consumer.stacks import STACKS_S, ask_for_stacks, read_stacks
 from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -38,11 +39,16 @@ class ChildProcess:
     def __init__(self, config: ChildConfig, slots: int) -> None:
         self.number = config.number
         self.board = Board.create(slots)
+        self._stacks = memory_file("qworker-stacks")
         ours, theirs = socket.socketpair()
         self._control = ours
         self._control.setblocking(False)
         settings = msgspec.structs.replace(
-            config, board=self.board.descriptor, control=theirs.fileno(), slots=slots
+            config,
+            board=self.board.descriptor,
+            control=theirs.fileno(),
+            stacks=self._stacks,
+            slots=slots,
         )
         # What a handler prints is seen when it is printed, not when the child ends.
         environment = {"PYTHONUNBUFFERED": "1", **os.environ}
@@ -55,7 +61,7 @@ class ChildProcess:
             self.process = subprocess.Popen(
                 # -P: the current directory is not looked into for what we import. See app_names.
                 [sys.executable, *flags, "-P", "-m", "qworker.consumer.child"],
-                pass_fds=(self.board.descriptor, theirs.fileno()),
+                pass_fds=(self.board.descriptor, theirs.fileno(), self._stacks),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 # What its handlers start is known by it, and ends with it.
@@ -74,6 +80,8 @@ class ChildProcess:
         self.stopping = ""
         self.killed = ""
         self._code: int | None = None
+        #: Where its threads were when it was ended for a handler, if that could be seen.
+        self.stacks = ""
         #: Processes of its session that it has left behind.
         self.left = 0
         self.overdue: tuple[RunningView, ...] = ()
@@ -145,6 +153,16 @@ class ChildProcess:
             # Not by Popen, which would collect it if it ends just now.
             os.kill(self.pid, signal.SIGKILL)
 
+    def dump_stacks(self, within_s: float = STACKS_S) -> str:
+        """Return the Python stacks of its threads, whatever holds them up; '' where they do not come in time."""
+        thread = self.board.stacks_thread
+        if not 0 < thread < 2**31 or has_ended(self.process):
+            return ""
+        os.ftruncate(self._stacks, 0)
+        os.lseek(self._stacks, 0, os.SEEK_SET)
+        ask_for_stacks(self.pid, thread)
+        return read_stacks(self._stacks, within_s)
+
     def overdue_handlers(self) -> tuple[RunningView, ...]:
         """The handlers that have run past their limit, and past what a cancellation takes."""
         now = boot_time()
@@ -182,3 +200,4 @@ class ChildProcess:
         """Free the board and the control socket of an ended child."""
         self._control.close()
         self.board.close()
+        os.close(self._stacks)

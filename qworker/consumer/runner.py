@@ -71,7 +71,7 @@ _MARK: Final = {
     NACKED: Mark.FAILED,
     BURIED: Mark.FAILED,
     EXPIRED: Mark.FAILED,
-    RELEASED: Mark.GONE,
+    RELEASED: Mark.RELEASED,
     DISCARDED: Mark.DONE,
 }
 
@@ -81,6 +81,19 @@ _RUNNING: Final = int(Mark.RUNNING)
 _DONE: Final = int(Mark.DONE)
 _GONE: Final = int(Mark.GONE)
 _RECALLED: Final = int(Mark.RECALLED)
+
+
+class _NoMarks:
+    """The marks of a board in a forked copy: who would set one has come to the end of its handler."""
+
+    def __init__(self, end: Callable[..., NoReturn]) -> None:
+        self._end = end
+
+    def __getitem__(self, at: int) -> int:
+        return _RECALLED
+
+    def __setitem__(self, at: int, mark: int) -> None:
+        self._end()
 
 
 class Runner:
@@ -105,7 +118,7 @@ class Runner:
         self.board = board
         self.clock = clock
         self.middleware = middleware
-        self._bytes = board.bytes
+        self._bytes: memoryview | _NoMarks = board.bytes
         self._words = board.words
         self._paused_word = board.orders.paused_word
         #: Awaits what plain functions return. Closed by the executor of sync handlers.
@@ -417,7 +430,8 @@ class Runner:
 
     def let_go(self, end: Callable[..., NoReturn]) -> None:
         """Call `end` where a handler ends in a forked copy, instead of noting how: the message is not the copy's."""
-        self.succeed = self.fail = end  # type: ignore[method-assign]
+        self.fail = end  # type: ignore[method-assign]
+        self._bytes = _NoMarks(end)
 
     def lose(self, delivery: Delivery, error: BaseException) -> None:
         """Give a message another try whose handler was cut off by an error that is not its own. Raises nothing."""

@@ -80,7 +80,12 @@ class Supervisor:
         self._on_look = on_look
         self.totals = Totals()
         self.manifest: Manifest | None = None
-        self._keeping = Keeping(self._client, lambda: self.totals.children, self._write_presence)
+        self._keeping = Keeping(
+            self._client,
+            lambda: self.totals.children,
+            self._write_presence,
+            self.totals.note_fates,
+        )
         self._presence: Presence | None = None
         self._control: Control | None = None
         self._paused: PausedTasks | None = None
@@ -338,10 +343,15 @@ class Supervisor:
             place.restart(now)
 
     def _death_of(self, child: ChildProcess, code: int, *, idle_before: bool) -> Death:
-        if child.killed == "stopped":
-            return Death(code, stopping=True)
         death = death_of(
-            child.board, child.tasks, code, overdue=child.overdue, idle_before=idle_before
+            child.board,
+            child.tasks,
+            code,
+            pid=child.pid,
+            overdue=child.overdue,
+            idle_before=idle_before,
+            stopping=child.killed == "stopped",
+            stacks=child.stacks,
         )
         if child.killed == "cancelled":
             return replace(death, cancelled=frozenset(death.accused))

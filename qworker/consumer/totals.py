@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from qworker.consumer.counters import MAX_TASKS, TaskCounts
+from qworker.consumer.counters import FAILURES, MAX_TASKS, OTHER, OUTCOMES, TaskCounts
 
 if TYPE_CHECKING:
+    from qworker.consumer.fates import Fate
     from qworker.consumer.process import ChildProcess
 
 __all__ = ["OTHER", "REASONS", "Totals"]
 
 #: Why children end.
 REASONS: Final = ("recycled", "crashed", "time_limit", "rss", "watchdog", "cancelled", "stopped")
-
-#: The name under which tasks are counted that have no counters of their own.
-OTHER: Final = "__other__"
 
 Counts = dict[tuple[str, str], TaskCounts]
 
@@ -43,8 +41,18 @@ class Totals:
         with self._lock:
             self._children.append(child)
 
+    def note_fates(self, fates: Sequence[Fate]) -> None:
+        """Count messages that dead children have not counted."""
+        with self._lock:
+            for each in fates:
+                counts = self._counts.setdefault(each.counted_as, TaskCounts.none())
+                counts.outcomes[OUTCOMES.index(each.outcome)] += 1
+                self._handled += 1
+                self._failed += each.outcome in FAILURES
+
     def bury(self, child: ChildProcess, reason: str) -> None:
         """Count the end of a child, and keep what it has counted."""
+        child.board.finish_counting()
         with self._lock:
             self._children.remove(child)
             self._exits[reason] += 1

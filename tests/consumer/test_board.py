@@ -63,8 +63,8 @@ def test_slots_do_not_overlap(board: Board) -> None:
         board.begin(slot, slot, MAX_LEASE - 1 - slot, slot + 10, slot + 0.25, slot + 0.75)
     counts = TaskCounts.none()
     counts.outcomes[0] = 3
-    board.counters.add(0, counts)
-    board.counters.add(MAX_TASKS - 1, counts)
+    board.count(0, counts, (), 0)
+    board.count(MAX_TASKS - 1, counts, (), 0)
 
     views = board.held_leases()
     assert [
@@ -179,8 +179,8 @@ def test_counters_add_up_and_are_read_back(board: Board) -> None:
     counts = TaskCounts(
         list(range(len(OUTCOMES))), list(range(BUCKETS)), 1.5, list(range(1, BUCKETS + 1)), 2.5
     )
-    board.counters.add(7, counts)
-    board.counters.add(7, counts)
+    board.count(7, counts, (), 0)
+    board.count(7, counts, (), 0)
 
     read = board.counters.read(7)
     assert read.outcomes == [2 * n for n in range(len(OUTCOMES))]
@@ -193,6 +193,6 @@ def test_tasks_beyond_the_last_block_are_counted_together(board: Board) -> None:
     counts = TaskCounts.none()
     counts.outcomes[0] = 1
     for task in (MAX_TASKS - 1, MAX_TASKS, MAX_TASKS + 900):
-        board.counters.add(task, counts)
+        board.count(task, counts, (), 0)
     assert board.counters.read(MAX_TASKS + 5).outcomes[0] == 3
     assert not board.counters.read(MAX_TASKS - 2)

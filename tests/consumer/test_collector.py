@@ -80,7 +80,7 @@ def test_a_worker_exports_what_its_children_did(lab: Lab, monkeypatch: pytest.Mo
         ("acked", "events", "load"): 20,
     }
     assert {outcome for outcome, _, _ in handled} == {
-        *("acked", "nacked", "buried", "released", "discarded", "expired")
+        *("acked", "nacked", "buried", "released", "discarded", "expired", "crashed", "time_limit")
     }
     assert seen["qworker_handler_seconds_count", "mail", "send"] == 5
     assert 1.1 <= seen["qworker_handler_seconds_sum", "mail", "send"] < 60

@@ -1,0 +1,242 @@
+"""Server, metrics, log and handlers say the same numbers, also of messages whose child died."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import socket
+import threading
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from qworker import QueueAttributes
+from qworker.consumer.board import Board, Mark
+from qworker.consumer.counters import TaskCounts
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
+
+COUNT = 400
+
+
+class DiedError(Exception):
+    """The process died here."""
+
+
+def test_a_message_is_counted_once_wherever_its_child_dies() -> None:
+    """Whichever store into the board is the last one, the counts and the marks together tell of each message once."""
+    counts = TaskCounts.none()
+    counts.outcomes[0], counts.outcomes[1] = 2, 1
+    stores, seen = 0, set()
+    while True:
+        board = Board.create(1)
+        board.enter_lease(0, "L-1", 0, 30.0)
+        board.hold_lease(0, 4, 1.0, 30.0)
+        for place, mark in enumerate((Mark.DONE, Mark.FAILED, Mark.DONE, Mark.RUNNING)):
+            board.mark(0, place, mark)
+        # A batch of before.
+        board.count(3, counts, (), 1)
+        left = [stores]
+        board.words, board.bytes = Stores(board.words, left), Stores(board.bytes, left)
+        try:
+            marks = board.marks_at(0)
+            board.count(3, counts, (marks, marks + 1, marks + 2), 1)
+            died = False
+        except DiedError:
+            died = True
+        board.words, board.bytes = board.words.memory, board.bytes.memory
+        board.finish_counting()
+        uncounted = board.uncounted(0)
+        counted = board.counters.read(3).outcomes
+        assert len(uncounted) in (0, 3)
+        assert sum(counted) + len(uncounted) == 6
+        assert counted[:2] == ([2, 1] if uncounted else [4, 2])
+        assert (board.handled, board.failed) == ((3, 1) if uncounted else (6, 2))
+        (view,) = board.held_leases()
+        assert list(view.marks) == [Mark.DONE, Mark.FAILED, Mark.DONE, Mark.RUNNING]
+        seen.add(len(uncounted))
+        board.close()
+        if not died:
+            break
+        stores += 1
+    assert seen == {0, 3}
+
+
+class Stores:
+    """Memory whose owner dies before the store of a number."""
+
+    def __init__(self, memory: memoryview[int], left: list[int]) -> None:
+        self.memory, self._left = memory, left
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.memory[at]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        for place, each in enumerate(value) if isinstance(at, slice) else [(None, value)]:
+            if not self._left[0]:
+                raise DiedError
+            self._left[0] -= 1
+            self.memory[at if place is None else at.start + place] = each
+
+
+def scrape(port: int) -> dict[str, int]:
+    """What a worker's metrics say of its messages, by outcome, and of stale ones."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found: dict[str, int] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "qworker_handled_total" and sample.value:
+                outcome = sample.labels["outcome"]
+                found[outcome] = found.get(outcome, 0) + int(sample.value)
+            elif sample.name == "qworker_stale_outcomes_total" and sample.value:
+                found["stale"] = int(sample.value)
+    return found
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["inline", "threads", "async"])
+def test_accounts_agree_when_children_die(lab: Lab, kind: str) -> None:
+    """Children that crash and are killed at random: acks, metrics, log and what handlers noted are the same numbers."""
+    word, nap = ("async def", "await asyncio.sleep") if kind == "async" else ("def", "time.sleep")
+    lab.app(f"""
+@app.task(max_receives=50, time_limit=60)
+{word} work(n):
+    context = current()
+    note("began", n)
+    if n % 97 == 5 and context.timeouts == 0:
+        note("crashing", n)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if n % 61 == 7 and context.nacks == 0:
+        raise Retry("50ms")
+    if n % 40 == 9:
+        {nap}(0.01)
+    note("done", n)
+""")
+    lab.queue().configure(QueueAttributes(max_receives=50))
+    lab.send_all("work", COUNT)
+    port = free_port()
+    kills = [0]
+    flags = {"inline": (), "threads": ("--concurrency", "4"), "async": ("--concurrency", "20")}
+    worker = lab.start("--procs", "2", "--metrics-port", str(port), *flags[kind])
+    ended = threading.Event()
+    pick = random.Random(11)
+
+    def kill() -> None:
+        while not ended.wait(0.25) and kills[0] < 6:
+            if len(lab.notes("began")) > 10 and (children := worker.children()):
+                os.kill(pick.choice(children), signal.SIGKILL)
+                kills[0] += 1
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        until(lambda: lab.queue().inspect().stats.get("acked", 0) >= COUNT, 120)
+    finally:
+        ended.set()
+        killer.join()
+
+    def agree() -> bool:
+        stats, told = lab.queue().inspect().stats, scrape(port)
+        return (
+            told.get("acked", 0) == stats["acked"] + told.get("stale", 0)
+            and told.get("nacked", 0) == stats.get("nacked", 0)
+            and told.get("crashed", 0) >= stats.get("timeouts", 0)
+        )
+
+    until(agree, what="agreement of server and metrics")
+    told, stats = scrape(port), lab.queue().inspect().stats
+    assert stats["acked"] == COUNT
+    assert len({n for (n,) in lab.noted("done")}) == COUNT
+    assert told["nacked"] == len([n for n in range(COUNT) if n % 61 == 7])
+    # One that was killed on the way into its handler has noted nothing.
+    deaths = len(worker.events("child_ended"))
+    unnoted = told["crashed"] + told["acked"] + told["nacked"] - len(lab.notes("began"))
+    assert 0 <= unnoted <= deaths * {"inline": 1, "threads": 4, "async": 20}[kind]
+    assert set(told) <= {"acked", "nacked", "crashed", "stale"}
+    ids = {
+        line["message_id"]
+        for line in worker.events("message_failed")
+        if line["reason"] == "crashed"
+    }
+    assert None not in ids
+    assert deaths >= kills[0]
+
+
+@pytest.mark.slow
+def test_a_crash_and_a_time_limit_are_told_and_counted_as_what_they_are(lab: Lab) -> None:
+    """Log and metrics name the message, task and reason; the dead letter says the limit and where the handler hung."""
+    lab.app("""
+@app.task(max_receives=2)
+def crash(n):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def stand_still():
+    time.sleep(1000)
+
+@app.task(time_limit=0.6, max_receives=1)
+def hang(n):
+    stand_still()
+
+@app.task(time_limit=0.7, max_receives=1)
+def hold(n):
+    ctypes.PyDLL(None).sleep(1000)  # with the GIL
+""")
+    port = free_port()
+    with lab.worker("--metrics-port", str(port)) as worker:
+        ids = {task: lab.send(task, 1) for task in ("crash", "hang", "hold")}
+        until(lambda: lab.queue().inspect().dead == 3, 60)
+        until(lambda: len(worker.events("message_failed")) == 4)
+        assert scrape(port) == {"crashed": 2, "time_limit": 2}
+    lines = [
+        (each["task"], each["message_id"], each["receive_count"], each["reason"], each["dead"])
+        for each in worker.events("message_failed")
+    ]
+    assert sorted(lines) == sorted(
+        [
+            ("crash", ids["crash"], 1, "crashed", False),
+            ("crash", ids["crash"], 2, "crashed", True),
+            ("hang", ids["hang"], 1, "time_limit", True),
+            ("hold", ids["hold"], 1, "time_limit", True),
+        ]
+    )
+    letters = {letter.message.id: letter.error for letter in lab.queue().dead()}
+    for task, limit, place in (("hang", "0.6", "stand_still"), ("hold", "0.7", "hold")):
+        words = letters[ids[task]]
+        assert f"past its time limit of {limit} s" in words
+        assert re.search(rf'jobs\.py", line \d+ in {place}\n|in {place}$', words)
+        assert "qworker/consumer" not in words
+
+
+@pytest.mark.slow
+def test_several_that_ran_are_told_in_one_line(lab: Lab) -> None:
+    """Where it is not known which of several killed their child, a line names all that may have."""
+    lab.app("""
+@app.task
+def wait(n):
+    note("began", n)
+    if current().receive_count == 1:
+        time.sleep(1000)
+""")
+    lab.send_all("wait", 3)
+    port = free_port()
+    with lab.worker("--concurrency", "3", "--metrics-port", str(port)) as worker:
+        until(lambda: len(lab.notes("began")) == 3)
+        os.kill(worker.children()[0], signal.SIGKILL)
+        until(lambda: worker.events("messages_suspected"))
+        (line,) = worker.events("messages_suspected")
+        assert (line["messages"], line["tasks"], line["reason"]) == (3, ["wait"], "crashed")
+        assert len(set(line["message_ids"])) == 3
+        until(lambda: scrape(port) == {"crashed": 3, "acked": 3})
