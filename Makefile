@@ -76,5 +76,5 @@ $(VENV)/.release: $(BIN)/python pyproject.toml
 $(VENV)/.test: $(VENV)/.spark pyproject.toml
 	@echo "installing what the tests need …"
 	@$(PIP) install 'pip>=25.1'
-	@$(PIP) install --group test --group check --group deploy
+	@$(PIP) install --group test --group frameworks --group check --group deploy
 	@touch $@
