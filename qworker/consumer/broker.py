@@ -6,7 +6,7 @@ While one batch runs, the next one is on its way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -86,6 +86,9 @@ class Broker:
         self._calls = 0
         self._calls_of = [0] * len(executors)
         fetcher.calls = self._calls_of
+        #: Calls that wait for a free slot of their executor, counted in the three above: one that runs at most once is
+        #: acked when it starts, and those behind it keep their turn.
+        self._lines: list[deque[Any]] = [deque() for _ in executors]
         #: Nothing has ended since all queues were looked at.
         self._looked_last = False
         self.stopping = False
@@ -181,16 +184,15 @@ class Broker:
         """Hand what has arrived to the executors, or give it back when stopping; returns the number of messages."""
         fetcher, groups = self._fetcher, self._groups
         arrived = fetcher.arrived
-        if not arrived and not groups:
+        if not (arrived or groups or any(self._lines)):
             return 0
         if self.stopping:
-            return self._start_acked()
+            return self._give_all_back()
         if self._plain:
             fetcher.arrived = deque()
-            self._submit(0, arrived, len(arrived))
+            self._count(0, arrived, 1)
+            self._executors[0].submit(arrived)
             return len(arrived)
-        if self._at_most_once:
-            self._ack_first(arrived)
         work: dict[int, list[Any]] = {}
         while arrived:
             delivery = arrived.popleft()
@@ -203,23 +205,61 @@ class Broker:
                 self._add(work, delivery, delivery)
         for group in groups.ready():
             self._add(work, group[0], group)
-        return self._submit_all(work)
+        for number, items in work.items():
+            self._count(number, items, 1)
+            if self._at_most_once:
+                self._lines[number] += items
+            else:
+                self._executors[number].submit(items)
+        return sum(map(_messages, work.values())) + self._start_lines()
 
-    def _start_acked(self) -> int:
-        """Give back what has not started; but what was acked before its start (at most once) has to run now."""
+    def _start_lines(self) -> int:
+        """Hand over what waits in line, as long as what runs at most once has a free slot; returns the messages."""
         work: dict[int, list[Any]] = {}
+        once: list[Any] = []
+        for number, line in enumerate(self._lines):
+            free = self._free(number)
+            items: list[Any] = []
+            while line:
+                if _is_once(line[0]):
+                    if len(items) >= free:
+                        break
+                    once.append(line[0])
+                items.append(line.popleft())
+            if items:
+                work[number] = items
+        lost = self._ack_first(once) if once else ()
+        started = 0
+        for number, items in work.items():
+            ended = [each for each in items if id(each) in lost]
+            self._count(number, ended, -1)
+            going = [each for each in items if id(each) not in lost]
+            if going:
+                started += _messages(going)
+                self._executors[number].submit(going)
+        return started
+
+    def _free(self, number: int) -> int:
+        """Slots of an executor that have nothing to do."""
+        in_line = len(self._lines[number])
+        return self._executors[number].slots - (self._calls_of[number] - in_line)
+
+    def _can_start(self) -> bool:
+        """Whether something in line could start now."""
+        return any(line and self._free(number) > 0 for number, line in enumerate(self._lines))
+
+    def _give_all_back(self) -> int:
+        """Give back what has not started, because the child is to stop. What was acked has started."""
+        for number, line in enumerate(self._lines):
+            self._count(number, line, -1)
+            for each in line:
+                self._fetcher.arrived += each if isinstance(each, list) else (each,)
+            line.clear()
         for group in self._groups.ready(flush=True):
-            if group[0].acked:
-                self._add(work, group[0], group)
-            else:
-                self._fetcher.arrived += group
+            self._fetcher.arrived += group
         while self._fetcher.arrived:
-            delivery = self._fetcher.arrived.popleft()
-            if delivery.acked and not delivery.kind:
-                self._add(work, delivery, delivery)
-            else:
-                self._give_back(delivery)
-        return self._submit_all(work)
+            self._give_back(self._fetcher.arrived.popleft())
+        return 0
 
     def _add(self, work: dict[int, list[Any]], delivery: Delivery, item: Any) -> None:
         assert delivery.task is not None
@@ -229,19 +269,11 @@ class Broker:
             number = next(n for n, each in enumerate(self._executors) if each.is_async == is_async)
         work.setdefault(number, []).append(item)
 
-    def _submit_all(self, work: dict[int, list[Any]]) -> int:
-        started = 0
-        for number, items in work.items():
-            messages = sum(len(each) if isinstance(each, list) else 1 for each in items)
-            self._submit(number, items, messages)
-            started += messages
-        return started
-
-    def _submit(self, number: int, items: Sequence[Any], messages: int) -> None:
-        self._running += messages
-        self._calls += len(items)
-        self._calls_of[number] += len(items)
-        self._executors[number].submit(items)
+    def _count(self, number: int, items: Sequence[Any], sign: int) -> None:
+        """Count calls that were given to an executor (1), or taken from it again (-1)."""
+        self._running += sign * _messages(items)
+        self._calls += sign * len(items)
+        self._calls_of[number] += sign * len(items)
 
     def _give_back(self, delivery: Delivery) -> None:
         if not delivery.kind:
@@ -250,38 +282,81 @@ class Broker:
             self._board.bytes[delivery.mark_at] = Mark.GONE
         self._teller.note(delivery)
 
-    def _ack_first(self, arrived: Sequence[Delivery]) -> None:
-        """At most once: ack before the start, and start only what a definite, counted reply says was ours."""
-        self._fetcher.take_all()
+    def _ack_first(self, items: Sequence[Any]) -> set[int]:
+        """At most once: ack what starts now, in one trip; the `id`s of those of which no definite, counted reply came.
+
+        No more than there are free slots: should the child die, only what ran is lost.
+        """
         by_lease: dict[int, list[Delivery]] = {}
-        for delivery in list(arrived):
-            task = self._groups.read(delivery)
-            if task is not None and task.task_options.at_most_once:
-                by_lease.setdefault(delivery.lease.slot, []).append(delivery)
-        for deliveries in by_lease.values():
-            lease = deliveries[0].lease
-            outcomes = Outcomes(lease.id)
-            # The script answers unique ones before the others.
-            deliveries.sort(key=lambda each: each.unique_key() is None)
-            for delivery in deliveries:
-                delivery.kind = ACKED
-                tell(delivery, outcomes)
-            if lease.journal:
-                outcomes.groups = acked_unstarted(deliveries)
-            lease.partly = True
-            command = settle(lease.queue.keys, [outcomes], who=self._teller.who)
-            try:
-                settled: Settled = self._link.call(command)
-            except QworkerError as error:
-                _log.error("ack_refused", queue=lease.queue.name, error=str(error))
-                for delivery in deliveries:
-                    delivery.kind = LEFT
+        lost: set[int] = set()
+        for item in items:
+            deliveries = item if isinstance(item, list) else [item]
+            # Since it was read the lease may have run out, or the supervisor may have taken it back.
+            if all(self._may_start(each) for each in deliveries):
+                for each in deliveries:
+                    by_lease.setdefault(each.lease.slot, []).append(each)
+            else:
+                lost.add(id(item))
+                for each in deliveries:
+                    self._give_back(each)
+        begun = [self._begin_ack(deliveries) for deliveries in by_lease.values()]
+        # In the trip of what is on its way already.
+        self._fetcher.take_all()
+        for deliveries in begun:
+            self._finish_ack(deliveries)
+        for item in items:
+            deliveries = item if isinstance(item, list) else [item]
+            if id(item) in lost or all(each.acked and not each.kind for each in deliveries):
                 continue
-            for delivery, counted in zip(deliveries, settled.counted, strict=True):
-                delivery.acked = True
-                delivery.kind = "" if counted else LEFT
-                # Nothing of it can be taken back any more.
-                self._board.bytes[delivery.mark_at] = Mark.DONE
+            # A call of a batch handler goes on with those that are ours.
+            ours = [each for each in deliveries if each.acked and not each.kind]
+            for each in deliveries:
+                if each.kind:
+                    self._teller.note(each)
+            if ours:
+                self._running -= len(deliveries) - len(ours)
+                item[:] = ours
+                ours[0].member = False
+            else:
+                lost.add(id(item))
+        return lost
+
+    def _may_start(self, delivery: Delivery) -> bool:
+        marks, runner = self._board.bytes, self._runner
+        if not runner.mark_running(delivery, runner.clock()):
+            return False
+        marks[delivery.mark_at] = Mark.UNSTARTED
+        return True
+
+    def _begin_ack(self, deliveries: list[Delivery]) -> list[Delivery]:
+        lease = deliveries[0].lease
+        self._measures.learn(lease)
+        outcomes = Outcomes(lease.id)
+        # The script answers unique ones before the others.
+        deliveries.sort(key=lambda each: each.unique_key() is None)
+        for delivery in deliveries:
+            delivery.kind = ACKED
+            tell(delivery, outcomes)
+        if lease.journal:
+            outcomes.groups = acked_unstarted(deliveries)
+        lease.partly = True
+        self._link.begin(settle(lease.queue.keys, [outcomes], who=self._teller.who))
+        return deliveries
+
+    def _finish_ack(self, deliveries: Sequence[Delivery]) -> None:
+        try:
+            settled: Settled = self._link.finish()
+        except QworkerError as error:
+            queue = deliveries[0].lease.queue
+            _log.error("ack_refused", queue=queue.name, error=str(error))
+            for delivery in deliveries:
+                delivery.kind = LEFT
+            return
+        for delivery, counted in zip(deliveries, settled.counted, strict=True):
+            delivery.acked = True
+            delivery.kind = "" if counted else LEFT
+            # It is in no lease any more: nothing of it can be taken back, and until it starts it has not run.
+            self._board.bytes[delivery.mark_at] = Mark.GONE
 
     # -- what has ended ------------------------------------------------------------------------
 
@@ -357,7 +432,7 @@ class Broker:
         else:
             timeout_s = self._timeout_s()
         self._notifier.going_to_sleep()
-        if -1 in descriptors or fetcher.arrived or self._news():
+        if -1 in descriptors or fetcher.arrived or self._news() or self._can_start():
             timeout_s = 0.0
         ready = self._notifier.sleep(timeout_s, *(each for each in descriptors if each >= 0))
         fetcher.take(ready, busy=self._calls, collected=len(self._groups))
@@ -371,3 +446,14 @@ class Broker:
         poll_s = self._fetcher.poll_in() if self._calls < self._slots else None
         waits = (_LOOK_S, due_s, self._groups.due_in(), self._fetcher.deaf_s(), poll_s)
         return min(each for each in waits if each is not None)
+
+
+def _messages(items: Iterable[Any]) -> int:
+    """How many messages calls have; one for each but those of batch handlers."""
+    return sum(len(each) if isinstance(each, list) else 1 for each in items)
+
+
+def _is_once(item: Any) -> bool:
+    """Whether a call is of a task whose messages run at most once."""
+    task = (item[0] if isinstance(item, list) else item).task
+    return bool(task.task_options.at_most_once)

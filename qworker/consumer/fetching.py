@@ -124,6 +124,9 @@ class Fetcher:
         self._receives = 0
         #: Leases that may have come to be by receives that were given up, by queue.
         self._doubtful: dict[str, list[str]] = {}
+        #: Polls that failed, in two halves each; and leases that are to be given back.
+        self._again: deque[Sequence[QueuePace]] = deque()
+        self._releases: deque[tuple[QueuePace, str]] = deque()
         self.look_again()
 
     @property
@@ -274,8 +277,7 @@ class Fetcher:
             if len(queues) > 1:
                 # One of them may be to blame (a right that is missing): the others take no harm.
                 half = len(queues) // 2
-                self._begin_poll(queues[:half])
-                self._begin_poll(queues[half:])
+                self._again += (queues[:half], queues[half:])
             else:
                 self._break(queues[0], str(error), type(error).__name__)
             return
@@ -364,6 +366,9 @@ class Fetcher:
 
     def take(self, ready: set[int], *, busy: int = 0, collected: int = 0) -> None:
         """Take the replies that are there. Raises `Abandoned`."""
+        self._release_all()
+        while self._again and not len(self._link):
+            self._begin_poll(self._again.popleft())
         if self._in_flight:
             if self._link.fileno() in ready | {-1}:
                 self._take_first()
@@ -391,6 +396,7 @@ class Fetcher:
         """Take the replies of all that is on its way, however long it takes. Raises `Abandoned`."""
         while self._in_flight:
             self._take_first()
+        self._release_all()
 
     def _take_first(self) -> None:
         first = self._in_flight.popleft()
@@ -511,13 +517,18 @@ class Fetcher:
         self._hand.free_if_over(lease)
 
     def _release(self, queue: QueuePace, lease_id: str) -> None:
-        """Give back what is left in a lease, uncounted."""
-        outcomes = Outcomes(lease_id)
-        outcomes.release("*")
-        try:
-            self._link.call(settle(queue.keys, [outcomes], who=self._teller.who))
-        except QworkerError as error:
-            _log.error("release_refused", queue=queue.place, error=str(error))
+        """Give back what is left in a lease, uncounted; as soon as nothing else is on its way."""
+        self._releases.append((queue, lease_id))
+
+    def _release_all(self) -> None:
+        while self._releases and not len(self._link):
+            queue, lease_id = self._releases.popleft()
+            outcomes = Outcomes(lease_id)
+            outcomes.release("*")
+            try:
+                self._link.call(settle(queue.keys, [outcomes], who=self._teller.who))
+            except QworkerError as error:
+                _log.error("release_refused", queue=queue.place, error=str(error))
 
     # -- ending --------------------------------------------------------------------------------
 

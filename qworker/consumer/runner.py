@@ -142,7 +142,7 @@ class Runner:
         """Mark a delivery as running; False where it must not start any more (it is dropped then)."""
         marks, at, lease = self._bytes, delivery.mark_at, delivery.lease
         delivery.started = now
-        if marks[at] == _RECALLED:
+        if marks[at] == _RECALLED and not delivery.acked:
             delivery.kind = LEFT
             return False
         # The mark before the look at `recall`: see board.py.

@@ -79,6 +79,9 @@ class Teller:
             self.started += 1
         self._measures.note(delivery)
         if not lease.open:
+            if delivery.acked:
+                # Its end is told to nobody, who else would take its time into the pace.
+                self._measures.learn(lease)
             self._hand.free_if_over(lease)
         elif self.untold_since is None:
             self.untold_since = boot_time()

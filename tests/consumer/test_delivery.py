@@ -11,6 +11,7 @@ from qworker import Context, Middleware, QWorker, Release, Retry, current
 from qworker.consumer.board import Board, Mark
 from qworker.wire.leases import held_items
 from tests.consumer.driving import drain, history_of, make_due, redis_of, running, until
+from tests.consumer.workers import Lab
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -279,6 +280,69 @@ def test_at_most_once_starts_only_what_was_its_own(app: QWorker) -> None:
     drain(app, concurrency=3)
 
     assert sorted(started) == [0, 1]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_no_more_is_acked_than_starts(app: QWorker, concurrency: int) -> None:
+    """Whatever was received: should its process die now, at most once loses what runs and nothing else."""
+    ahead: list[int] = []
+    begun = iter(range(1, 1000))
+    started = 0
+    lock = threading.Lock()
+
+    @app.task(at_most_once=True)
+    def once(n: int) -> None:
+        nonlocal started
+        with lock:
+            started = next(begun)
+            ahead.append(app.queue("default").inspect().stats["acked"] - started)
+
+    once.send_many(once.call(n) for n in range(200))
+    drain(app, concurrency=concurrency)
+
+    assert len(ahead) == 200
+    assert max(ahead) < concurrency
+
+
+def test_a_queue_of_at_most_once_learns_its_pace(app: QWorker) -> None:
+    """Such messages are received many at a time as well, and the acks of threads go in one trip."""
+    task = app.task(name="once", at_most_once=True)(lambda n: None)
+    task.send_many(task.call(n) for n in range(600))
+    with redis_of(app) as redis:
+        before = redis.info("stats")["total_reads_processed"]
+        drain(app, concurrency=8)
+        assert redis.info("stats")["total_reads_processed"] - before < 500
+    assert history_of(app.queue("default"))["acked"] == 600
+
+
+def test_a_message_that_waits_for_its_ack_keeps_its_turn(app: QWorker) -> None:
+    """At most once and at least once in one queue run in the order of their sends."""
+    started: list[int] = []
+    once = app.task(name="once", at_most_once=True)(lambda n: started.append(n))
+    often = app.task(name="often")(lambda n: started.append(n))
+    for n in range(60):
+        (once if n % 3 == 0 else often).send(n)
+
+    drain(app)
+
+    assert started == list(range(60))
+
+
+@pytest.mark.slow
+def test_a_time_limit_costs_at_most_once_only_the_message_that_exceeded_it(lab: Lab) -> None:
+    """What was received along with it was not acked: it goes back, and runs."""
+    lab.app("""
+@app.task(at_most_once=True, time_limit="1s")
+def once(n: int) -> None:
+    if n == 20:
+        time.sleep(30)
+    note("ran", n)
+""")
+    lab.send_all("once", 200)
+    with lab.worker("--procs", "1"):
+        until(lambda: len(lab.noted("ran")) == 199)
+    assert sorted(n for [n] in lab.noted("ran")) == [n for n in range(200) if n != 20]
+    assert lab.sender.queue("default").inspect().stored == 0
 
 
 def test_what_was_acked_before_its_start_still_runs_when_the_worker_stops(app: QWorker) -> None:
