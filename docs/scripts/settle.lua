@@ -869,9 +869,10 @@ end
 --                                                                 counted; dead at max receives
 --     c crashed   b, c as of a nack                               its worker died of it: counted as a
 --                                                                 lone timeout, delivered alone from now on
---     r release   a delay ms, c unknown since ms or ''            not counted, to the head; index '*' means
---                                                                 all that is left. With c: the worker knew
---                                                                 no such task or key, see flag k
+--     r release   a delay ms, b 1 or '', c unknown since ms or '' not counted, to the head; index '*' means
+--                                                                 all that is left. With b: its handler had
+--                                                                 started, so it was received once more. With c:
+--                                                                 the worker knew no such task or key, see flag k
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
 --     d discard   -                                               done, by the handler's wish
@@ -987,6 +988,8 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     blame(message, false, about, limit, to, now, amounts, received(lease))
   elseif other.kind == 'r' then
     add('released', 1)
+    -- It was begun, and whoever runs it next should know; max receives does not count it.
+    if other.b ~= '' then message.receives = message.receives + 1 end
     if other.c ~= '' then
       add('unknown', 1)
       with_flag(message, 'k', other.c)

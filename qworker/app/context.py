@@ -22,7 +22,9 @@ class Losable(Protocol):
 class Context:
     """One delivery, as its handler sees it. Times are ms since 1970 by the server's clock.
 
-    `receive_count` is 1 at the first delivery. `lost` says that the lease has run out meanwhile: what the handler
+    `receive_count` is 1 at the first delivery, and one more for each that a handler was started for, however it ended:
+    also one that was cut off with its process, or released. What came back before it was started does not count.
+    `attempt` counts what max receives counts. `lost` says that the lease has run out meanwhile: what the handler
     still does will be done again by somebody else.
     """
 

@@ -381,7 +381,7 @@ def _blame(
     elif blame:
         outcomes.share(index, times=times)
     else:
-        outcomes.release(index, times=times)
+        outcomes.release(index, started=True, times=times)
 
 
 def _times(lease: LeaseView, death: Death | None = None, place: int = 0) -> str:

@@ -219,6 +219,7 @@ def tell(delivery: Delivery, outcomes: Outcomes) -> None:
         outcomes.release(
             delivery.index,
             delivery.delay_ms,
+            started=kind == RELEASED and not delivery.reason,
             unknown_since_ms=delivery.unknown_since_ms if delivery.reason else None,
             error=delivery.error,
             times=times,

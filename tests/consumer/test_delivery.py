@@ -42,11 +42,11 @@ def test_the_context_tells_a_handler_of_its_message(app: QWorker) -> None:
         ("mail", "look", message_id, False)
     ] * 3
     assert [c.body for c in seen] == [b'{"task":"look","args":[7]}'] * 3
-    # A release is counted nowhere, a failure in both.
+    # A release is no attempt that counts against max receives, but it was a delivery; a failure is both.
     assert [(c.receive_count, c.attempt, c.nacks) for c in seen] == [
         (1, 1, 0),
-        (1, 1, 0),
-        (2, 2, 1),
+        (2, 1, 0),
+        (3, 2, 1),
     ]
 
 

@@ -373,6 +373,17 @@ def test_release_goes_uncounted_to_the_head_in_order(drive: Drive) -> None:
     }
 
 
+def test_release_of_what_was_started_counts_as_a_delivery(drive: Drive) -> None:
+    """A handler that was cut off with its process has begun: received once more, and nothing against max receives."""
+    outcomes = received(drive, "a", "b")
+    outcomes.release(1, started=True)
+    outcomes.release(2)
+    drive.settle(outcomes)
+    assert drive.state("ready") == {
+        "ready": [own("a", receives=1, back_ms=NOW), own("b", back_ms=NOW)]
+    }
+
+
 def test_release_of_all_that_is_left(engine_drive: Drive) -> None:
     """A whole lease of a thousand goes back in order, without those that came to something else."""
     drive = engine_drive

@@ -81,16 +81,18 @@ class Outcomes:
         index: int | str,
         delay_ms: int = 0,
         *,
+        started: bool = False,
         unknown_since_ms: int | None = None,
         error: tuple[str, str] = ("", ""),
         times: str = "",
     ) -> None:
-        """Give a message back uncounted, to the head of ready; index '*' gives back all that is left.
+        """Give a message back to the head of ready, not counted against max receives; index '*': all that is left.
 
-        `unknown_since_ms`: the worker knows no such task or key, and this is when one first said so of the message.
+        `started`: its handler had begun, so it counts as a delivery (`receives`). `unknown_since_ms`: the
+        worker knows no such task or key, and this is when one first said so of the message.
         """
-        since = given(unknown_since_ms)
-        self._add("r", index, delay_ms, c=since, error=error, times=times)
+        since, begun = given(unknown_since_ms), "1" if started else ""
+        self._add("r", index, delay_ms, b=begun, c=since, error=error, times=times)
 
     def share(self, index: int | str, *, times: str = "") -> None:
         """Say that the worker died while this message and others ran."""

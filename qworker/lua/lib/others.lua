@@ -45,6 +45,8 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     blame(message, false, about, limit, to, now, amounts, received(lease))
   elseif other.kind == 'r' then
     add('released', 1)
+    -- It was begun, and whoever runs it next should know; max receives does not count it.
+    if other.b ~= '' then message.receives = message.receives + 1 end
     if other.c ~= '' then
       add('unknown', 1)
       with_flag(message, 'k', other.c)
