@@ -55,7 +55,7 @@ def nack(
 ) -> None:
     """Say that handling failed: counted, and dead at max receives. Exits with 1 if a receipt was stale."""
     place = session.queue(queue)
-    done = _settled(place, receipts, lambda message: place.nack(message, delay=delay, error=error))
+    done = _settled(place, receipts, lambda held: place.nack(*held, delay=delay, error=error))
     _report(queue, receipts, done, "nacked", as_json)
 
 
@@ -70,7 +70,7 @@ def release(
 ) -> None:
     """Give received messages back, uncounted. Exits with 1 if a receipt was stale."""
     place = session.queue(queue)
-    done = _settled(place, receipts, lambda message: place.release(message, delay=delay))
+    done = _settled(place, receipts, lambda held: place.release(*held, delay=delay))
     _report(queue, receipts, done, "released", as_json)
 
 
@@ -85,7 +85,7 @@ def bury(
 ) -> None:
     """Move received messages to the dead letters. Exits with 1 if a receipt was stale."""
     place = session.queue(queue)
-    done = _settled(place, receipts, lambda message: place.bury(message, error=error))
+    done = _settled(place, receipts, lambda held: place.bury(*held, error=error))
     _report(queue, receipts, done, "buried", as_json)
 
 
@@ -131,17 +131,17 @@ def _held(place: Queue, receipts: Sequence[str]) -> list[Message]:
     return held
 
 
-def _settled(place: Queue, receipts: Sequence[str], settle: Callable[[Message], None]) -> list[str]:
+def _settled(
+    place: Queue,
+    receipts: Sequence[str],
+    settle: Callable[[list[Message]], list[Message]],
+) -> list[str]:
     from qworker.errors import StaleReceiptError
 
-    counted = []
-    for message in _held(place, receipts):
-        try:
-            settle(message)
-        except StaleReceiptError:
-            continue
-        counted.append(str(message.receipt))
-    return counted
+    try:
+        return [str(each.receipt) for each in settle(_held(place, receipts))]
+    except StaleReceiptError:
+        return []
 
 
 def _report(

@@ -146,9 +146,9 @@ def _receive(
     """Receive from one place; returns whether that was a suspect, which nothing may come with."""
     keys = place.keys
     if asked.reap:
-        next_ms = yield from reap_queue(place)
-        if next_ms is not None:
-            found.hints_ms.append(next_ms)
+        reaped = yield from reap_queue(place)
+        if reaped.again_ms is not None:
+            found.hints_ms.append(reaped.again_ms)
     given_back = place.unreturned.outcomes(keys)
     lease_id = place.ids.lease_id(asked.visibility_ms)
     leases.enter(place, lease_id)

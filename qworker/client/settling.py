@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+import structlog
 from msgspec import structs
 
 from qworker.client.commands.extending import split
@@ -12,59 +13,71 @@ from qworker.client.commands.settling import Outcomes, Settled, settle
 from qworker.client.limits import check_visibility_ms
 from qworker.client.message import Message, Receipt
 from qworker.client.options import MAX_VISIBILITY_MS
-from qworker.client.plan import Plan
+from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import QueueRef
 from qworker.client.spreading import where_held
 from qworker.durations import Duration, duration_ms
-from qworker.errors import StaleReceiptError
+from qworker.errors import QworkerError, ServerError, StaleReceiptError
 
 __all__ = ["ack", "bury", "extend", "nack", "note_ack", "release", "split_off", "working"]
 
-#: Leases that one call settles.
+_log = structlog.get_logger(__name__)
+
+#: Leases that one call settles; messages that it moves, and that it only acks.
 _LEASES: Final = 64
+_MESSAGES: Final = 1_000
+_ACKS: Final = 64_000
+#: Seconds that a shard has to answer while others wait to be told.
+_SOON_S: Final = 0.5
 
 
 def ack(queue: QueueRef, *messages: Message) -> Plan[list[Message]]:
-    """Finish messages; returns those whose ack counted. A stale one changes nothing."""
-    shards: dict[int, list[Message]] = {}
-    for message in messages:
-        shards.setdefault(message.receipt.shard, []).append(message)
-    counted: list[Message] = []
-    for number, held in shards.items():
-        counted += yield from _ack(queue.shard(number), held)
-    return counted
+    """Finish messages; returns those whose ack counted. A stale one changes nothing.
 
-
-@where_held
-def nack(queue: QueueRef, message: Message, *, delay: Duration = 0, error: str = "") -> Plan[None]:
-    """Count a failure; the message comes back after `delay`, or is dead at max receives.
-
-    Raises `StaleReceiptError`.
+    One call per queue or shard. What one of several shards fails at costs the others nothing: it is logged
+    (`settle_failed`), and raised only where nothing counted.
     """
-    outcomes = Outcomes(message.receipt.lease_id)
-    outcomes.nack(
-        message.receipt.index,
-        duration_ms(delay, "delay"),
-        first_received_ms=message.first_received_ms,
-        error=("", error),
-    )
-    yield from _settle_one(queue, message, outcomes)
+    return (yield from _settle(queue, messages, note_ack, most=_ACKS))
 
 
-@where_held
-def release(queue: QueueRef, message: Message, *, delay: Duration = 0) -> Plan[None]:
-    """Give a message back uncounted, to the head of ready or after `delay`. Raises `StaleReceiptError`."""
-    outcomes = Outcomes(message.receipt.lease_id)
-    outcomes.release(message.receipt.index, duration_ms(delay, "delay"))
-    yield from _settle_one(queue, message, outcomes)
+def nack(
+    queue: QueueRef, *messages: Message, delay: Duration = 0, error: str = ""
+) -> Plan[list[Message]]:
+    """Count a failure of messages; each comes back after `delay`, or is dead at max receives.
+
+    In one atomic call per queue or shard (of up to 1,000 messages, and 64 leases). Returns those that counted; raises
+    `StaleReceiptError` where none did.
+    """
+    delay_ms = duration_ms(delay, "delay")
+
+    def note(outcomes: Outcomes, message: Message) -> None:
+        outcomes.nack(
+            message.receipt.index,
+            delay_ms,
+            first_received_ms=message.first_received_ms,
+            error=("", error),
+        )
+
+    return _some((yield from _settle(queue, messages, note)), queue, messages)
 
 
-@where_held
-def bury(queue: QueueRef, message: Message, *, error: str = "") -> Plan[None]:
-    """Move a message to the dead letters, with reason `rejected`. Raises `StaleReceiptError`."""
-    outcomes = Outcomes(message.receipt.lease_id)
-    outcomes.bury(message.receipt.index, "rejected", ("", error))
-    yield from _settle_one(queue, message, outcomes)
+def release(queue: QueueRef, *messages: Message, delay: Duration = 0) -> Plan[list[Message]]:
+    """Give messages back uncounted, to the head of ready in their order, or after `delay`. Else as `nack`."""
+    delay_ms = duration_ms(delay, "delay")
+
+    def note(outcomes: Outcomes, message: Message) -> None:
+        outcomes.release(message.receipt.index, delay_ms)
+
+    return _some((yield from _settle(queue, messages, note)), queue, messages)
+
+
+def bury(queue: QueueRef, *messages: Message, error: str = "") -> Plan[list[Message]]:
+    """Move messages to the dead letters, with reason `rejected`. Else as `nack`."""
+
+    def note(outcomes: Outcomes, message: Message) -> None:
+        outcomes.bury(message.receipt.index, "rejected", ("", error))
+
+    return _some((yield from _settle(queue, messages, note)), queue, messages)
 
 
 @where_held
@@ -120,30 +133,91 @@ def note_ack(outcomes: Outcomes, message: Message) -> None:
         outcomes.acks.append(message.receipt.index)
 
 
-def _ack(queue: QueueRef, messages: Sequence[Message]) -> Plan[list[Message]]:
-    leases: dict[str, list[Message]] = {}
+def _settle(
+    queue: QueueRef,
+    messages: Sequence[Message],
+    note: Callable[[Outcomes, Message], None],
+    *,
+    most: int = _MESSAGES,
+) -> Plan[list[Message]]:
+    """Say of messages what they came to, shard by shard; returns those that counted.
+
+    A shard that does not answer soon comes after the others have been told.
+    """
+    shards: dict[int, list[Message]] = {}
     for message in messages:
-        leases.setdefault(message.receipt.lease_id, []).append(message)
-    # The script answers uniques before acks within a lease.
-    asked = [sorted(held, key=lambda each: not each.flags.get("u")) for held in leases.values()]
+        shards.setdefault(message.receipt.shard, []).append(message)
     counted: list[Message] = []
-    for first in range(0, len(asked), _LEASES):
-        page = asked[first : first + _LEASES]
-        outcomes = []
-        for held in page:
-            outcomes.append(Outcomes(held[0].receipt.lease_id))
-            for message in held:
-                note_ack(outcomes[-1], message)
-        settled: Settled = yield settle(queue.keys, outcomes)
-        flat = [message for held in page for message in held]
-        counted += [message for message, hit in zip(flat, settled.counted, strict=True) if hit]
+    refused: QworkerError | None = None
+    waiting = list(shards)
+    if len(shards) > 1:
+        for number in shards:
+            place = queue.shard(number)
+            plan = each_soon(_settle_in(place, shards[number], note, counted, most), _SOON_S)
+            try:
+                yield from plan
+            except ServerError:
+                continue  # it has its time below
+            except QworkerError as error:
+                _log.warning("settle_failed", queue=place.keys.queue, error=str(error))
+                refused = error
+            waiting.remove(number)
+    for number in waiting:
+        place = queue.shard(number)
+        try:
+            yield from _settle_in(place, shards[number], note, counted, most)
+        except QworkerError as error:
+            if not counted:
+                raise
+            _log.warning("settle_failed", queue=place.keys.queue, error=str(error))
+    if refused is not None and not counted:
+        raise refused
     return counted
 
 
-def _settle_one(queue: QueueRef, message: Message, outcomes: Outcomes) -> Plan[None]:
-    settled: Settled = yield settle(queue.keys, [outcomes])
-    if not all(settled.counted):
-        raise StaleReceiptError(queue.keys.queue, str(message.receipt))
+def _settle_in(
+    queue: QueueRef,
+    messages: Sequence[Message],
+    note: Callable[[Outcomes, Message], None],
+    counted: list[Message],
+    most: int,
+) -> Plan[None]:
+    """Settle messages of one shard in calls of some leases; those that count are added to `counted`."""
+    leases: dict[str, list[Message]] = {}
+    for message in messages:
+        leases.setdefault(message.receipt.lease_id, []).append(message)
+    for page in _pages(list(leases.values()), most):
+        outcomes = []
+        flat: list[Message] = []
+        for held in page:
+            outcomes.append(Outcomes(held[0].receipt.lease_id))
+            for message in held:
+                note(outcomes[-1], message)
+            # The script answers acks with a unique key before the others of a lease.
+            unique = bool(outcomes[-1].uniques)
+            flat += sorted(held, key=lambda each: not each.flags.get("u")) if unique else held
+        settled: Settled = yield settle(queue.keys, outcomes)
+        counted += [message for message, hit in zip(flat, settled.counted, strict=True) if hit]
+
+
+def _pages(leases: Sequence[list[Message]], most: int) -> Iterator[list[list[Message]]]:
+    page: list[list[Message]] = []
+    number = 0
+    for held in leases:
+        if page and (len(page) == _LEASES or number + len(held) > most):
+            yield page
+            page, number = [], 0
+        page.append(held)
+        number += len(held)
+    if page:
+        yield page
+
+
+def _some(counted: list[Message], queue: QueueRef, messages: Sequence[Message]) -> list[Message]:
+    if messages and not counted:
+        first = messages[0].receipt
+        raise StaleReceiptError(queue.shard(first.shard).keys.queue, str(first))
+    return counted
 
 
 def _held(queue: QueueRef, message: Message, held: Message | None) -> Message:

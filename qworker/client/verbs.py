@@ -14,6 +14,7 @@ from qworker.client import (
     letters,
     looking,
     picking,
+    reaping,
     receiving,
     removing,
     scanning,
@@ -112,6 +113,7 @@ class QueueVerbs:
     pop = Verb(receiving.pop)
     received = Verb(claiming.received)
     claim = Verb(claiming.claim)
+    reap = Verb(reaping.reap)
 
     ack = Verb(settling.ack)
     nack = Verb(settling.nack)
