@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from qworker.consumer.board import Mark
 from qworker.errors import InvalidOptionError
+from qworker.wire.numbers import whole
 
 if TYPE_CHECKING:
     from qworker.consumer.board import RunningView
@@ -63,7 +65,7 @@ def operator_verbs(supervisor: Supervisor) -> dict[str, Verb]:
 def _running(
     supervisor: Supervisor, lease_id: str, index: str
 ) -> tuple[ChildProcess, RunningView] | None:
-    """Find the handler that runs a message, by its receipt."""
+    """Find the handler that runs a message, by its receipt; of a batch, the one call for all of them."""
     for child in supervisor.children:
         if child.killed:
             continue
@@ -72,7 +74,14 @@ def _running(
             lease = leases.get(view.lease)
             if lease is None or lease.lease_id != lease_id:
                 continue
-            if index == ("0" if lease.count == 1 else str(view.place + 1)):
+            first = 0 if lease.count == 1 else 1
+            place = whole(index)
+            if place is None or not 0 <= place - first < len(lease.marks):
+                continue
+            of_batch = view.task < len(child.tasks) and child.tasks[view.task].batch
+            if view.place == place - first or (
+                of_batch and lease.marks[place - first] == Mark.RUNNING
+            ):
                 return child, view
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from qworker.consumer.paused import since_of
 from qworker.daemon.schedules import server_now_ms
 from qworker.errors import InvalidNameError
 from qworker.wire.keys import workers_key
-from tests.consumer.driving import drain, history_of, make_due, running, until
+from tests.consumer.driving import DEADLINE_S, drain, history_of, make_due, running, until
 from tests.consumer.test_control import ask, name_of_worker, operate
 from tests.consumer.workers import Lab
 
@@ -208,6 +209,49 @@ def test_a_running_coroutine_is_cancelled(lab: Lab) -> None:
         assert "dead" not in history_of(queue)
         gone = operate(lab, "message", "cancel", ids[1], "--running", "--yes")
         assert (gone.exit_code, "was not seen" in gone.stderr) == (1, True)
+
+
+def test_a_coroutine_is_cancelled_by_the_id_of_its_lease(app: QWorker) -> None:
+    """A lease slot may have another lease by the time that the child looks: that one goes on."""
+    began, left = threading.Event(), threading.Event()
+
+    @app.task(max_receives=1)
+    async def wait() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            left.set()
+
+    wait.send()
+    with running(app) as child:
+        assert began.wait(DEADLINE_S)
+        (view,) = child.board.running()
+        (lease,) = [each for each in child.board.held_leases() if each.slot == view.lease]
+        orders = child.board.orders
+        assert orders.cancel(view.lease, view.place, "another") is True
+        until(lambda: orders.cancel(view.lease, view.place + 1, lease.lease_id))
+        until(lambda: orders.cancel(view.lease, view.place, lease.lease_id) or left.is_set())
+        until(left.is_set)
+        # Neither of the first two had been the one.
+        until(lambda: history_of(app.queue("default")).get("discarded") == 1)
+
+
+@pytest.mark.slow
+def test_what_is_one_of_a_batch_is_not_stopped(lab: Lab) -> None:
+    """Whichever of them is asked for: the others of its call would be lost with it."""
+    lab.app(
+        "@app.task(batch=10, max_wait='200ms')\nasync def many(numbers: list[int]) -> None:\n"
+        "    note('started', numbers)\n    await asyncio.sleep(600)\n"
+    )
+    ids = lab.queue().send_all([{"task": "many", "args": [n]} for n in range(3)])
+    with lab.worker("--grace", "0s"):
+        until(lambda: len(lab.notes("started")) == 1)
+        name_of_worker(lab)
+        last = operate(lab, "message", "cancel", ids[2], "--kill", "--yes")
+    assert last.exit_code == 1
+    assert "it runs in a batch of many" in last.stderr
+    assert "dropped should it come back" in last.stderr
 
 
 @pytest.mark.slow
