@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import decimal
 import os
 import pickle
+import random
+import struct
+import sys
+import time
+import tracemalloc
 import uuid
 import zoneinfo
 
 import pytest
 
+from qworker.moving import pickles
 from qworker.moving.pickles import UnsafePickleError, read_plain
 
 UTC = datetime.UTC
@@ -133,3 +140,103 @@ def test_short_pickle_that_stands_for_endless_values_is_refused() -> None:
     itself.append(itself)
     with pytest.raises(UnsafePickleError, match="1,000,000 values"):
         read_plain(pickle.dumps(itself))
+
+
+P = sys.hash_info.modulus
+MIB = 1024 * 1024
+
+
+def long(number: int) -> bytes:
+    """The instruction that pushes a number."""
+    return pickle.dumps(number, 2)[2:-1]
+
+
+def text(value: bytes) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value
+
+
+BOMBS = {
+    "a memo entry far away": (b"Nr\xff\xff\xff\x0f.", None),
+    "a memo entry beyond memory": (b"Nr\xff\xff\xff\xff.", None),
+    "a frame beyond memory": (b"\x80\x04\x95" + b"\xff" * 7 + b"\x7fN.", "cannot be read"),
+    "one text many times": (b"(" + text(b"x" * MIB) + b"2" * 100 + b"l.", "stands for more than 67"),
+    "one number many times": (b"(" + long(2 ** (8 * MIB)) + b"2" * 100 + b"l.", "stands for more than 67"),
+    "keys of one hash": (b"}(" + b"".join(long(n * P) + b"N" for n in range(5_000)) + b"u.", "of one hash"),
+    "keys of one hash, one by one": (
+        b"}" + b"".join(long(n * P) + b"Ns" for n in range(5_000)) + b".", "of one hash"
+    ),
+    "keys of one hash in a new dict": (
+        b"(" + b"".join(long(n * P) + b"N" for n in range(5_000)) + b"d.", "of one hash"
+    ),
+    "keys of one hash in a set": (
+        b"\x80\x04\x8f(" + b"".join(long(n * P) for n in range(5_000)) + b"\x90.", "of one hash"
+    ),
+    "keys of one hash in a frozen set": (
+        b"\x80\x04(" + b"".join(long(n * P) for n in range(5_000)) + b"\x91.", "of one hash"
+    ),
+    "keys of one hash in a set of old": (
+        b"cbuiltins\nset\n((" + b"".join(long(n * P) for n in range(5_000)) + b"ltR.", "of one hash"
+    ),
+    "keys of one hash, as tuples": (
+        b"}(" + b"".join(long(n * P) + b"\x85N" for n in range(5_000)) + b"u.", "of one hash"
+    ),
+    "a key that is hashed for ever": (b"}K\x00" + b"2\x86" * 60 + b"Ns.", "no plain value"),
+    "a copy of a copy": (
+        b"cbuiltins\nset\nq\x00](" + b"".join(b"J" + struct.pack("<i", n) for n in range(5_000)) + b"e\x85q\x01R0"
+        + b"h\x00h\x01R" * 50 + b".", "copies more than 50,000 values"
+    ),
+    "numbers from one text": (
+        b"cdecimal\nDecimal\nq\x00" + text(b"9" * MIB) + b"\x85q\x010" + b"h\x00h\x01R" * 5_000 + b".",
+        "copies more than 67",
+    ),
+    "more instructions than any message has": (b"N0" * 25_001 + b"N.", "50,000 instructions"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_short_pickle_takes_little_memory_and_time(
+    bomb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that ask for gigabytes, or for a day of comparing, are read or refused within their own size."""
+    # A million takes seconds, which is what the limit is for.
+    monkeypatch.setattr(pickles, "_MOST_VALUES", 50_000)
+    data, refused = BOMBS[bomb]
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        if refused is None:
+            assert read_plain(data) is None
+        else:
+            with pytest.raises(UnsafePickleError, match=refused):
+                read_plain(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 * MIB
+    assert time.process_time() - began < 20  # hours without the bound; tracing is slow
+
+
+def test_what_many_messages_have_is_no_bomb() -> None:
+    """Large dicts by number, text and date, and tuples as keys, are read."""
+    days = {datetime.date(2031, 1, 1) + datetime.timedelta(days=n): n for n in range(2_000)}
+    value = [
+        dict.fromkeys(range(-5_000, 5_000)),
+        {str(n): n for n in range(5_000)},
+        days,
+        {("a", 1): 2},
+    ]
+    assert read_plain(pickle.dumps(value)) == value
+
+
+def test_any_change_of_a_pickle_is_read_or_refused() -> None:
+    """Flipped, cut and inserted bytes lead to a plain value or to `UnsafePickleError`, in little memory."""
+    rng = random.Random(7)
+    sources = [pickle.dumps(value, protocol) for value in PLAIN for protocol in (0, 2, 5)]
+    for _ in range(3_000):
+        data = bytearray(rng.choice(sources))
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(data))
+            data[at : at + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
+            data = data or bytearray(b".")
+        with contextlib.suppress(UnsafePickleError):
+            read_plain(bytes(data))
