@@ -1,8 +1,8 @@
 """Going through the dead letters of a queue, and changing many of them, at a rate.
 
-Everything goes page by page, oldest first, up to the letter that was the newest at the begin. A page is changed by one
-script, whole or not at all, so whoever is interrupted has lost nothing, has done nothing twice, and begins again with
-what is left.
+Everything goes page by page, oldest first, up to the letter that was the newest at the begin. A page is changed by a
+script, as many letters at a time as make 1 MiB, so whoever is interrupted has lost nothing, has done nothing twice, and
+begins again with what is left.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from qworker.client.commands import redriving
 from qworker.client.commands.command import Command, Pause
 from qworker.client.dead_filter import DeadFilter, DeadTally
 from qworker.client.message import DeadLetter
+from qworker.client.page_size import PageSize
 from qworker.client.plan import Plan, server_ms
 from qworker.client.queue_ref import QueueRef
 from qworker.client.rate import Pace
@@ -62,7 +63,7 @@ class Changed:
         self.entry_ids += other.entry_ids
 
 
-#: Changes up to 100 dead letters of these entry ids in one script.
+#: Changes the first of up to 100 dead letters of these entry ids in one script: as many as it says, at least one.
 Act = Callable[[QueueKeys, Sequence[str]], Command[Changed]]
 
 
@@ -91,7 +92,7 @@ class Reading:
         self._now_ms = now_ms
         self._after = after
         self._newest = newest
-        self._size = size
+        self._size = PageSize(size)
 
     @classmethod
     def begin(cls, queue: QueueRef, wanted: DeadFilter) -> Plan[Reading]:
@@ -112,8 +113,10 @@ class Reading:
             span = ("XREVRANGE", f"({self._after}" if begun else "+", "-")
         else:
             span = ("XRANGE", f"({self._after}" if begun else "-", self.until)
-        letters: list[DeadLetter] = yield entries(self._queue, *span, self._size)
-        self.ended = len(letters) < self._size
+        asked = self._size.number
+        letters: list[DeadLetter] = yield entries(self._queue, *span, asked)
+        self.ended = len(letters) < asked
+        self._size.saw(len(letter.message.item) for letter in letters)
         if letters:
             self._after = in_stream(letters[-1].entry_id)
         if seen is not None:
@@ -153,11 +156,11 @@ def change_these(
     while first < len(entries):
         go = entries[first : first + pace.go(PAGE)]
         changed: Changed = yield act(keys, go)
-        first += len(go)
+        first += changed.total
         whole.add(changed)
         if told is not None:
             told(changed)
-        if wait_s := pace.done(len(go)):
+        if wait_s := pace.done(changed.total):
             yield Pause(wait_s)
     return whole
 
@@ -172,8 +175,8 @@ def drop(keys: QueueKeys, entry_ids: Sequence[str]) -> Command[Changed]:
     command = redriving.drop(keys, [*map(in_stream, entry_ids)])
 
     def decoded(reply: Any) -> Changed:
-        dropped = command.decode(reply)
-        return Changed(dropped, gone=len(entry_ids) - dropped)
+        dropped, seen = command.decode(reply)
+        return Changed(dropped, gone=seen - dropped)
 
     return Command(command.script, command.keys, command.args, decoded)
 
@@ -203,7 +206,7 @@ def _letter(queue: QueueRef, entry_id: bytes, fields: list[bytes]) -> DeadLetter
 def _counting(command: Command[tuple[int, ...]], entry_ids: Sequence[str]) -> Command[Changed]:
     def decoded(reply: Any) -> Changed:
         results = command.decode(reply)
-        done = [each for each, result in zip(entry_ids, results, strict=True) if result == 1]
+        done = [each for each, result in zip(entry_ids, results, strict=False) if result == 1]
         return Changed(len(done), results.count(-1), results.count(0), done)
 
     return Command(command.script, command.keys, command.args, decoded)

@@ -12,6 +12,7 @@ from qworker.client.commands.inspecting import inspect as inspect_command
 from qworker.client.commands.waiting import NEVER_MS
 from qworker.client.limits import check_count, check_skip, check_state
 from qworker.client.message import Receipt, Stored
+from qworker.client.page_size import PageSize
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.spreading import everywhere, until_found
@@ -69,26 +70,30 @@ def show(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
     """
     mark = f"q1 {message_id} ".encode()
     for key in (*queue.keys.ready, queue.keys.suspect):
-        last = -1
+        last, size = -1, PageSize(_PAGE)
         while True:
-            span = (last - _PAGE + 1, last)
+            asked = size.number
+            span = (last - asked + 1, last)
             page: list[bytes] = yield Command(None, (), ("LRANGE", key, *span), list)
             for item in page:
                 if item.startswith(mark):
                     return queue.stored("ready", item)
-            if len(page) < _PAGE:
+            if len(page) < asked:
                 break
-            last -= _PAGE
-    first = 0
+            last -= asked
+            size.saw(map(len, page))
+    first, size = 0, PageSize(_PAGE)
     while True:
-        words = ("ZRANGE", queue.keys.delayed, first, first + _PAGE - 1, "WITHSCORES")
+        asked = size.number
+        words = ("ZRANGE", queue.keys.delayed, first, first + asked - 1, "WITHSCORES")
         flat: list[bytes] = yield Command(None, (), words, list)
         for item, due_ms in scored(flat):
             if item.startswith(mark):
                 return queue.stored("delayed", item, due_ms)
-        if len(flat) < 2 * _PAGE:
+        if len(flat) < 2 * asked:
             break
-        first += _PAGE
+        first += asked
+        size.saw(map(len, flat[::2]))
     for each in (yield from _unacked(queue, None, newest=False)):
         if each.id == message_id:
             return each
@@ -134,14 +139,18 @@ def _ready(queue: QueueRef, count: int, *, newest: bool) -> Plan[list[Stored]]:
     found: list[Stored] = []
     lists = (queue.keys.suspect, *reversed(queue.keys.ready))
     for key in reversed(lists) if newest else lists:
-        if len(found) >= count:
-            break
-        left = count - len(found)
-        span = (-left, -1) if newest else (0, left - 1)
-        items: list[bytes] = yield Command(None, (), ("LRANGE", key, *span), list)
-        if newest:
-            items.reverse()
-        found += [queue.stored("ready", item) for item in items]
+        seen, size = 0, PageSize(_PAGE)
+        while len(found) < count:
+            asked = size.limit(count - len(found))
+            span = (-seen - asked, -seen - 1) if newest else (seen, seen + asked - 1)
+            items: list[bytes] = yield Command(None, (), ("LRANGE", key, *span), list)
+            if newest:
+                items.reverse()
+            found += [queue.stored("ready", item) for item in items]
+            seen += asked
+            if len(items) < asked:
+                break
+            size.saw(map(len, items))
     return found
 
 
@@ -150,9 +159,17 @@ def _waiting(queue: QueueRef, count: int, state: str, *, newest: bool) -> Plan[l
     low, high = (NEVER_MS, "+inf") if state == "held" else ("-inf", f"({NEVER_MS}")
     key = queue.keys.delayed
     span = ("ZREVRANGEBYSCORE", key, high, low) if newest else ("ZRANGEBYSCORE", key, low, high)
-    words = (*span, "WITHSCORES", "LIMIT", 0, count)
-    flat: list[bytes] = yield Command(None, (), words, list)
-    return [queue.stored("delayed", item, due_ms) for item, due_ms in scored(flat)]
+    found: list[Stored] = []
+    size = PageSize(_PAGE)
+    while len(found) < count:
+        asked = size.limit(count - len(found))
+        words = (*span, "WITHSCORES", "LIMIT", len(found), asked)
+        flat: list[bytes] = yield Command(None, (), words, list)
+        found += [queue.stored("delayed", item, due_ms) for item, due_ms in scored(flat)]
+        if len(flat) < 2 * asked:
+            break
+        size.saw(map(len, flat[::2]))
+    return found
 
 
 def _unacked(queue: QueueRef, count: int | None, *, newest: bool) -> Plan[list[Stored]]:

@@ -130,8 +130,12 @@ def _pick(
             wanted.append(found)
     done: list[str] = []
     for page in _pages(wanted):
-        moved: list[bool] = yield command(queue.keys, [each.item for each in page])
-        done += [each.id for each, hit in zip(page, moved, strict=True) if hit]
+        first = 0
+        while first < len(page):
+            # A call ends when it has looked at much: what it does not answer is asked again.
+            moved: list[bool] = yield command(queue.keys, [each.item for each in page[first:]])
+            done += [each.id for each, hit in zip(page[first:], moved, strict=False) if hit]
+            first += len(moved)
     return done
 
 

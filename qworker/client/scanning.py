@@ -15,6 +15,7 @@ from qworker.client.commands.inspecting import lengths
 from qworker.client.letter_pages import in_stream
 from qworker.client.limits import STATES, check_state
 from qworker.client.message import Stored
+from qworker.client.page_size import PageSize
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.errors import InvalidNameError, InvalidOptionError
@@ -189,9 +190,18 @@ def _step(queue: QueueRef, place: str, position: str, count: int) -> Plan[tuple[
 def _list(queue: QueueRef, key: str, position: str, count: int) -> Plan[tuple[list[Stored], str]]:
     # Counted from the tail: what is received at the head meanwhile makes no other message be missed.
     seen = int(position or 0)
-    items: list[bytes] = yield Command(None, (), ("LRANGE", key, -seen - count, -seen - 1), list)
-    found = [queue.stored("ready", item) for item in reversed(items)]
-    return found, str(seen + count) if len(items) == count else ""
+    found: list[Stored] = []
+    size = PageSize(count)
+    while len(found) < count:
+        asked = size.limit(count - len(found))
+        span = (-seen - asked, -seen - 1)
+        items: list[bytes] = yield Command(None, (), ("LRANGE", key, *span), list)
+        found += [queue.stored("ready", item) for item in reversed(items)]
+        seen += asked
+        if len(items) < asked:
+            return found, ""
+        size.saw(map(len, items))
+    return found, str(seen)
 
 
 def _delayed(queue: QueueRef, position: str, count: int) -> Plan[tuple[list[Stored], str]]:

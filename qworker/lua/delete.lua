@@ -5,7 +5,8 @@
 -- ARGV[2]…   items            1-100 messages as they are stored
 -- Returns {'OK', now ms, degraded, 1 per item that was deleted, 0 where it does not wait any more}
 --   or {'BROKEN', key, type} {'ARG', name}
--- O(k n): k items among n that are ready; O(k log d) for items among d delayed.
+-- A call ends after about 100,000 entries of lists, and at least one item: the reply is as long as what was looked at.
+-- O(k n): k items, n entries between each and the nearer end of its list; O(k log d) for items among d delayed.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
@@ -28,9 +29,10 @@ open_journal(attributes.journal, now)
 local deleted, reply = 0, { 'OK', text(now), 0 }
 for i = 2, #ARGV do
   local item = ARGV[i]
-  local place = waits_in(item, attributes.levels)
+  if looked >= MOST_LOOKED then break end
+  local place, side = waits_in(item, attributes.levels)
   if place then
-    take_out(item, place)
+    take_out(item, place, side)
     free_unique_of(item)
     record('cancelled', item)
     deleted = deleted + 1

@@ -3,7 +3,8 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]…   entry ids        of the dead letters, 1-100
--- Returns {'OK', now ms, dropped, degraded} or {'BROKEN', key, type} {'ARG', name}
+-- Where the journal is on, a call ends after 1 MiB of letters, and at least one.
+-- Returns {'OK', now ms, dropped, degraded, seen: entries looked at} or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k entries.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -21,14 +22,20 @@ local now = clock(ARGV[1], meta)
 if not now then return { 'ARG', 'now' } end
 
 open_journal(attributes.journal, now)
-local dropped = 0
+local MAX_BYTES = 1048576
+local dropped, seen, bytes = 0, 0, 0
 for i = 2, #ARGV do
-  local entry = letter(ARGV[i])
+  if bytes >= MAX_BYTES then break end
+  -- Letters may be large: they are read for the journal alone.
+  local entry = book.on and not book.shed and letter(ARGV[i])
   if entry then
-    record('purged', letter_field(entry, 'envelope'), { reason = 'dead' })
-    redis.call('XDEL', dead, ARGV[i])
-    dropped = dropped + 1
+    local envelope = letter_field(entry, 'envelope')
+    record('purged', envelope, { reason = 'dead' })
+    bytes = bytes + #envelope
   end
+  local gone = redis.call('XDEL', dead, ARGV[i])
+  if gone == 1 and book.shed then record('purged', '') end
+  dropped, seen = dropped + gone, seen + 1
 end
 local degraded = math.max(count(stats, { purged = dropped }), write_journal(''))
-return { 'OK', text(now), dropped, degraded }
+return { 'OK', text(now), dropped, degraded, seen }

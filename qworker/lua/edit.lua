@@ -17,13 +17,17 @@
 --- include lib/envelope.lua
 --- include lib/letters.lua
 
-local RECENT = 16 -- bodies may be large, and a repetition comes soon
+local RECENT, MAX_BYTES = 16, 8388608 -- bodies may be large, and a repetition comes soon
 local MAX_FIELDS = 64 -- of an entry, names and values; ours have ten
 
 -- The entry that an earlier try of this call has made, or ''.
 local function made_before(id)
-  for _, entry in ipairs(redis.call('XREVRANGE', dead, '+', '-', 'COUNT', RECENT)) do
+  local last, bytes = '+', 0
+  for _ = 1, RECENT do
+    local entry = redis.call('XREVRANGE', dead, last, '-', 'COUNT', 1)[1]
+    if not entry or bytes > MAX_BYTES then return '' end
     if letter_field(entry, 'edited') == id then return entry[1] end
+    last, bytes = '(' .. entry[1], bytes + #letter_field(entry, 'envelope')
   end
   return ''
 end

@@ -16,7 +16,7 @@
 --- include lib/order.lua
 --- include lib/ends.lua
 
-local MAX_BYTES, READ_CHUNK = 1048576, 32
+local MAX_BYTES = 1048576
 local attributes, refused = read_attributes()
 if refused then return refused end
 refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
@@ -31,7 +31,8 @@ local seen, ended, bytes, used = 0, 0, 0, {}
 local first_due = tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2])
 local lateness_ms = math.max(0, now - (first_due or now))
 while seen < limit and bytes < MAX_BYTES do
-  local chunk = redis.call('ZRANGE', delayed, '-inf', text(now), 'BYSCORE', 'LIMIT', seen, math.min(READ_CHUNK, limit - seen))
+  local chunk = redis.call('ZRANGE', delayed, '-inf', text(now), 'BYSCORE', 'LIMIT', seen,
+    math.min(chunk_size(seen, bytes, MAX_BYTES - bytes), limit - seen))
   if #chunk == 0 then break end
   for i = 1, #chunk do
     local item = chunk[i]

@@ -18,7 +18,7 @@
 --- include lib/ends.lua
 --- include lib/letters.lua
 
-local MAX_BYTES, READ_CHUNK = 1048576, 32
+local MAX_BYTES = 1048576
 local attributes, refused = read_attributes()
 if refused then return refused end
 refused = broken_queue(attributes.levels)
@@ -47,9 +47,9 @@ end
 
 -- `read(from, number)` gives a chunk, `cut(number)` removes what was let go from the front.
 local function purge_all(read, cut)
-  local gone, chunk = 0, nil
+  local gone, chunk, before = 0, nil, bytes
   repeat
-    chunk = read(gone, math.min(READ_CHUNK, limit - purged))
+    chunk = read(gone, math.min(chunk_size(gone, bytes - before, MAX_BYTES - bytes), limit - purged))
     gone = gone + forget(chunk)
   until #chunk == 0 or purged >= limit or bytes >= MAX_BYTES
   if gone > 0 then cut(gone) end

@@ -3,6 +3,7 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]…   entry ids        of the dead letters, 1-100
+-- A call ends after 1 MiB of letters, and at least one: the reply is as long as the entries that were looked at.
 -- Returns {'OK', now ms, degraded, 1 per entry redriven, 0 where it is not there, -1 where it is foreign: nothing that a
 --   consumer could take}, or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k entries.
@@ -25,10 +26,14 @@ local now = clock(ARGV[1], meta)
 if not now then return { 'ARG', 'now' } end
 
 open_journal(attributes.journal, now)
-local to, gone, taken, reply = places(attributes.levels), {}, {}, { 'OK', text(now), 0 }
+local MAX_BYTES = 1048576
+local to, gone, taken, reply, bytes = places(attributes.levels), {}, {}, { 'OK', text(now), 0 }, 0
 for i = 2, #ARGV do
+  if bytes >= MAX_BYTES then break end
   local entry = not taken[ARGV[i]] and letter(ARGV[i])
-  local message = entry and parse(letter_field(entry, 'envelope'))
+  local envelope = entry and letter_field(entry, 'envelope')
+  local message = envelope and parse(envelope)
+  bytes = bytes + (envelope and #envelope or 0)
   if message then
     local redrives = number_in(message.flags, ' d=') or 0
     message.flags = string.gsub(message.flags, ' [dkx]=[^ ]*', '') .. ' d=' .. text(redrives + 1)

@@ -15,7 +15,7 @@
 --- include lib/order.lua
 --- include lib/ends.lua
 
-local MAX_BYTES, READ_CHUNK = 1048576, 32
+local MAX_BYTES = 1048576
 local attributes, refused = read_attributes()
 if refused then return refused end
 refused = broken_queue(attributes.levels)
@@ -26,9 +26,10 @@ if not now or not limit then return { 'ARG', 'limit' } end
 open_journal(attributes.journal, now)
 local expired, full, bytes = 0, 0, 0
 for _, number in ipairs(attributes.levels) do
-  local run, going = 0, true
+  local run, going, before = 0, true, bytes
   while going and run < limit and bytes < MAX_BYTES do
-    local chunk = redis.call('LRANGE', ready(number), run, run + READ_CHUNK - 1)
+    local chunk = redis.call('LRANGE', ready(number), run,
+      run + chunk_size(run, bytes - before, MAX_BYTES - bytes) - 1)
     going = #chunk > 0
     for _, item in ipairs(chunk) do
       local expiry = kind(item) == 'own' and number_in(header(item), ' x=')

@@ -11,7 +11,9 @@ from tests.lua.test_redrive import bury
 
 def dropped(drive: Drive, *entries: str) -> Any:
     """Drop entries; how many there were."""
-    return drive.run(drop(drive.keys, entries, now_ms=NOW))
+    number, seen = drive.run(drop(drive.keys, entries, now_ms=NOW))
+    assert seen == len(entries)
+    return number
 
 
 def test_deletes_what_is_there(engine_drive: Drive) -> None:
@@ -31,7 +33,7 @@ def test_a_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> Non
     """The letter is gone by then, and the reply says that it is degraded."""
     (entry,) = bury(drive, own("a"))
     drive.redis.hset(drive.keys.stats, "purged", "many")
-    assert drive.call("drop", drive.standard_keys(), NOW, entry) == ["OK", str(NOW), 1, 1]
+    assert drive.call("drop", drive.standard_keys(), NOW, entry) == ["OK", str(NOW), 1, 1, 1]
     assert drive.state("dead") == {"dead": []}
 
 

@@ -277,7 +277,7 @@ def test_operators(journal: Drive) -> None:
     ]
     told(journal)
     dead = [entry.decode() for entry in entries]
-    assert journal.run(drop(journal.keys, [dead[0], "7-7"], now_ms=NOW)) == 1
+    assert journal.run(drop(journal.keys, [dead[0], "7-7"], now_ms=NOW)) == (1, 2)
     journal.run(redrive(journal.keys, [dead[1]], now_ms=NOW + 3))
     journal.run(purge(journal.keys, "ready", now_ms=NOW))
     journal.run(purge(journal.keys, "delayed", now_ms=NOW))

@@ -18,7 +18,10 @@ __all__ = ["drop", "edit", "redrive"]
 def redrive(
     keys: QueueKeys, entry_ids: Sequence[str], *, now_ms: int | None = None
 ) -> Command[tuple[int, ...]]:
-    """Put up to 100 dead letters back to ready: 1 redriven, 0 not there, -1 foreign, per entry id."""
+    """Put up to 100 dead letters back to ready: 1 redriven, 0 not there, -1 foreign, per entry id.
+
+    A call ends after 1 MiB: the entries behind those that are answered are still as they were.
+    """
 
     def decode(reply: Any) -> tuple[int, ...]:
         return tuple(accepted(reply, keys.queue)[3:])
@@ -26,11 +29,17 @@ def redrive(
     return Command(load_script("redrive"), standard_keys(keys), (given(now_ms), *entry_ids), decode)
 
 
-def drop(keys: QueueKeys, entry_ids: Sequence[str], *, now_ms: int | None = None) -> Command[int]:
-    """Delete up to 100 dead letters; returns how many there were."""
+def drop(
+    keys: QueueKeys, entry_ids: Sequence[str], *, now_ms: int | None = None
+) -> Command[tuple[int, int]]:
+    """Delete up to 100 dead letters; returns how many there were, and how many entries were looked at.
 
-    def decode(reply: Any) -> int:
-        return int(accepted(reply, keys.queue)[2])
+    Where the journal is on, a call ends after 1 MiB.
+    """
+
+    def decode(reply: Any) -> tuple[int, int]:
+        _, _, dropped, _, seen = accepted(reply, keys.queue)
+        return dropped, seen
 
     return Command(load_script("drop"), standard_keys(keys), (given(now_ms), *entry_ids), decode)
 

@@ -17,6 +17,7 @@ from qworker.client.commands.command import Command
 from qworker.client.commands.redriving import drop, redrive
 from qworker.client.commands.registering import registered
 from qworker.client.letter_pages import in_stream
+from qworker.client.page_size import PageSize
 from qworker.client.sync import Client
 from qworker.errors import InvalidOptionError
 from qworker.pipeline.writing.options import WriteOptions
@@ -131,8 +132,10 @@ class LetterChanger:
 
     def _letters(self, place: str) -> Iterator[tuple[str, str]]:
         key, start = QueueKeys(self._options.namespace, place).dead, "-"
+        size = PageSize(_PAGE)
         while True:
-            words = ("XRANGE", key, start, "+", "COUNT", _PAGE)
+            asked = size.number
+            words = ("XRANGE", key, start, "+", "COUNT", asked)
             page = self._client.execute(Command(None, (), words, lambda reply: reply or []))
             for entry, fields in page:
                 found = Envelope.parse(
@@ -140,8 +143,9 @@ class LetterChanger:
                 )
                 if found is not None:
                     yield found.id, entry.decode()
-            if len(page) < _PAGE:
+            if len(page) < asked:
                 return
+            size.saw(sum(map(len, fields)) for _, fields in page)
             start = f"({page[-1][0].decode()}"
 
     def _change(self, place: str, entry_ids: Sequence[str]) -> None:
@@ -152,12 +156,16 @@ class LetterChanger:
         for first in range(0, len(dead), _PAGE):
             page = dead[first : first + _PAGE]
             self._pace(len(page))
-            counts.update(self._call(keys, page))
+            while page:
+                # A call ends after 1 MiB.
+                changed = self._call(keys, page)
+                counts.update(changed)
+                page = page[sum(changed.values()) :]
 
     def _call(self, keys: QueueKeys, page: Sequence[str]) -> dict[str, int]:
         if self._options.action == "discard":
-            dropped = self._client.execute(drop(keys, page))
-            return {"done": dropped, "gone": len(page) - dropped}
+            dropped, seen = self._client.execute(drop(keys, page))
+            return {"done": dropped, "gone": seen - dropped}
         results = self._client.execute(redrive(keys, page))
         done, foreign = results.count(1), results.count(-1)
         return {"done": done, "foreign": foreign, "gone": len(results) - done - foreign}
