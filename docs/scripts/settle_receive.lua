@@ -210,6 +210,14 @@ local function level(item)
   return level_in(header(item))
 end
 
+-- How many items of a list to read next, up to `bytes_left` in all as far as those tell that were read: a read copies them
+-- whole, and bodies may be large.
+local FIRST_CHUNK, MAX_CHUNK = 4, 32
+local function chunk_size(number, bytes, bytes_left)
+  if number == 0 then return FIRST_CHUNK end
+  return math.max(1, math.min(MAX_CHUNK, math.ceil(bytes_left * number / math.max(bytes, 1))))
+end
+
 local HEADER = '^q1 ([%w._-]+) (%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)()\n'
 local MAX_DIGITS, MAX_ID = 6, 64
 
@@ -1188,7 +1196,6 @@ end
 -- Deliver up to `count` items of the queue in one new lease.
 
 local MAX_BYTES = 1048576 -- a batch ends here as well as at its count
-local READ_CHUNK = 32 -- items read before the bound is looked at
 local SPARE = 256 -- items that may be looked at beyond `count` (expired, cancelled, foreign …)
 
 -- What becomes of one item at the head: it is taken, or ends, or (newer version) goes behind the
@@ -1224,9 +1231,10 @@ end
 -- Read one level into the batch; the number of items looked at is cut from its head afterwards. What a bound leaves
 -- behind comes before the levels below, so `batch.ended` keeps those out.
 local function read_level(number, batch, count, to, now, amounts)
-  local seen = 0
+  local seen, before = 0, batch.bytes
   while batch.number < count and batch.bytes < MAX_BYTES and seen < count + SPARE do
-    local chunk = redis.call('LRANGE', ready(number), seen, seen + math.min(READ_CHUNK, count - batch.number) - 1)
+    local chunk = redis.call('LRANGE', ready(number), seen,
+      seen + math.min(chunk_size(seen, batch.bytes - before, MAX_BYTES - batch.bytes), count - batch.number) - 1)
     if #chunk == 0 then break end
     for i = 1, #chunk do
       local item = chunk[i]

@@ -119,6 +119,14 @@ local function level(item)
   return level_in(header(item))
 end
 
+-- How many items of a list to read next, up to `bytes_left` in all as far as those tell that were read: a read copies them
+-- whole, and bodies may be large.
+local FIRST_CHUNK, MAX_CHUNK = 4, 32
+local function chunk_size(number, bytes, bytes_left)
+  if number == 0 then return FIRST_CHUNK end
+  return math.max(1, math.min(MAX_CHUNK, math.ceil(bytes_left * number / math.max(bytes, 1))))
+end
+
 local HEADER = '^q1 ([%w._-]+) (%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)()\n'
 local MAX_DIGITS, MAX_ID = 6, 64
 
