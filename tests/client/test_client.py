@@ -389,6 +389,47 @@ def test_interrupted_call_leaves_no_reply_behind(store_url: str, keys: QueueKeys
         assert found["interrupted"] <= 1
 
 
+def greetings(server: servers.Server) -> int:
+    """Connections that were opened as the factory opens them: greeted, and checked."""
+    stats = server.redis().info("commandstats")
+    return int(stats["cmdstat_hello"]["calls"])
+
+
+def test_an_interrupted_call_ends_its_connection(keys: QueueKeys) -> None:
+    """redis-py would open it again by itself, past all checks: the next call opens one of its own, and greets."""
+    with (
+        servers.start("valkey") as server,
+        ChaosProxy(server.url) as proxy,
+        through(proxy) as client,
+    ):
+        client.send(one(keys, client, "warm"))
+        proxy.blackhole = True
+        with pytest.raises(_Interruption), interruption(0.1):
+            client.execute(inspect(keys))
+        proxy.blackhole = False
+        before = greetings(server)
+        client.execute(inspect(keys))
+        assert greetings(server) == before + 1
+
+
+def test_a_cancelled_call_ends_its_connection(keys: QueueKeys) -> None:
+    """As an interrupt does in the sync client."""
+
+    async def work(server: servers.Server, proxy: ChaosProxy) -> None:
+        async with AsyncClient(ConnectionFactory(proxy.url), give_up_s=20) as client:
+            await client.send(one(keys, client, "warm"))
+            proxy.blackhole = True
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.execute(inspect(keys)), 0.1)
+            proxy.blackhole = False
+            before = greetings(server)
+            await client.execute(inspect(keys))
+            assert greetings(server) == before + 1
+
+    with servers.start("valkey") as server, ChaosProxy(server.url) as proxy:
+        asyncio.run(work(server, proxy))
+
+
 # -- attempts, without a server -------------------------------------------------------------------
 
 
