@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from qworker.app.functions import check_function, default_name, replaces
 from qworker.app.middleware import Middleware, check_hooks
-from qworker.app.schedule import Schedule
-from qworker.app.task import TASK_OPTIONS, BatchTask, Task, TaskOptions
+from qworker.app.schedule import Schedule, schedule_of
+from qworker.app.task import TASK_OPTIONS, BatchTask, Task, TaskOptions, unknown_task_option
 from qworker.client.aio import AsyncClient
 from qworker.client.aqueue import AsyncQueue
 from qworker.client.queue import Queue
@@ -132,8 +132,9 @@ class QWorker:
         name: default the function's name · queue: where calls are sent · retry: the wait after a failure
         (default `Retry.exponential("1s", cap="10m")`) · max_receives: failures until a message is dead (default the
         queue's, 5) · time_limit: default 15 min, None for none · ttl: calls not started by then are dropped ·
-        priority: 0-9, 9 first · batch: messages per call at most, the handler takes a list · max_wait: how long
-        a batch may wait to fill up · at_most_once: acked before it starts, never run twice.
+        priority: 0-9, 9 first · batch: messages per call at most (1-1000), the handler takes a list; None: one message
+        per call, without a list · max_wait: how long a batch may wait to fill up · at_most_once: acked before it
+        starts, never run twice.
 
         A function that is defined anew (a notebook's cell run again, a module loaded again) replaces the task that it
         was; another function under a taken name is refused.
@@ -145,7 +146,7 @@ class QWorker:
         name = options.pop("name", None)
         for each in options:
             if each not in TASK_OPTIONS:
-                raise unknown_option("task option", each, TASK_OPTIONS)
+                raise unknown_task_option(each)
         checked = TaskOptions.of(**options)
 
         def register(decorated: Callable[..., Any]) -> Task[..., Any]:
@@ -168,13 +169,23 @@ class QWorker:
         return register(*function) if function else register
 
     def schedule(
-        self, schedule: Schedule, *, name: str | None = None
+        self, schedule: Schedule | str, *, name: str | None = None, **options: object
     ) -> Callable[[Callable[[], R] | Task[[], R]], Task[[], R]]:
-        """Send a task at the times of a schedule: `@app.schedule(cron("0 4 * * *"))`.
+        """Send a task at the times of a schedule: `@app.schedule("0 4 * * *")`, or `cron(…)` or `every("30s")`.
 
-        A plain function is registered as a task first. A function may have several schedules, each with a name of its
-        own. Raises `InvalidNameError` for a name that is taken.
+        Text is a cron expression in UTC. A plain function is registered as a task first. A function may have several
+        schedules, each with a name of its own. Raises `InvalidNameError` for a name that is taken, and
+        `InvalidOptionError` for what is not a schedule.
         """
+        for each in options:
+            if each in TASK_OPTIONS:
+                raise InvalidOptionError(
+                    f"schedule option {each}",
+                    "is an option of the task",
+                    f"write @app.task({each}=…) below @app.schedule(…)",
+                )
+            raise unknown_option(f"schedule option {each}", each, ("name",))
+        due = schedule_of(schedule)
 
         def register(decorated: Callable[[], R] | Task[[], R]) -> Task[[], R]:
             task = decorated if isinstance(decorated, Task) else self.task(decorated)
@@ -185,7 +196,7 @@ class QWorker:
                     "schedule", f"{chosen!r} is defined twice", "give one of them another name="
                 )
             task.signature.check((), {})
-            self.schedules[chosen] = ScheduledTask(chosen, task, schedule)
+            self.schedules[chosen] = ScheduledTask(chosen, task, due)
             return task
 
         return register

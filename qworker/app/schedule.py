@@ -23,7 +23,7 @@ from qworker.config.kinds import DAY_MS, shown
 from qworker.durations import Duration, duration_ms, format_ms
 from qworker.errors import InvalidOptionError
 
-__all__ = ["Cron", "Every", "Missed", "Schedule", "cron", "every", "parse_schedule"]
+__all__ = ["Cron", "Every", "Missed", "Schedule", "cron", "every", "parse_schedule", "schedule_of"]
 
 #: What becomes of slots that passed while no daemon ran: none is fired, the last one, or all of them.
 Missed = Literal["skip", "once", "all"]
@@ -150,6 +150,22 @@ def cron(expression: str, tz: str = "UTC", *, missed: Missed = "once") -> Cron:
 def every(interval: Duration, *, missed: Missed = "once") -> Every:
     """Be due at a fixed interval of 1 s to 366 days: `every("30s")`. Raises `InvalidOptionError` for others."""
     return Every(interval, missed)
+
+
+def schedule_of(given: object) -> Schedule:
+    """Return a schedule as it is declared: `cron(…)`, `every(…)`, or the text of a cron expression in UTC.
+
+    Raises `InvalidOptionError` for anything else.
+    """
+    if isinstance(given, Cron | Every):
+        return given
+    if isinstance(given, str) and len(given.split()) == len(_FIELDS):
+        return Cron(given)
+    raise InvalidOptionError(
+        "schedule",
+        f"{shown(given)} is not a schedule",
+        "write cron('0 4 * * *', tz='Europe/Vienna') or '0 4 * * *' (in UTC), or every('30s')",
+    )
 
 
 def parse_schedule(spec: str) -> Schedule:

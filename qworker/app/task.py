@@ -15,6 +15,8 @@ from qworker.app.retry import RetryPolicy
 from qworker.app.trace import outgoing
 from qworker.client.options import SendOptions
 from qworker.client.sending import new_message
+from qworker.config.fields import kinds_of, unknown_option
+from qworker.config.kinds import shown
 from qworker.durations import Duration, duration_ms
 from qworker.errors import InvalidOptionError
 from qworker.wire.names import check_queue, check_task
@@ -24,7 +26,15 @@ if TYPE_CHECKING:
     from qworker.client.commands.sending import NewMessage
     from qworker.client.queue_ref import QueueRef
 
-__all__ = ["TASK_OPTIONS", "BatchTask", "Call", "Sender", "Task", "TaskOptions"]
+__all__ = [
+    "TASK_OPTIONS",
+    "BatchTask",
+    "Call",
+    "Sender",
+    "Task",
+    "TaskOptions",
+    "unknown_task_option",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,6 +42,8 @@ T = TypeVar("T")
 
 DEFAULT_TIME_LIMIT: Final = "15m"
 _MAX_TIME_LIMIT_MS: Final = 12 * 3_600_000
+#: Messages per call of a batch handler, at most.
+MAX_BATCH: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +73,7 @@ class TaskOptions:
         time_limit: Duration | None = DEFAULT_TIME_LIMIT,
         ttl: Duration | None = None,
         priority: int = 0,
-        batch: int = 0,
+        batch: int | None = None,
         max_wait: Duration = 0,
         at_most_once: bool = False,
     ) -> TaskOptions:
@@ -74,12 +86,14 @@ class TaskOptions:
             )
         # The same rules as for one message, so that a wrong default is told where it is written.
         checked = SendOptions(priority=priority, ttl=ttl, max_receives=max_receives)
-        if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch <= 1000:
+        if batch is not None and (type(batch) is not int or not 1 <= batch <= MAX_BATCH):
             raise InvalidOptionError(
-                "batch", f"{ascii(batch)[:80]} is out of range", "a number from 0 (none) to 1000"
+                "batch",
+                f"{shown(batch)} is out of range",
+                f"a number from 1 to {MAX_BATCH}, or None for a handler of one message at a time",
             )
         max_wait_ms = duration_ms(max_wait, "max_wait", maximum_ms=60_000)
-        if max_wait_ms and not batch:
+        if max_wait_ms and batch is None:
             raise InvalidOptionError("max_wait", "is set without batch", "it is for batch handlers")
         return cls(
             queue=check_queue(queue),
@@ -92,7 +106,7 @@ class TaskOptions:
             ),
             ttl=checked.ttl,
             priority=checked.priority,
-            batch=batch,
+            batch=batch or 0,
             max_wait_ms=max_wait_ms,
             at_most_once=bool(at_most_once),
         )
@@ -100,6 +114,30 @@ class TaskOptions:
 
 #: Names of the options that `TaskOptions.of` takes.
 TASK_OPTIONS: Final = tuple(inspect.signature(TaskOptions.of).parameters)
+#: What other frameworks call them.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(
+        ("max_retries", "retries", "max_attempts", "attempts", "tries"), "max_receives"
+    ),
+    **dict.fromkeys(("timeout", "soft_time_limit", "job_timeout", "max_time"), "time_limit"),
+    **dict.fromkeys(("expires", "expire", "expires_in", "max_age"), "ttl"),
+    **dict.fromkeys(("backoff", "min_backoff", "retry_backoff", "autoretry_for"), "retry"),
+    **dict.fromkeys(("batch_size", "max_batch"), "batch"),
+    **dict.fromkeys(("acks_late", "ack_late"), "at_most_once"),
+    **dict.fromkeys(("queue_name", "routing_key"), "queue"),
+}
+
+
+def unknown_task_option(name: str) -> InvalidOptionError:
+    """Make the error for an option that no task has, with the one that is meant by it elsewhere."""
+    field = f"task option {shown(name)[1:-1]}"
+    if name in _ELSEWHERE:
+        return InvalidOptionError(field, "is unknown", f"did you mean {_ELSEWHERE[name]}?")
+    if name in kinds_of(SendOptions):
+        return InvalidOptionError(
+            field, "is an option of a single send", f"write task.options({name}=…).send(…)"
+        )
+    return unknown_option(field, name, ("name", *TASK_OPTIONS))
 
 
 @dataclass(frozen=True, slots=True)

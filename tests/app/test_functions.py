@@ -216,3 +216,41 @@ def test_hooks_that_would_have_to_be_awaited_are_refused() -> None:
     with pytest.raises(InvalidOptionError, match=r"middleware 'object': has no sending\(\)"):
         app.use(object())  # type: ignore[arg-type]
     assert app.middleware == []
+
+
+# -- options -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"max_retries": 3}, r"^task option max_retries: is unknown; did you mean max_receives\?$"),
+        ({"timeout": 3}, r"^task option timeout: is unknown; did you mean time_limit\?$"),
+        ({"quue": "a"}, r"^task option quue: is unknown; did you mean queue\?$"),
+        ({"zzz": 1}, r"^task option zzz: is unknown; known are name, queue, retry, max_receives, "),
+        (
+            {"delay": "1m"},
+            r"^task option delay: is an option of a single send; write task.options\(delay=…\)",
+        ),
+        (
+            {"batch": 0},
+            r"^batch: 0 is out of range; a number from 1 to 1000, or None for a handler of one",
+        ),
+        ({"batch": True}, r"^batch: True is out of range"),
+        ({"batch": 1001}, r"^batch: 1001 is out of range"),
+        ({"max_wait": "1s"}, r"^max_wait: is set without batch"),
+    ],
+)
+def test_an_option_that_a_task_does_not_have_is_refused_by_name(
+    option: dict[str, Any], said: str
+) -> None:
+    """A wrong option is named on decoration, with the one that is meant or the limit."""
+    app = QWorker("options")
+    with pytest.raises(InvalidOptionError, match=said):
+        app.task(**option)(function)
+    assert app.tasks == {}
+
+
+def test_no_batch_is_said_by_none() -> None:
+    """`batch=None` is a handler of one message at a time, as without the option."""
+    assert QWorker("options").task(batch=None)(function).task_options.batch == 0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from qworker import QWorker
 from qworker.app.schedule import Cron, Every, cron, every, parse_schedule
 from qworker.errors import InvalidOptionError
 
@@ -270,3 +271,45 @@ class TestSpec:
             with pytest.raises(InvalidOptionError) as caught:
                 make()
             assert caught.value.field == "missed"
+
+
+class TestDeclared:
+    def test_text_is_a_cron_expression_in_utc(self):
+        """`@app.schedule("*/5 * * * *")` is what it looks like."""
+        app = QWorker("text")
+        app.schedule("*/5 * * * *")(handle)
+        assert app.schedules["handle"].schedule == cron("*/5 * * * *")
+
+    @pytest.mark.parametrize(
+        "given", ["5m", "", "@hourly", "* * * *", 300, None, timedelta(1), print]
+    )
+    def test_what_is_not_a_schedule_is_refused_where_it_is_written(self, given):
+        """Anything but a schedule is refused on decoration, and nothing is registered."""
+        app = QWorker("refused")
+        with pytest.raises(InvalidOptionError, match=r"schedule: .* is not a schedule; write cron"):
+            app.schedule(given)(handle)
+        assert (app.tasks, app.schedules) == ({}, {})
+
+    def test_a_wrong_field_of_text_is_named(self):
+        """Text is checked as `cron` checks it."""
+        with pytest.raises(InvalidOptionError, match="minute '61'"):
+            QWorker("refused").schedule("61 * * * *")
+
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [
+            (
+                {"queue": "mail"},
+                r"schedule option queue: is an option of the task; write @app.task\(queue=…\)",
+            ),
+            ({"tz": "UTC"}, "schedule option tz: is unknown; known are name"),
+        ],
+    )
+    def test_options_of_something_else_are_refused_by_name(self, option, said):
+        """An option that a schedule does not have says where it belongs."""
+        with pytest.raises(InvalidOptionError, match=said):
+            QWorker("refused").schedule("0 4 * * *", **option)
+
+
+def handle() -> None:
+    """Do nothing."""

@@ -478,7 +478,7 @@ DATA_FOUND = {
         "damage: a level that nobody receives",
     ],
     "unknown task": [
-        f"{OUTCOMES}::test_a_task_that_nobody_knows_is_retried_for_a_while_and_then_dead",
+        "tests/consumer/test_elsewhere.py::test_pauses_grow_with_the_wait_and_end_with_it",
         "tests/security/test_payloads.py::test_a_message_names_registered_tasks_only",
     ],
     "arguments that do not fit": [f"{OUTCOMES}::test_arguments_that_do_not_fit_are_dead_at_once"],

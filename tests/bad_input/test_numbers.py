@@ -101,7 +101,8 @@ TABLE: dict[str, Refused] = {
     "maxsize of a wrong unit": attribute("maxsize", "1KB", "is not a size", "from 1KiB to 64MiB"),
     "time limit 0": task("time_limit", 0, "0 is out of range", "from 10ms to 12h"),
     "time limit over 12 h": task("time_limit", "13h", "'13h' is out of range", "12h"),
-    "batch -1": task("batch", -1, "-1 is out of range", "from 0 (none) to 1000"),
+    "batch -1": task("batch", -1, "-1 is out of range", "from 1 to 1000, or None"),
+    "batch 0": task("batch", 0, "0 is out of range", "or None for a handler of one message"),
     "batch over a thousand": task("batch", 1001, "1001 is out of range", "to 1000"),
     "retry that is none": task("retry", 5, "5 is no retry policy", "write Retry.exponential"),
     "retry NaN": Refused(
