@@ -1,4 +1,4 @@
-"""What operators ask of this worker: taken from its list of requests, carried out and answered.
+"""What operators ask of this worker: read from its list of requests, carried out once and answered.
 
     control = Control(client, namespace, name, {"stack": stack})
     control.look(now_ms)        # every two seconds, in the thread that speaks to the server
@@ -26,8 +26,8 @@ __all__ = ["Control", "Reply", "Verb"]
 
 _log = structlog.get_logger(__name__)
 
-#: Requests taken at a time; the rest wait for the next look.
-_AT_ONCE: Final = 16
+#: Requests that are looked at, the latest ones.
+_AT_ONCE: Final = 64
 _GIVE_UP_S: Final = 2.0
 
 #: Says whether it was done, and in words and data what came of it.
@@ -46,6 +46,8 @@ class Control:
         self._worker = worker
         self._verbs = verbs
         self._key = control_key(namespace, worker)
+        #: Requests that were carried out, and when they were sent: they stay in the list until it expires.
+        self._done: dict[str, int] = {}
         #: Its user may not look there: an ACL of an older version. No worker fails for that.
         self._forbidden = False
 
@@ -53,19 +55,23 @@ class Control:
         """Carry out what is asked for; `now_ms` by the server's clock. Raises `ServerError`."""
         if self._forbidden:
             return
-        take: Command[list[bytes] | None] = Command(
-            None, (), ("LPOP", self._key, _AT_ONCE), lambda reply: reply
-        )
+        # Only read: whoever may write to these lists gives orders to workers, and workers are not to.
+        words = ("LRANGE", self._key, -_AT_ONCE, -1)
         try:
-            taken = self._client.execute(take, give_up_s=_GIVE_UP_S)
+            found = self._client.execute(Command(None, (), words, list), give_up_s=_GIVE_UP_S)
         except AccessDeniedError as error:
             self._forbidden = True
             _log.warning("control_forbidden", key=self._key, error=str(error))
             return
-        for written in taken or ():
+        self._done = {
+            name: sent_ms for name, sent_ms in self._done.items() if now_ms - sent_ms <= KEPT_MS
+        }
+        for written in found:
             request = read_request(written)
-            if request is not None and now_ms - request.sent_ms <= KEPT_MS:
-                self._carry_out(request)
+            if request is None or now_ms - request.sent_ms > KEPT_MS or request.id in self._done:
+                continue
+            self._done[request.id] = request.sent_ms
+            self._carry_out(request)
 
     def _carry_out(self, request: Request) -> None:
         _log.info("control_requested", verb=request.verb, **_shown(request.arguments))

@@ -1,6 +1,6 @@
 """What operators ask of a running worker, and what it answers: one JSON document each way.
 
-A request stands in the LIST `ns:control:<worker>`, which the worker takes from every two seconds; its answers in the
+A request stands in the LIST `ns:control:<worker>`, which the worker reads every two seconds; its answers in the
 LIST `ns:answer:<request id>`. Both keys expire, so a request to a worker that has gone leaves nothing behind.
 """
 

@@ -183,6 +183,21 @@ def test_what_is_no_request_or_too_old_is_left_out(lab: Lab) -> None:
     assert (answer.worker, answer.done, answer.text, answer.data) == ("w", True, "echoed", {"n": 1})
 
 
+def test_a_request_is_carried_out_once(lab: Lab) -> None:
+    """It stays in the list for others to see until that expires; a second one of the same words is another."""
+    answers = Answers(lab)
+    answers.send(write(Request("a", "echo", 1000, {"n": 1})))
+    for now_ms in (1000, 3000, 1000 + KEPT_MS):
+        answers.control.look(now_ms)
+    answers.send(write(Request("b", "echo", 5000, {"n": 1})))
+    answers.control.look(5000)
+    answers.control.look(5000 + KEPT_MS)
+    answers.control.look(5001 + KEPT_MS)
+
+    assert answers.asked == [{"n": 1}] * 2
+    assert len(answers.of("a")) == len(answers.of("b")) == 1
+
+
 def test_a_verb_that_a_worker_does_not_know_is_answered(lab: Lab) -> None:
     """An operator of a newer version is told so, and does not wait in vain."""
     answers = Answers(lab)

@@ -18,16 +18,22 @@ import structlog
 from click.testing import CliRunner
 
 from qworker.cli.main import cli
+from qworker.client.commands.command import Command
 from qworker.client.options import QueueAttributes
+from qworker.client.owners import note_owner, read_owners
+from qworker.client.paused_tasks import pause_task, read_paused_tasks
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
+from qworker.consumer.control import Control
 from qworker.daemon.preloading import Preloader
 from qworker.daemon.reaper import Reaper
+from qworker.daemon.schedules import server_now_ms
 from qworker.errors import AccessDeniedError
 from qworker.store.acl import ROLES
 from qworker.store.connection import ConnectionFactory
 from qworker.store.scripts import SCRIPT_NAMES
-from qworker.wire.keys import QueueKeys
+from qworker.wire.control import Request, read_answer, write
+from qworker.wire.keys import QueueKeys, answer_key, control_key
 from tests.consumer.driving import until
 from tests.security.guarded import GuardedServer, guarded
 
@@ -102,9 +108,37 @@ def test_each_role_does_its_work_and_the_log_stays_empty(
     assert shop.refused() == []
 
 
+def test_operators_speak_with_workers(shop: GuardedServer, open_queue: Open) -> None:
+    """A worker reads its requests and the paused tasks, answers, and tells that its app is there."""
+    operator, consumer = open_queue("operator").client, open_queue("consumer").client
+    now_ms = server_now_ms(operator.execute)
+    request = write(Request("r1", "echo", now_ms))
+    for words in (
+        ("RPUSH", control_key(NAMESPACE, "w"), request),
+        ("PEXPIRE", control_key(NAMESPACE, "w"), 30_000),
+    ):
+        operator.execute(Command(None, (), words, int))
+    pause_task(operator.execute, NAMESPACE, "slow", now_ms)
+
+    Control(consumer, NAMESPACE, "w", {"echo": lambda _, reply: reply(True, "here")}).look(now_ms)
+    note_owner(consumer.execute, NAMESPACE, "app", now_ms)
+
+    words = ("BLPOP", answer_key(NAMESPACE, "r1"), 1)
+    _, written = operator.execute(Command(None, (), words, list))
+    answer = read_answer(written)
+    assert answer is not None
+    assert (answer.worker, answer.text) == ("w", "here")
+    assert read_paused_tasks(consumer.execute, NAMESPACE) == {"slow": now_ms}
+    assert read_owners(open_queue("daemon").client.execute, NAMESPACE) == {"app": now_ms}
+    assert shop.refused() == []
+
+
 #: What a role must not do: who, and the command.
 FORBIDDEN = {
     "producer reads no message": ("producer", ["LRANGE", "shop:{mail}:ready", 0, -1]),
+    "producer gives workers no orders": ("producer", ["RPUSH", "shop:control:w", "x"]),
+    "consumer gives workers no orders": ("consumer", ["RPUSH", "shop:control:w", "x"]),
+    "consumer pauses no task": ("consumer", ["HSET", "shop:paused_tasks", "t", 1]),
     "producer takes none": ("producer", ["LPOP", "shop:{mail}:ready"]),
     "producer reads no delayed one": ("producer", ["ZRANGE", "shop:{mail}:delayed", 0, -1]),
     "producer settles nothing": ("producer", ["HDEL", "shop:{mail}:lease:x", "1"]),
