@@ -195,8 +195,9 @@ class Supervisor:
             self._reload_wanted = False
             self._reload_all()
         stuck = []
+        idle = any(self._watch.is_idle(child) for child in self.children)
         for child in self.children:
-            if self._mind(child) and (leases := self._watch.stuck_leases(child)):
+            if self._mind(child) and (leases := self._watch.stuck_leases(child, beside_idle=idle)):
                 stuck.append((child, leases))
         if stuck:
             self._keeping.recall_leases(stuck)

@@ -18,6 +18,8 @@ __all__ = ["Watch", "rss_bytes"]
 
 #: What has waited for longer than this behind a slow handler is given back.
 _SLOW_S: Final = 1.0
+#: And after this where another child has nothing to do.
+_SLOW_BESIDE_IDLE_S: Final = 0.1
 _RSS_EVERY_S: Final = 2.0
 
 
@@ -30,22 +32,33 @@ class Watch:
         self._rss_at: dict[int, float] = {}
         self._busy_at: dict[int, float] = {}
 
-    def stuck_leases(self, child: ChildProcess) -> list[LeaseView]:
+    def is_idle(self, child: ChildProcess) -> bool:
+        """Whether a child could take what others give back."""
+        return child.ready and not child.stopping and not child.board.running()
+
+    def stuck_leases(self, child: ChildProcess, *, beside_idle: bool = False) -> list[LeaseView]:
         """Leases with messages that have not started for a second: a batch is meant to last 50 ms.
 
-        Messages of a batch handler may wait for their max wait besides. A lease whose reply the child has not read is
-        stuck only if handlers hold it up: it may be waiting for a message.
+        Where others are idle (`beside_idle`), also those of 0.1 s behind handlers that run for as long. Messages of a
+        batch handler may wait for their max wait besides. A lease whose reply the child has not read is stuck only if
+        handlers hold it up: it may be waiting for a message.
         """
         now = boot_time()
         running = child.board.running()
-        busy = bool(running) and now - min(view.started for view in running) > _SLOW_S
+        begun = min((view.started for view in running), default=now)
+        soon = beside_idle and now - begun > _SLOW_BESIDE_IDLE_S
         found = []
         for lease in child.board.held_leases():
             if lease.recalled or lease.queue >= len(child.max_waits_s):
                 continue
-            if now - lease.begun < _SLOW_S + child.max_waits_s[lease.queue]:
+            pending = lease.state is LeaseState.PENDING
+            # While a handler runs that began before it was asked for, its reply may be on the way.
+            slow_s = (
+                _SLOW_BESIDE_IDLE_S if soon and not (pending and begun < lease.begun) else _SLOW_S
+            )
+            if now - lease.begun < slow_s + child.max_waits_s[lease.queue]:
                 continue
-            if busy if lease.state is LeaseState.PENDING else Mark.UNSTARTED in lease.marks:
+            if now - begun > slow_s if pending else Mark.UNSTARTED in lease.marks:
                 found.append(lease)
         return found
 

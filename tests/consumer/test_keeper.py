@@ -164,6 +164,26 @@ def test_a_pending_lease_is_not_lost(scene: Scene) -> None:
     assert scene.keeper.lost == 0
 
 
+def test_a_lease_that_comes_to_be_during_an_extension_is_not_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server did not know it when it was asked; the child has it in hand when the answer comes."""
+    scene.board.enter_lease(0, "just-now", 0, 1.0)
+    scene.board.set_deadline(0, boot_time())
+    client = scene.keeper._client
+    execute = client.execute
+
+    def late(command: Command[object], **options: float) -> object:
+        result = execute(command, **options)
+        scene.board.hold_lease(0, 2, boot_time() + 30, 30.0)
+        return result
+
+    monkeypatch.setattr(client, "execute", late)
+    scene.keeper.extend_due(scene.boards())
+    assert not scene.board.lost(0)
+    assert scene.keeper.lost == 0
+
+
 def test_a_broken_queue_does_not_keep_others_from_being_extended(scene: Scene) -> None:
     """An extension that one queue refuses is logged; leases of the others are extended."""
     scene.receive(0, [R])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,6 +73,60 @@ def test_a_long_handler_is_no_silence_and_neither_is_the_moment_after_it(
     # A process that gets the same pid is another child.
     watch.forget(child)  # type: ignore[arg-type]
     assert child.silent_s(watch) > WATCHDOG_S
+
+
+class Aged(Board):
+    """A board on which everything has happened some seconds earlier than it did."""
+
+    def held(self, slot: int, ago_s: float, *, pending: bool = False) -> None:
+        """Enter a lease of five messages."""
+        self.enter_lease(slot, f"L{slot}", 0, 30.0)
+        if not pending:
+            self.hold_lease(slot, 5, boot_time() + 30.0, 30.0)
+        # Word 4 of the seven behind its id, see board.py.
+        self.floats[self.lease_base(slot) // 8 + 80 // 8 + 4] = boot_time() - ago_s
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "handler_s", "pending", "beside_idle", "stuck"),
+    [
+        # Behind a handler that is slower than a batch is meant to be.
+        (0.5, 0.4, False, False, False),
+        (1.5, 1.4, False, False, True),
+        (0.5, 0.4, False, True, True),
+        (0.05, 0.04, False, True, False),
+        (1.5, 0.05, False, True, True),
+        # The child has not read the reply: what it asked for is held up as well.
+        (1.5, 1.4, True, False, True),
+        (1.5, 0.5, True, False, False),
+        (0.5, 0.4, True, False, False),
+        (0.5, 0.4, True, True, True),
+        # A handler began before it was asked for: its reply may be on the way.
+        (0.5, 0.7, True, True, False),
+        (1.5, 1.7, True, True, True),
+        # Nothing runs: it waits for a message.
+        (1.5, None, True, True, False),
+    ],
+)
+def test_what_waits_behind_a_slow_handler_is_found(
+    watch: Watch,
+    lease_s: float,
+    handler_s: float | None,
+    pending: bool,
+    beside_idle: bool,
+    stuck: bool,
+) -> None:
+    """After a second; after a tenth of one where another child has nothing to do."""
+    board = Aged.create(2)
+    child = SimpleNamespace(board=board, max_waits_s=(0.0,))
+    board.held(0, lease_s, pending=pending)
+    if handler_s is not None:
+        board.begin(0, 1, 0, 0, boot_time() - handler_s, 0.0)
+    found = watch.stuck_leases(child, beside_idle=beside_idle)  # type: ignore[arg-type]
+    assert [lease.slot for lease in found] == ([0] if stuck else [])
+    board.recall(0)
+    assert watch.stuck_leases(child, beside_idle=beside_idle) == []  # type: ignore[arg-type]
+    board.close()
 
 
 def test_a_child_is_too_large_above_its_limit(child: Silent) -> None:

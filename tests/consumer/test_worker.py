@@ -13,6 +13,7 @@ import pytest
 
 from tests.consumer.driving import DEADLINE_S, until
 from tests.consumer.workers import Lab
+from tests.timing import Watch
 
 # -- starting ----------------------------------------------------------------------------------
 
@@ -377,6 +378,26 @@ def handle(n: int) -> None:
         (lab.directory / "go on").touch()
         until(lambda: lab.queue().inspect().stored == 0)
     assert sorted(lab.noted("started")) == [[n, 1] for n in range(800)]
+
+
+@pytest.mark.slow
+def test_one_slow_message_holds_nothing_up_beside_an_idle_child(lab: Lab) -> None:
+    """What was received along with it, or is on its way, goes to the other child at once, not after a second."""
+    lab.app("""
+@app.task
+def handle(n: int) -> None:
+    note("started", n)
+    time.sleep(3 if n == 300 else 0.0005)
+""")
+    lab.queue().pause("out")
+    lab.send_all("handle", 400)
+    with lab.worker("--procs", "2") as worker:
+        until(lambda: len(worker.events("child_started")) == 2)
+        lab.queue().resume()
+        until(lambda: [300] in lab.noted("started"))
+        watch = Watch(os.getpid(), lab.server_pid, *worker.pids())
+        until(lambda: len(lab.notes("started")) == 400)
+        assert watch.passed_s() < 0.8
 
 
 @pytest.mark.slow
