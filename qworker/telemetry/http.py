@@ -1,7 +1,8 @@
 """The metrics listener: GET and HEAD of /metrics, /healthz and /readyz, and nothing else.
 
 It may stand where anybody reaches it, so everything is bounded: bytes and seconds of a request, connections at once.
-One request per connection; no page shows a message.
+Where there are too many, the oldest unfinished request of the address that has most of them goes: slow clients do not
+keep probes and scrapes out. One request per connection; no page shows a message.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import io
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -25,6 +29,8 @@ _log = structlog.get_logger(__name__)
 
 #: Bytes of request line and headers together.
 MAX_REQUEST: Final = 8192
+#: Seconds that an answer may take before it gives way to another request.
+ANSWER_S: Final = 2.0
 #: Seconds from the connection to the last byte of the request, and for each piece of the answer.
 REQUEST_S: Final = 5.0
 MAX_CONNECTIONS: Final = 16
@@ -99,6 +105,15 @@ def _words(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
 Answer = Callable[[str, str], tuple[HTTPStatus, str, bytes]]
 
 
+@dataclass(slots=True)
+class _Open:
+    """A connection since `since` (monotonic); `answering`: its request has been read whole."""
+
+    address: str
+    since: float
+    answering: bool = False
+
+
 class _Server(ThreadingHTTPServer):
     """`ThreadingHTTPServer` for either address family, with a limit of connections."""
 
@@ -109,7 +124,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], family: int, answer: Answer) -> None:
         self.address_family = family
         self.answer = answer
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._open: dict[socket.socket, _Open] = {}
+        self._lock = threading.Lock()
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -120,20 +136,58 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = "qworker", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        with self._lock:
+            full = len(self._open) >= MAX_CONNECTIONS
+            victim = self._victim() if full else None
+            if not full or victim is not None:
+                self._open[request] = _Open(str(client_address[0]), time.monotonic())
+            if victim is not None:
+                del self._open[victim]
+        if full and victim is None:
             self.shutdown_request(request)
             return
+        if victim is not None:
+            # Its thread, which waits for bytes, closes it.
+            with suppress(OSError):
+                victim.shutdown(socket.SHUT_RDWR)
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._free.release()
+            self._forget(request)
             raise
+
+    def answering(self, request: socket.socket) -> None:
+        """Note that the request has been read: from now on it is we who take the time."""
+        with self._lock:
+            if (found := self._open.get(request)) is not None:
+                found.answering = True
+
+    def _victim(self) -> socket.socket | None:
+        """Choose the connection that gives way: of the address with most of them, the oldest without a whole request.
+
+        Where all have one, the oldest whose answer has taken `ANSWER_S`: its client does not read.
+        """
+        of_address = Counter(each.address for each in self._open.values())
+        late = time.monotonic() - ANSWER_S
+        chosen = min(
+            (
+                (each.answering, -of_address[each.address], each.since, number, request)
+                for number, (request, each) in enumerate(self._open.items())
+                if not each.answering or each.since < late
+            ),
+            default=None,
+        )
+        return None if chosen is None else chosen[-1]
+
+    def _forget(self, request: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(request, None)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._forget(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log one line where the base class prints a traceback; a client that hangs up is no news."""
@@ -173,6 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise AttributeError(name)
 
     def _reply(self, *, with_body: bool) -> None:
+        self.server.answering(self.connection)
         path = self.path.partition("?")[0]
         try:
             status, content_type, body = self.server.answer(path, self.headers.get("Accept") or "")

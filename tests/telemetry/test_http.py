@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -157,24 +159,74 @@ def test_a_slow_request_ends_in_time(start: Start, monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - began < 5
 
 
-def test_connections_are_limited(start: Start) -> None:
-    """More connections than the limit are closed at once; when one ends there is room again."""
-    listener = start()
+def hold(listener: MetricsListener, number: int, data: bytes = b"GET /he") -> list[socket.socket]:
+    """Open connections with half of a request."""
     assert listener.port is not None
     address = ("127.0.0.1", listener.port)
-    held = [socket.create_connection(address, timeout=10) for _ in range(MAX_CONNECTIONS)]
-    with socket.create_connection(address, timeout=10) as extra:
-        assert extra.recv(1) == b""
-    held.pop().close()
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            assert ask(listener, "GET", "/healthz")[0] == 200
-            break
-        except (ConnectionError, http.client.HTTPException):
-            assert time.monotonic() < deadline
+    held = [socket.create_connection(address, timeout=10) for _ in range(number)]
+    for connection in held:
+        connection.sendall(data)
+    return held
+
+
+def test_slow_clients_do_not_keep_probes_out(start: Start) -> None:
+    """Behind any number of half requests a probe is answered; the oldest of them go, and the limit holds."""
+    listener = start()
+    held = hold(listener, 3 * MAX_CONNECTIONS)
+    for _ in range(2 * MAX_CONNECTIONS):
+        assert ask(listener, "GET", "/healthz")[0] == 200
+    assert ask(listener, "GET", "/metrics")[0] == 200
+    server = listener._server
+    assert server is not None
+    assert len(server._open) <= MAX_CONNECTIONS
+    assert held[0].recv(1) == b""  # gone
     for connection in held:
         connection.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is of this host on Linux alone")
+def test_those_of_the_busiest_address_go_first(start: Start) -> None:
+    """A slow request of another address stays where one address has most of the connections."""
+    listener = start()
+    assert listener.port is not None
+    with socket.create_connection(
+        ("127.0.0.1", listener.port), timeout=10, source_address=("127.0.0.2", 0)
+    ) as other:
+        other.sendall(b"GET /healthz HTTP/1.0\r\n")
+        held = hold(listener, 2 * MAX_CONNECTIONS)
+        assert ask(listener, "GET", "/healthz")[0] == 200
+        other.sendall(b"\r\n")
+        assert b" 200 OK" in other.recv(65536)
+    for connection in held:
+        connection.close()
+
+
+def test_answers_that_nobody_reads_give_way(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole request is answered, however many wait; one whose answer takes too long makes room."""
+    answering, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly() -> str | None:
+        answering.release()
+        go_on.wait(10)
+        return None
+
+    listener = MetricsListener(CollectorRegistry(), healthy=slowly, ready=lambda: None)
+    assert listener.start()
+    try:
+        held = hold(listener, MAX_CONNECTIONS, b"GET /healthz HTTP/1.0\r\n\r\n")
+        for _ in held:
+            assert answering.acquire(timeout=10)
+        assert raw(listener, b"GET /readyz HTTP/1.0\r\n\r\n") == b""  # all are being answered
+        monkeypatch.setattr(listener_module, "ANSWER_S", 0.0)
+        assert b" 200 OK" in raw(listener, b"GET /readyz HTTP/1.0\r\n\r\n")
+        go_on.set()
+        assert held[0].recv(1) == b""
+        assert b" 200 OK" in held[-1].recv(65536)
+    finally:
+        go_on.set()
+        listener.stop()
+        for connection in held:
+            connection.close()
 
 
 def test_port_that_is_taken_is_told_and_the_work_goes_on(
