@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -41,8 +41,9 @@ _REAPER_S: Final = 0.1
 _NAMED: Final = 20
 
 
-def _more(names: Sequence[str]) -> str:
-    return f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+def _named(field: str, names: Sequence[str]) -> dict[str, Any]:
+    more = {f"more_{field}": len(names) - _NAMED} if len(names) > _NAMED else {}
+    return {field: list(names[:_NAMED]), **more}
 
 
 class _Worker:
@@ -130,8 +131,8 @@ class _Worker:
             app=manifest.app,
             namespace=manifest.namespace,
             server=self._server,
-            queues=", ".join(manifest.queues[:_NAMED]) + _more(manifest.queues),
-            tasks=", ".join(tasks[:_NAMED]) + _more(tasks),
+            **_named("queues", manifest.queues),
+            **_named("tasks", tasks),
             schedules=len(manifest.schedules),
             processes=self.supervisor.wanted,
             concurrency=self._options.concurrency or "auto",
@@ -171,12 +172,9 @@ class _Worker:
             _log.error("schedules_not_registered", error=str(error))
             return
         if done.added or done.changed or done.removed:
-            _log.info(
-                "schedules_registered",
-                added=done.added,
-                changed=done.changed,
-                removed=done.removed,
-            )
+            changes = {"added": done.added, "changed": done.changed, "removed": done.removed}
+            named = {name: list(each) for name, each in changes.items() if each}
+            _log.info("schedules_registered", **named)
 
     def _newest(self, manifest: Manifest) -> Manifest:
         return self.supervisor.manifest or manifest

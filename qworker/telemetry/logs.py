@@ -203,12 +203,18 @@ def _shown(value: object) -> str:
     return repr(value)
 
 
+def _words(value: object) -> str:
+    """Write a value for people: names as a list, not as Python."""
+    if isinstance(value, list | tuple) and value and all(isinstance(each, str) for each in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else repr(value)
+
+
 def _escaped(_logger: object, _method: str, event: Event) -> Event:
     for name, value in event.items():
         if value is None or isinstance(value, bool | int | float):
             continue
-        text = value if isinstance(value, str) else repr(value)
-        event[name] = text.translate(_TRACEBACK if name == "exception" else _CONTROLS)
+        event[name] = _words(value).translate(_TRACEBACK if name == "exception" else _CONTROLS)
     return event
 
 

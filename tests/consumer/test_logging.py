@@ -52,8 +52,8 @@ def test_a_worker_says_what_it_runs_and_handlers_for_which_message(lab: Lab) -> 
         until(lambda: worker.events("worker_ready"))
     assert started["app"] == "jobs"
     assert started["namespace"] == lab.namespace
-    assert started["queues"] == "default"
-    assert started["tasks"] == "batch, coroutine, sync"
+    assert started["queues"] == ["default"]
+    assert started["tasks"] == ["batch", "coroutine", "sync"]
     assert started["processes"] == 1
     assert started["level"] == "info"
     handled = {each["task"]: each for each in worker.events("message_handled")}

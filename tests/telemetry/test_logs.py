@@ -233,3 +233,19 @@ def test_seldom_is_bounded() -> None:
     for number in range(30_000):
         assert seldom.more(str(number)) == 0
     assert len(seldom._last) <= 10_001
+
+
+def test_names_are_a_list_for_people_and_an_array_for_machines(
+    lines: Callable[..., list[str]],
+) -> None:
+    """Nobody reads brackets and quotes; a name with a control character is escaped in either."""
+    structlog.get_logger().info("schedules_registered", added=["a", "b\x1b"])
+    (line,) = lines("text")
+    assert json.loads(line)["added"] == ["a", "b\x1b"]
+    structlog.get_logger().info(
+        "schedules_registered", added=("a", "b\x1b"), counts=[1, 2], none=[]
+    )
+    (line,) = lines()
+    assert r"added='a, b\\x1b'" in line
+    assert "counts='[1, 2]'" in line
+    assert "none=[]" in line
