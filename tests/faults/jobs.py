@@ -21,6 +21,8 @@ history = History(os.environ["FAULTS_HISTORY"])
 _lock = threading.Lock()
 _leak: list[bytes] = []
 _retry = Retry.fixed("100ms")
+#: How long a process that a handler leaves behind lives: longer than a row, but for its drain.
+_OUTLIVES_S = 15.0
 
 
 def delivery() -> Context:
@@ -85,6 +87,31 @@ def die_once(key: str, nap_ms: int = 0) -> None:
     history.note("started", key, context.receive_count)
     if "d" not in context.flags:
         raise Bury("the first time")
+    history.note("done", key)
+
+
+@app.task(queue="load", at_most_once=True, time_limit="1s")
+def once(key: str, nap_ms: int = 0) -> None:
+    """Be acked, then note the start and the end."""
+    handle(key, nap_ms)
+
+
+@app.task(queue="load", at_most_once=True, time_limit="1s")
+def hang_once(key: str) -> None:
+    """Be acked, then never end."""
+    history.note("poisoned", key, "hang", delivery().receive_count, synced=True)
+    time.sleep(3600)
+
+
+@app.task(queue="load", retry=_retry)
+def fork_on(key: str, nap_ms: int = 0) -> None:
+    """Leave a process behind that lives longer than this one may."""
+    history.note("started", key, delivery().receive_count)
+    if nap_ms and os.fork() == 0:
+        history.note("outlives", key)
+        time.sleep(_OUTLIVES_S)
+        os._exit(0)
+    time.sleep(nap_ms / 1000)
     history.note("done", key)
 
 

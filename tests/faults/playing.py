@@ -226,10 +226,11 @@ def _judge(row: Row, played: Played, patience: float) -> None:
             played.problems.append(f"{number} {kind.replace('_', ' ')} ({examples})")
     # Where the server has forgotten something, its counters have too.
     forgetful = row.takes or row.undoes
-    if not forgetful and figures["server_acked"] != figures["finished"]:
+    ended = figures["finished"] + figures.get(row.unfinished, 0)
+    if not forgetful and figures["server_acked"] != ended:
         played.problems.append(
             f"the server has counted {figures['server_acked']:g} acks, "
-            f"but handlers ended with {figures['finished']:g} messages that are not dead"
+            f"but handlers ended with {ended:g} messages that are not dead"
         )
     for bound in row.bounds:
         if not bound.holds(figures, patience=patience):

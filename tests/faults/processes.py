@@ -94,9 +94,10 @@ class Processes:
         text = msgspec.json.encode(sending).decode()
         return self._start(self.producers, role, "tests.faults.producer", role, text)
 
-    def pull(self) -> Worker:
-        """Start a consumer that uses the low-level calls."""
-        return self._start(self.pullers, f"puller-{len(self.pullers)}", "tests.faults.puller")
+    def pull(self, queues: str = "load") -> Worker:
+        """Start a consumer that receives from queues by the low-level calls."""
+        role = f"puller-{len(self.pullers)}"
+        return self._start(self.pullers, role, "tests.faults.puller", queues)
 
     def command(self, *words: str) -> Worker:
         """Start another `qworker` command."""

@@ -1,15 +1,16 @@
 """A consumer without the framework: receives, handles and acks by the calls of a queue, until it is stopped.
 
-python -m tests.faults.puller
+python -m tests.faults.puller QUEUE,…
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 
 from qworker import QWorker
-from qworker.errors import ServerError
+from qworker.errors import RefusedError, ServerError
 from tests.faults.history import History
 from tests.faults.hooks import key_of
 
@@ -22,19 +23,21 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     history = History(os.environ["FAULTS_HISTORY"])
     app = QWorker(os.environ["FAULTS_NAMESPACE"])
-    queue = app.queue("load")
+    queues = {name: app.queue(name) for name in sys.argv[1].split(",")}
+    queue, *others = queues.values()
     while not stopped:
         try:
-            messages = queue.receive(20, wait="200ms")
-            keys = {message.id: key_of(message.body) for message in messages}
+            messages = queue.receive(20, wait="200ms", then=others)
             for message in messages:
-                history.note("started", keys[message.id], message.receive_count)
-                history.note("done", keys[message.id])
-            acked = [keys[message.id] for message in queue.ack(*messages)]
-        except ServerError:
+                key = key_of(message.body)
+                history.note("started", key, message.receive_count)
+                history.note("done", key)
+            for name, each in queues.items():
+                acked = each.ack(*(message for message in messages if message.queue == name))
+                if acked:
+                    history.note("acked", *(key_of(each.body) for each in acked), synced=True)
+        except (ServerError, RefusedError):
             continue
-        if acked:
-            history.note("acked", *acked, synced=True)
     app.close()
 
 

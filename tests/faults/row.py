@@ -80,7 +80,8 @@ class Row:
     why sent messages may be gone for good, '' where they may not; `undoes` why messages may come back after a
     confirmed ack. What was so is measured, `taken` and `undone`, in messages, and each such row bounds it. `needs`
     says why the row cannot run on this machine, or ''. `commit_s`: for so long it runs for every commit. `mends`:
-    kinds of repairs by `fsck` that the fault makes needful.
+    kinds of repairs by `fsck` that the fault makes needful. `unfinished`: the figure of messages that were acked before
+    they began and never ended.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Row:
     takes: str = ""
     undoes: str = ""
     mends: tuple[str, ...] = ()
+    unfinished: str = ""
     needs: Callable[[], str] = lambda: ""
 
     @property
