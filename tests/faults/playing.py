@@ -224,8 +224,8 @@ def _judge(row: Row, played: Played, patience: float) -> None:
         if number := getattr(account, kind):
             examples = ", ".join(account.examples.get(kind, [])[:3])
             played.problems.append(f"{number} {kind.replace('_', ' ')} ({examples})")
-    # Where the server has forgotten something, its counters have too.
-    forgetful = row.takes or row.undoes
+    # Where the server has forgotten something, its counters have too; and some faults delete them.
+    forgetful = row.takes or row.undoes or "counter" in row.mends
     ended = figures["finished"] + figures.get(row.unfinished, 0)
     if not forgetful and figures["server_acked"] != ended:
         played.problems.append(
