@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.faults.history import History
@@ -115,16 +115,17 @@ def _watch_children(history: History) -> None:
 
 def _watch_supervisors(history: History) -> None:
     from qworker.client.sync import Client
-    from qworker.consumer.keeper import Keeper
+    from qworker.consumer.keeper import Keeper, _index
 
     _after(Client, "execute", _seldom(history, "heard"))
     found: dict[tuple[str, str], str] = {}
     read, settle = Keeper._read, Keeper._settle
 
-    def read_and_remember(self: Any, keys: Any, lease_id: str, indices: Any) -> Iterator[Any]:
-        for index, item in read(self, keys, lease_id, indices):
-            found[lease_id, index] = key_of(item)
-            yield index, item
+    def read_and_remember(self: Any, keys: Any, lease: Any, uncounted: Any) -> Any:
+        items = read(self, keys, lease, uncounted)
+        for place, envelope in items.items():
+            found[lease.lease_id, _index(lease, place)] = key_of(envelope.body)
+        return items
 
     def settle_and_note(self: Any, keys: Any, outcomes: Any) -> int:
         count = settle(self, keys, outcomes)

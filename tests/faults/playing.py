@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -139,6 +140,7 @@ def _play(row: Row, stage: Stage, played: Played, patience: float) -> None:
     except TimeoutError as error:
         # No verdict on what is still stored; what was damaged until now is damage all the same.
         played.problems.append(f"no verdict: {error}")
+    stage.take_metrics()
     stage.stop_consumers()
     _check_store(row, stage, played)
     _take_figures(stage, played)
@@ -224,16 +226,27 @@ def _judge(row: Row, played: Played, patience: float) -> None:
         if number := getattr(account, kind):
             examples = ", ".join(account.examples.get(kind, [])[:3])
             played.problems.append(f"{number} {kind.replace('_', ' ')} ({examples})")
-    # Where the server has forgotten something, its counters have too; and some faults delete them.
-    forgetful = row.takes or row.undoes or "counter" in row.mends
-    ended = figures["finished"] + figures.get(row.unfinished, 0)
-    if not forgetful and figures["server_acked"] != ended:
-        played.problems.append(
-            f"the server has counted {figures['server_acked']:g} acks, "
-            f"but handlers ended with {ended:g} messages that are not dead"
-        )
+    played.problems += _disagreements(row, figures)
     for bound in row.bounds:
         if not bound.holds(figures, patience=patience):
             measured = figures.get(bound.figure, "not measured")
             limit = f" ({figures.get(bound.limit, 0):g})" if isinstance(bound.limit, str) else ""
             played.problems.append(f"{bound}{limit}, but {measured}")
+
+
+def _disagreements(row: Row, figures: dict[str, float]) -> Iterator[str]:
+    """Compare the server's total of acks with what handlers noted, and with the workers' metrics."""
+    # Where the server has forgotten something, its counters have too; and some faults delete them.
+    if row.takes or row.undoes or "counter" in row.mends:
+        return
+    acked, ended = figures["server_acked"], figures["finished"] + figures.get(row.unfinished, 0)
+    if acked != ended:
+        yield f"the server has counted {acked:g} acks, handlers ended with {ended:g} messages"
+    if (handled := figures.get("handled_acked")) is None:
+        return
+    # One that came too late was handled, and is acked by whoever got the message next.
+    if not handled - figures["stale_outcomes"] <= acked <= handled:
+        yield (
+            f"the server has counted {acked:g} acks, metrics {handled:g}, "
+            f"of them {figures['stale_outcomes']:g} that came too late"
+        )

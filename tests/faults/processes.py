@@ -38,6 +38,7 @@ class Processes:
         self.producers: list[Worker] = []
         self.pullers: list[Worker] = []
         self.ended: list[Worker] = []
+        self.workers_replaced = 0
         self.proxies: dict[str, ChaosProxy] = {}
         self.environ: dict[str, str] = {}
         self._mutation = mutation
@@ -110,6 +111,7 @@ class Processes:
             self.daemons.remove(process)
             return self.daemon()
         self.workers.remove(process)
+        self.workers_replaced += 1
         return self.worker()
 
     def mind(self) -> None:

@@ -10,11 +10,13 @@ import random
 import signal
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from qworker import QueueAttributes, QWorker, SendOptions
 from qworker.client.queue import Queue
@@ -271,6 +273,21 @@ class Stage(Processes):
     def most(self, figure: str, value: float) -> None:
         """Keep the highest value of a measured figure."""
         self.measured[figure] = max(value, self.measured.get(figure, value))
+
+    def take_metrics(self) -> None:
+        """Add up what the workers' metrics say of acks, where no worker was lost with its counts."""
+        if self.workers_replaced or self.pullers:
+            return
+        self.measured["handled_acked"] = self.measured["stale_outcomes"] = 0
+        for worker in self.workers:
+            port = worker.events("metrics_served")[0]["port"]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+                families = text_string_to_metric_families(answer.read().decode())
+            for sample in (sample for family in families for sample in family.samples):
+                if sample.name == "qworker_stale_outcomes_total":
+                    self.add("stale_outcomes", sample.value)
+                elif sample.name == "qworker_handled_total" and sample.labels["outcome"] == "acked":
+                    self.add("handled_acked", sample.value)
 
     # -- the end -------------------------------------------------------------------------------
 
