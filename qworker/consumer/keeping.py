@@ -34,6 +34,8 @@ _LOOK_S: Final = 0.05
 #: At least so often the server is asked something, to know whether it answers; it does not after the second time.
 _SPEAK_S: Final = 2.0
 _SILENCE_S: Final = 3.0
+#: What a call that is under way gets at the end.
+_LAST_S: Final = 0.2
 
 
 class Keeping:
@@ -84,7 +86,9 @@ class Keeping:
             if self.answering_since is None or time.monotonic() > deadline:
                 break
         self._ended.set()
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+        # It may be in the middle of a call to a server that is away, which goes on for 20 s; it ends with the process.
+        left_s = deadline - time.monotonic() if done.is_set() else _LAST_S
+        self._thread.join(max(0.0, left_s))
 
     def recall(self, children: Sequence[ChildProcess]) -> None:
         """Ask for what the children have not started to be given back."""

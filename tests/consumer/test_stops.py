@@ -121,6 +121,35 @@ def test_a_second_signal_cuts_the_grace_time_short(lab: Lab) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("away", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_worker_ends_soon_after_its_children_also_without_a_server(
+    own_lab: Lab, away: signal.Signals
+) -> None:
+    """What it would still say to a server that is away is not waited for, however much of the grace time is left."""
+    lab = own_lab
+    lab.app("""
+@app.task
+def slow(n: int) -> None:
+    note("started", n)
+    time.sleep(4)
+""")
+    lab.send_all("slow", 3)
+    worker = lab.start("--grace", "40s", "--procs", "2")
+    try:
+        until(lambda: len(lab.notes("started")) == 2)
+        os.kill(lab.server_pid, away)
+        worker.process.terminate()
+        until(lambda: worker.events("worker_stopped"))
+        watch = Watch(*worker.pids())
+        worker.wait()
+        assert watch.passed_s() < 5.0
+    finally:
+        worker.kill()
+        if away == signal.SIGSTOP:
+            os.kill(lab.server_pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
 def test_a_stop_without_a_server_takes_no_longer_than_the_grace_time(own_lab: Lab) -> None:
     """A worker whose server does not answer ends in time as well, and lets its handler end first."""
     lab = own_lab
