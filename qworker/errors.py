@@ -10,7 +10,8 @@ QworkerError
 ├── RefusedError                  the server answered and refused; nothing was written
 │   ├── QueueFullError            maxlen reached
 │   ├── QueuePausedError          input is paused
-│   ├── ShardDrainingError        a shard that is to run empty
+│   ├── ShardDrainingError        a shard that is to run empty, or is not open
+│   ├── ShardsChangedError        a queue that others divide at the same time
 │   ├── QueueExistsError          a queue to be made is there already
 │   ├── QueueNotFoundError        no such queue: no key, and no entry in the registry
 │   ├── LeaseUsedError            a lease id that exists already
@@ -97,6 +98,7 @@ __all__ = [
     "ScriptsNotLoadedError",
     "ServerError",
     "ShardDrainingError",
+    "ShardsChangedError",
     "SparkMissingError",
     "StaleReceiptError",
     "StoreError",
@@ -209,17 +211,34 @@ class QueuePausedError(RefusedError):
 
 
 class ShardDrainingError(RefusedError):
-    """A shard that is to run empty takes no message; its queue's other shards do, and a client finds them by itself."""
+    """A shard that is to run empty, or is not open, takes no message; others of its queue do, and a client finds them.
 
-    def __init__(self, shard: str) -> None:
+    `active` and `epoch` are those of the division that lets it run empty; `epoch` 0: never opened, or removed.
+    """
+
+    def __init__(self, shard: str, active: int = 1, epoch: int = 0) -> None:
         super().__init__(shard)
-        self.shard = shard
+        self.shard, self.active, self.epoch = shard, active, epoch
 
     def __str__(self) -> str:
         queue = self.shard.partition("/")[0]
         return (
-            f"shard {self.shard!r} is to run empty and takes no message; nothing was sent: send to queue {queue!r} "
-            f"(qworker queue shards {queue})"
+            f"shard {self.shard!r} is {'to run empty' if self.epoch else 'not open'} and takes no message; nothing was "
+            f"sent: send to queue {queue!r} (qworker queue shards {queue})"
+        )
+
+
+class ShardsChangedError(RefusedError):
+    """A queue was divided by others at the same time, again and again: it is divided as they say."""
+
+    def __init__(self, queue: str, active: int) -> None:
+        super().__init__(queue, active)
+        self.queue, self.active = queue, active
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue!r} is being divided by others, and has {self.active} shards now: look who does it "
+            f"(qworker queue shards {self.queue}), and divide it again"
         )
 
 

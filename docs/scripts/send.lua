@@ -14,8 +14,9 @@
 -- then       u                then u × (message number 1…n, unique key, held for ms)
 -- then       maxlen           may be left out: of this call, beside the queue's; the lower one counts
 -- Returns {'OK', stored, now ms, degraded, then (message number, id) per message that another one's unique
---   key kept out}, or {'DUPLICATE', 0, now ms, 0, … the same pairs} where the call had been done before, or a refusal:
---   {'GHOST'} {'RESHARD'} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
+--   key kept out, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
+--   same} where the call had been done before, or a refusal:
+--   {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
@@ -333,7 +334,7 @@ end
 -- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
 local function read_attributes()
   local found = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
-    'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'draining')
+    'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'shard', 'shards')
   if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
   return {
     paused_in = found[1] == 'in' or found[1] == 'all',
@@ -343,9 +344,16 @@ local function read_attributes()
     delay_ms = whole(found[4], 0, MAX_MS) or 0,
     ttl_ms = whole(found[5], 0, MAX_MS) or 0,
     levels = found[6] or '',
-    draining = found[11] == '1',
+    closed = string.find(meta, '/%d+}:meta$') and not string.find(found[11] or '', '^open ') and (found[11] or '') or nil,
+    shards = found[12],
     journal = { mode = found[7], cap = found[8], epoch = found[9], shed = found[10] },
   }
+end
+
+-- Tell who sends how the queue is divided, behind everything else; nothing where it never was.
+local function with_shards(reply, attributes)
+  if attributes.shards then reply[#reply + 1] = attributes.shards end
+  return reply
 end
 
 -- A caller may name a maxlen of its own (nil: none); the lower one counts. Returns false where that is no number.
@@ -357,10 +365,11 @@ local function lower_maxlen(attributes, given)
   return true
 end
 
--- A refusal if the queue takes no `number` more messages, else nil: a shard that is to run empty takes none. maxlen counts what is stored
--- (ready, delayed and unacked), and 0 means no limit.
+-- A refusal if the queue takes no `number` more messages, else nil. A shard takes some only where its mark says `open` (see
+-- lib/shards.lua): one that is to run empty takes none, nor one that was removed. maxlen counts what is stored (ready,
+-- delayed and unacked), and 0 means no limit.
 local function refusal(attributes, number)
-  if attributes.draining then return { 'RESHARD' } end
+  if attributes.closed then return { 'RESHARD', attributes.closed } end
   if attributes.paused_in then return { 'PAUSED' } end
   if attributes.maxlen > 0 then
     local stored = tonumber(redis.call('HGET', stats, 'stored')) or 0
@@ -434,10 +443,9 @@ if lane ~= '' then
   local last, out = string.match(found, '^(%d+) %d+(.*)$')
   last = tonumber(last)
   if last and sequence == last then
-    -- Answered as the first time: the unique keys may be others' by now.
-    local reply = { 'DUPLICATE', 0, text(now), 0 }
+    local reply = { 'DUPLICATE', 0, text(now), 0 } -- as the first time: the unique keys may be others' by now
     for each in string.gmatch(out, '%S+') do reply[#reply + 1] = each end
-    return reply
+    return with_shards(reply, attributes)
   end
   if last and sequence < last then return { 'GHOST' } end
 end
@@ -478,4 +486,4 @@ if lane ~= '' then
   redis.call('HSET', producers, lane, table.concat({ text(sequence), text(now), unpack(kept_out) }, ' '))
 end
 local degraded = math.max(count(stats, { sent = #items, stored = #items }), write_journal(''))
-return { 'OK', #items, text(now), degraded, unpack(kept_out) }
+return with_shards({ 'OK', #items, text(now), degraded, unpack(kept_out) }, attributes)

@@ -31,10 +31,7 @@ class Middleware:
         """Run before the handler."""
 
     def after(self, context: Context, outcome: str, error: BaseException | None) -> None:
-        """Run after the handler.
-
-        `outcome` is one of acked, nacked, buried, released, discarded, expired, time_limit.
-        """
+        """Run after the handler. `outcome` is one of acked, nacked, buried, released, discarded, expired."""
 
 
 def check_hooks(middleware: object) -> None:

@@ -168,6 +168,10 @@ def _print_summary(findings: Sequence[Finding], messages: int) -> None:
     from qworker.cli.formats import count
 
     looked = f"{count(messages, 'message')} looked at"
+    if gone := sum(each.gone for each in findings):
+        written_off = all(each.repaired for each in findings if each.gone)
+        what = "are written off" if written_off else "are not counted off yet"
+        print_line(f"{count(gone, 'message')} that had been stored are gone, and {what}", "bad")
     if not findings:
         print_line(f"clean: {looked}", "good")
     elif all(each.repaired for each in findings):

@@ -39,6 +39,7 @@ def check_queues(session: Session, workers: list[Worker]) -> Iterator[Finding]:
             )
     yield from _overdue(found)
     yield from _closed(found)
+    yield from _gone(found)
     yield from _journals(session, found)
     yield from _alone(found, workers)
     yield from check_unknown(session, found, workers)
@@ -55,6 +56,23 @@ def check_queues(session: Session, workers: list[Worker]) -> Iterator[Finding]:
         ready = sum(each.ready for each in found.values())
         yield Finding(
             "queues", Status.OK, f"{count(len(found))} with {count(ready, 'ready message')} in all"
+        )
+
+
+def _gone(found: Mapping[str, Inspection]) -> Iterator[Finding]:
+    gone = {
+        name: number
+        for name, each in found.items()
+        if (number := each.stats.get("stored", 0) - each.stored) > 0
+    }
+    if gone:
+        worst = max(gone, key=lambda name: gone[name])
+        yield Finding(
+            "gone",
+            Status.PROBLEM,
+            "messages that were stored are nowhere now: "
+            + listed([f"{name} {number:,}" for name, number in largest(gone)]),
+            f"find out who deleted keys, or what a failover lost; qworker fsck {worst} --repair writes them off",
         )
 
 

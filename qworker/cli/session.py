@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -38,6 +39,8 @@ _LISTED: Final = 8
 _REDIS_URL: Final = "REDIS_URL"
 #: SCANs of 1,000 keys that a look for other namespaces takes at most.
 _SCANS: Final = 100
+#: And that a walk for queues takes on a node where the index is of no use.
+_WALKED: Final = 2000
 
 
 class Session:
@@ -241,22 +244,56 @@ class Session:
     # -- queues --------------------------------------------------------------------------------
 
     def queues(self) -> list[str]:
-        """Name the queues of the registry, sorted; entries that are no queue name are left out."""
-        from qworker.errors import InvalidNameError
-        from qworker.wire.keys import queues_key
-        from qworker.wire.names import check_queue
-        from qworker.wire.shards import WHOLE, Shards
+        """Name the queues of which there are keys, sorted: by the index, or by a walk where that is of no use."""
+        from qworker.client.registry import listed
+        from qworker.errors import BrokenQueueError, InDoubtError, LoadingError, UnavailableError
 
-        self._shards = {}
-        flat = self.ask("HGETALL", queues_key(self.namespace))
-        pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
-        for entry, written in pairs:
-            try:
-                name = check_queue(entry.decode("utf-8", "replace"))
-            except InvalidNameError:
-                continue
-            self._shards[name] = Shards.parse(written) or WHOLE
+        try:
+            self._shards = self.client.run(listed(self.namespace))
+        except BrokenQueueError as error:
+            self._shards = self._walked(str(error))
+        except (UnavailableError, InDoubtError, LoadingError) as error:
+            # In a Cluster its node may be away alone.
+            if not self.client.factory.clustered:
+                raise
+            self._shards = self._walked(str(error))
         return sorted(self._shards)
+
+    def _walked(self, problem: str) -> dict[str, Shards]:
+        """Find queues by their keys, on the nodes that answer, and say why."""
+        from qworker.client.registry import is_queue, there
+        from qworker.errors import ServerError
+
+        note(
+            f"the index of queues cannot be read ({problem}): queues are looked up by a walk through the keys"
+        )
+        pattern = re.compile(re.escape(self.namespace) + r":\{([^{}/]+)\}:")
+        found: set[str] = set()
+        for node in self.client.factory.masters():
+            cursor: Any = 0
+            for _ in range(_WALKED):
+                words = (
+                    "SCAN",
+                    cursor,
+                    "MATCH",
+                    f"{self.namespace}:{{*}}:[mrud][en]*",
+                    "COUNT",
+                    1000,
+                )
+                try:
+                    cursor, keys = self.ask(*words, node=node)
+                except ServerError as error:
+                    note(f"{node} was not asked: {error}")
+                    break
+                for key in keys:
+                    match = pattern.match(key.decode("utf-8", "replace"))
+                    if match is not None and is_queue(match[1]):
+                        found.add(match[1])
+                if cursor == b"0":
+                    break
+            else:
+                note(f"{node} has more than {_WALKED:,},000 keys: not all of them were looked at")
+        return self.client.run(there(self.namespace, sorted(found)))
 
     def ref(self, name: str) -> QueueRef:
         """A queue, which need not exist, as operations take it."""
@@ -282,13 +319,10 @@ class Session:
         return queue
 
     def has_queue(self, name: str) -> bool:
-        """Say whether a queue is registered, or has keys (a plain RPUSH registers nothing)."""
-        from qworker.wire.keys import QueueKeys, queues_key
+        """Say whether there are keys of a queue, or of a shard."""
+        from qworker.wire.keys import QueueKeys
 
-        return bool(
-            self.ask("HEXISTS", queues_key(self.namespace), name)
-            or self.ask("EXISTS", *QueueKeys(self.namespace, name).all())
-        )
+        return bool(self.ask("EXISTS", *QueueKeys(self.namespace, name).all()))
 
     def near_queue(self, name: str) -> str | None:
         """Name the queue that is written most alike; None if none is."""

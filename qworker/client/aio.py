@@ -16,10 +16,20 @@ from redis.exceptions import RedisError, ResponseError
 
 from qworker.client.away import AwayServers
 from qworker.client.calling import LOADS
-from qworker.client.commands.command import GIVE_UP_S, LEAST_S, Apart, Attempt, Command, Pause, Soon
+from qworker.client.commands.command import (
+    GIVE_UP_S,
+    LEAST_S,
+    Apart,
+    Attempt,
+    Brief,
+    Command,
+    Pause,
+    Soon,
+)
 from qworker.client.commands.sending import SendCall, Sent
 from qworker.client.commands.settling import Settled, settle
 from qworker.client.plan import Plan
+from qworker.client.quiet import WITHIN_S, Quiet
 from qworker.client.recent import RecentSettles
 from qworker.client.shared_waits import SharedWaits
 from qworker.client.unreturned import Unreturned
@@ -126,6 +136,7 @@ class AsyncClient:
         self._away = AwayServers()
         self._free: list[_Lane] = []
         self._recent = RecentSettles(factory)
+        self._quiet = Quiet()
         self._loop = asyncio.get_running_loop()
         self._calls = asyncio.Semaphore(MAX_CONNECTIONS)
         self._settles = asyncio.Semaphore(MAX_SETTLING)
@@ -161,7 +172,11 @@ class AsyncClient:
             self._free.append(lane)
 
     async def send(
-        self, make: Callable[..., Command[Sent]], *, give_up_s: float | None = None
+        self,
+        make: Callable[..., Command[Sent]],
+        *,
+        give_up_s: float | None = None,
+        elsewhere: bool = False,
     ) -> Sent:
         """Execute a send once, whatever happens to its replies; see `Client.send`."""
         limit_s = self.give_up_s if give_up_s is None else give_up_s
@@ -170,7 +185,11 @@ class AsyncClient:
             lane.sequence += 1
             try:
                 return await self._attempt(
-                    lane, make(lane=lane.id, sequence=lane.sequence), limit_s, bounded=True
+                    lane,
+                    make(lane=lane.id, sequence=lane.sequence),
+                    limit_s,
+                    bounded=True,
+                    elsewhere=elsewhere,
                 )
             except BaseException as error:
                 if isinstance(error, InDoubtError) or not isinstance(error, QworkerError):
@@ -213,16 +232,35 @@ class AsyncClient:
             raise
 
     async def _step(
-        self, step: Command[Any] | Soon[Any] | SendCall | Pause, limit_s: float, failing_s: float
+        self,
+        step: Command[Any] | Brief[Any] | Soon[Any] | SendCall | Pause,
+        limit_s: float,
+        failing_s: float,
     ) -> Any:
         left_s = limit_s if not failing_s else max(LEAST_S, limit_s - failing_s)
         if isinstance(step, Command):
             return await self._execute(step, left_s, bounded=True)
         if isinstance(step, SendCall):
-            return await self.send(step.make, give_up_s=left_s)
+            return await self.send(step.make, give_up_s=left_s, elsewhere=step.elsewhere)
         if isinstance(step, Pause):
             return await asyncio.sleep(step.seconds)
+        if isinstance(step, Brief):
+            return await self.briefly(step)
         return await self._soon(step)
+
+    async def briefly(self, step: Brief[T]) -> T | None:
+        """Execute what may fail, for a fraction of a second; returns None where it did."""
+        if step.quiet and self._quiet.now:
+            return None
+        try:
+            result = await self._execute(step.command, WITHIN_S, bounded=True)
+        except QworkerError as error:
+            if step.quiet:
+                self._quiet.failed(error)
+            return None
+        if step.quiet:
+            self._quiet.succeeded()
+        return result
 
     async def _soon(self, step: Soon[T]) -> T:
         address = self.factory.place(step.command.key)
@@ -266,9 +304,15 @@ class AsyncClient:
         await self.close()
 
     async def _attempt(
-        self, lane: _Lane, command: Command[T], give_up_s: float, bounded: bool
+        self,
+        lane: _Lane,
+        command: Command[T],
+        give_up_s: float,
+        bounded: bool,
+        *,
+        elsewhere: bool = False,
     ) -> T:
-        attempt = Attempt(command, give_up_s)
+        attempt = Attempt(command, give_up_s, elsewhere=elsewhere)
         while True:
             address = attempt.detour or command.node
             within_s = attempt.within_s(self.factory.reply_timeout_s) if bounded else None

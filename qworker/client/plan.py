@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
-from qworker.client.commands.command import Command, Pause, Soon
+from qworker.client.commands.command import Brief, Command, Pause, Soon
 from qworker.client.commands.sending import SendCall
 from qworker.errors import QworkerError
 
@@ -14,15 +14,26 @@ __all__ = ["Plan", "each_soon", "run_plan", "run_plans", "server_ms"]
 T = TypeVar("T")
 
 #: Yields commands, sends and pauses, is sent what they came to, and returns the operation's result.
-Plan = Generator[Command[Any] | Soon[Any] | SendCall | Pause, Any, T]
+Plan = Generator[Command[Any] | Brief[Any] | Soon[Any] | SendCall | Pause, Any, T]
 
 
 def run_plan(execute: Callable[[Command[Any]], Any], plan: Generator[Any, Any, T]) -> T:
-    """Execute the commands of a plan that neither sends nor waits, where there is no client to run it."""
+    """Execute the commands of a plan that neither sends nor waits, where there is no client to run it.
+
+    An error is raised in the plan, which may go on.
+    """
     result: Any = None
     try:
+        step = plan.send(None)
         while True:
-            result = execute(plan.send(result))
+            try:
+                result = execute(step.command if isinstance(step, Brief) else step)
+            except QworkerError as error:
+                if not isinstance(step, Brief):
+                    step = plan.throw(error)
+                    continue
+                result = None
+            step = plan.send(result)
     except StopIteration as end:
         found: T = end.value
         return found

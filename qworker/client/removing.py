@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from qworker.client.commands import removing
-from qworker.client.commands.command import Command
+from qworker.client.commands.command import Brief, Command
+from qworker.client.commands.index import present, withdraw
+from qworker.client.commands.sharding import divide, read_shards
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.spreading import everywhere, sum_of
-from qworker.errors import InvalidOptionError
+from qworker.errors import (
+    BrokenQueueError,
+    InvalidOptionError,
+    ServerError,
+    concerns_the_call,
+)
 from qworker.wire.keys import QueueKeys
+from qworker.wire.names import MAX_SHARDS
+from qworker.wire.shards import WHOLE, Shards
 
 __all__ = ["purge", "remove"]
 
@@ -34,19 +43,47 @@ def purge(queue: QueueRef, state: str = "ready") -> Plan[int]:
 
 
 def remove(queue: QueueRef) -> Plan[None]:
-    """Delete the queue with all its messages, attributes and counters. Leases in hand become stale."""
-    for shard in (yield from queue.every_shard(anew=True)):
-        yield from _remove(shard.keys)
-    yield from queue.forget()
+    """Delete the queue with all its messages, attributes and counters, and all shards that it ever had.
+
+    Leases in hand become stale. What is sent or received meanwhile goes as well, or makes the queue anew. Where it
+    ends halfway, call it again.
+    """
+    if queue.single:
+        yield from _remove(queue.keys)
+        yield Brief(withdraw(queue.namespace, [queue.keys.queue]))
+        return
+    try:
+        known: Shards = yield read_shards(queue.keys)
+        if known.active > 1:
+            # Who is refused by a shard that is gone finds out here that it is not to be opened again.
+            yield divide(queue.keys, known, 1, known.kept)
+    except (ServerError, BrokenQueueError) as error:
+        if not concerns_the_call(error):
+            raise
+        # Its meta holds another type, and goes as well.
+    shards = [queue.shard_of(number) for number in range(1, MAX_SHARDS)]
+    there: list[Shards | None] = yield present([shard.keys for shard in shards])
+    for shard, is_there in reversed([*zip(shards, there, strict=True)]):
+        if is_there is not None:
+            yield from _remove(shard.keys)
+    yield from _remove(queue.keys)
+    queue.learn(WHOLE)
+    places = Shards(1, MAX_SHARDS).names(queue.keys.name)
+    yield Brief(withdraw(queue.namespace, places))
 
 
 def _remove(keys: QueueKeys) -> Plan[None]:
-    while True:
-        words = ("ZRANGE", keys.unacked, 0, _LEASES - 1)
+    leases: list[bytes] = yield from _leases(keys)
+    while (yield removing.remove(keys, leases)):
+        leases = yield from _leases(keys)
+
+
+def _leases(keys: QueueKeys) -> Plan[list[bytes]]:
+    words = ("ZRANGE", keys.unacked, 0, _LEASES - 1)
+    try:
         leases: list[bytes] = yield Command(None, (), words, list)
-        if not leases:
-            break
-        names = [keys.lease(lease.decode("utf-8", "replace")) for lease in leases]
-        yield Command(None, (), ("UNLINK", *names), int)
-        yield Command(None, (), ("ZREM", keys.unacked, *leases), int)
-    yield Command(None, (), ("UNLINK", *keys.all()), int)
+    except ServerError as error:
+        if type(error) is not ServerError:
+            raise
+        return []  # It holds another type: no lease has a deadline.
+    return leases

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from qworker.client import letters, looking
 from qworker.client.commands.command import Command
+from qworker.client.commands.index import NamesPage, names
 from qworker.client.commands.inspecting import lengths
 from qworker.client.letter_pages import in_stream
 from qworker.client.limits import STATES, check_state
@@ -18,10 +19,9 @@ from qworker.client.message import Stored
 from qworker.client.page_size import PageSize
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
-from qworker.errors import InvalidNameError, InvalidOptionError
-from qworker.wire.keys import LEVELS, QueueKeys, queues_key
-from qworker.wire.names import check_queue
-from qworker.wire.shards import WHOLE, Shards
+from qworker.client.registry import is_queue, there
+from qworker.errors import InvalidOptionError
+from qworker.wire.keys import LEVELS, QueueKeys
 
 if TYPE_CHECKING:
     from qworker.client.aio import AsyncClient
@@ -93,11 +93,8 @@ def scan_queues(
     _check(count)
     if not cursor.isdecimal():
         raise _bad_cursor(cursor)
-    reply: list[Any] = yield Command(
-        None, (), ("HSCAN", queues_key(namespace), cursor, "COUNT", count), list
-    )
-    entries = zip(map(_queue_name, reply[1][::2]), reply[1][1::2], strict=True)
-    shards = {name: Shards.parse(written) or WHOLE for name, written in entries if name}
+    page: NamesPage = yield names(namespace, cursor, count)
+    shards = yield from there(namespace, [name for name in page.names if is_queue(name)])
     places = [
         QueueKeys(namespace, place) for name in sorted(shards) for place in shards[name].names(name)
     ]
@@ -110,7 +107,7 @@ def scan_queues(
             so_far = ready[each.name]
             ready[each.name] = None if number is None or so_far is None else so_far + number
     found = [QueueLength(name, number) for name, number in ready.items()]
-    return Page(reply[0].decode(), [each for each in found if _fits(each.ready, minlen, maxlen)])
+    return Page(page.cursor, [each for each in found if _fits(each.ready, minlen, maxlen)])
 
 
 def scan_page(
@@ -242,13 +239,6 @@ def _fits(length: int | None, minlen: int, maxlen: int | None) -> bool:
     if length is None:
         return minlen == 0 and maxlen is None
     return length >= minlen and (maxlen is None or length <= maxlen)
-
-
-def _queue_name(field: bytes) -> str:
-    try:
-        return check_queue(field.decode("utf-8", "replace"))
-    except InvalidNameError:
-        return ""
 
 
 def _check(count: int) -> None:

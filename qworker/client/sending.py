@@ -24,14 +24,44 @@ from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.spreading import everywhere
 from qworker.durations import Duration
-from qworker.errors import BodyTooLargeError, InvalidError, ShardDrainingError
+from qworker.errors import (
+    BodyTooLargeError,
+    BrokenQueueError,
+    BusyError,
+    ClusterMovingError,
+    InDoubtError,
+    InvalidError,
+    LoadingError,
+    NoReplicasError,
+    NotPersistedError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ServerError,
+    ShardDrainingError,
+    UnavailableError,
+)
 from qworker.wire.codec import check_size, encode
 from qworker.wire.envelope import tail
+from qworker.wire.shards import Shards
 
 __all__ = ["new_message", "replicated", "send", "send_all", "store"]
 
 #: How long a unique key is held where its message has no time to live.
 _UNIQUE_MS: Final = 24 * 3_600_000
+#: Tries of a send whose queue is being divided; each looks up the shards again.
+_TRIES: Final = 5
+#: What keeps one shard from taking a message, which certainly was not stored there. Another may take it.
+_ELSEWHERE: Final = (
+    BrokenQueueError,
+    BusyError,
+    ClusterMovingError,
+    LoadingError,
+    NoReplicasError,
+    NotPersistedError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    UnavailableError,
+)
 
 
 def send(
@@ -75,9 +105,12 @@ def store(
     The messages of a call go to one shard together, but for those with a unique key, whose shard the key tells. Where
     a unique key keeps a message out, its place has the id of the message that holds the key.
     """
-    if messages:
-        yield from queue.announce()
-        yield from _check_sizes(queue, messages, named)
+    if not messages:
+        return []
+    if queue.stale:
+        # Once: from then on the replies of the first shard say it.
+        yield from queue.look_up(sure=False)
+    yield from _check_sizes(queue, messages, named)
     try:
         return (yield from _store_all(queue, messages, options))
     except BodyTooLargeError as error:
@@ -108,38 +141,39 @@ def _refuse_larger(messages: Sequence[NewMessage], maxsize: int, named: str) -> 
 def _store_all(
     queue: QueueRef, messages: Sequence[NewMessage], options: SendOptions
 ) -> Plan[list[str]]:
-    if not queue.shards.divided:
+    if queue.single:
         return (yield from _store(queue, messages, options))
     ids = [""] * len(messages)
     left = list(range(len(messages)))
-    for last in (False, True):
+    for tries in range(_TRIES):
         refused: list[int] = []
         for number, positions in _placed(queue, messages, left):
+            chosen = [messages[each] for each in positions]
             earlier = [each for each in ids if each]
             try:
-                stored = yield from _store(
-                    queue.shard(number), [messages[each] for each in positions], options, earlier
-                )
-            except ShardDrainingError:
-                if last:
+                if number is None:
+                    stored = yield from _store_anywhere(queue, chosen, options, earlier)
+                else:
+                    stored = yield from _store_in(queue, number, chosen, options, earlier)
+            except ShardDrainingError as error:
+                if tries == _TRIES - 1:
                     raise
+                yield from queue.refused(error)
                 refused += positions
                 continue
             for position, message_id in zip(positions, stored, strict=True):
                 ids[position] = message_id
+            yield from queue.announce()
         if not refused:
             break
-        # The queue has fewer shards by now.
         left = refused
-        queue.doubt()
-        yield from queue.announce()
     return ids
 
 
 def _placed(
     queue: QueueRef, messages: Sequence[NewMessage], positions: Sequence[int]
-) -> Iterator[tuple[int, list[int]]]:
-    """Choose shards for messages: that of its unique key for one that has any, for others the next in turn."""
+) -> Iterator[tuple[int | None, list[int]]]:
+    """Divide messages into calls: those with a unique key by its shard, others (None) for any shard together."""
     keyed: dict[int, list[int]] = {}
     free: list[int] = []
     for position in positions:
@@ -149,8 +183,50 @@ def _placed(
         else:
             free.append(position)
     for first in range(0, len(free), MAX_PER_CALL):
-        yield next(queue.turns) % queue.shards.active, free[first : first + MAX_PER_CALL]
+        yield None, free[first : first + MAX_PER_CALL]
     yield from keyed.items()
+
+
+def _store_anywhere(
+    queue: QueueRef, messages: Sequence[NewMessage], options: SendOptions, before: Sequence[str]
+) -> Plan[list[str]]:
+    """Store messages in the shard whose turn it is; where that cannot take them, and certainly has not, in another."""
+    *others, last = queue.in_turn()
+    for number in others:
+        try:
+            return (yield from _store_in(queue, number, messages, options, before, elsewhere=True))
+        except (ServerError, BrokenQueueError) as error:
+            if not isinstance(error, _ELSEWHERE):
+                raise
+            queue.leave_out(number)
+    return (yield from _store_in(queue, last, messages, options, before))
+
+
+def _store_in(
+    queue: QueueRef,
+    number: int,
+    messages: Sequence[NewMessage],
+    options: SendOptions,
+    before: Sequence[str],
+    *,
+    elsewhere: bool = False,
+) -> Plan[list[str]]:
+    """Store messages in one shard of the queue; the first one says how the queue is divided."""
+    place = queue.shard(number)
+    try:
+        return (
+            yield from _store(
+                place,
+                messages,
+                options,
+                before,
+                elsewhere=elsewhere,
+                told=queue.told if number == 0 else None,
+            )
+        )
+    except InDoubtError:
+        queue.leave_out(number)
+        raise
 
 
 def _store(
@@ -158,6 +234,9 @@ def _store(
     messages: Sequence[NewMessage],
     options: SendOptions,
     before: Sequence[str] = (),
+    *,
+    elsewhere: bool = False,
+    told: Callable[[Shards], None] | None = None,
 ) -> Plan[list[str]]:
     """Store messages in one place; `before` are ids that the same call has stored in others."""
     ids: list[str] = []
@@ -177,8 +256,11 @@ def _store(
             within_ms=options.within_ms,
             earlier=(*before, *ids),
         )
-        sent: Sent = yield SendCall(call)
+        # What a part of the call has stored is not stored again elsewhere.
+        sent: Sent = yield SendCall(call, elsewhere=elsewhere and not first)
         ids += sent.ids
+        if told is not None:
+            told(sent.shards)
     return ids
 
 

@@ -16,10 +16,20 @@ import structlog
 
 from qworker.client.away import AwayServers
 from qworker.client.calling import call, call_all, settle_again
-from qworker.client.commands.command import GIVE_UP_S, LEAST_S, Apart, Attempt, Command, Pause, Soon
+from qworker.client.commands.command import (
+    GIVE_UP_S,
+    LEAST_S,
+    Apart,
+    Attempt,
+    Brief,
+    Command,
+    Pause,
+    Soon,
+)
 from qworker.client.commands.sending import SendCall, Sent
 from qworker.client.commands.settling import Settled, settle
 from qworker.client.plan import Plan
+from qworker.client.quiet import WITHIN_S, Quiet
 from qworker.client.recent import RecentSettles
 from qworker.client.unreturned import Unreturned
 from qworker.errors import InDoubtError, QworkerError, RetryRule, ServerError
@@ -76,6 +86,7 @@ class Client:
         self._away = AwayServers()
         self._free: list[_Lane] = []
         self._recent = RecentSettles(factory)
+        self._quiet = Quiet()
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
@@ -130,14 +141,27 @@ class Client:
         finally:
             self._give_back(lane)
 
-    def send(self, make: Callable[..., Command[Sent]], *, give_up_s: float | None = None) -> Sent:
-        """Execute a send once, whatever happens to its replies. `make` is given `lane` and `sequence`."""
+    def send(
+        self,
+        make: Callable[..., Command[Sent]],
+        *,
+        give_up_s: float | None = None,
+        elsewhere: bool = False,
+    ) -> Sent:
+        """Execute a send once, whatever happens to its replies. `make` is given `lane` and `sequence`.
+
+        `elsewhere`: an error after which certainly nothing is stored is raised at once.
+        """
         limit_s = self.give_up_s if give_up_s is None else give_up_s
         lane = self._take()
         lane.sequence += 1
         try:
             result = self._attempt(
-                lane, make(lane=lane.id, sequence=lane.sequence), limit_s, bounded=True
+                lane,
+                make(lane=lane.id, sequence=lane.sequence),
+                limit_s,
+                bounded=True,
+                elsewhere=elsewhere,
             )
         except BaseException as error:
             # A call in doubt must be settled before anything newer; nobody will repeat this one,
@@ -181,16 +205,35 @@ class Client:
             raise
 
     def _step(
-        self, step: Command[Any] | Soon[Any] | SendCall | Pause, limit_s: float, failing_s: float
+        self,
+        step: Command[Any] | Brief[Any] | Soon[Any] | SendCall | Pause,
+        limit_s: float,
+        failing_s: float,
     ) -> Any:
         left_s = limit_s if not failing_s else max(LEAST_S, limit_s - failing_s)
         if isinstance(step, Command):
             return self._execute(step, left_s, bounded=True)
         if isinstance(step, SendCall):
-            return self.send(step.make, give_up_s=left_s)
+            return self.send(step.make, give_up_s=left_s, elsewhere=step.elsewhere)
         if isinstance(step, Pause):
             return time.sleep(step.seconds)
+        if isinstance(step, Brief):
+            return self.briefly(step)
         return self._soon(step)
+
+    def briefly(self, step: Brief[T]) -> T | None:
+        """Execute what may fail, for a fraction of a second; returns None where it did."""
+        if step.quiet and self._quiet.now:
+            return None
+        try:
+            result = self._execute(step.command, WITHIN_S, bounded=True)
+        except QworkerError as error:
+            if step.quiet:
+                self._quiet.failed(error)
+            return None
+        if step.quiet:
+            self._quiet.succeeded()
+        return result
 
     def _soon(self, step: Soon[T]) -> T:
         address = self.factory.place(step.command.key)
@@ -225,8 +268,16 @@ class Client:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _attempt(self, lane: _Lane, command: Command[T], give_up_s: float, bounded: bool) -> T:
-        attempt = Attempt(command, give_up_s)
+    def _attempt(
+        self,
+        lane: _Lane,
+        command: Command[T],
+        give_up_s: float,
+        bounded: bool,
+        *,
+        elsewhere: bool = False,
+    ) -> T:
+        attempt = Attempt(command, give_up_s, elsewhere=elsewhere)
         while True:
             address = attempt.detour or command.node
             within_s = attempt.within_s(self.factory.reply_timeout_s) if bounded else None

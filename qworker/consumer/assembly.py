@@ -36,6 +36,7 @@ from qworker.store.connection import ConnectionFactory
 from qworker.store.scripts import load_script
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
+from qworker.wire.shards import WHOLE
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
@@ -78,7 +79,10 @@ def shards_of(app: QWorker, queues: Sequence[str], factory: ConnectionFactory) -
     with Client(factory, give_up_s=_ATTRIBUTES_S) as client:
         try:
             found = read_shards(client, app.namespace, queues)
-            return [name for queue, shards in found.items() for name in shards.names(queue)]
+            # One that cannot be asked now is looked up again by the supervisor.
+            return [
+                name for queue, shards in found.items() for name in (shards or WHOLE).names(queue)
+            ]
         except QworkerError as error:
             _log.warning("shards_unknown", error=str(error))
             return list(queues)
@@ -131,7 +135,6 @@ def assemble(
         notifier,
         config.concurrency,
         lambda begun, now: broker.between(begun, now),  # noqa: PLW0108 - there is no broker yet
-        config.loop,
     )
     if len(executors) > 1:
         runner.on_async = partial(_divide, paces, tasks.values(), executors)
@@ -197,7 +200,6 @@ def _executors(
     notifier: Notifier,
     concurrency: int,
     between: Callable[[float, float], float],
-    loop: str,
 ) -> list[Executor]:
     """Choose where handlers run: inline if all are sync and run one at a time, else in threads and on a loop."""
     has_async = any(task.is_async or task.wraps_async for task in runner.tasks.values())
@@ -209,7 +211,7 @@ def _executors(
     elif has_sync:
         executors.append(Threads(runner, 0, sync_slots, notifier))
     if has_async:
-        executors.append(Loop(runner, sync_slots, concurrency or _ASYNC, notifier, kind=loop))
+        executors.append(Loop(runner, sync_slots, concurrency or _ASYNC, notifier))
     return executors
 
 

@@ -213,16 +213,10 @@ def _rescue(runner: Runner, slot: int, works: list[Any], error: BaseException) -
 
 
 class Loop:
-    """Runs async handlers on an event loop in a thread of its own, `slots` at a time; `kind`: see `RunOptions.loop`."""
+    """Runs async handlers on an event loop in a thread of its own, `slots` at a time."""
 
     def __init__(
-        self,
-        runner: Runner,
-        first_slot: int,
-        slots: int,
-        notify: Callable[[], None],
-        *,
-        kind: str = "auto",
+        self, runner: Runner, first_slot: int, slots: int, notify: Callable[[], None]
     ) -> None:
         self.is_async = True
         self.slots = slots
@@ -236,7 +230,7 @@ class Loop:
         #: What each worker runs, None where it is idle.
         self._running: list[Any] = []
         self._stopped = False
-        self._loop = _new_loop(kind)
+        self._loop = _new_loop()
         #: What a worker's context holds before and after a handler that leaves nothing behind.
         self._clean = copy_context()
         self._clean.run(running.set, None)
@@ -398,14 +392,9 @@ async def _forget_cancellation(task: asyncio.Task[Any]) -> None:
         return
 
 
-def _new_loop(kind: str) -> asyncio.AbstractEventLoop:
-    """Make an event loop: `asyncio`, `uvloop`, or `auto`, which is uvloop where that is installed."""
-    if kind == "asyncio":
-        return asyncio.new_event_loop()
+def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        if kind == "uvloop":
-            raise
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

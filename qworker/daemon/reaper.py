@@ -123,6 +123,7 @@ class Reaper:
         tests, and is refused by queues without `meta.test`.
         """
         started = self._clock()
+        self.registry.reapers = max(1, self.presence.reapers)
         self.registry.refresh(self._budget_s)
         queues = self.registry.queues
         tally = Tally(queues=len(queues))

@@ -15,7 +15,8 @@ import msgspec
 import structlog
 
 from qworker.app.schedule import Schedule, parse_schedule
-from qworker.client.commands.command import Command
+from qworker.client.commands.command import Brief, Command
+from qworker.client.commands.index import announce
 from qworker.client.commands.inspecting import existing
 from qworker.client.owners import (
     ORPHANED_MS,
@@ -24,12 +25,18 @@ from qworker.client.owners import (
     read_owners,
     same_owner,
 )
-from qworker.client.registry import list_queues
+from qworker.client.registry import named
 from qworker.client.sync import Client
 from qworker.daemon.registry import Execute
-from qworker.errors import AccessDeniedError, InvalidNameError, InvalidOptionError, ServerError
+from qworker.errors import (
+    AccessDeniedError,
+    BrokenQueueError,
+    InvalidNameError,
+    InvalidOptionError,
+    ServerError,
+)
 from qworker.wire.envelope import tail
-from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_queue, check_schedule, check_task
 from qworker.wire.numbers import whole
 
@@ -166,7 +173,7 @@ def register(
         of_queue[each.name] = _encoded(app, each)
     now_ms = server_now_ms(client.execute)
     _note_seen(client, namespace, app, now_ms, bool(wanted))
-    known = [QueueKeys(namespace, name) for name in client.run(list_queues(namespace))]
+    known = [QueueKeys(namespace, name) for name in sorted({*_queues(client, namespace), *wanted})]
     added: list[str] = []
     changed: list[str] = []
     removed: list[str] = []
@@ -176,7 +183,6 @@ def register(
             removed += gone
     for queue, of_queue in wanted.items():
         keys = QueueKeys(namespace, queue)
-        client.execute(Command(None, (), ("HSETNX", queues_key(namespace), queue, 1), int))
         stored = _fields(client.execute, keys)
         for name, value in of_queue.items():
             before = stored.get(name)
@@ -187,13 +193,14 @@ def register(
             if before != value:
                 client.execute(Command(None, (), ("HSET", keys.schedules, name, value), int))
                 (added if before is None else changed).append(name)
+        client.briefly(Brief(announce(namespace, [queue])))
     return Registered(tuple(added), tuple(changed), tuple(removed))
 
 
 def list_schedules(client: Client, namespace: str) -> list[ListedSchedule]:
     """List all schedules of a namespace, by queue and name."""
     now_ms = server_now_ms(client.execute)
-    known = [QueueKeys(namespace, name) for name in client.run(list_queues(namespace))]
+    known = [QueueKeys(namespace, name) for name in _queues(client, namespace)]
     owners = read_owners(client.execute, namespace)
     listed = []
     for keys in find_scheduled(client.execute, known):
@@ -207,6 +214,15 @@ def remove(execute: Execute, keys: QueueKeys, names: Iterable[str]) -> int:
     fields = [name + part for name in names for part in (FIRED, PAUSED)]
     execute(Command(None, (), ("HDEL", keys.schedules, *fields), int))
     return execute(Command(None, (), ("HDEL", keys.schedules, *names), int))
+
+
+def _queues(client: Client, namespace: str) -> list[str]:
+    """Name the queues that the index lists; none where it holds another type, which `doctor` tells."""
+    try:
+        return sorted(client.run(named(namespace)))
+    except BrokenQueueError as error:
+        _log.error("index_broken", problem=str(error))
+        return []
 
 
 def find_scheduled(execute: Execute, queues: Sequence[QueueKeys]) -> list[QueueKeys]:

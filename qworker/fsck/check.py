@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from qworker.client.commands.command import Command
-from qworker.fsck.books import check_books, check_lanes, check_registry, check_uniques, is_queue
+from qworker.fsck.books import check_books, check_lanes, check_uniques, is_queue
 from qworker.fsck.finding import Finding, Kind
+from qworker.fsck.index import check_index, check_shards
 from qworker.fsck.layout import check_keys, check_leases
 from qworker.fsck.messages import Ids, check_items, check_places
-from qworker.fsck.reading import hash_pages, pages_of_keys
-from qworker.wire.keys import QueueKeys, queues_key
+from qworker.fsck.reading import pages_of_keys
+from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_place
 
 if TYPE_CHECKING:
@@ -73,17 +73,16 @@ def check(
     repair: bool = False,
     told: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Finding | str]:
-    """Check some queues, or all and the registry; yields findings, and texts about what could not be looked at.
+    """Check some queues, or all and the index; yields findings, and texts about what could not be looked at.
 
     With `repair` each finding has been mended when it is yielded. `told` hears how many more messages were looked at.
     Raises `ServerError`.
     """
     found = survey(client, namespace, queues)
-    names = sorted(found.queues | set(queues))
     if not queues:
-        yield from check_registry(client, namespace, found.queues, repair=repair)
-        names = sorted({*names, *_registered(client, namespace)})
-    for name in names:
+        yield from check_index(client, namespace, found.queues, repair=repair)
+    yield from check_shards(client, namespace, found.queues, repair=repair)
+    for name in sorted(found.queues | set(queues)):
         yield from check_queue(
             client, QueueKeys(namespace, name), found.leases.get(name, []), repair=repair, told=told
         )
@@ -112,14 +111,3 @@ def check_queue(
     yield from check_lanes(client, keys, repair=repair)
     yield from check_uniques(client, keys, repair=repair)
     yield from check_books(client, keys, repair=repair)
-
-
-def _registered(client: Client, namespace: str) -> Iterator[str]:
-    key = queues_key(namespace)
-    if client.execute(Command(None, (), ("TYPE", key), bytes)) != b"hash":
-        return
-    for page in hash_pages(client, key):
-        for field, _ in page:
-            name = field.decode("utf-8", "replace")
-            if is_queue(name):
-                yield name

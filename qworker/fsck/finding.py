@@ -32,6 +32,8 @@ class Kind(Enum):
     UNREGISTERED = "unregistered"
     BAD_NAME = "bad name"
     BAD_SHARDS = "bad shards"
+    LEFTOVER = "leftover shard"
+    NO_QUEUE = "no queue"
 
 
 class Remedy(NamedTuple):
@@ -59,14 +61,19 @@ REMEDIES: Final = {
     Kind.SAME_ID: Remedy(
         "bury the second under an id of its own", "qworker dead redrive QUEUE --reason duplicate"
     ),
-    Kind.COUNTER: Remedy("set it right"),
+    Kind.COUNTER: Remedy(
+        "set it right, and write off what is gone",
+        "who deleted keys? (ACL LOG, a failover, DEL by hand)",
+    ),
     Kind.LEVEL: Remedy("declare the level, so that it is received"),
     Kind.JOURNAL: Remedy("let the numbers go on behind the stream's last"),
     Kind.LANE: Remedy("forget it, or date it now"),
     Kind.UNIQUE: Remedy("free the key"),
-    Kind.UNREGISTERED: Remedy("register the queue"),
+    Kind.UNREGISTERED: Remedy("write the queue into the index"),
     Kind.BAD_NAME: Remedy("remove the entry"),
-    Kind.BAD_SHARDS: Remedy("write how many there are"),
+    Kind.BAD_SHARDS: Remedy("let the later of both divisions hold", "qworker queue shards QUEUE"),
+    Kind.LEFTOVER: Remedy("delete what is left, which is no message"),
+    Kind.NO_QUEUE: Remedy("remove the entries"),
 }
 
 
@@ -74,7 +81,8 @@ REMEDIES: Final = {
 class Finding:
     """One thing that is not as it must be.
 
-    `where`: the key, and what in it, as text that may hold what others wrote. `repaired`: it has been mended.
+    `where`: the key, and what in it, as text that may hold what others wrote. `repaired`: it has been mended. `gone`:
+    messages that were stored and are nowhere now; a repair writes them off.
     """
 
     queue: str
@@ -82,6 +90,7 @@ class Finding:
     where: str
     problem: str
     repaired: bool = False
+    gone: int = 0
 
     @property
     def remedy(self) -> Remedy:

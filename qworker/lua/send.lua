@@ -14,8 +14,9 @@
 -- then       u                then u × (message number 1…n, unique key, held for ms)
 -- then       maxlen           may be left out: of this call, beside the queue's; the lower one counts
 -- Returns {'OK', stored, now ms, degraded, then (message number, id) per message that another one's unique
---   key kept out}, or {'DUPLICATE', 0, now ms, 0, … the same pairs} where the call had been done before, or a refusal:
---   {'GHOST'} {'RESHARD'} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
+--   key kept out, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
+--   same} where the call had been done before, or a refusal:
+--   {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -53,10 +54,9 @@ if lane ~= '' then
   local last, out = string.match(found, '^(%d+) %d+(.*)$')
   last = tonumber(last)
   if last and sequence == last then
-    -- Answered as the first time: the unique keys may be others' by now.
-    local reply = { 'DUPLICATE', 0, text(now), 0 }
+    local reply = { 'DUPLICATE', 0, text(now), 0 } -- as the first time: the unique keys may be others' by now
     for each in string.gmatch(out, '%S+') do reply[#reply + 1] = each end
-    return reply
+    return with_shards(reply, attributes)
   end
   if last and sequence < last then return { 'GHOST' } end
 end
@@ -97,4 +97,4 @@ if lane ~= '' then
   redis.call('HSET', producers, lane, table.concat({ text(sequence), text(now), unpack(kept_out) }, ' '))
 end
 local degraded = math.max(count(stats, { sent = #items, stored = #items }), write_journal(''))
-return { 'OK', #items, text(now), degraded, unpack(kept_out) }
+return with_shards({ 'OK', #items, text(now), degraded, unpack(kept_out) }, attributes)

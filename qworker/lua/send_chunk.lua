@@ -17,7 +17,7 @@
 -- ARGV[13]   n                rows, 1-1000; then n bodies
 -- then       k                0 or n; then k × (delay ms, ttl ms, row id), each '' for what the call says, or no id
 -- Returns {'OK', now ms, stored, degraded}, or {'DUPLICATE', now ms, 0, 0} where the chunk had been taken before, or a
---   refusal: {'GAP', rows taken} {'CHANGED', rows taken} {'RESHARD'} {'PAUSED'} {'FULL', stored, limit}
+--   refusal: {'GAP', rows taken} {'CHANGED', rows taken} {'RESHARD', mark} {'PAUSED'} {'FULL', stored, limit}
 --   {'TOOLARGE', bytes, maxsize, row} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
 --- include lib/clock.lua

@@ -83,8 +83,9 @@ class Role:
     """What a kind of process may do: the scripts that it calls, the commands that it sends itself, and on which keys.
 
     `keys` of a queue it may read and write, `writes` only write, `reads` only read. `shared` are patterns of keys of
-    the namespace, as an ACL has them. `extra` are rights that no list of commands tells. `every_queue`: it is for all
-    queues of the namespace.
+    the namespace, as an ACL has them. `announces`: it adds names to the index of queues, and can neither remove nor
+    read any. `lists`: it reads the index. `extra` are rights that no list of commands tells. `every_queue`: it is for
+    all queues of the namespace.
     """
 
     about: str
@@ -94,6 +95,8 @@ class Role:
     writes: Keys = field(default=lambda _: ())
     reads: Keys = field(default=lambda _: ())
     shared: Callable[[str], Iterable[str]] = field(default=lambda _: ())
+    announces: bool = False
+    lists: bool = False
     extra: Sequence[str] = ()
     every_queue: bool = False
 
@@ -136,30 +139,31 @@ def _counted(keys: QueueKeys) -> tuple[str, ...]:
     )
 
 
-_REGISTERING: Final = ("hset", "hsetnx", "hkeys", "hgetall", "hdel", "exists")
+_REGISTERING: Final = ("hset", "hgetall", "hdel", "exists")
 _SERVER_FACTS: Final = ("info", "config|get")
 
 ROLES: Final[dict[str, Role]] = {
     "producer": Role(
         about="sends to its queues; reads no message",
-        scripts=("send", "register"),
-        raw=("wait", _WAITAOF),
+        scripts=("send", "adopt", "mark"),
+        raw=("wait", _WAITAOF, "hget", "hmget"),
         keys=_producer_keys,
         writes=_into,
-        shared=lambda namespace: (f"~{queues_key(namespace)}",),
+        announces=True,
     ),
     "consumer": Role(
         about="receives from its queues and settles, and registers its schedules (qworker run --no-reaper)",
         scripts=(
-            "settle_receive", "settle", "extend", "split", "claim", "inspect", "poll", "register",
+            "settle_receive", "settle", "extend", "split", "claim", "inspect", "poll", "adopt", "names",
         ),
         raw=(
             "blpop", "rpush", "lrange", "pexpire", "hmget", "hget", "zscore", "hexists", "zrevrange",
             *_REGISTERING,
         ),
         keys=_consumer_keys,
+        announces=True,
+        lists=True,
         shared=lambda namespace: (
-            f"~{queues_key(namespace)}",
             f"~{workers_key(namespace)}",
             f"~{leaving_key(namespace)}",
             f"~{owners_key(namespace)}",
@@ -173,10 +177,10 @@ ROLES: Final[dict[str, Role]] = {
         about="reaps every queue of the namespace, fires schedules, reads figures (qworker daemon)",
         scripts=(
             "sweep", "promote", "reap", "trim", "prune", "recount", "shed", "fire", "inspect",
-            "register", "retire",
+            "adopt", "divide", "mark", "names", "present", "retire",
         ),
         raw=(
-            "hincrby", "hlen", "hkeys", "hsetnx", "hset", "hget", "hgetall", "hexists", "hdel", "exists", "scan",
+            "hincrby", "hlen", "hset", "hget", "hgetall", "hexists", "hdel", "exists", "scan",
             "xrange", "zadd", "zcard", "zrem", "zremrangebyscore", *_SERVER_FACTS,
         ),
         keys=lambda keys: (keys.ready[0].removesuffix("ready") + "*",),
@@ -261,6 +265,8 @@ def _line(user: User, namespace: str, server: Server, loading: str) -> str:
     ]
     patterns: list[str] = []
     scripted: list[str] = []
+    selectors: list[str] = []
+    index = queues_key(namespace)
     commands = {*_CONNECTION, _SETINFO}
     extra: list[str] = []
     for name, role in zip(user.roles, roles, strict=True):
@@ -270,6 +276,11 @@ def _line(user: User, namespace: str, server: Server, loading: str) -> str:
             patterns += (f"%R~{key}" for key in role.reads(keys))
             if role.writes(keys):
                 scripted += (f"~{key}" for key in (*role.writes(keys), *role.keys(keys)))
+        if role.announces:
+            selectors.append(f"(+hset %W~{index})")
+        if role.lists:
+            patterns.append(f"%R~{index}")
+            selectors.append(f"(+evalsha ~{index})")
         shared = [*role.shared(namespace)]
         patterns += shared
         if role.writes(queues[0]):
@@ -286,6 +297,7 @@ def _line(user: User, namespace: str, server: Server, loading: str) -> str:
     # Roles that exclude (admin) come first: what another one needs is added to them.
     words = ["user", user.name, "reset", "on", *_password(user.password)]
     words += [*dict.fromkeys(patterns), *extra, *allowed]
+    words += dict.fromkeys(selectors)
     if scripted:
         words.append(f"(+evalsha {' '.join(dict.fromkeys(scripted))})")
     return " ".join(words)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from qworker.client.registry import places
 from qworker.durations import Duration, duration_ms
 from qworker.wire.envelope import Envelope
-from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.keys import QueueKeys
 from qworker.wire.leases import held_items
 
 if TYPE_CHECKING:
@@ -40,9 +41,7 @@ def advance(app: QWorker, duration: Duration) -> None:
 def queues_of(app: QWorker) -> Iterator[QueueKeys]:
     """Yield the queues of the app's tasks, and those that were used beside them."""
     names = {task.queue for task in app.tasks.values()}
-    registry = queues_key(app.namespace)
-    with app.client.factory.redis(registry) as redis:
-        names.update(name.decode() for name in _all(redis.hkeys(registry)))
+    names.update(app.client.run(places(app.namespace)))
     for name in sorted(names):
         yield QueueKeys(app.namespace, name)
 

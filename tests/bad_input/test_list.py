@@ -444,9 +444,9 @@ DATA_FOUND = {
         f"{LUA}/test_fire.py::test_slot_that_fired_far_ahead_holds_nobody_up",
         f"{LUA}/test_journal.py::test_stream_newer_than_the_counters_begins_a_new_epoch",
         f"{SCHEDULER}::test_unreadable_and_broken_schedules_stop_nothing",
-        "tests/daemon/test_registry.py::test_names_that_are_none_are_left_aside",
+        "tests/daemon/test_registry.py::test_entries_of_no_queue_are_left_aside_and_leave",
         "damage: a lane that says nothing",
-        "damage: no number of shards",
+        "damage: a division that says nothing",
         ANY_CONTENT,
     ],
     "dead letters that take no entry": [

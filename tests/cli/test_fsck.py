@@ -113,3 +113,18 @@ def test_on_a_terminal_what_is_found_is_shown_before_it_asks(
     assert yes.wait() == 3
     assert "2 findings repaired" in yes.seen
     assert run("fsck").code == 0
+
+
+def test_messages_that_are_gone_are_counted(shop: Shop, run: Run) -> None:
+    """Where a list was deleted by hand, `doctor` says how many messages are gone, and `fsck` how many it wrote off."""
+    shop.send(number=3)
+    shop.ask("DEL", shop.keys().ready[0])
+    told = run("doctor")
+    assert "messages that were stored are nowhere now: emails 3" in " ".join(told.out.split())
+    found = run("fsck")
+    assert found.code == 3
+    assert "3 messages that had been stored are gone, and are not counted off yet" in found.out
+    mended = run("fsck", "--repair", "--yes")
+    assert "3 messages that had been stored are gone, and are written off" in mended.out
+    assert run("fsck").code == 0
+    assert "nowhere now" not in run("doctor").out

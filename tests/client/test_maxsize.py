@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -154,8 +155,7 @@ def test_a_producer_may_ask_for_the_limit(namespace: str) -> None:
         with Client(ConnectionFactory(server.url)) as owner:
             Queue(owner, namespace, "q").create(maxsize="1MiB")
         admin = server.redis()
-        plain, _, selector = words.partition(" (")
-        admin.execute_command("ACL", "SETUSER", *plain.split(), f"({selector}")
+        admin.execute_command("ACL", "SETUSER", *re.findall(r"\([^)]*\)|\S+", words))
         url = server.url.replace("unix://", "unix://p:x@")
         with Client(ConnectionFactory(url)) as client:
             Queue(client, namespace, "q").send(BIG)

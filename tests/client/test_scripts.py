@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 
@@ -139,11 +140,9 @@ class Roles:
         roles = ["producer", "consumer"]
         user = User(name="caller", roles=roles, password="secret")
         [line] = write_users([user], namespace, server=AclServer.parse(server.version))
-        words, _, selector = line.partition(" (")
+        words = re.findall(r"\([^)]*\)|\S+", line)
         self.control = server.redis()
-        self.control.execute_command(
-            "ACL", "SETUSER", *words.split(" ")[1:], *([f"({selector}"] if selector else [])
-        )
+        self.control.execute_command("ACL", "SETUSER", *words[1:])
         self.url = server.url.replace("unix://", "unix://caller:secret@")
         self.factory = ConnectionFactory(server.url)
 

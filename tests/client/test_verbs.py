@@ -61,4 +61,4 @@ def test_plans_do_nothing_before_they_are_run() -> None:
 
     plan: Plan[object] = peek(QueueRef("shop", "q", IdSource()))
     assert inspect.getgeneratorstate(plan) == inspect.GEN_CREATED
-    assert next(plan).words() == ("HGET", "shop:queues", "q")
+    assert next(plan).words() == ("HGET", "shop:{q}:meta", "shards")

@@ -332,7 +332,6 @@ class TestShowing:
             "visibility": "",
             "batch": "",
             "unknown_wait": "1h",
-            "loop": "auto",
             "watchdog": "1m",
         }
 

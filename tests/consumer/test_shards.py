@@ -1,4 +1,4 @@
-"""A worker looks after the shards of its queues: it notices changes, and heals a registry that has forgotten them."""
+"""A worker looks after the shards of its queues: it notices changes, and heals a queue that has forgotten them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from qworker import QWorker
 from qworker.consumer.shards import ShardWatch
-from qworker.wire.shards import WHOLE, Shards
+from qworker.wire.shards import Shards
 from tests.consumer.driving import redis_of
 
 
@@ -52,8 +52,8 @@ def test_a_child_that_could_not_ask_is_found_out(app: QWorker) -> None:
     assert not ShardWatch(app.client, app.namespace, ["a"], ["a", "a/1"]).changed()
 
 
-def test_a_registry_that_has_forgotten_is_told(app: QWorker) -> None:
-    """Otherwise a worker would leave its shards because of a failover of the registry's node."""
+def test_a_queue_that_has_forgotten_its_shards_is_healed(app: QWorker) -> None:
+    """Otherwise a worker would leave its shards because of a failover of the node of the first one."""
     clock = Clock()
     queue = app.queue("a")
     queue.divide(3, wait=0)
@@ -61,13 +61,43 @@ def test_a_registry_that_has_forgotten_is_told(app: QWorker) -> None:
     watch = ShardWatch(app.client, app.namespace, ["a"], names, clock=clock)
     assert not watch.changed()
     with redis_of(app) as raw:
-        for forgotten in (None, "1", "2 2 1", "rubbish"):
-            raw.delete(f"{app.namespace}:queues")
+        for forgotten in (None, "1 1 1", "2 2 1", "rubbish"):
+            raw.hdel(queue.keys.meta, "shards")
             if forgotten is not None:
-                raw.hset(f"{app.namespace}:queues", "a", forgotten)
+                raw.hset(queue.keys.meta, "shards", forgotten)
             clock.now += 5
             assert not watch.changed()
-            stands = Shards.parse(raw.hget(f"{app.namespace}:queues", "a"))
+            stands = Shards.parse(raw.hget(queue.keys.meta, "shards"))
             assert stands is not None
             assert (stands.active, stands.kept) == (3, 3)
-            assert stands != WHOLE
+
+
+def test_a_queue_that_was_removed_is_not_brought_back(app: QWorker) -> None:
+    """Its shards remember nothing, so the worker leaves them, and writes nothing anywhere."""
+    clock = Clock()
+    queue = app.queue("a")
+    queue.divide(3, wait=0)
+    watch = ShardWatch(app.client, app.namespace, ["a"], ["a", "a/1", "a/2"], clock=clock)
+    assert not watch.changed()
+    queue.remove()
+    clock.now += 5
+    assert watch.changed()
+    with redis_of(app) as raw:
+        assert not list(raw.scan_iter(f"{app.namespace}:*"))
+
+
+def test_what_stands_in_the_index_moves_no_worker(app: QWorker) -> None:
+    """Neither a bogus division there, nor another type."""
+    clock = Clock()
+    app.queue("a").divide(2, wait=0)
+    watch = ShardWatch(app.client, app.namespace, ["a"], ["a", "a/1"], clock=clock)
+    with redis_of(app) as raw:
+        index = f"{app.namespace}:queues"
+        for write in (
+            lambda: raw.hset(index, "a", "1 1 999999999999999"),
+            lambda: raw.delete(index),
+            lambda: raw.set(index, "x"),
+        ):
+            write()
+            clock.now += 5
+            assert not watch.changed()

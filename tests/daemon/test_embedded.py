@@ -24,6 +24,7 @@ def test_reaps_until_it_is_stopped(client: Client, namespace: str, open_queue: O
     """A thread reaps beside other work; after the stop it neither reaps nor counts as healthy."""
     queue = open_queue("a")
     queue.redis.hdel(queue.keys.meta, "test")
+    queue.redis.hset(queue.keys.meta, "maxlen", 10)
     passes: list[Tick | None] = []
     reaper = EmbeddedReaper(client, namespace, tick_ms=20, durability="off", on_pass=passes.append)
     reaper.start()

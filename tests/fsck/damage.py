@@ -214,8 +214,23 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
         lambda d: d.redis.hset(queues_key(d.base.partition(":")[0]), "No Queue", 1),
         [Kind.BAD_NAME],
     ),
-    "no number of shards": (
-        lambda d: d.redis.hset(queues_key(d.base.partition(":")[0]), d.keys.queue, "x"),
+    "entries of no queue": (
+        lambda d: d.redis.hset(queues_key(d.base.partition(":")[0]), "nothing", 1),
+        [Kind.NO_QUEUE],
+    ),
+    "a shard of a queue that is gone": (
+        lambda d: (
+            d.redis.hset(f"{d.base.partition('{')[0]}{{gone/1}}:meta", "shard", "open 2 7"),
+            d.redis.hset(queues_key(d.base.partition(":")[0]), "gone/1", 1),
+        ),
+        [Kind.LEFTOVER],
+    ),
+    "a division that says nothing": (
+        lambda d: d.redis.hset(d.keys.meta, "shards", "x"),
+        [Kind.BAD_SHARDS],
+    ),
+    "a division that was made by none": (
+        lambda d: d.redis.hset(d.keys.meta, "shards", "1 1 999999999999999"),
         [Kind.BAD_SHARDS],
     ),
     "a registry of another type": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.registering import retire
+from qworker.client.commands.sharding import retire
 from tests.lua.drive import Drive
 
 TOTALS = {"sent": "12", "acked": "11", "dead:rejected": "1", "gaps": "2"}
@@ -21,7 +21,7 @@ STATE = {
 def test_totals_are_taken_once_and_the_rest_stays(engine_drive: Drive) -> None:
     """What a shard holds, when it was looked at and the numbers of its journal are not added up."""
     drive = engine_drive
-    drive.redis.hset(drive.keys.meta, "draining", "1")
+    drive.redis.hset(drive.keys.meta, "shard", "draining 1 7")
     drive.redis.hset(drive.keys.stats, mapping={**TOTALS, **STATE})
     assert drive.run(retire(drive.keys)) == {name: int(total) for name, total in TOTALS.items()}
     left = drive.redis.hgetall(drive.keys.stats)

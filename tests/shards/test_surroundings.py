@@ -157,15 +157,56 @@ def test_spark_sees_what_every_shard_holds(app: QWorker, queue: Queue) -> None:
     assert queue.inspect().ready == 4
 
 
-def test_fsck_finds_shards_that_the_registry_has_forgotten(app: QWorker, queue: Queue) -> None:
-    """Messages that nobody would receive; the repair lets workers look there again."""
-    app.client.run(_set(f"{app.namespace}:queues", "orders", "rubbish"))
+@pytest.mark.parametrize("written", ["rubbish", "1 1 1", "3 3 999999999999999", ""])
+def test_fsck_heals_a_queue_that_has_forgotten_its_shards(
+    app: QWorker, queue: Queue, written: str
+) -> None:
+    """Messages that nobody would receive; by the marks of the shards it is divided as before."""
+    key = queue.keys.meta
+    before = queue.division()
+    app.client.run(_set(key, "shards", written) if written else _unset(key, "shards"))
     found = [each for each in check(app.client, app.namespace) if isinstance(each, Finding)]
     assert {each.kind for each in found} == {Kind.BAD_SHARDS}
-    assert {each.queue for each in found} == {"orders", "orders/1", "orders/2"}
-    assert len(list(check(app.client, app.namespace, repair=True))) == 3
+    assert "orders" in {each.queue for each in found}
+    assert list(check(app.client, app.namespace, repair=True))
+    assert list(check(app.client, app.namespace)) == []
+    healed = Queue(app.client, app.namespace, "orders")
+    assert (healed.division().active, len(healed.division().shards)) == (3, 3)
+    assert before.active == 3
+    assert len(healed.receive(10)) == 4
+
+
+def test_fsck_finds_messages_in_shards_that_no_division_knows(app: QWorker, queue: Queue) -> None:
+    """Without marks as well: they are received again, and their shards run empty."""
+    for number in range(3):
+        keys = queue.ref.shard_of(number).keys
+        app.client.run(_unset(keys.meta, "shards"))
+        app.client.run(_unset(keys.meta, "shard"))
+    found = [each for each in check(app.client, app.namespace) if isinstance(each, Finding)]
+    assert {each.queue for each in found} == {"orders/1", "orders/2"}
+    assert list(check(app.client, app.namespace, repair=True))
     assert list(check(app.client, app.namespace)) == []
     assert len(Queue(app.client, app.namespace, "orders").receive(10)) == 4
+
+
+def test_fsck_removes_what_is_left_of_a_queue_that_is_gone(app: QWorker, queue: Queue) -> None:
+    """A shard whose node was away when its queue was removed, but none while there is any message, nor a journal."""
+    one, two = (Queue(app.client, app.namespace, f"orders/{n}") for n in (1, 2))
+    for key in queue.keys.all():
+        app.client.run(_delete(key))
+    found = [each for each in check(app.client, app.namespace) if isinstance(each, Finding)]
+    assert Kind.LEFTOVER not in {each.kind for each in found}
+    one.purge()
+    two.purge()
+    assert Kind.LEFTOVER not in {each.kind for each in found}
+    for key in (one.keys.journal, two.keys.journal):
+        app.client.run(_delete(key))
+    found = [each for each in check(app.client, app.namespace) if isinstance(each, Finding)]
+    leftovers = {each.queue for each in found if each.kind is Kind.LEFTOVER}
+    assert leftovers == {"orders/1", "orders/2"}
+    assert list(check(app.client, app.namespace, repair=True))
+    assert not one.inspect().exists
+    assert not two.inspect().exists
 
 
 def test_fsck_takes_a_shard_that_was_given_up_for_what_it_is(app: QWorker, queue: Queue) -> None:
@@ -190,6 +231,12 @@ def test_the_queue_goes_on_counting_with_the_totals_of_shards_that_are_given_up(
         assert {name: seen[name] for name in ("sent", "received", "acked")} == {
             name: before[name] for name in ("sent", "received", "acked")
         }
+
+
+def _unset(key: str, field: str) -> Any:
+    from qworker.client.commands.command import Command
+
+    yield Command(None, (), ("HDEL", key, field), int)
 
 
 def _set(key: str, field: str, value: str) -> Any:

@@ -18,7 +18,7 @@ from qworker.errors import (
     ShardDrainingError,
     StaleReceiptError,
 )
-from qworker.wire.shards import Shards
+from qworker.wire.shards import UNMARKED, Mark, Shards
 from tests.consumer.driving import redis_of
 
 
@@ -277,12 +277,29 @@ def test_receipts_are_written_and_read() -> None:
             Receipt.parse(text)
 
 
-def test_what_the_registry_says() -> None:
-    """One number where a queue was never divided; else how many are sent to, how many are there, and since when."""
-    assert Shards.parse(b"1") == Shards(1, 1, 0)
+def test_what_a_queue_says_of_its_shards() -> None:
+    """How many are sent to, how many may hold messages, and since when; anything else says nothing."""
     assert Shards.parse(b"2 4 7") == Shards(2, 4, 7)
-    for written in (b"", b"0", b"65", b"3 2 1", b"x", b"1 2", None):
+    for written in (
+        b"",
+        b"1",
+        b"0 1 1",
+        b"65 65 1",
+        b"3 2 1",
+        b"x",
+        b"1 2",
+        b"1 1 99999999999999999",
+        None,
+    ):
         assert Shards.parse(written) is None
+
+
+def test_what_a_shard_says_of_itself() -> None:
+    """Whether it takes messages, and which division says so; anything else takes none."""
+    assert Mark.parse(b"open 4 7") == Mark(True, 4, 7)
+    assert Mark.parse(b"draining 1 8") == Mark(False, 1, 8)
+    for written in (b"", b"1", b"open", b"open 65 1", b"shut 1 1", b"open 1 -1", None):
+        assert Mark.parse(written) == UNMARKED
 
 
 def test_a_shard_that_runs_empty_refuses(queue: Queue) -> None:

@@ -16,9 +16,9 @@ PARTS = sorted(path.name for path in (FOLDER / "lib").glob("*.lua"))
 #: Scripts that take messages, larger bodies or tombstones in: a full server refuses them.
 SENDERS = {"send", "send_chunk", "fire", "take_over", "edit", "cancel"}
 #: Scripts that only look.
-READERS = {"inspect", "lengths", "poll"}
+READERS = {"inspect", "lengths", "names", "poll", "present"}
 #: Scripts in which nothing has a time.
-TIMELESS = {"lengths", "poll", "register", "retire"}
+TIMELESS = {"lengths", "names", "poll", "present", "retire"}
 #: Commands whose first argument is no key.
 KEYLESS = {"TIME"}
 

@@ -18,7 +18,7 @@ from qworker.daemon.reaper import Reaper
 from qworker.store.connection import ConnectionFactory
 from tests.consumer.driving import DEADLINE_S, running, until
 from tests.consumer.workers import Lab
-from tests.topologies.servers import Cluster
+from tests.topologies.servers import Cluster, client_of
 
 SOURCE = """
 @app.task(queue="orders")
@@ -150,23 +150,26 @@ def test_a_draining_shard_is_kept_until_its_last_message_is_gone(
     app.close()
 
 
-def test_a_registry_that_was_lost_is_written_again(nodes: Cluster, namespace: str) -> None:
-    """By any client that knows; and by a reaper, from the keys that it finds."""
+def test_a_division_that_was_lost_is_taken_back(nodes: Cluster, namespace: str) -> None:
+    """By any client that remembers it, from the marks of the shards; and by a reaper, from the keys that it finds."""
     app = QWorker(namespace, url=nodes.url)
     queue = app.queue("orders")
     queue.divide(3, wait=0)
     for n in range(3):
         Queue(app.client, namespace, f"orders/{n}").send({"n": n})
-    queue.ref.doubt()
-    lost = Queue(app.client, namespace, "orders")
-    app.client.run(lost.ref.forget())
-    queue.send({"n": 3})
-    assert len(lost.receive(10)) == 4
-    app.client.run(Queue(app.client, namespace, "orders").ref.forget())
+    meta = queue.keys.meta
+    with client_of(nodes.url) as raw:
+        raw.hdel(meta, "shards")
+        queue.ref.doubt()
+        queue.send({"n": 3})
+        assert len(Queue(app.client, namespace, "orders").receive(10)) == 4
+        raw.hdel(meta, "shards")
     with Client(ConnectionFactory(nodes.url)) as client:
         reaper = Reaper(client, namespace)
 
         def found() -> bool:
+            # A look of its own every time: the next one is due in ten seconds.
+            reaper._dividing._look_at = float("-inf")
             reaper.tick()
             return len(Queue(app.client, namespace, "orders").division().shards) == 3
 

@@ -28,7 +28,7 @@ from qworker.store.nodes import Address
 from qworker.store.scripts import Script
 from qworker.store.topology import Key, RedirectedError
 
-__all__ = ["GIVE_UP_S", "LEAST_S", "Apart", "Attempt", "Command", "Pause", "Soon", "Word"]
+__all__ = ["GIVE_UP_S", "LEAST_S", "Apart", "Attempt", "Brief", "Command", "Pause", "Soon", "Word"]
 
 T = TypeVar("T")
 Word = bytes | str | int
@@ -144,6 +144,17 @@ class Soon(Generic[T]):
     since: float = float("-inf")
 
 
+@dataclass(frozen=True, slots=True)
+class Brief(Generic[T]):
+    """A step of a plan that may fail, and is given up after a fraction of a second: its result is None then.
+
+    `quiet`: after a failure none of these is tried for a minute or more; see `qworker.client.quiet`.
+    """
+
+    command: Command[T]
+    quiet: bool = False
+
+
 #: Errors that pass by themselves; the others are told at once.
 _TRANSIENT: Final = (
     UnavailableError,
@@ -169,6 +180,7 @@ class Attempt(Generic[T]):
     __slots__ = (
         "_deadline",
         "_doubt",
+        "_elsewhere",
         "_give_up_s",
         "_pause_s",
         "_redirected",
@@ -176,9 +188,11 @@ class Attempt(Generic[T]):
         "detour",
     )
 
-    def __init__(self, command: Command[T], give_up_s: float) -> None:
+    def __init__(self, command: Command[T], give_up_s: float, *, elsewhere: bool = False) -> None:
+        """`elsewhere`: the caller can do it in another place, and is told of what is definite at once."""
         self.command = command
         self._give_up_s = give_up_s
+        self._elsewhere = elsewhere
         self._deadline = time.monotonic() + give_up_s
         self._doubt: InDoubtError | None = None
         self._pause_s = _FIRST_PAUSE_S
@@ -220,6 +234,8 @@ class Attempt(Generic[T]):
         if isinstance(error, RefusedError):
             if self._doubt is not None:
                 raise self._doubt from error
+            raise error
+        if self._elsewhere and self._doubt is None and not isinstance(error, RedirectedError):
             raise error
         transient = isinstance(error, _TRANSIENT) or (
             self._doubt is not None

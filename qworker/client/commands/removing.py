@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from qworker.client.commands.replies import accepted
 from qworker.store.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["Purged", "cancel", "purge"]
+__all__ = ["Purged", "cancel", "purge", "remove"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +49,18 @@ def cancel(
         (given(now_ms), message_id, kept_ms),
         decode,
     )
+
+
+def remove(keys: QueueKeys, leases: Sequence[bytes]) -> Command[int]:
+    """Delete a queue, or a shard, with these leases; returns how many other ones there are by now.
+
+    While there are any it is to be called again with them: only then are its counters and attributes deleted as well.
+    """
+    names = standard_keys(keys, *(lease.decode("utf-8", "replace") for lease in leases))
+    others = tuple(name for name in keys.all() if name not in names)
+
+    def decode(reply: Any) -> int:
+        left: int = accepted(reply, keys.queue)[1]
+        return left
+
+    return Command(load_script("remove"), (*names, *others), (len(others), *leases), decode)

@@ -16,6 +16,7 @@ from qworker.errors import (
     ShardDrainingError,
     TooLateError,
 )
+from qworker.wire.shards import Mark
 
 __all__ = ["accepted"]
 
@@ -38,8 +39,9 @@ def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[
             raise QueuePausedError(queue)
         case ["FULL", stored, maxlen]:
             raise QueueFullError(queue, int(stored), int(maxlen))
-        case ["RESHARD"]:
-            raise ShardDrainingError(queue)
+        case ["RESHARD", written]:
+            mark = Mark.parse(str(written).encode())
+            raise ShardDrainingError(queue, mark.active, mark.epoch)
         case ["EXISTS"]:
             raise QueueExistsError(queue)
         case ["GHOST"]:

@@ -14,6 +14,7 @@ from qworker.errors import NotReplicatedError, NotSyncedError
 from qworker.store.scripts import load_script
 from qworker.wire.envelope import head
 from qworker.wire.keys import QueueKeys
+from qworker.wire.shards import WHOLE, Shards
 
 __all__ = ["MAX_PER_CALL", "NewMessage", "SendCall", "Sent", "confirm", "send"]
 
@@ -42,20 +43,26 @@ class NewMessage:
 @dataclass(frozen=True, slots=True)
 class Sent:
     """What a send came to: `ids` in the order of the messages, each its own or, where a unique key kept the message
-    out, the id of the message that holds the key; `duplicates` are the positions of those.
+    out, the id of the message that holds the key; `duplicates` are the positions of those. `shards`: how the queue is
+    divided, as its first shard says; nothing of it from another one.
     """
 
     ids: tuple[str, ...]
     duplicates: tuple[int, ...]
     now_ms: int
     repeated: bool
+    shards: Shards = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
 class SendCall:
-    """A send that waits for its lane: `make(lane=, sequence=)` gives the command."""
+    """A send that waits for its lane: `make(lane=, sequence=)` gives the command.
+
+    `elsewhere`: where nothing was stored for certain, its error comes at once, for there is another place to send to.
+    """
 
     make: Callable[..., Command[Sent]]
+    elsewhere: bool = False
 
 
 def confirm(keys: QueueKeys, replicas: int, within: Duration) -> Command[int]:
@@ -138,11 +145,13 @@ def send(
         answer = accepted(reply, keys.queue, lane, sequence)
         ids = [message.id for message in messages]
         duplicates = []
-        for at in range(4, len(answer), 2):
+        for at in range(4, len(answer) - 1, 2):
             position = int(answer[at]) - 1
             ids[position] = answer[at + 1].decode()
             duplicates.append(position)
-        return Sent(tuple(ids), tuple(duplicates), int(answer[2]), answer[0] == b"DUPLICATE")
+        shards = Shards.parse(answer[-1]) if len(answer) % 2 else None
+        repeated = answer[0] == b"DUPLICATE"
+        return Sent(tuple(ids), tuple(duplicates), int(answer[2]), repeated, shards or WHOLE)
 
     return Command(
         load_script("send"),

@@ -3,7 +3,7 @@
 -- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
 local function read_attributes()
   local found = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
-    'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'draining')
+    'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'shard', 'shards')
   if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
   return {
     paused_in = found[1] == 'in' or found[1] == 'all',
@@ -13,9 +13,16 @@ local function read_attributes()
     delay_ms = whole(found[4], 0, MAX_MS) or 0,
     ttl_ms = whole(found[5], 0, MAX_MS) or 0,
     levels = found[6] or '',
-    draining = found[11] == '1',
+    closed = string.find(meta, '/%d+}:meta$') and not string.find(found[11] or '', '^open ') and (found[11] or '') or nil,
+    shards = found[12],
     journal = { mode = found[7], cap = found[8], epoch = found[9], shed = found[10] },
   }
+end
+
+-- Tell who sends how the queue is divided, behind everything else; nothing where it never was.
+local function with_shards(reply, attributes)
+  if attributes.shards then reply[#reply + 1] = attributes.shards end
+  return reply
 end
 
 -- A caller may name a maxlen of its own (nil: none); the lower one counts. Returns false where that is no number.
@@ -27,10 +34,11 @@ local function lower_maxlen(attributes, given)
   return true
 end
 
--- A refusal if the queue takes no `number` more messages, else nil: a shard that is to run empty takes none. maxlen counts what is stored
--- (ready, delayed and unacked), and 0 means no limit.
+-- A refusal if the queue takes no `number` more messages, else nil. A shard takes some only where its mark says `open` (see
+-- lib/shards.lua): one that is to run empty takes none, nor one that was removed. maxlen counts what is stored (ready,
+-- delayed and unacked), and 0 means no limit.
 local function refusal(attributes, number)
-  if attributes.draining then return { 'RESHARD' } end
+  if attributes.closed then return { 'RESHARD', attributes.closed } end
   if attributes.paused_in then return { 'PAUSED' } end
   if attributes.maxlen > 0 then
     local stored = tonumber(redis.call('HGET', stats, 'stored')) or 0

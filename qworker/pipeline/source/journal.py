@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from qworker.errors import InvalidNameError, PipelineError
+from qworker.client.registry import places
+from qworker.errors import PipelineError
 from qworker.pipeline.source.offsets import MAX_NUMBER, Offsets, Place, Range, shares
 from qworker.pipeline.source.reading import Reader, Words
-from qworker.wire.keys import QueueKeys, queues_key
-from qworker.wire.names import check_place, split_place
+from qworker.wire.keys import QueueKeys
+from qworker.wire.names import split_place
 from qworker.wire.numbers import whole
 
 __all__ = ["Journals", "find_queues"]
@@ -26,16 +27,12 @@ _SMALLEST_PART: Final = 200
 
 
 def find_queues(reader: Reader, namespace: str, patterns: Sequence[str]) -> list[str]:
-    """Name the queues that the patterns mean, and their shards as `queue/3`, sorted; none: all that are registered.
+    """Name the queues that the patterns mean, and their shards as `queue/3`, sorted; none: all that the index lists.
 
     Plain names need not exist yet.
     """
     found = {name for name in patterns if not any(sign in name for sign in "*?[")}
-    for entry in reader.ask("HKEYS", queues_key(namespace)):
-        try:
-            place = check_place(entry.decode("utf-8", "replace"))
-        except InvalidNameError:
-            continue
+    for place in reader.run(places(namespace)):
         queue, _ = split_place(place)
         if not patterns or any(fnmatchcase(queue, pattern) for pattern in patterns):
             found.add(place)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from redis.exceptions import RedisError
 
 from qworker.client.commands.command import Command
+from qworker.client.plan import Plan
 from qworker.client.sync import Client
 from qworker.errors import QworkerError, ServerError
 from qworker.store.connection import ConnectionFactory, map_error
@@ -29,6 +30,9 @@ _AHEAD: Final = 2
 #: Questions that go in one trip.
 _TOGETHER: Final = 256
 _GIVE_UP_S: Final = 30.0
+
+
+T = TypeVar("T")
 
 
 class Reader:
@@ -57,6 +61,10 @@ class Reader:
     def ask(self, *words: str | int) -> Any:
         """Send one command and return its reply. Raises the `ServerError` that fits."""
         return self._client.execute(_command(words))
+
+    def run(self, plan: Plan[T]) -> T:
+        """Execute a plan. Raises the `ServerError` that fits."""
+        return self._client.run(plan)
 
     def ask_all(self, commands: Iterable[Words]) -> list[Any]:
         """Send commands, of several queues as well, in a trip per server and 256; returns their replies."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.client.commands.command import Command
 from qworker.client.commands.redriving import drop, redrive
-from qworker.client.commands.registering import registered
+from qworker.client.commands.sharding import read_shards
 from qworker.client.letter_pages import in_stream
 from qworker.client.page_size import PageSize
 from qworker.client.sync import Client
@@ -24,7 +24,7 @@ from qworker.pipeline.writing.options import WriteOptions
 from qworker.store.connection import ConnectionFactory
 from qworker.store.url import ServerURL
 from qworker.wire.envelope import Envelope
-from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_queue, place_name
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class LetterChanger:
 
     def _scan(self, queue: str) -> dict[str, tuple[str, str]]:
         """Tell shard and entry id of all dead letters of a queue by message id: O(n), once per task and queue."""
-        known = registered(queues_key(self._options.namespace), queue)
+        known = read_shards(QueueKeys(self._options.namespace, queue))
         return {
             message_id: (place, entry_id)
             for place in self._client.execute(known).names(queue)

@@ -18,7 +18,8 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from qworker.client.calling import load_missing
-from qworker.client.commands.command import GIVE_UP_S, Attempt, Command
+from qworker.client.commands.command import GIVE_UP_S, Attempt, Brief, Command
+from qworker.client.sync import Client
 from qworker.errors import (
     BulkGapError,
     InDoubtError,
@@ -139,6 +140,11 @@ class Pipe:
         self._transmit([_Call(command, results.append)])
         self._settle(0)
         return results[0]
+
+    def try_briefly(self, command: Command[Any]) -> None:
+        """Make a call that may fail, once and for a fraction of a second, over a connection of its own."""
+        with Client(self._factory) as client:
+            client.briefly(Brief(command, quiet=True))
 
     def flush(self) -> None:
         """Wait for all replies. Raises as `put` does."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from qworker.client.commands.bulk import Chunk, Run, send_chunk
 from qworker.client.commands.command import GIVE_UP_S, Command
+from qworker.client.commands.index import announce
 from qworker.client.options import QueueAttributes
 from qworker.errors import BodyTooLargeError, InvalidOptionError
 from qworker.pipeline.writing.ledger import MAX_BYTES, Place, Stream
@@ -18,7 +19,7 @@ from qworker.store.connection import ConnectionFactory
 from qworker.store.scripts import load_script
 from qworker.store.url import ServerURL
 from qworker.wire.ids import new_id_prefix
-from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
 __all__ = ["Identity", "Pushed", "Pusher"]
@@ -129,15 +130,15 @@ class Pusher:
             self._pipe.put(send_chunk(queue.keys, run, chunk), _nothing)
 
     def _look_up(self, name: str) -> _Queue:
-        """Register a queue, and check that the ledger is that of an input with as many partitions."""
+        """Announce a queue, and check that the ledger is that of an input with as many partitions."""
         namespace = self._options.namespace
         keys = QueueKeys(namespace, name)
-        self._pipe.ask(_plain("HSETNX", queues_key(namespace), name, 1))
         if self._options.partitions and self._identity.ordered:
             self._check_partitions(keys)
         stored = whole(self._pipe.ask(_plain("HGET", keys.meta, "maxsize")))
         maxsize = QueueAttributes().maxsize if stored is None else stored
         queue = self._queues[name] = _Queue(keys, maxsize)
+        self._pipe.try_briefly(announce(namespace, [name]))
         return queue
 
     def _check_partitions(self, keys: QueueKeys) -> None:

@@ -1,5 +1,0 @@
-"""Fixtures of the apps' tests."""
-
-from tests.consumer.conftest import app
-
-__all__ = ["app"]

@@ -1,0 +1,292 @@
+"""How a queue is divided stands in the queue itself: whatever is lost or late, every send finds a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from qworker import QWorker
+from qworker.client.commands import sharding as commands
+from qworker.client.commands.command import Brief, Pause
+from qworker.client.queue import Queue
+from qworker.client.sharding import divide
+from qworker.client.sync import Client
+from qworker.daemon.reaper import Reaper
+from qworker.errors import BrokenQueueError, ShardDrainingError, ShardsChangedError
+from qworker.wire.shards import WHOLE, Mark, Shards
+from tests.consumer.driving import redis_of
+
+
+@pytest.fixture
+def queue(app: QWorker) -> Queue:
+    """A queue of four shards."""
+    queue = app.queue("orders")
+    queue.divide(4, wait=0)
+    return queue
+
+
+def other(queue: Queue) -> Queue:
+    """The queue as a client sees it that knows nothing."""
+    return Queue(queue.client, queue.ref.namespace, "orders")
+
+
+def shard(queue: Queue, number: int) -> Queue:
+    """One shard by itself."""
+    return Queue(queue.client, queue.ref.namespace, f"orders/{number}")
+
+
+def marks_of(queue: Queue) -> list[Mark]:
+    """What the shards but the first one say of themselves."""
+    keys = [shard(queue, number).keys for number in range(1, 6)]
+    return [queue.client.execute(commands.read_mark(each)) for each in keys]
+
+
+def stands(queue: Queue) -> Shards:
+    """What the queue says of its shards."""
+    return queue.client.execute(commands.read_shards(queue.keys))
+
+
+def sends(queue: Queue, number: int = 24) -> int:
+    """Send messages, each by a call; returns how many of them a fresh client receives."""
+    for n in range(number):
+        queue.send({"n": n})
+    receiver, got = other(queue), 0
+    while messages := receiver.receive(100):
+        got += len(receiver.ack(*messages))
+    return got
+
+
+def steps(client: Client, plan: Generator[Any, Any, Any]) -> Generator[Any, None, Any]:
+    """Run a plan step by step; each step is yielded before it is made."""
+    result: Any = None
+    try:
+        step = plan.send(None)
+        while True:
+            yield step
+            if isinstance(step, Pause):
+                result = None
+            elif isinstance(step, Brief):
+                result = client.briefly(step)
+            else:
+                result = client.execute(step)
+            step = plan.send(result)
+    except StopIteration as end:
+        return end.value
+
+
+def script_of(step: Any) -> str:
+    """The script of a step of a plan; '' of others."""
+    script = getattr(step, "script", None)
+    return "" if script is None else str(script.name)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 6), (6, 1), (2, 1), (5, 6)])
+def test_of_two_divisions_at_once_the_later_one_holds(
+    queue: Queue, first: int, second: int
+) -> None:
+    """Wherever the first one is halfway when the second one begins: no active shard refuses what is sent."""
+    for stop in range(60):
+        queue.divide(4, wait=0)
+        running = steps(queue.client, divide(queue.ref, first, wait=0))
+        done = False
+        for at, _ in enumerate(running):
+            if at == stop:
+                break
+        else:
+            done = True
+        other(queue).divide(second, wait=0)
+        for _ in running:
+            pass
+        found = stands(queue)
+        # The first one, if it was too late, begins again behind the second.
+        assert found.active in (first, second)
+        for number, mark in enumerate(marks_of(queue), 1):
+            assert mark.open == (number < found.active), (stop, found, mark)
+        assert sends(other(queue), 12) == 12
+        if done:
+            break
+
+
+def test_a_division_gives_up_where_others_divide_all_the_time(queue: Queue) -> None:
+    """It says by which error, and how many shards there are."""
+
+    def meddle() -> None:
+        found = stands(queue)
+        queue.client.execute(commands.divide(queue.keys, found, found.active, found.kept))
+
+    def run() -> None:
+        for step in steps(queue.client, divide(queue.ref, 2, wait=0)):
+            if script_of(step) == "divide":
+                meddle()
+
+    with pytest.raises(ShardsChangedError, match="'orders' is being divided by others, and has 4"):
+        run()
+
+
+def test_shards_have_their_attributes_before_workers_hear_of_them(app: QWorker) -> None:
+    """A message sent to a new shard finds the limits of its queue there."""
+    queue = app.queue("orders")
+    queue.create(maxlen=3)
+    made: list[str] = []
+    for step in steps(app.client, divide(queue.ref, 2, wait=0)):
+        if script_of(step) == "divide":
+            made.append(shard(queue, 1).inspect().meta.get("maxlen", ""))
+    assert made
+    assert set(made) == {"3"}
+
+
+@pytest.mark.parametrize("field", ["", "rubbish", "1 1 1", "4 4 1"])
+def test_a_queue_that_has_forgotten_is_healed_by_who_knows(queue: Queue, field: str) -> None:
+    """A failover of the first shard's node loses the last division: a sender, or a receiver, finds it in the shards."""
+    queue.divide(2, wait=0)
+    sender, receiver = other(queue), other(queue)
+    sender.send({"n": 0})
+    receiver.receive(1)
+    with redis_of_queue(queue) as raw:
+        for client in (sender, receiver):
+            raw.hdel(queue.keys.meta, "shards")
+            if field:
+                raw.hset(queue.keys.meta, "shards", field)
+            client.ref.doubt()
+            if client is sender:
+                client.send({"n": 1})
+            else:
+                client.receive(1)
+            assert (stands(queue).active, stands(queue).kept) in ((2, 2), (2, 4))
+    assert sends(other(queue)) >= 24
+
+
+def redis_of_queue(queue: Queue) -> Any:
+    """A plain client of the server of a queue."""
+    return queue.client.factory.redis()
+
+
+def test_a_shard_that_has_forgotten_is_opened_by_who_sends(queue: Queue) -> None:
+    """With the attributes of its queue, and nothing is refused; sent to by its name, it takes no message before."""
+    queue.change(maxlen=1000)
+    lost = shard(queue, 2)
+    with redis_of_queue(queue) as raw:
+        raw.delete(lost.keys.meta)
+        with pytest.raises(ShardDrainingError, match="'orders/2' is not open"):
+            lost.send({"n": 0})
+        assert sends(other(queue)) == 24
+        assert raw.hget(lost.keys.meta, "maxlen") == b"1000"
+    assert marks_of(queue)[1] == Mark(True, 4, stands(queue).epoch)
+
+
+def test_a_shard_that_knows_of_a_later_division_heals_its_queue(queue: Queue) -> None:
+    """A queue whose node lost the division into fewer shards learns of it from the first send that is refused."""
+    before = stands(queue)
+    queue.divide(1, wait=0)
+    with redis_of_queue(queue) as raw:
+        raw.hset(queue.keys.meta, "shards", f"{before.active} {before.kept} {before.epoch}")
+    assert sends(other(queue)) == 24
+    assert stands(queue).active == 1
+
+
+def test_what_clients_remember_does_not_poison_a_queue_that_is_made_anew(queue: Queue) -> None:
+    """The new queue is whole, for all of them; nothing is stored where nobody receives, and nothing is refused."""
+    knowing = other(queue)
+    knowing.send({"n": 0})
+    assert knowing.ref.shards.active == 4
+    queue.remove()
+    other(queue).send({"n": 1})
+    assert sends(knowing) == 25
+    assert stands(queue) == WHOLE
+    assert sends(other(queue)) == 24
+    with redis_of_queue(queue) as raw:
+        assert not [*raw.scan_iter(f"{queue.ref.namespace}:{{orders/*")]
+
+
+@pytest.mark.parametrize("written", ["1 1 999999999999999", "64 64 5", "open", "4 4 7"])
+def test_what_stands_in_the_index_changes_no_queue(queue: Queue, written: str) -> None:
+    """Whoever may write there: sends and receives go by the queue."""
+    with redis_of_queue(queue) as raw:
+        raw.hset(f"{queue.ref.namespace}:queues", "orders", written)
+        assert sends(other(queue)) == 24
+        assert queue.division().active == 4
+        raw.delete(f"{queue.ref.namespace}:queues")
+        raw.set(f"{queue.ref.namespace}:queues", "x")
+        fresh = other(queue)
+        assert sends(fresh) == 24
+        fresh.pause("in")
+        fresh.resume()
+        assert fresh.divide(2, wait=0).active == 2
+
+
+def test_a_division_that_nobody_made_is_replaced(queue: Queue) -> None:
+    """A producer can write into the meta of its own queue: an epoch of the future counts as none, and divides again."""
+    with redis_of_queue(queue) as raw:
+        raw.hset(queue.keys.meta, "shards", "1 1 999999999999999")
+        for number in (1, 2):
+            raw.hset(shard(queue, number).keys.meta, "shard", "draining 1 999999999999999")
+    found = other(queue).divide(4, wait=0)
+    assert found.active == 4
+    assert all(each.epoch < 10**14 for each in marks_of(queue))
+    assert sends(other(queue)) == 24
+
+
+def test_a_broken_shard_harms_only_itself(queue: Queue) -> None:
+    """Sends go to the others; what has a unique key, whose shard is the broken one, is refused by its name."""
+    with redis_of_queue(queue) as raw:
+        broken = shard(queue, 2)
+        raw.delete(broken.keys.ready[0])
+        raw.set(broken.keys.ready[0], "x")
+        sender = other(queue)
+        for n in range(24):
+            sender.send({"n": n})
+        rest = [shard(queue, number).inspect().ready for number in (0, 1, 3)]
+        assert sum(rest) == 24
+        unique = next(key for key in map(str, range(99)) if sender.ref.shards.of_key(key) == 2)
+        with pytest.raises(BrokenQueueError):
+            sender.send({"n": 1}, unique=unique)
+
+
+def test_a_reaper_heals_a_queue_that_nobody_remembers(app: QWorker, queue: Queue) -> None:
+    """By the marks of its shards; and where these are lost too, messages in them are received and run empty."""
+    queue.send_all([{"n": n} for n in range(4)])
+    for number in range(4):
+        shard(queue, number).send({"n": number})
+    reaper = Reaper(app.client, app.namespace)
+    with redis_of(app) as raw:
+        raw.hdel(queue.keys.meta, "shards")
+        look(reaper)
+        look(reaper)
+        assert stands(queue).active == 4
+        raw.hdel(queue.keys.meta, "shards")
+        for number in range(4):
+            raw.hdel(shard(queue, number).keys.meta, "shard")
+        look(reaper)
+        assert stands(queue).kept == 1
+        look(reaper)
+        assert (stands(queue).active, stands(queue).kept) == (1, 4)
+    got = other(queue).receive(100)
+    assert len(got) == 8
+    other(queue).ack(*got)
+    look(reaper)
+    assert stands(queue).kept == 1
+    reaper.close()
+
+
+def look(reaper: Reaper) -> None:
+    """Let a reaper look after the shards now, though it has done so a moment ago."""
+    reaper._dividing._look_at = float("-inf")
+    reaper.tick()
+
+
+def test_a_send_learns_how_its_queue_is_divided_from_its_reply(app: QWorker) -> None:
+    """That of the first shard tells, so who sends all the time never asks."""
+    queue = app.queue("orders")
+    queue.send({"n": 0})
+    knowing = other(queue)
+    knowing.send({"n": 1})
+    assert knowing.ref.shards == WHOLE
+    queue.divide(3, wait=0)
+    knowing.send({"n": 2})
+    assert knowing.ref.shards == stands(queue)
+    queue.divide(1, wait=0)
+    for _ in range(4):
+        knowing.send({"n": 3})
+    assert knowing.ref.shards.active == 1

@@ -1,0 +1,150 @@
+"""The index of queues is a list for tools: where its node is away or frozen, queues on other nodes go on at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qworker.client.aio import AsyncClient
+from qworker.client.aqueue import AsyncQueue
+from qworker.client.queue import Queue
+from qworker.client.sync import Client
+from qworker.daemon.reaper import Reaper
+from qworker.store.connection import ConnectionFactory
+from qworker.wire.keys import QueueKeys, queues_key
+from tests.topologies.servers import Cluster, Node, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+#: A pause that somebody would notice: half of what a second is.
+PAUSE_S = 0.8
+
+
+@pytest.fixture(params=["killed", "frozen"])
+def away(request: pytest.FixtureRequest, nodes: Cluster, namespace: str) -> Iterator[Any]:
+    """What takes the node of the index away; afterwards it is there again."""
+    lost: list[Node] = []
+
+    def take_away() -> Node:
+        node = nodes.master_of(queues_key(namespace))
+        lost.append(node)
+        node.kill() if request.param == "killed" else node.pause()
+        return node
+
+    yield take_away
+    for node in lost:
+        node.start() if request.param == "killed" else node.resume()
+    nodes.wait_until_whole()
+
+
+def elsewhere(nodes: Cluster, namespace: str, number: int = 1) -> list[str]:
+    """Queues that live on other nodes than the index."""
+    index = nodes.master_of(queues_key(namespace))
+    names = (f"q{n}" for n in range(999))
+    return [
+        name
+        for _, name in zip(
+            range(number),
+            (
+                name
+                for name in names
+                if nodes.master_of(QueueKeys(namespace, name).meta) is not index
+            ),
+            strict=False,
+        )
+    ]
+
+
+def test_queues_on_other_nodes_go_on_without_it(nodes: Cluster, namespace: str, away: Any) -> None:
+    """New queues and known ones, with clients that were there before and with new ones, a minute later as well."""
+    known, *new = elsewhere(nodes, namespace, 4)
+    factory = ConnectionFactory(nodes.url)
+    with Client(factory) as client, Client(ConnectionFactory(nodes.url)) as second:
+        queue = Queue(client, namespace, known)
+        queue.send({"n": 0})
+        second.run(Queue(second, namespace, known).ref.every_shard(anew=True))
+        away()
+        for each in (client, second):
+            for name in (known, *new):
+                place = Queue(each, namespace, name)
+                slowest = 0.0
+                for minute in range(3):
+                    if minute:
+                        place.ref.doubt()
+                        place.ref._announced = float("-inf")
+                    for call in (
+                        lambda place=place: place.send({"n": 1}),
+                        lambda place=place: place.ack(*place.receive(10)),
+                        lambda place=place: place.inspect(),
+                    ):
+                        began = time.monotonic()
+                        call()
+                        slowest = max(slowest, time.monotonic() - began)
+                assert slowest < PAUSE_S, (name, slowest)
+
+
+def test_async_queues_go_on_without_it(nodes: Cluster, namespace: str, away: Any) -> None:
+    """Many tasks at once wait for one failed try together, not for one each."""
+    names = elsewhere(nodes, namespace, 20)
+
+    async def use() -> float:
+        async with AsyncClient(ConnectionFactory(nodes.url)) as client:
+            await AsyncQueue(client, namespace, names[0]).send({"n": 0})
+            away()
+            began = time.monotonic()
+
+            async def one(name: str) -> None:
+                queue = AsyncQueue(client, namespace, name)
+                await queue.send({"n": 1})
+                assert await queue.ack(*await queue.receive(10))
+
+            await asyncio.gather(*map(one, names))
+            return time.monotonic() - began
+
+    assert asyncio.run(use()) < 2 * PAUSE_S
+
+
+def test_a_reaper_finds_what_nobody_could_announce(
+    nodes: Cluster, namespace: str, away: Any
+) -> None:
+    """A queue of delayed messages, sent first while the index was away, is reaped within seconds."""
+    (name,) = elsewhere(nodes, namespace)
+    with Client(ConnectionFactory(nodes.url)) as client:
+        away()
+        queue = Queue(client, namespace, name)
+        queue.send({"n": 1}, delay="10ms")
+        with Client(ConnectionFactory(nodes.url)) as own:
+            reaper = Reaper(own, namespace)
+
+            def promoted() -> bool:
+                reaper.tick()
+                return queue.inspect().ready == 1
+
+            until(promoted, 30)
+
+
+def test_a_shard_on_a_node_that_is_away_is_left_out(nodes: Cluster, namespace: str) -> None:
+    """What certainly was not sent goes to another shard at once."""
+    with Client(ConnectionFactory(nodes.url)) as client:
+        queue = Queue(client, namespace, "orders")
+        queue.divide(6, wait=0)
+    first = nodes.master_of(queue.keys.meta)
+    owners = [nodes.master_of(queue.ref.shard_of(n).keys.meta) for n in range(6)]
+    lost = next(each for each in owners if each is not first)
+    with Client(ConnectionFactory(nodes.url)) as client:
+        # Without a connection to the node that goes: what is sent over one is in doubt, and repeated there.
+        queue = Queue(client, namespace, "orders")
+        client.run(queue.ref.look_up())
+        lost.kill()
+        try:
+            began = time.monotonic()
+            stored = [queue.send({"n": n}) for n in range(60)]
+            assert time.monotonic() - began < 2 * PAUSE_S
+            assert len(set(stored)) == 60
+        finally:
+            lost.start()
+            nodes.wait_until_whole()
