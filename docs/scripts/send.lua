@@ -84,16 +84,15 @@ end
 
 -- Wake up to `messages` waiting consumers. The doorbell is bounded: whoever is woken and leaves
 -- messages behind rings again, so eight tokens start any number of consumers.
-local MAX_TOKENS = 8
+local MAX_TOKENS, TOKENS = 8, { '1', '1', '1', '1', '1', '1', '1', '1' }
 local function ring(wake, messages)
   local tokens = redis.pcall('LLEN', wake)
   if type(tokens) ~= 'number' then
     missed = 1
     return
   end
-  for _ = 1, math.min(messages, MAX_TOKENS) - tokens do
-    if type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then missed = 1 end
-  end
+  local lacking = math.min(messages, MAX_TOKENS) - tokens
+  if lacking > 0 and type(redis.pcall('RPUSH', wake, unpack(TOKENS, 1, lacking))) ~= 'number' then missed = 1 end
 end
 -- The keys of a queue as senders declare them, in this order in KEYS:
 --   1 ready LIST of the messages' priority · 2 delayed ZSET · 3 wake LIST · 4 meta HASH · 5 stats HASH

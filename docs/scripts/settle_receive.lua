@@ -79,16 +79,15 @@ end
 
 -- Wake up to `messages` waiting consumers. The doorbell is bounded: whoever is woken and leaves
 -- messages behind rings again, so eight tokens start any number of consumers.
-local MAX_TOKENS = 8
+local MAX_TOKENS, TOKENS = 8, { '1', '1', '1', '1', '1', '1', '1', '1' }
 local function ring(wake, messages)
   local tokens = redis.pcall('LLEN', wake)
   if type(tokens) ~= 'number' then
     missed = 1
     return
   end
-  for _ = 1, math.min(messages, MAX_TOKENS) - tokens do
-    if type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then missed = 1 end
-  end
+  local lacking = math.min(messages, MAX_TOKENS) - tokens
+  if lacking > 0 and type(redis.pcall('RPUSH', wake, unpack(TOKENS, 1, lacking))) ~= 'number' then missed = 1 end
 end
 -- The keys of a queue as consumers and reapers declare them, in this order in KEYS:
 --   1-10 ready … ready:9 LIST · 11 suspect LIST · 12 delayed ZSET · 13 unacked ZSET · 14 wake LIST
