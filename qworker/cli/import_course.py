@@ -85,6 +85,7 @@ def import_messages(
             found.tasks = names.used
         _note_consumers(source)
         _look(session, source, found, choice)
+        _note_unmatched(names)
         if not choice.as_json:
             print_found(found)
         if found.movable and not choice.dry_run:
@@ -93,6 +94,18 @@ def import_messages(
         print_moved(found, choice)
     if found.refused:
         raise click.exceptions.Exit(FOUND)
+
+
+def _note_unmatched(names: TaskNames | None) -> None:
+    """Tell of entries of --task-map that fit nothing: most often they are misspelt."""
+    if names is None or not names.unmatched:
+        return
+    asked = [each for each in names.used if each not in names.unmatched]
+    near = ", ".join(asked[:5]) + (f" and {len(asked) - 5} more" if len(asked) > 5 else "")
+    note(
+        f"warning: --task-map {', '.join(names.unmatched)}: no waiting message calls that; "
+        + (f"they call {near}" if asked else "none that can be moved waits")
+    )
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def _report(
         print_json({"queue": queue, word: done, "not_found": missed, **found})
     else:
         for each in done:
-            print_line(f"{each}  {states[each]}" if states else each)
+            print_line(f"{each}  {states[each] if states else word}")
     if missed:
         raise click.ClickException(
             f"{len(missed)} of {len(missed) + len(done)} could not be {word}: {', '.join(missed[:3])}; "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qworker.cli.screen import print_json
+from qworker.cli.screen import console, print_json
 from qworker.cli.verbs import Verb, json_option
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def command(session: Session, once: bool, every: str, as_json: bool) -> None:
     every_s = duration_ms(text, "--every") / 1000
     session.patience_s = every_s
     album = Album(session)
-    if as_json or once or not sys.stdout.isatty():
+    # rich draws nothing on a dumb terminal: it would stay empty.
+    if as_json or once or not sys.stdout.isatty() or console().is_dumb_terminal:
         picture = album.take_pair(every_s)
         if as_json:
             print_json(picture_document(picture))

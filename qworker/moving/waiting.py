@@ -169,6 +169,11 @@ class TaskNames:
                 )
             self._mapped[match[1]] = check_task(match[2], "--task-map")
 
+    @property
+    def unmatched(self) -> list[str]:
+        """Functions that were mapped, and that no message asked for so far."""
+        return [function for function in self._mapped if function not in self.used]
+
     def call(self, function: str, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
         """Write the call body. Raises `RefusedMessageError` for a name that does not do, `InvalidBodyError`."""
         return encode_call(self.task(function), args, kwargs)

@@ -274,7 +274,9 @@ def _problem(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return _TOO_DEEP
     text = str(error).replace("`", "")
-    return f"cannot be read: {text[:1].lower()}{text[1:160]}"
+    # A sentence goes on in lower case, but JSON stays JSON.
+    begin = text[:1].lower() if text[1:2].islower() else text[:1]
+    return f"cannot be read: {begin}{text[1:160]}"
 
 
 _STRING: Final = re.compile(rb'"[^"]*"')

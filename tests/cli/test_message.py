@@ -154,3 +154,10 @@ def test_show_tells_what_is_not_ours(run, shop):
 
     assert [document["kind"] for document in documents] == ["own", "plain", "foreign"]
     assert [document["task"] for document in documents] == ["send_email", "t", None]
+
+
+def test_what_was_done_stands_behind_each_id(shop, run):
+    """`hold` and `enqueue` say of each message what became of it."""
+    [one] = shop.send("emails", 1)
+    assert run("message", "hold", "emails", one).out == f"{one}  held\n"
+    assert run("message", "enqueue", "emails", one).out == f"{one}  enqueued\n"

@@ -494,3 +494,11 @@ def test_doctor_speaks_of_a_clock_that_is_off(run, shop, monkeypatch):
         "the clock of this host is 1m30s ahead of the server's",
         "the clock of this host is 1m29s ahead of the server's",
     )
+
+
+def test_top_on_a_dumb_terminal_shows_one_picture(shop, terminal):
+    """Where nothing can be drawn, it is printed once and ends, instead of standing empty."""
+    shop.send("emails", 3)
+    screen = terminal("top", "--every", "200ms", TERM="dumb")
+    assert "emails" in screen.read_until("emails")
+    assert screen.wait() == 0

@@ -36,7 +36,13 @@ def outcome(*, lost: bool = False) -> Outcome:
 
 @pytest.fixture
 def screen():
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system="truecolor")
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=True,
+        width=100,
+        color_system="truecolor",
+        _environ={"TERM": "xterm-256color"},
+    )
     return console, view.TerminalView(console)
 
 

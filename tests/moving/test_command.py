@@ -118,6 +118,17 @@ def test_names_are_checked_before_anything_is_changed(bring, other, flags, words
     assert everything(other) == before
 
 
+def test_an_entry_of_the_map_that_fits_nothing_is_told(bring, other):
+    """A misspelt function is named, with those that the messages call; what does fit is not."""
+    add_celery(other.redis, "jobs", "a", task="mail.send")
+    add_celery(other.redis, "jobs", "b", task="sms.send")
+    ran = bring("celery", "--task-map", "mail.sent=post", "--task-map", "sms.send=text")
+    assert ran.code == 0
+    assert "warning: --task-map mail.sent: no waiting message calls that; they call " in ran.err
+    assert "mail.send" in ran.err
+    assert other.redis.llen("jobs") == 0
+
+
 def test_functions_that_would_become_one_task_stop_it(bring, other, shop):
     """Until they are named; one that comes later than the look stays."""
     add_celery(other.redis, "jobs", "a", task="mail.send")

@@ -374,3 +374,9 @@ class TestSize:
         with pytest.raises(BodyTooLargeError) as caught:
             codec.check_size(b"x" * 1025, 1024)
         assert str(caught.value) == "body: is 1025 bytes; the limit (maxsize) is 1024 bytes"
+
+
+def test_json_stays_json_in_an_error() -> None:
+    """The reason of msgspec goes on in lower case, and an abbreviation keeps its own."""
+    with pytest.raises(InvalidBodyError, match="cannot be read: JSON is malformed"):
+        codec.decode(b"hello")
