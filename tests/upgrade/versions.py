@@ -29,6 +29,7 @@ CHANGES = {
     ],
     "lua/lib/ends.lua": [("'^(q1 ", "'^(q[12] "), ("'^q1 (", "'^q[12] (")],
     "lua/lib/journal.lua": [("'^q1 (", "'^q[12] (")],
+    "lua/lib/order.lua": [("'^q1 (", "'^q[12] (")],
     "lua/send.lua": [("'^q1 (", "'^q[12] (")],
     "lua/send_chunk.lua": [("'q1 ' ..", "'q2 ' ..")],
     "lua/take_over.lua": [("'^q1 (", "'^q[12] (")],
