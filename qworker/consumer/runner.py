@@ -512,12 +512,13 @@ class Runner:
         else:
             text = failure_text(error)
             delivery.error = (name_of(error), text)
-            asked_ms, final = None, policy.is_final
+            asked_ms, final = None, policy.is_final or policy.gives_up_on(error)
             if not quiet:
                 fields = {"error": name_of(error), "exception": text, "dead": dead or final}
                 self._log_end("message_failed", delivery, **fields)
         if final:
-            self._end(delivery, BURIED, reason="max_receives")
+            reason = "max_receives" if policy.is_final else "not_retried"
+            self._end(delivery, BURIED, reason=reason)
             return
         delivery.delay_ms = (
             policy.delay_ms(envelope.nacks + 1, random.random) if asked_ms is None else asked_ms

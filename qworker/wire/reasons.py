@@ -11,6 +11,7 @@ __all__ = ["DEATH_REASONS"]
 DEATH_REASONS: Final = MappingProxyType(
     {
         "max_receives": "it failed as often as its max receives allows",
+        "not_retried": "its handler failed with an error that its retry policy gives up on",
         "rejected": "its handler, or whoever received it, buried it",
         "unknown_task": "no worker knows the task that it names",
         "bad_arguments": "its arguments do not fit the task",

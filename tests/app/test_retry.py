@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qworker.app.retry import RetryPolicy
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, TimeLimitError
 
 
 def never() -> float:
@@ -111,3 +111,38 @@ def test_policies_out_of_range_are_refused(make):
     with pytest.raises(InvalidOptionError) as caught:
         make()
     assert caught.value.field.startswith("retry ")
+
+
+# -- which errors ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "gives_up"),
+    [
+        ({}, ValueError(), False),
+        ({"on": OSError}, ValueError(), True),
+        ({"on": OSError}, ConnectionError(), False),
+        ({"on": (OSError, KeyError)}, KeyError(), False),
+        ({"give_up_on": ValueError}, UnicodeError(), True),
+        ({"give_up_on": ValueError}, OSError(), False),
+        ({"on": OSError, "give_up_on": ConnectionError}, ConnectionResetError(), True),
+        ({"on": OSError}, TimeLimitError("task", 1.0), False),
+        ({"on": OSError, "give_up_on": TimeLimitError}, TimeLimitError("task", 1.0), True),
+    ],
+)
+def test_a_policy_says_which_errors_it_gives_up_on(given, error, gives_up):
+    """`on` and `give_up_on` go by class, subclasses included; `give_up_on` has the last word."""
+    for policy in (
+        RetryPolicy.exponential("1s", **given),
+        RetryPolicy.fixed("1s", **given),
+        RetryPolicy.intervals("1s", "2s", **given),
+    ):
+        assert policy.gives_up_on(error) is gives_up
+
+
+@pytest.mark.parametrize("field", ["on", "give_up_on"])
+@pytest.mark.parametrize("wrong", [int, "OSError", ValueError("x"), (OSError, 3), None])
+def test_what_is_not_an_exception_class_is_refused(field, wrong):
+    """Classes of errors are checked where the policy is made."""
+    with pytest.raises(InvalidOptionError, match=f"retry {field}: .* is not an exception class"):
+        RetryPolicy.fixed("1s", **{field: wrong})

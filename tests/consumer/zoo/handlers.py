@@ -269,6 +269,16 @@ def raises() -> None:
     raise ValueError("of no use")
 
 
+@row(
+    "raises what its retry policy gives up on",
+    dead("not_retried", ("ValueError", "ValueError: of no use"), logged=("message_failed",)),
+    retry=Retry.exponential("1s", on=OSError),
+    max_receives=5,
+)
+def raises_unretried() -> None:
+    raise ValueError("of no use")
+
+
 @row("raises `Discard`", End(
     says="done, counted as discarded",
     counted={"received": 1, "discarded": 1},
@@ -540,9 +550,10 @@ def leaves_process() -> None:
 @row(
     "runs past its time limit, as a plain function",
     crashed(
-        "ran past its time limit",
+        "past its time limit of 0.05 s",
         error="TimeLimitError",
-        logged=("time_limit_exceeded",),
+        measured={"time_limit": 1},
+        logged=("time_limit_exceeded", "message_failed"),
     ),
     child="is ended and replaced",
     ends_child=True,

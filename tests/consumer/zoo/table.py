@@ -88,13 +88,13 @@ def crashed(
     *noted: Any,
     error: str = "WorkerDiedError",
     measured: Counts | None = None,
-    logged: tuple[str, ...] = (),
+    logged: tuple[str, ...] = ("message_failed",),
 ) -> End:
     """The process ends with the message in hand, alone: the message is dead with these words."""
     return End(
         says=f"failed, counted as a timeout: `{error}`",
         counted={"received": 1, "timeouts": 1, "dead": 1, "dead:max_receives": 1},
-        measured=measured or {},
+        measured=measured or {"crashed": 1},
         letter=(error, words),
         reason="max_receives",
         logged=logged,

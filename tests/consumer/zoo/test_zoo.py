@@ -103,6 +103,8 @@ def _look(lab: Lab, worker: Worker, rows: list[Row]) -> Visit:
     worker.stop()
     logged: dict[str, list[str]] = defaultdict(list)
     for event in worker.events():
+        if event["event"].startswith("worker_"):
+            continue  # it names all tasks
         for task in (event.get("task"), *event.get("tasks", ())):
             if task:
                 logged[task].append(event["event"])
