@@ -22,6 +22,8 @@ __all__ = ["examine"]
 
 _SLOW_MS: Final = 50.0
 _SKEW_S: Final = 2.0
+#: Handlers that have run for so long are named.
+_LONG_RUN_S: Final = 180.0
 #: Part of maxmemory from which a server counts as nearly full.
 _NEARLY_FULL: Final = 0.9
 
@@ -154,6 +156,7 @@ def _workers(workers: list[Worker]) -> Iterator[Finding]:
             "none is alive: nothing is handled",
             "start one: qworker run MODULE",
         )
+    yield from _long_runs(alive)
     gone = [each for each in workers if each.is_gone]
     if gone:
         names = [f"{each.name} ({span(each.age_ms / 1000)} ago)" for each in gone]
@@ -168,3 +171,15 @@ def _workers(workers: list[Worker]) -> Iterator[Finding]:
 def _info(reply: bytes) -> dict[str, str]:
     lines = reply.decode("utf-8", "replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _long_runs(workers: list[Worker]) -> Iterator[Finding]:
+    """Name handlers that have run for minutes: it may be their work, or a hang."""
+    running = sorted(
+        (each for worker in workers for each in worker.running if each.seconds >= _LONG_RUN_S),
+        key=lambda each: -each.seconds,
+    )
+    if running:
+        words = [f"{each.task} for {span(int(each.seconds))} in {each.worker}" for each in running]
+        text = f"handlers that run for minutes: {listed(words)}; qworker worker stack shows where"
+        yield Finding("workers.handlers", Status.OK, text)

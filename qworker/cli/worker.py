@@ -1,4 +1,4 @@
-"""`qworker worker`: list, drain, scale."""
+"""`qworker worker`: list, drain, scale, stack."""
 
 from __future__ import annotations
 
@@ -124,6 +124,54 @@ def scale(session: Session, name: str, processes: str, as_json: bool) -> None:
             print_line(f"{name}: {wanted} processes (before: {before})")
         return
     raise click.ClickException(f"{name} has not answered: it is away, or of an older version")
+
+
+@command.command("stack")
+@click.argument("name", metavar="[WORKER]", required=False)
+@json_option
+@click.pass_obj
+def stack(session: Session, name: str | None, as_json: bool) -> None:
+    """Show where each running handler of a worker is, or of all workers: its frames, the most recent call first.
+
+    Works also for a handler that hangs in C or holds the GIL. At most 50 handlers of a worker, the oldest first.
+    """
+    from qworker.cli.control import ask_workers
+    from qworker.cli.formats import span
+    from qworker.cli.presence import read_workers
+
+    if name is not None:
+        _check_worker(session, name)
+    names = (
+        [name]
+        if name is not None
+        else [each.name for each in read_workers(session, session.now_ms()) if not each.is_gone]
+    )
+    answers = {each.worker: each for each in ask_workers(session, names, "stack")}
+    silent = [each for each in names if each not in answers or not answers[each].done]
+    if as_json:
+        handlers = {
+            each: answers[each].data.get("handlers") for each in names if each not in silent
+        }
+        print_json({"workers": handlers, "silent": silent})
+    else:
+        for each in names:
+            for handler in answers[each].data.get("handlers") or () if each not in silent else ():
+                age = span(int(handler["seconds"]))
+                print_line(
+                    f"{each}  pid {handler['pid']}  {handler['task']}  {handler['id']}  {age}"
+                )
+                for line in (handler["stack"] or "  (its stack could not be read)").splitlines():
+                    print_line(f"  {line}")
+        if not names:
+            note(f"no worker in namespace {session.namespace!r}")
+        elif len(silent) < len(names) and not any(
+            answers[each].data.get("handlers") for each in names if each not in silent
+        ):
+            note("no handler is running")
+    if silent:
+        raise click.ClickException(
+            f"{', '.join(silent)} did not answer: away, or of a version that does not know the question"
+        )
 
 
 def _change_of(text: str) -> dict[str, int]:

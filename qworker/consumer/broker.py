@@ -118,6 +118,10 @@ class Broker:
             self.stopping = True
             self._notifier.wake()
 
+    def coroutines(self) -> list[tuple[int, Any]]:
+        """Slots of async handlers that run, and their coroutines. From any thread."""
+        return [each for executor in self._executors for each in executor.coroutines()]
+
     def let_go(self, end: Callable[..., NoReturn]) -> None:
         """Make a forked copy of this process harmless: what is in hand, and the connections, are its parent's.
 

@@ -25,13 +25,14 @@ from qworker.consumer.forking import ForkGuard, leave_signals_to_supervisor
 from qworker.consumer.leftovers import Leftovers
 from qworker.consumer.manifest import (
     CONFIG_VARIABLE,
+    STACKS,
     STOP,
     ChildConfig,
     Manifest,
     load_app,
     manifest_of,
 )
-from qworker.consumer.stacks import show_stacks
+from qworker.consumer.stacks import show_stacks, write_stacks
 from qworker.errors import QworkerError
 from qworker.store.connection import ConnectionFactory
 from qworker.telemetry.logs import configure_logs
@@ -84,7 +85,7 @@ def main() -> NoReturn:
         _exit(_EXIT_NO_APP)
     threading.Thread(
         target=_mind_control,
-        args=(control, board, broker, Leftovers(board)),
+        args=(control, board, broker, Leftovers(board), config.stacks),
         name="qworker-control",
         daemon=True,
     ).start()
@@ -116,7 +117,7 @@ def _send(control: socket.socket, manifest: Manifest) -> None:
 
 
 def _mind_control(
-    control: socket.socket, board: Board, broker: Broker, leftovers: Leftovers
+    control: socket.socket, board: Board, broker: Broker, leftovers: Leftovers, stacks: int
 ) -> None:
     """Stop when the supervisor says so; end at once when it is gone. Look meanwhile at what handlers leave behind."""
     if board.stacks_thread:
@@ -134,7 +135,12 @@ def _mind_control(
             continue
         except OSError:
             word = b""
-        if word == STOP:
+        if word == STACKS:
+            try:
+                write_stacks(stacks, broker.coroutines())
+            except Exception as error:  # noqa: BLE001 - as above
+                _log.error("stacks_not_written", error=name_of(error))
+        elif word == STOP:
             broker.stop("stopped")
         elif not word:
             # Nobody keeps our leases any more, and nobody would settle them for us.

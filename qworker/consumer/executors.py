@@ -60,6 +60,9 @@ class Executor(Protocol):
     def let_go(self) -> None:
         """Run nothing else in a forked copy of this process."""
 
+    def coroutines(self) -> list[tuple[int, Any]]:
+        """Slots of handlers that may wait on an event loop, and their coroutines. From any thread."""
+
 
 class Inline:
     """Runs sync handlers one after the other in the broker's thread.
@@ -109,6 +112,10 @@ class Inline:
     def let_go(self) -> None:
         """Nothing else runs in the thread."""
 
+    def coroutines(self) -> list[tuple[int, Any]]:
+        """None: handlers have threads."""
+        return []
+
 
 class Threads:
     """Runs sync handlers on a fixed set of threads."""
@@ -152,6 +159,10 @@ class Threads:
 
     def let_go(self) -> None:
         """Nothing else runs: only the thread that forks is in the copy."""
+
+    def coroutines(self) -> list[tuple[int, Any]]:
+        """None: handlers have threads."""
+        return []
 
     def _run(self, slot: int) -> None:
         while not self._stopped:
@@ -255,6 +266,15 @@ class Loop:
         """Leave the loop at the next await: its other handlers run where the fork was made."""
         self._stopped = True
         self._loop.stop()
+
+    def coroutines(self) -> list[tuple[int, Any]]:
+        """The coroutines of its workers that run handlers."""
+        busy = zip([*self._running], [*self._workers], strict=False)
+        return [
+            (self._first_slot + number, task.get_coro())
+            for number, (work, task) in enumerate(busy)
+            if work is not None
+        ]
 
     # -- on the loop's thread ------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONFIG_VARIABLE",
+    "STACKS",
     "STOP",
     "ChildConfig",
     "Manifest",
@@ -39,8 +40,9 @@ __all__ = [
 
 #: Where a child finds its configuration.
 CONFIG_VARIABLE: Final = "QWORKER_CHILD"
-#: The one word that a supervisor says over the control socket.
+#: The words that a supervisor says over the control socket: end; write the stacks of threads and coroutines.
 STOP: Final = b"s"
+STACKS: Final = b"t"
 #: Handlers at a time where nobody says how many.
 _SYNC: Final = 1
 _ASYNC: Final = 100

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +16,8 @@ import msgspec
 
 from qworker.consumer.board import Board, ChildState, boot_time, memory_file
 from qworker.consumer.descendants import end_session, has_ended
-from qworker.consumer.manifest import CONFIG_VARIABLE, STOP, ChildConfig, Manifest
-from qworker.consumer.stacks import STACKS_S, ask_for_stacks, read_stacks
+from qworker.consumer.manifest import CONFIG_VARIABLE, STACKS, STOP, ChildConfig, Manifest
+from qworker.consumer.stacks import STACKS_S, ask_for_stacks, read_file, read_stacks
 from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class ChildProcess:
         self.number = config.number
         self.board = Board.create(slots)
         self._stacks = memory_file("qworker-stacks")
+        #: A time limit may end it while an operator asks where it is.
+        self._stacks_lock = threading.Lock()
         ours, theirs = socket.socketpair()
         self._control = ours
         self._control.setblocking(False)
@@ -158,10 +161,30 @@ class ChildProcess:
         thread = self.board.stacks_thread
         if not 0 < thread < 2**31 or has_ended(self.process):
             return ""
+        with self._stacks_lock:
+            self._empty_stacks()
+            ask_for_stacks(self.pid, thread)
+            return read_stacks(self._stacks, within_s)
+
+    def ask_for_stacks(self) -> bool:
+        """Ask it for its stacks, which `told_stacks` shows in a moment; False where it cannot be asked."""
+        if not self.board.stacks_thread or self.killed or has_ended(self.process):
+            return False
+        with self._stacks_lock:
+            self._empty_stacks()
+        try:
+            self._control.send(STACKS)
+        except OSError:
+            return False  # it has ended
+        return True
+
+    def told_stacks(self) -> str:
+        """What it has told of its stacks so far."""
+        return read_file(self._stacks)
+
+    def _empty_stacks(self) -> None:
         os.ftruncate(self._stacks, 0)
         os.lseek(self._stacks, 0, os.SEEK_SET)
-        ask_for_stacks(self.pid, thread)
-        return read_stacks(self._stacks, within_s)
 
     def overdue_handlers(self) -> tuple[RunningView, ...]:
         """The handlers that have run past their limit, and past what a cancellation takes."""

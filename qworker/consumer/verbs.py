@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.consumer.board import Mark
+from qworker.consumer.board import Mark, boot_time
+from qworker.consumer.stacks import collect, stack_of
 from qworker.errors import InvalidOptionError
 from qworker.wire.numbers import whole
 
@@ -19,6 +20,9 @@ __all__ = ["MAX_PROCESSES", "operator_verbs"]
 
 #: As for `qworker run --procs`.
 MAX_PROCESSES: Final = 1024
+#: Handlers of which a worker tells where they are, and how much of each.
+_SHOWN_HANDLERS: Final = 50
+_SHOWN_CHARACTERS: Final = 4096
 
 
 def operator_verbs(supervisor: Supervisor) -> dict[str, Verb]:
@@ -59,7 +63,34 @@ def operator_verbs(supervisor: Supervisor) -> dict[str, Verb]:
                 **said,
             )
 
-    return {"scale": scale, "cancel": cancel}
+    def stack(arguments: Mapping[str, Any], reply: Reply) -> None:
+        children = [child for child in supervisor.children if not child.killed]
+        handlers, left = _stacks(children)
+        reply(True, handlers=handlers, left_out=left)
+
+    return {"scale": scale, "cancel": cancel, "stack": stack}
+
+
+def _stacks(children: Sequence[ChildProcess]) -> tuple[list[dict[str, Any]], int]:
+    """Say what each running handler runs, the oldest first, and how many more there are."""
+    stacks, now = collect(children), boot_time()
+    running = sorted(
+        ((child, view) for child in children for view in child.board.running()),
+        key=lambda pair: pair[1].started,
+    )
+    found = []
+    for child, view in running[:_SHOWN_HANDLERS]:
+        lease = child.board.lease(view.lease)
+        found.append(
+            {
+                "pid": child.pid,
+                "task": child.task_name(view.task),
+                "id": f"{lease.lease_id}:{view.place}" if lease is not None else "",
+                "seconds": round(now - view.started, 3),
+                "stack": stack_of(stacks.get(child.pid, ""), view.slot)[:_SHOWN_CHARACTERS],
+            }
+        )
+    return found, len(running) - len(found)
 
 
 def _running(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from qworker.app.schedule import cron
+from qworker.cli.checks import _long_runs
+from qworker.cli.finding import Status
+from qworker.cli.presence import Worker
 from qworker.client.commands.settling import Outcomes, settle
 from qworker.client.options import QueueAttributes
 from qworker.client.owners import note_owner
@@ -502,3 +505,20 @@ def test_top_on_a_dumb_terminal_shows_one_picture(shop, terminal):
     screen = terminal("top", "--every", "200ms", TERM="dumb")
     assert "emails" in screen.read_until("emails")
     assert screen.wait() == 0
+
+
+def test_doctor_names_handlers_that_run_for_minutes():
+    """The longest comes first, with its worker and the command that shows where it is; others are not named."""
+    running = [
+        {"task": "resize", "id": "l:1", "seconds": 200.5},
+        {"task": "mail", "id": "l:2", "seconds": 1},
+        {"task": "load", "id": "l:3", "seconds": 4000},
+    ]
+    entry = {"children": [{"pid": 1, "running": running}]}
+    findings = list(_long_runs([Worker("w-1", 0, ("q",), entry)]))
+    assert [(each.check, each.status) for each in findings] == [("workers.handlers", Status.OK)]
+    assert findings[0].text == (
+        "handlers that run for minutes: load for 1h06m in w-1, resize for 3m20s in w-1; "
+        "qworker worker stack shows where"
+    )
+    assert not list(_long_runs([Worker("w-1", 0, ("q",), {})]))
