@@ -21,6 +21,7 @@
 --- include lib/journal_entries.lua
 --- include lib/order.lua
 --- include lib/ends.lua
+--- include lib/tombstones.lua
 --- include lib/lease.lua
 --- include lib/receive.lua
 

@@ -11,8 +11,8 @@
 -- ARGV[6]    ttl ms           '' for the queue's, 0 none
 -- ARGV[7]    head `q1 <id> `
 -- ARGV[8]    tail `[ k=v …]\n<body>`; '' only notes the slot (a missed run that is skipped)
--- Returns {'OK', now ms, 1 fired or 0 fired before, changed or paused, degraded} or a refusal: {'RESHARD'} {'PAUSED'} {'FULL', stored, maxlen}
---   {'BROKEN', key, type} {'ARG', name}; a refused slot stays unfired.
+-- Returns {'OK', now ms, 1 fired or 0 fired before, changed or paused, degraded} or a refusal: {'RESHARD'} {'PAUSED'}
+--   {'FULL', stored, maxlen} {'BROKEN', key, type} {'ARG', name}; a refused slot stays unfired.
 -- O(1).
 --- include lib/clock.lua
 --- include lib/checks.lua

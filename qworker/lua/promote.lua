@@ -15,6 +15,7 @@
 --- include lib/journal_entries.lua
 --- include lib/order.lua
 --- include lib/ends.lua
+--- include lib/tombstones.lua
 
 local MAX_BYTES = 1048576
 local attributes, refused = read_attributes()
@@ -26,7 +27,7 @@ if not now or not limit then return { 'ARG', 'limit' } end
 
 open_journal(attributes.journal, now)
 local amounts, to = { promoted = 0, stored = 0 }, places({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
-local tombstones = redis.call('EXISTS', cancelled) == 1
+local tombstones = read_tombstones()
 local seen, ended, bytes, used = 0, 0, 0, {}
 local first_due = tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2])
 local lateness_ms = math.max(0, now - (first_due or now))
@@ -34,13 +35,14 @@ while seen < limit and bytes < MAX_BYTES do
   local chunk = redis.call('ZRANGE', delayed, '-inf', text(now), 'BYSCORE', 'LIMIT', seen,
     math.min(chunk_size(seen, bytes, MAX_BYTES - bytes), limit - seen))
   if #chunk == 0 then break end
+  local marked = tombstones and marked_in(chunk, tombstones)
   for i = 1, #chunk do
     local item = chunk[i]
     if bytes >= MAX_BYTES then break end
     -- Most have neither: then their headers need not be cut out. That a body has the same letters does no harm.
-    local flagged = tombstones or find(item, ' x=', 1, true) or find(item, ' p=', 1, true)
+    local flagged = marked and marked[i] or find(item, ' x=', 1, true) or find(item, ' p=', 1, true)
     local head = flagged and kind(item) == 'own' and header(item)
-    local ending = head and over(head, now, tombstones)
+    local ending = head and over(head, now, marked and marked[i])
     if ending and parse(item) then
       record(ending, item)
       free_unique_of(item)

@@ -22,6 +22,7 @@
 --- include lib/journal_entries.lua
 --- include lib/order.lua
 --- include lib/ends.lua
+--- include lib/tombstones.lua
 --- include lib/lease.lua
 --- include lib/outcomes.lua
 --- include lib/others.lua

@@ -72,3 +72,23 @@ def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
     engine_drive.assert_broken(
         ["cancelled", "meta"], lambda: engine_drive.call("cancel", keys, NOW, "a", 1000)
     )
+
+
+@pytest.mark.parametrize("others", [0, 63, 64, 200])
+def test_tombstones_are_found_among_few_and_many(drive: Drive, others: int) -> None:
+    """Whatever the number of tombstones and the length of ids: what is cancelled is dropped, all else delivered."""
+    drive.redis.zadd(
+        drive.keys.cancelled, {f"other{n}": NOW * 2 for n in range(others)} or {"o": 1}
+    )
+    ids = [f"m{n}" if n % 2 else f"abcdefghij{n:010d}" for n in range(80)]
+    drive.send(*ids[:40])
+    drive.send(*ids[40:], delay_ms=1, flags={"u": "k"})
+    gone = {*ids[::7]}
+    drive.redis.zadd(drive.keys.cancelled, dict.fromkeys(gone, NOW * 2))
+    drive.run(promote(drive.keys, now_ms=NOW + 1))
+    items = drive.receive("L", at=NOW + 2).items
+    assert [item.decode().split()[1] for item in items] == [
+        each for each in ids if each not in gone
+    ]
+    assert drive.stats("cancelled") == {"cancelled": len(gone)}
+    assert drive.redis.zcard(drive.keys.cancelled) == (others or 1)

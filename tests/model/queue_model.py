@@ -278,7 +278,10 @@ class Model:
         left = sum(len(self.ready[level]) for level in self.levels) - behind
         left += len(self.suspects) if suspects else 0
         # Given back by the same call: who may take suspects is to know.
-        self._ring(left or (self._settle_rung if self.suspects else 0))
+        waiting = left or (self._settle_rung if self.suspects else 0)
+        self._ring(waiting)
+        if taken and not waiting and not self.suspects and not behind:
+            self.tokens = 0  # they were of what has just been taken
         return list(zip(indices, taken, strict=True)), self._hint(left, now), alone
 
     def resume(self, lease: str) -> tuple[list[tuple[str, Item]], bool]:
