@@ -786,6 +786,37 @@ local function take_back(item, about, limit, tombstones, to, now, amounts)
   end
   amounts.stored = (amounts.stored or 0) - 1
 end
+-- Which of many items are cancelled, for little: one cancel is enough to make each receive look.
+local FEW = 64 -- tombstones that are read at once, instead of asking for each chunk of items
+
+-- The tombstones of the queue: nil where there are none, all of them if they are few, else an empty table.
+local function read_tombstones()
+  local number = redis.call('ZCARD', cancelled)
+  if number == 0 then return nil end
+  local found = {}
+  for _, id in ipairs(number <= FEW and redis.call('ZRANGE', cancelled, 0, -1) or {}) do found[id] = true end
+  return found
+end
+
+-- Which items of a chunk have a tombstone: position → true.
+local function marked_in(chunk, tombstones)
+  local ids, places_of, marked, few = {}, {}, {}, next(tombstones) ~= nil
+  for i = 1, #chunk do
+    local item = chunk[i]
+    local stop = kind(item) == 'own' and find(item, ' ', 4, true)
+    local id = stop and string.sub(item, 4, stop - 1)
+    if id and few then
+      marked[i] = tombstones[id]
+    elseif id then
+      ids[#ids + 1], places_of[#ids + 1] = id, i
+    end
+  end
+  if #ids == 0 then return marked end
+  for i, score in ipairs(redis.call('ZMSCORE', cancelled, unpack(ids))) do
+    if score then marked[places_of[i]] = true end
+  end
+  return marked
+end
 -- A lease is a HASH of one of two shapes. Messages that were delivered together stand in one field as long as none of
 -- them is settled by itself, which is the rule:   batch → their items as a MessagePack array, index 1 the first
 -- Otherwise, and where one was delivered alone (index 0):   index → item
@@ -1195,16 +1226,17 @@ end
 -- Deliver up to `count` items of the queue in one new lease.
 
 local MAX_BYTES = 1048576 -- a batch ends here as well as at its count
+local NONE = {}
 local SPARE = 256 -- items that may be looked at beyond `count` (expired, cancelled, foreign …)
 
 -- What becomes of one item at the head: it is taken, or ends, or (newer version) goes behind the
 -- others, where the consumers that know it find it.
-local function take(item, level_number, batch, to, now, amounts)
+local function take(item, level_number, marked, batch, to, now, amounts)
   local what, head = kind(item), nil
   batch.bytes = batch.bytes + #item
   if what == 'own' then
     head = header(item)
-    local ended = over(head, now, batch.tombstones)
+    local ended = over(head, now, marked)
     if ended and parse(item) then
       record(ended, item)
       free_unique_of(item)
@@ -1235,6 +1267,7 @@ local function read_level(number, batch, count, to, now, amounts)
     local chunk = redis.call('LRANGE', ready(number), seen,
       seen + math.min(chunk_size(seen, batch.bytes - before, MAX_BYTES - batch.bytes), count - batch.number) - 1)
     if #chunk == 0 then break end
+    local marked = batch.tombstones and marked_in(chunk, batch.tombstones) or NONE
     for i = 1, #chunk do
       local item = chunk[i]
       if batch.bytes > 0 and batch.bytes + #item > MAX_BYTES then
@@ -1242,12 +1275,12 @@ local function read_level(number, batch, count, to, now, amounts)
         return seen
       end
       -- Most have no flag, and none was cancelled: then nothing can be over.
-      if not batch.tombstones and kind(item) == 'own' and not has_flags(item) then
+      if not marked[i] and kind(item) == 'own' and not has_flags(item) then
         batch.bytes, batch.number = batch.bytes + #item, batch.number + 1
         batch.items[batch.number] = item
         if book.all then batch.heads[batch.number] = header(item) end
       else
-        take(item, number, batch, to, now, amounts)
+        take(item, number, marked[i], batch, to, now, amounts)
       end
       seen = seen + 1
     end
@@ -1274,7 +1307,7 @@ end
 local function receive(request, attributes, levels, now, amounts)
   if attributes.paused_out then return {}, 0, 0, -1, 0 end
   local first_lease = redis.call('ZCARD', unacked) == 0
-  local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = redis.call('EXISTS', cancelled) == 1 }
+  local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = read_tombstones() }
   local to, cut = places(levels), {}
   local lone = request.suspects == 2 and redis.call('LINDEX', suspect, 0)
   if not lone then
@@ -1286,7 +1319,7 @@ local function receive(request, attributes, levels, now, amounts)
   end
   local from_suspect = 0
   if lone then
-    take(lone, 0, batch, to, now, amounts)
+    take(lone, 0, batch.tombstones ~= nil, batch, to, now, amounts)
     from_suspect = 1
   end
   local deadline = now + request.visibility_ms
