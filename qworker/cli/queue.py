@@ -55,6 +55,9 @@ def list_queues(session: Session, as_json: bool) -> None:
         for name, each in found.items():
             if isinstance(each, BrokenQueueError):
                 note(f"{name} is broken: {each}")
+            else:
+                for unread in each.unread:
+                    note(f"{name} is counted without {unread}")
 
 
 @command.command("show")

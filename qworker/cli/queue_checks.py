@@ -37,6 +37,14 @@ def check_queues(session: Session, workers: list[Worker]) -> Iterator[Finding]:
                 f"broken: key {each.key} holds a {each.found}, so nothing is sent, received or reaped",
                 f"look at that key, then RENAME or DEL it in redis-cli; the rest of {name} is untouched",
             )
+    for name, each in found.items():
+        for unread in each.unread:
+            yield Finding(
+                f"queue.{name}",
+                Status.PROBLEM,
+                f"a shard cannot be read, and what is in it waits: {unread}",
+                f"the other shards of {name} go on; see to that key or node, then: qworker fsck {name}",
+            )
     yield from _overdue(found)
     yield from _closed(found)
     yield from _gone(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from qworker.client import letters
@@ -15,7 +16,14 @@ from qworker.client.message import Receipt, Stored
 from qworker.client.page_size import PageSize
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
-from qworker.client.spreading import everywhere, until_found
+from qworker.client.spreading import until_found
+from qworker.errors import (
+    BrokenQueueError,
+    InDoubtError,
+    LoadingError,
+    QworkerError,
+    UnavailableError,
+)
 from qworker.wire.leases import held_items
 from qworker.wire.numbers import score_ms, whole
 
@@ -26,11 +34,30 @@ _PAGE: Final = 500
 _LEASES: Final = 20
 
 
-@everywhere(total)
 def inspect(queue: QueueRef) -> Plan[Inspection]:
-    """Read sizes, ages, counters and attributes at one instant; of a divided queue for each shard at its own."""
-    seen: Inspection = yield inspect_command(queue.keys)
-    return seen
+    """Read sizes, ages, counters and attributes at one instant; of a divided queue for each shard at its own.
+
+    Of several shards those that cannot be read (one is broken, or its node is away) are named in `unread`, and the
+    figures are those of the others; where none can be read, the error of the first is raised.
+    """
+    shards = yield from queue.every_shard()
+    seen: list[Inspection] = []
+    unread: list[str] = []
+    failed: QworkerError | None = None
+    for shard in shards:
+        try:
+            seen.append((yield inspect_command(shard.keys)))
+        except (BrokenQueueError, UnavailableError, InDoubtError, LoadingError) as error:
+            unread.append(f"{shard.keys.queue}: {error}")
+            failed = failed or error
+    if failed is not None and not seen:
+        raise failed
+    whole_queue = seen[0] if len(shards) == 1 else total(seen)
+    return (
+        replace(whole_queue, queue=queue.keys.queue, unread=tuple(unread))
+        if unread
+        else whole_queue
+    )
 
 
 def peek(

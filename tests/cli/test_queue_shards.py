@@ -114,3 +114,17 @@ def test_bad_input(
     assert ran.code == 2
     assert says in ran.err
     assert divided.queue().division().active == 3
+
+
+def test_a_broken_shard_is_named_and_the_others_are_counted(
+    divided: Shop, run: Callable[..., Ran]
+) -> None:
+    """By the list of queues, and by doctor as a problem."""
+    key = divided.keys("emails/1").ready[0]
+    divided.ask("DEL", key)
+    divided.ask("SET", key, "x")
+    listed = run("queue", "ls")
+    assert "emails is counted without emails/1: " in listed.err
+    assert run("queue", "show", "emails", "--over", "0", "--json").json["ready"] == 4
+    told = " ".join(run("doctor").out.split())
+    assert "a shard cannot be read, and what is in it waits: emails/1: " in told

@@ -239,6 +239,10 @@ def test_a_broken_shard_harms_only_itself(queue: Queue) -> None:
             sender.send({"n": n})
         rest = [shard(queue, number).inspect().ready for number in (0, 1, 3)]
         assert sum(rest) == 24
+        seen = sender.inspect()
+        assert (seen.queue, seen.ready) == ("orders", 24)
+        [unread] = seen.unread
+        assert unread.startswith("orders/2: ")
         unique = next(key for key in map(str, range(99)) if sender.ref.shards.of_key(key) == 2)
         with pytest.raises(BrokenQueueError):
             sender.send({"n": 1}, unique=unique)

@@ -22,7 +22,8 @@ __all__ = ["Inspection", "existing", "inspect", "lengths", "total"]
 class Inspection:
     """A queue at one instant. Times in ms since 1970, None where there is none; the journal's size in bytes.
 
-    `held` of the delayed messages have no due time, see `Queue.hold`.
+    `held` of the delayed messages have no due time, see `Queue.hold`. `unread`: shards that could not be read, each
+    with the reason; the figures are those of the others.
     """
 
     queue: str
@@ -40,6 +41,7 @@ class Inspection:
     journal_entries: int = 0
     journal_bytes: int = 0
     held: int = 0
+    unread: tuple[str, ...] = ()
 
     @property
     def exists(self) -> bool:
