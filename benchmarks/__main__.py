@@ -58,6 +58,14 @@ def _listed() -> str:
     help="A valkey-server or redis-server to measure with.  [default: the one of `qworker run`]",
 )
 @click.option(
+    "--rtt",
+    "rtt_ms",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="MS",
+    help="Put the server so many milliseconds away, behind a relay: all contenders.  [default: 0]",
+)
+@click.option(
     "--markdown", is_flag=True, help="Print a table of Markdown, as docs/benchmarks.md has it."
 )
 def main(
@@ -69,6 +77,7 @@ def main(
     procs: int,
     is_async: bool,
     server: str | None,
+    rtt_ms: float,
     markdown: bool,
 ) -> None:
     """Measure qworker beside the raw floor and peers, in one run; figures are medians, ratios are what counts."""
@@ -81,7 +90,7 @@ def main(
         if name not in BENCHMARKS:
             raise click.BadParameter(f"{name!r} is none of {', '.join(BENCHMARKS)}")
     plan = Plan(messages, rounds, peers, _say)
-    Stand.binary = server
+    Stand.binary, Stand.rtt_ms = server, rtt_ms
     try:
         with Stand() as stand:
             measured_with = stand.about()
@@ -90,6 +99,7 @@ def main(
     result: dict[str, Any] = {
         "results": [],
         "machine": environment(),
+        "rtt_ms": rtt_ms,
         "versions": {"server": measured_with, **_versions()},
         "peers": {name: _about(name) for name in peers},
     }

@@ -22,6 +22,7 @@ from qworker.client.sync import Client
 from qworker.store.connection import ConnectionFactory
 from qworker.store.private import PrivateStore
 from qworker.wire.keys import reapers_key, workers_key
+from tests.relay import Relay
 
 __all__ = ["NAMESPACE", "PAD", "Background", "Plan", "Spent", "Stand", "cpu_s", "wait_until"]
 
@@ -96,6 +97,8 @@ class Stand:
 
     #: The program of all of them; None: the one that `qworker run` would take.
     binary: ClassVar[str | None] = None
+    #: How far away it is, in ms; 0 is right beside.
+    rtt_ms: ClassVar[float] = 0.0
 
     def __init__(self) -> None:
         self._port = str(_free_port())
@@ -105,16 +108,22 @@ class Stand:
 
     def __enter__(self) -> Self:
         self._store.__enter__()
-        self.url = f"redis://127.0.0.1:{self._port}/0"
+        near = self.url = f"redis://127.0.0.1:{self._port}/0"
+        self._relay = Relay(near, rtt_ms=self.rtt_ms) if self.rtt_ms else None
+        if self._relay is not None:
+            self.url = self._relay.__enter__().url
         self.directory, self.engine = self._store.directory, self._store.engine
         self.factory = ConnectionFactory(self.url)
         self.client = Client(self.factory)
-        self.redis = self.factory.redis()
+        #: It looks at the server, and has no part in what is measured.
+        self.redis = ConnectionFactory(near).redis()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.redis.close()
         self.client.close()
+        if self._relay is not None:
+            self._relay.__exit__(None, None, None)
         self._store.__exit__(None, None, None)
 
     def spent(self) -> Spent:

@@ -46,6 +46,13 @@ def test_idle_measures_every_message() -> None:
     assert _rows("idle", 10)["qworker: p50"]["value"] > 0
 
 
+def test_a_round_trip_is_paid_by_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is 20 ms away is so for the worker: nothing starts sooner than that."""
+    monkeypatch.setattr(Stand, "rtt_ms", 20.0)
+    row = _rows("idle", 5)["qworker: p50"]
+    assert row["value"] >= {"µs": 20_000, "ms": 20, "s": 0.02}[str(row["unit"])]
+
+
 def test_expired_leases_are_all_given_back() -> None:
     assert _rows("expire", 1000)["messages given back"]["value"] > 0
 

@@ -67,7 +67,7 @@ class Meter:
 @pytest.fixture(scope="module")
 def meter() -> Iterator[Meter]:
     """A server that nobody else uses."""
-    with servers.start("valkey") as server:
+    with servers.start("valkey", far=False) as server:
         yield Meter(server)
 
 

@@ -49,6 +49,7 @@ def test_takes_messages_over_in_order(engine_drive: Drive) -> None:
         "lease:L": {"3": own("c")},
         "lease:N": {"1": items[0], "2": items[1]},
         "unacked": {"L": DEADLINE, "N": AT + 5000},
+        "wake": ["1"] * 3,
         "stats": {
             "sent": "3",
             "stored": "3",

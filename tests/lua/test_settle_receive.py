@@ -379,6 +379,7 @@ def test_settles_and_receives_in_one_call(engine_drive: Drive) -> None:
     assert drive.state() == {
         "lease:N": {str(n): item.decode() for n, item in enumerate(batch.items, 1)},
         "unacked": {"N": NOW + 30_001},
+        "wake": ["1"] * 6,
         "stats": {
             "sent": "6",
             "stored": "3",
@@ -393,19 +394,19 @@ def test_settles_and_receives_in_one_call(engine_drive: Drive) -> None:
     }
 
 
-def test_a_receive_that_leaves_nothing_takes_the_tokens_along(engine_drive: Drive) -> None:
-    """What they told of is taken: they would wake consumers in vain. As long as anything is left they stay."""
+def test_a_worker_that_leaves_nothing_takes_the_tokens_along(engine_drive: Drive) -> None:
+    """What they told of is taken: they would wake workers in vain. As long as anything is left they stay."""
     drive = engine_drive
     drive.send("a", "b", "c")
     drive.receive("L", 2)
     assert drive.state("wake") == {"wake": ["1"] * 3}
-    drive.receive("M", 0)
+    drive.receive("M", 0, who="w")
     assert drive.state("wake") == {"wake": ["1"] * 3}
-    drive.receive("N", 5)
+    drive.receive("N", 5, who="w")
     assert drive.state("wake", "ready") == {}
 
 
-@pytest.mark.parametrize("left", ["suspect", "newer", "nothing taken", "paused"])
+@pytest.mark.parametrize("left", ["suspect", "newer", "nothing taken", "paused", "no worker"])
 def test_tokens_of_what_others_may_take_stay(drive: Drive, left: str) -> None:
     """A suspect that this caller may not take, or a message of a newer version, still has its token."""
     drive.send("a")
@@ -418,7 +419,7 @@ def test_tokens_of_what_others_may_take_stay(drive: Drive, left: str) -> None:
             drive.redis.delete(drive.keys.ready[0])
         case "paused":
             drive.redis.hset(drive.keys.meta, "paused", "out")
-    drive.receive("L", 5, suspects=Suspects.NEVER)
+    drive.receive("L", 5, suspects=Suspects.NEVER, who="" if left == "no worker" else "w")
     assert drive.state("wake") == {"wake": ["1"]}
 
 
@@ -428,7 +429,7 @@ def test_a_repetition_takes_no_tokens(drive: Drive) -> None:
     drive.receive("L", 1)
     drive.send("b")
     drive.redis.delete(drive.keys.ready[0])
-    assert drive.receive("L", 1, resume=True).items == [own("a").encode()]
+    assert drive.receive("L", 1, resume=True, who="w").items == [own("a").encode()]
     assert drive.state("wake") == {"wake": ["1"]}
 
 
