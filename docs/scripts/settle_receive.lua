@@ -1392,8 +1392,9 @@ local suspects_left = redis.call('LLEN', suspect)
 if not attributes.paused_out then
   if waiting > 0 then
     ring(wake, waiting)
-  elseif #items > 0 and not resumed and suspects_left == 0 and not amounts.unsupported then
-    -- Nothing is left: tokens of what was taken would wake consumers in vain, one after the other.
+  elseif ARGV[6] ~= '' and #items > 0 and not resumed and suspects_left == 0 and not amounts.unsupported then
+    -- Nothing is left: tokens of what a worker took would wake workers in vain, one after the other. Where there are
+    -- none, senders would only have to ring anew.
     redis.pcall('DEL', wake)
   end
 end
