@@ -151,6 +151,7 @@ def test_a_producer_may_ask_for_the_limit(namespace: str) -> None:
             [acl.User(name="p", roles=["producer"], password="x")],
             namespace,
             server=acl.Server.parse(server.version),
+            loading="callers",
         )[0].split(" ", 1)[1]
         with Client(ConnectionFactory(server.url)) as owner:
             Queue(owner, namespace, "q").create(maxsize="1MiB")
