@@ -791,9 +791,8 @@ local FEW = 64 -- tombstones that are read at once, instead of asking for each c
 
 -- The tombstones of the queue: nil where there are none, all of them if they are few, else an empty table.
 local function read_tombstones()
-  local number = redis.call('ZCARD', cancelled)
-  if number == 0 then return nil end
-  local found = {}
+  if redis.call('EXISTS', cancelled) == 0 then return nil end
+  local number, found = redis.call('ZCARD', cancelled), {}
   for _, id in ipairs(number <= FEW and redis.call('ZRANGE', cancelled, 0, -1) or {}) do found[id] = true end
   return found
 end
