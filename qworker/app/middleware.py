@@ -31,7 +31,10 @@ class Middleware:
         """Run before the handler."""
 
     def after(self, context: Context, outcome: str, error: BaseException | None) -> None:
-        """Run after the handler. `outcome` is one of acked, nacked, buried, released, discarded, expired."""
+        """Run after the handler.
+
+        `outcome` is one of acked, nacked, buried, released, discarded, expired, time_limit.
+        """
 
 
 def check_hooks(middleware: object) -> None:

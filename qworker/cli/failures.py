@@ -74,7 +74,12 @@ def report(error: Exception) -> int:
         error.show()  # The help of a group that was named without a verb.
         return BAD_INPUT
     text, code = describe(error)
-    click.echo(f"error: {safe(' '.join(text.split()))}", err=True)
+    if isinstance(error, AppLoadError):
+        # With the traceback of the user's module, which is of use line by line.
+        text = "\n".join(safe(line) for line in text.splitlines())
+    else:
+        text = safe(" ".join(text.split()))
+    click.echo(f"error: {text}", err=True)
     return code
 
 

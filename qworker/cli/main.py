@@ -9,6 +9,7 @@ import click
 
 from qworker.cli.failures import INTERRUPTED, leave_quietly, report
 from qworker.cli.session import Session
+from qworker.cli.streams import open_closed_streams
 from qworker.cli.verbs import LateVerbs
 
 __all__ = ["cli", "main"]
@@ -118,4 +119,5 @@ def cli(context: click.Context) -> None:
 
 def main() -> None:
     """Run the command of this process's arguments."""
+    open_closed_streams()
     cli.main()

@@ -135,6 +135,7 @@ def assemble(
         notifier,
         config.concurrency,
         lambda begun, now: broker.between(begun, now),  # noqa: PLW0108 - there is no broker yet
+        config.loop,
     )
     if len(executors) > 1:
         runner.on_async = partial(_divide, paces, tasks.values(), executors)
@@ -200,6 +201,7 @@ def _executors(
     notifier: Notifier,
     concurrency: int,
     between: Callable[[float, float], float],
+    loop: str,
 ) -> list[Executor]:
     """Choose where handlers run: inline if all are sync and run one at a time, else in threads and on a loop."""
     has_async = any(task.is_async or task.wraps_async for task in runner.tasks.values())
@@ -211,7 +213,7 @@ def _executors(
     elif has_sync:
         executors.append(Threads(runner, 0, sync_slots, notifier))
     if has_async:
-        executors.append(Loop(runner, sync_slots, concurrency or _ASYNC, notifier))
+        executors.append(Loop(runner, sync_slots, concurrency or _ASYNC, notifier, kind=loop))
     return executors
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qworker.app.context import running
+from qworker.app.control import ControlFlow
 from qworker.app.log_context import calling
 from qworker.consumer.awaiting import needs_awaiting
+from qworker.consumer.counters import OUTCOMES, TIME_LIMIT
 from qworker.errors import QworkerError
+from qworker.telemetry.guarded import guarded
 
 if TYPE_CHECKING:
     from qworker.app.task import Task
@@ -21,6 +24,11 @@ if TYPE_CHECKING:
     from qworker.consumer.runner import Runner
 
 __all__ = ["BatchResultError", "arun_group", "run_group"]
+
+_log = guarded(__name__)
+
+#: Messages of a batch that a line of the log names.
+_NAMED: Final = 20
 
 
 class BatchResultError(QworkerError):
@@ -132,5 +140,22 @@ def _conclude(
 
 def _fail_all(runner: Runner, ready: Sequence[Delivery], error: BaseException) -> None:
     """End all with one error, and with one line in the log."""
+    if len(ready) == 1:
+        runner.fail(ready[0], error)
+        return
     for delivery in ready:
-        runner.fail(delivery, error, quiet=delivery is not ready[0])
+        runner.fail(delivery, error, quiet=True)
+    first = ready[0]
+    if isinstance(error, ControlFlow) and first.cancelled_for != TIME_LIMIT:
+        return
+    envelopes = [delivery.envelope() for delivery in ready]
+    _log.warning(
+        "messages_failed",
+        queue=first.lease.queue.name,
+        task=_task_of(ready).name,
+        messages=len(ready),
+        message_ids=[each.id for each in envelopes[:_NAMED] if each is not None],
+        error=first.error[0],
+        exception=first.error[1],
+        dead=sum(OUTCOMES[delivery.outcome] == "buried" for delivery in ready),
+    )

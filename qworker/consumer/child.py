@@ -22,6 +22,7 @@ from qworker.consumer.board import Board, ChildState, boot_time
 from qworker.consumer.crash import catch_crashes
 from qworker.consumer.failure import failure_text, name_of
 from qworker.consumer.forking import ForkGuard, leave_signals_to_supervisor
+from qworker.consumer.green import check_unpatched
 from qworker.consumer.leftovers import Leftovers
 from qworker.consumer.manifest import (
     CONFIG_VARIABLE,
@@ -73,6 +74,7 @@ def main() -> NoReturn:
         board.stacks_thread = threading.get_native_id()
     try:
         app = load_app(config.app)
+        check_unpatched()
         app.connect_with(ConnectionFactory(config.url, name=f"qworker-{config.number}"))
         queues = queues_of(app, config)
         factory = ConnectionFactory(config.url, name=f"qworker-child-{config.number}")

@@ -224,10 +224,16 @@ def _rescue(runner: Runner, slot: int, works: list[Any], error: BaseException) -
 
 
 class Loop:
-    """Runs async handlers on an event loop in a thread of its own, `slots` at a time."""
+    """Runs async handlers on an event loop in a thread of its own, `slots` at a time; `kind`: see `RunOptions.loop`."""
 
     def __init__(
-        self, runner: Runner, first_slot: int, slots: int, notify: Callable[[], None]
+        self,
+        runner: Runner,
+        first_slot: int,
+        slots: int,
+        notify: Callable[[], None],
+        *,
+        kind: str = "auto",
     ) -> None:
         self.is_async = True
         self.slots = slots
@@ -241,7 +247,7 @@ class Loop:
         #: What each worker runs, None where it is idle.
         self._running: list[Any] = []
         self._stopped = False
-        self._loop = _new_loop()
+        self._loop = _new_loop(kind)
         #: What a worker's context holds before and after a handler that leaves nothing behind.
         self._clean = copy_context()
         self._clean.run(running.set, None)
@@ -412,9 +418,14 @@ async def _forget_cancellation(task: asyncio.Task[Any]) -> None:
         return
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def _new_loop(kind: str) -> asyncio.AbstractEventLoop:
+    """Make an event loop: `asyncio`, `uvloop`, or `auto`, which is uvloop where that is installed."""
+    if kind == "asyncio":
+        return asyncio.new_event_loop()
     try:
         import uvloop
     except ImportError:
+        if kind == "uvloop":
+            raise
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -17,6 +18,8 @@ _log = structlog.get_logger(__name__)
 
 #: Of the stacks of a child what a line of the log holds.
 _MAX_CHARACTERS: Final = 8192
+#: A child that has not imported the app after so long is told of.
+_SLOW_START_S: Final = 10.0
 
 
 class Limits:
@@ -47,9 +50,32 @@ class Limits:
             return "watchdog"
         if child.stopping:
             return ""
-        if size := self._watch.is_too_large(child):
+        self._note_start(child)
+        size = self._watch.is_too_large(child)
+        if size and not (child.board.handled or child.board.running()):
+            self._note_base(child, size)
+        elif size:
             _log.info("child_too_large", pid=child.pid, rss_bytes=size)
             child.stop("rss")
             self._keeping.recall([child])
             return "rss"
         return ""
+
+    def _note_base(self, child: ChildProcess, size: int) -> None:
+        """Say that a limit is below what a child takes before its first message: another one would take as much."""
+        if "max_rss" not in child.noted:
+            child.noted.add("max_rss")
+            _log.error(
+                "max_rss_too_small",
+                pid=child.pid,
+                rss_bytes=size,
+                error="a child takes more than max_rss before its first message; raise max_rss",
+            )
+
+    def _note_start(self, child: ChildProcess) -> None:
+        """Say of a child that is slow to start where it is."""
+        seconds = time.monotonic() - child.started
+        if child.starting and seconds > _SLOW_START_S and "start" not in child.noted:
+            child.noted.add("start")
+            stacks = child.dump_stacks()[:_MAX_CHARACTERS]
+            _log.warning("child_not_ready", pid=child.pid, seconds=round(seconds), stacks=stacks)

@@ -43,6 +43,9 @@ CONFIG_VARIABLE: Final = "QWORKER_CHILD"
 #: The words that a supervisor says over the control socket: end; write the stacks of threads and coroutines.
 STOP: Final = b"s"
 STACKS: Final = b"t"
+#: Of a traceback of an import what is shown, and the files whose frames are left out at its beginning.
+_MAX_TEXT: Final = 8192
+_NOT_THEIRS: Final = (__file__, importlib.__file__, "<frozen importlib")
 #: Handlers at a time where nobody says how many.
 _SYNC: Final = 1
 _ASYNC: Final = 100
@@ -113,6 +116,7 @@ class ChildConfig(msgspec.Struct, frozen=True):
     log_messages: str = "debug"
     #: Descriptor of the file for the stacks of its threads, -1 for none.
     stacks: int = -1
+    loop: str = "auto"
 
 
 def slots_for(concurrency: int) -> int:
@@ -134,7 +138,7 @@ def load_app(spec: str) -> QWorker:
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name:
             raise no_module(module_name) from error
-        words = "".join(traceback.format_exception(error, limit=-4)).strip()
+        words = _import_text(error)
         raise AppLoadError(f"{module_name!r} cannot be imported:\n{words}") from error
     if attribute:
         found = module
@@ -158,6 +162,18 @@ def load_app(spec: str) -> QWorker:
     raise AppLoadError(
         f"module {module_name!r} holds several apps ({names}); name one: {module_name}:NAME"
     )
+
+
+def _import_text(error: BaseException) -> str:
+    """The traceback of an import, from the module's own lines on, in at most `_MAX_TEXT` characters."""
+    below = error.__traceback__
+    while below is not None and below.tb_frame.f_code.co_filename.startswith(_NOT_THEIRS):
+        below = below.tb_next
+    try:
+        text = "".join(traceback.format_exception(type(error), error, below)).strip()
+    except Exception:  # noqa: BLE001 - whatever the words of the user's class do
+        return type(error).__name__
+    return text if len(text) <= _MAX_TEXT else f"…{text[-_MAX_TEXT:]}"
 
 
 def _hint(module: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Annotated, ClassVar
 
 from qworker.client.options import MAX_VISIBILITY_MS, MIN_VISIBILITY_MS
@@ -96,6 +97,13 @@ class RunOptions(Options):
             zero="it is dead at once",
         ),
     ] = "1h"
+    loop: Annotated[
+        str,
+        ChoiceKind(
+            "event loop of async handlers; auto: uvloop if it is installed",
+            choices=("auto", "asyncio", "uvloop"),
+        ),
+    ] = "auto"
     watchdog: Annotated[
         Duration,
         DurationKind(
@@ -121,6 +129,10 @@ class RunOptions(Options):
         )
 
     def _check_together(self) -> None:
+        if self.loop == "uvloop" and find_spec("uvloop") is None:
+            raise InvalidOptionError(
+                "loop", "is uvloop, which is not installed", "pip install uvloop, or --loop asyncio"
+            )
         for name in self.weights:
             if self.queues and name not in self.queues:
                 raise InvalidOptionError(

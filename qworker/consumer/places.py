@@ -23,6 +23,8 @@ class Place:
     died_idle: bool = False
     #: Children in a row that the watchdog ended.
     stalls: int = 0
+    #: Children in a row that ended before they had imported the app.
+    failed_starts: int = 0
     _pause_s: float = field(default=0.0, init=False)
 
     def is_due(self, now: float) -> bool:
@@ -34,10 +36,11 @@ class Place:
         self._pause_s = 0.0
         self.restart_at = now
 
-    def restart_later(self, now: float) -> None:
-        """Let the next child start after a pause, which grows with every one that did not work."""
+    def restart_later(self, now: float) -> float:
+        """Let the next child start after a pause, which grows with every one that did not work; returns its seconds."""
         self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
         self.restart_at = now + self._pause_s
+        return self._pause_s
 
     def stalled(self, handled: int) -> bool:
         """Note that a child was deaf after so many messages; returns whether a new one does not help either."""

@@ -83,6 +83,8 @@ class ChildProcess:
         self.stopping = ""
         self.killed = ""
         self._code: int | None = None
+        #: What was told of it, once.
+        self.noted: set[str] = set()
         #: Where its threads were when it was ended for a handler, if that could be seen.
         self.stacks = ""
         #: Processes of its session that it has left behind.

@@ -57,6 +57,7 @@ CANCELLED: Final = "cancelled"
 _DEFAULT_MAX_RECEIVES: Final = 5
 #: What a message waits whose failure could not be read.
 _UNREADABLE_MS: Final = 5000
+_TIMED_OUT: Final = OUTCOMES.index("time_limit")
 #: What is counted for each kind of end, as a place in `OUTCOMES`.
 _OUTCOME: Final = {
     ACKED: OUTCOMES.index("acked"),
@@ -425,6 +426,9 @@ class Runner:
             cancelled, error = error, TimeLimitError(name, (limit_ms or 0) / 1000)
             error.__cause__ = cancelled  # its traceback says where the handler was
         self._within(context, self._conclude, delivery, error, quiet)
+        if delivery.cancelled_for == TIME_LIMIT:
+            # As a supervisor counts those of sync handlers.
+            delivery.outcome = _TIMED_OUT
         if self.middleware:
             self._within(context, self.after, delivery, error)
 

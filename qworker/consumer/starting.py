@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import TYPE_CHECKING, Final
 
+from qworker.consumer.cpus import usable_cpus
 from qworker.consumer.manifest import ChildConfig, slots_for
 from qworker.consumer.process import ChildProcess
 
@@ -27,7 +27,7 @@ class Starter:
     """
 
     def __init__(self, app: str, url: ServerURL, options: RunOptions, logs: LogOptions) -> None:
-        self.places = options.procs or os.cpu_count() or 1
+        self.places = options.procs or usable_cpus()
         self._app = app
         self._url = url
         self._options = options
@@ -66,6 +66,7 @@ class Starter:
             takes_suspects=number % 4 == 0,
             log_format=self._logs.log_format,
             log_level=self._logs.log_level,
+            loop=options.loop,
             log_messages=options.log_messages,
         )
         child = ChildProcess(config, self._slots)

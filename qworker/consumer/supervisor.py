@@ -17,7 +17,7 @@ import structlog
 
 from qworker.client.sync import Client
 from qworker.consumer.control import Control
-from qworker.consumer.death import Death, death_of
+from qworker.consumer.death import Death, death_of, ending_of
 from qworker.consumer.descendants import adopts, reap_adopted
 from qworker.consumer.keeping import Keeping
 from qworker.consumer.limits import Limits
@@ -47,6 +47,8 @@ _log = structlog.get_logger(__name__)
 
 EXIT_WATCHDOG: Final = 70
 _LOOK_S: Final = 0.05
+#: Children in a row that may end while they start, before a burst is given up.
+_BURST_STARTS: Final = 3
 #: What telling the server how things ended may take beyond the grace time.
 _GOODBYE_S: Final = 0.5
 
@@ -338,10 +340,31 @@ class Supervisor:
         # A message that kills its worker is stopped by its receive count, not by pauses that hold up the others.
         now = time.monotonic()
         worked = child.board.handled or running or now - child.started > SHORT_LIFE_S
-        if reason == "crashed" and not worked:
+        if reason != "crashed" or not child.starting:
+            place.failed_starts = 0
+        if reason == "crashed" and child.starting:
+            place.failed_starts += 1
+            self._fail_start(child, code, place, place.restart_later(now))
+        elif reason == "crashed" and not worked:
             place.restart_later(now)
         else:
             place.restart(now)
+
+    def _fail_start(self, child: ChildProcess, code: int, place: Place, pause_s: float) -> None:
+        """A child ended before it had imported the app: say so; a burst gives up after three in a row."""
+        words = f"the process of a child {ending_of(code)} while it imported the app"
+        _log.error(
+            "child_died_starting",
+            pid=child.pid,
+            error=words,
+            tries=place.failed_starts,
+            next_try_seconds=pause_s,
+        )
+        if self._options.burst and place.failed_starts >= _BURST_STARTS:
+            if self.manifest is None:
+                raise AppLoadError(f"{words}, {place.failed_starts} times")
+            self._exit_code = 1
+            self.stop()
 
     def _death_of(self, child: ChildProcess, code: int, *, idle_before: bool) -> Death:
         death = death_of(

@@ -108,6 +108,7 @@ def test_help_imports_no_verb():
             "qworker.cli.main",
             "qworker.cli.screen",
             "qworker.cli.session",
+            "qworker.cli.streams",
             "qworker.cli.verbs",
         ]
     )

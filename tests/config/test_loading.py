@@ -332,6 +332,7 @@ class TestShowing:
             "visibility": "",
             "batch": "",
             "unknown_wait": "1h",
+            "loop": "auto",
             "watchdog": "1m",
         }
 

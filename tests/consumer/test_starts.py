@@ -1,0 +1,185 @@
+"""How workers and children start, and what is said when they cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qworker.consumer.cpus import usable_cpus
+from qworker.consumer.options import RunOptions
+from qworker.errors import InvalidOptionError
+from tests.consumer.driving import until
+from tests.consumer.workers import Lab
+from tests.timing import DEADLINE_S
+
+HANDLE = """
+@app.task
+def handle(n):
+    note("handled", n)
+"""
+
+
+def run(lab: Lab, *flags: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a worker to its end, and return what it wrote."""
+    command = [sys.executable, "-m", "qworker", "run", "jobs", "--metrics-port", "0", *flags]
+    return subprocess.run(
+        command,
+        cwd=lab.directory,
+        env=lab.environ,
+        capture_output="stdout" not in options,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.slow
+def test_a_worker_without_standard_streams_works(lab: Lab) -> None:
+    """Closed stdin, stdout and stderr are no hardship, for the worker and for its children."""
+    lab.app(HANDLE)
+    for n, closed in enumerate(("0<&-", "1>&-", "0<&- 1>&- 2>&-")):
+        lab.send("handle", n)
+        command = (
+            f"exec {sys.executable} -m qworker run jobs --metrics-port 0 --procs 1 --burst {closed}"
+        )
+        process = subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=lab.directory,
+            env=lab.environ,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert process.returncode == 0, process.stderr
+        assert "Traceback" not in process.stderr + process.stdout
+        assert [n] in lab.noted("handled")
+
+
+def test_an_import_error_is_shown_whole(lab: Lab) -> None:
+    """The traceback of the user's module comes line by line, without frames of ours; the exit code is 2."""
+    lab.app("""
+def deeper(n):
+    if n == 0:
+        raise RuntimeError("the settings are missing")
+    deeper(n - 1)
+
+deeper(6)
+""")
+    ended = run(lab)
+    assert ended.returncode == 2
+    lines = ended.stderr.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("error: 'jobs' cannot be"))
+    assert lines[at + 1] == "Traceback (most recent call last):"
+    assert lines[at + 2].lstrip().startswith('File "')
+    assert "jobs.py" in lines[at + 2]
+    assert lines[-1] == "RuntimeError: the settings are missing"
+    assert "[Previous line repeated 3 more times]" in ended.stderr
+    assert "manifest.py" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_burst_gives_up_where_the_import_kills_the_process(lab: Lab) -> None:
+    """After three children that died while they imported the app it ends with an error; others go on trying."""
+    lab.app("os._exit(5)\n" + HANDLE)
+    ended = run(lab, "--procs", "1", "--burst")
+    assert ended.returncode == 2
+    assert "exited with code 5 while it imported the app, 3 times" in ended.stderr
+    worker = lab.start()
+    until(lambda: len(worker.events("child_died_starting")) >= 2)
+    tries = [
+        (each["tries"], each["next_try_seconds"]) for each in worker.events("child_died_starting")
+    ]
+    assert tries[:2] == [(1, 0.5), (2, 1.0)]
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["gevent.monkey", "eventlet.patcher"])
+def test_an_app_that_green_threads_have_patched_is_refused(lab: Lab, name: str) -> None:
+    """What gevent and eventlet replace a child cannot do without: it says so instead of standing still."""
+    package, _, module = name.partition(".")
+    (lab.directory / package).mkdir()
+    (lab.directory / package / "__init__.py").touch()
+    (lab.directory / package / f"{module}.py").write_text(
+        "def is_module_patched(name): return name == 'socket'\nis_monkey_patched = is_module_patched\n"
+    )
+    lab.app(f"import {name}\n" + HANDLE)
+    ended = run(lab)
+    assert ended.returncode == 2
+    assert package in ended.stderr
+    assert "leave it out of what a worker imports" in " ".join(ended.stderr.split())
+
+
+@pytest.mark.slow
+def test_the_event_loop_can_be_chosen(lab: Lab) -> None:
+    """Async handlers run on the loop of asyncio where that is asked for, whatever is installed."""
+    lab.app("""
+@app.task
+async def which():
+    note("loop", type(asyncio.get_running_loop()).__module__.partition(".")[0])
+""")
+    for loop in ("asyncio", "uvloop"):
+        lab.send("which")
+        with lab.worker("--loop", loop, "--burst") as worker:
+            assert worker.wait() == 0
+    assert lab.noted("loop") == [["asyncio"], ["uvloop"]]
+
+
+def test_a_loop_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option names what to install, before anything is started."""
+    monkeypatch.setattr("qworker.consumer.options.find_spec", lambda name: None)
+    with pytest.raises(InvalidOptionError, match="pip install uvloop"):
+        RunOptions(loop="uvloop")
+    assert RunOptions(loop="auto").loop == "auto"
+
+
+@pytest.mark.slow
+def test_a_memory_limit_below_what_a_child_takes_is_told(lab: Lab) -> None:
+    """No child is replaced before it has handled something: one line says that the limit is too small."""
+    lab.app("BALLAST = bytearray(os.urandom(1) * 40_000_000)\n" + HANDLE)
+    with lab.worker("--max-rss", "32MiB") as worker:
+        until(lambda: worker.events("max_rss_too_small"))
+        lab.send("handle", 1)
+        until(lambda: lab.notes("handled"))
+        (line,) = worker.events("max_rss_too_small")
+        assert line["rss_bytes"] > 32 * 2**20
+        assert not [each for each in worker.events("child_too_large") if each["pid"] != line["pid"]]
+
+
+@pytest.mark.parametrize(
+    ("files", "membership", "cpus"),
+    [
+        ({}, "0::/\n", 3),
+        ({"cpu.max": "max 100000"}, "0::/\n", 3),
+        ({"cpu.max": "150000 100000"}, "0::/\n", 2),
+        ({"cpu.max": "10000 100000"}, "0::/\n", 1),
+        ({"a/cpu.max": "100000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b\n", 1),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu,cpuacct:/\n", 3),
+        (
+            {"cpu/a/cpu.cfs_quota_us": "200000", "cpu/a/cpu.cfs_period_us": "100000"},
+            "5:memory:/\n4:cpu,cpuacct:/a\n",
+            2,
+        ),
+        ({"cpu.max": "what is this"}, "nonsense\n\xff\n", 3),
+    ],
+)
+def test_cpus_are_those_that_may_be_used(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str],
+    membership: str,
+    cpus: int,
+) -> None:
+    """Affinity and the quota of any group above count, whichever is less; a part of a CPU is one."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 5}, raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "membership").write_text(membership, encoding="utf-8")
+    assert usable_cpus(tmp_path, tmp_path / "membership") == cpus
