@@ -82,7 +82,7 @@ def _names(session: Session) -> list[str]:
     What producers wrote into the registry is checked first: bash would run a `$(…)` that it completes.
     """
     from qworker.client.plan import run_plan
-    from qworker.client.registry import list_queues
+    from qworker.client.registry import named
     from qworker.client.sync import call
     from qworker.store.connection import ConnectionFactory
     from qworker.store.embedded import Store, default_directory
@@ -102,8 +102,9 @@ def _names(session: Session) -> list[str]:
     )
     connection: Any = factory.connect(queues_key(options.namespace))
     try:
-        return run_plan(
-            lambda asked: asked.decode(call(connection, asked)), list_queues(options.namespace)
+        # The index alone: in a Cluster this connection leads to its node, and to no other.
+        return sorted(
+            run_plan(lambda asked: asked.decode(call(connection, asked)), named(options.namespace))
         )
     finally:
         connection.disconnect()

@@ -89,6 +89,8 @@ def test_a_single_key_is_looked_for_where_its_slot_goes(nodes: Cluster, namespac
     """ASK is followed: what a call of one key needs is either still here or there already."""
     app, key = QWorker(namespace, url=nodes.url), queues_key(namespace)
     home = nodes.master_of(key)
+    meta = QueueKeys(namespace, "q").meta
+    app.client.execute(Command(None, (), ("HSET", meta, "maxlen", 1), int))
     assert app.queues() == []
     with nodes.moving(key_slot(key.encode()), another(nodes, home)) as move_keys:
         assert app.queues() == []
