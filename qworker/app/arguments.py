@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from qworker.app.models import model_error
 from qworker.app.parameters import Parameter, item_of_batch, parameters_of
 from qworker.errors import ArgumentsError
 from qworker.wire import codec
@@ -129,6 +130,8 @@ class Signature:
         """Make the type of a body: the task is its tag, the arguments an array that may end at the defaults."""
         if self._rest is not None or any(each.position is None for each in self._required):
             return None
+        if any(each.is_model for each in self._parameters):
+            return None
         # Fields are numbered: a parameter may have a name that a Struct does not take.
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
             (f"p{index}", each.annotation)
@@ -197,6 +200,8 @@ def _words(error: Exception) -> tuple[str, str]:
         return "", "is not UTF-8"
     if isinstance(error, RecursionError):
         return "", "is nested too deep"
+    if found := model_error(error):
+        return _shown(found[0]), _shown(found[1][:1].lower() + found[1][1:])
     text = str(error)
     at = _AT.search(text)
     path = at.group(1) if at else ""

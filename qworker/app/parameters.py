@@ -16,13 +16,15 @@ from msgspec import Raw
 from msgspec.inspect import CustomType
 
 from qworker.app.functions import namespace_of
+from qworker.app.models import model_decoder
 from qworker.errors import InvalidOptionError
 
 __all__ = ["Parameter", "item_of_batch", "parameters_of"]
 
 _TYPES: Final = (
     "use str, int, float, bool, None, list, tuple, set, dict, datetime, date, time, timedelta, UUID, Decimal, bytes, "
-    "Enum, Literal, a dataclass, TypedDict or msgspec.Struct, or leave it unannotated to take plain JSON"
+    "Enum, Literal, a dataclass, TypedDict, msgspec.Struct or pydantic model, or leave it unannotated to take plain "
+    "JSON"
 )
 _LISTS: Final = (list, collections.abc.Sequence)
 
@@ -36,6 +38,11 @@ class Parameter:
     decode: Callable[[Raw], Any]
     position: int | None
     """Index among the positional parameters; None for `*args` and what is given by name only."""
+
+    @property
+    def is_model(self) -> bool:
+        """It is converted by pydantic."""
+        return not isinstance(getattr(self.decode, "__self__", None), msgspec.json.Decoder)
 
     @property
     def name(self) -> str:
@@ -131,6 +138,9 @@ def _resolved(source: Source, namespace: dict[str, Any], field: str) -> Any:
 
 def _decoder(annotation: Any, field: str) -> Callable[[Raw], Any]:
     try:
+        decode = model_decoder(annotation)
+        if decode is not None:
+            return decode
         decoder = msgspec.json.Decoder(annotation)
         foreign = next(_foreign_types(msgspec.inspect.type_info(annotation), set()), None)
     except (TypeError, ValueError, NameError, AttributeError) as error:

@@ -59,7 +59,13 @@ def delete(
     confirm(f"Delete {count(len(message_ids), 'message')} of {queue} for ever?", yes=yes)
     found = {each: place.delete(each) for each in dict.fromkeys(message_ids)}
     states = {each: stored.state for each, stored in found.items() if stored is not None}
-    _report(queue, message_ids, list(states), "deleted", as_json, states)
+    marked = [each for each, stored in found.items() if stored is not None and stored.marked]
+    if marked and not as_json:
+        note(
+            f"note: {count(len(marked), 'message')} not gone yet, only marked: an ack ends them as ever, and they are "
+            f"dropped if they come back ({', '.join(marked[:3])})"
+        )
+    _report(queue, message_ids, list(states), "deleted", as_json, states, {"marked": marked})
 
 
 @click.command("scan", cls=Verb)
@@ -123,11 +129,12 @@ def _report(
     word: str,
     as_json: bool,
     states: dict[str, str] | None = None,
+    more: dict[str, list[str]] | None = None,
 ) -> None:
     missed = [each for each in dict.fromkeys(asked) if each not in done]
     if as_json:
         found = {} if states is None else {"states": states}
-        print_json({"queue": queue, word: done, "not_found": missed, **found})
+        print_json({"queue": queue, word: done, "not_found": missed, **found, **(more or {})})
     else:
         for each in done:
             print_line(f"{each}  {states[each] if states else word}")

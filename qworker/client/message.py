@@ -113,6 +113,8 @@ class Stored:
     item: bytes = field(default=b"", repr=False)
     #: Why the message may not be used, and the body is as it is stored: encrypted, or wrongly signed; else ''.
     closed: str = ""
+    #: Of a message that `delete` returns: it is still stored, and is dropped when it comes back or is next met.
+    marked: bool = False
 
     @property
     def additional_deliveries(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from qworker.client.commands import inspecting, redriving, removing, waiting
@@ -99,7 +99,8 @@ def cancel(queue: QueueRef, message_id: str) -> Plan[None]:
 def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
     """Delete a message wherever it is; returns it as it was found, None if it was not seen. O(n).
 
-    What is unacked is not taken from who has it: an ack ends it as ever, and it is dropped if it comes back.
+    What is unacked is not taken from who has it: an ack ends it as ever, and it is dropped if it comes back. It is
+    returned as `marked` then, and so is what was moved while it was being deleted; anything else is gone.
     """
     found = yield from show(queue, message_id)
     if found is None:
@@ -114,7 +115,7 @@ def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
         [deleted] = yield waiting.delete(queue.keys, [found.item])
     if not deleted:
         yield from cancel(queue, message_id)
-    return found
+    return replace(found, marked=not deleted)
 
 
 def _pick(

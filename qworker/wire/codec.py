@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -57,7 +58,20 @@ class Call(Struct, frozen=True, gc=False):
 
 _TEXTS: Final = (datetime, date, time, timedelta, UUID, Decimal, bytes, bytearray, memoryview)
 
-_ENCODER: Final = msgspec.json.Encoder()
+
+def _is_model(value: object) -> bool:
+    pydantic: Any = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(value, pydantic.BaseModel)
+
+
+def _builtins_of(value: object) -> object:
+    """Take down what msgspec does not know: a model of pydantic, where the application has imported that."""
+    if _is_model(value):
+        return value.model_dump(mode="json", by_alias=True)  # type: ignore[attr-defined]
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_builtins_of)
 _DECODER: Final = msgspec.json.Decoder()
 _CALL_DECODER: Final = msgspec.json.Decoder(Call)
 
@@ -66,7 +80,7 @@ _ERRORS: Final = (TypeError, ValueError, RecursionError, msgspec.MsgspecError)
 _BODY: Final = "body"
 _CARRIED: Final = (
     "a body is made of str, int, finite float, bool, None, list, tuple, set, dict with text keys, datetime, date, "
-    "time, timedelta, UUID, Decimal, bytes, Enum, dataclass and msgspec.Struct"
+    "time, timedelta, UUID, Decimal, bytes, Enum, dataclass, msgspec.Struct and pydantic model"
 )
 _TOO_DEEP: Final = f"is nested deeper than {MAX_DEPTH} levels"
 _JSON: Final = "a body is JSON text in UTF-8"
@@ -145,7 +159,7 @@ class _Fault(Exception):  # noqa: N818  # never leaves this module
 def _is_carried(value: object, data: bytes) -> bool:
     """Say whether `data` reads back as the value. Tuples inside it say no, and so do NaN, number keys and raw JSON."""
     try:
-        return bool(_DECODER.decode(data) == msgspec.to_builtins(value))
+        return bool(_DECODER.decode(data) == msgspec.to_builtins(value, enc_hook=_builtins_of))
     except _ERRORS:
         return False
 
@@ -161,6 +175,8 @@ def _examine(value: object) -> None:
 def _visit(value: object, depth: int) -> None:
     if isinstance(value, Enum):
         value = value.value
+    if _is_model(value):
+        value = _builtins_of(value)
     members = _members(value)
     if members is None:
         return _check_scalar(value)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from click.testing import CliRunner
 
 from qworker import QueueAttributes, QWorker
+from qworker.cli.main import cli
 from qworker.client.commands.command import Command
 from qworker.client.queue import Queue
 from qworker.client.sync import Client
@@ -39,3 +43,47 @@ def test_a_unique_key_is_held_for_the_time_to_live(
         sent_ms = queue.peek()[0].sent_ms
         assert sent_ms is not None
         assert (holder, int(until_ms) - sent_ms) == (message_id, held_ms)
+
+
+def test_a_deleted_message_is_gone_or_marked(store_url: str, namespace: str) -> None:
+    """What waits is gone; what a receiver has is marked: it is dropped when it comes back."""
+    with Client(ConnectionFactory(store_url)) as client:
+        queue = Queue(client, namespace, "q")
+        held_id, waiting_id, delayed_id = (
+            queue.send(number, delay=delay) for number, delay in enumerate(("0s", "0s", "1h"))
+        )
+        (held,) = queue.receive()
+        found = [queue.delete(each) for each in (held_id, waiting_id, delayed_id)]
+        assert [(each.state, each.marked) for each in found if each is not None] == [
+            ("unacked", True),
+            ("ready", False),
+            ("delayed", False),
+        ]
+        queue.release(held)
+        assert queue.receive() == []
+        assert queue.inspect().stored == 0
+        assert queue.delete(held_id) is None
+
+
+def test_the_command_line_says_what_is_only_marked(store_url: str, namespace: str) -> None:
+    """In words, and in JSON under `marked`."""
+    with Client(ConnectionFactory(store_url)) as client:
+        queue = Queue(client, namespace, "q")
+        held_id, waiting_id = queue.send_all(range(2))
+        queue.receive()
+        words = ["--url", store_url, "--namespace", namespace, "message", "delete", "q", "--yes"]
+        ran = CliRunner().invoke(cli, [*words, held_id])
+        assert (ran.exit_code, ran.stdout) == (0, f"{held_id}  unacked\n")
+        assert "only marked" in ran.stderr
+        ran = CliRunner().invoke(cli, [*words, "--json", held_id, waiting_id])
+        document = json.loads(ran.stdout)
+        assert (document["deleted"], document["marked"]) == ([held_id, waiting_id], [held_id])
+
+
+def test_an_inspection_has_the_attributes(store_url: str, namespace: str) -> None:
+    """Numbers and attributes of one instant, in one call."""
+    with Client(ConnectionFactory(store_url)) as client:
+        queue = Queue(client, namespace, "q")
+        queue.create(visibility="1m", maxlen=7)
+        assert queue.inspect().attributes == queue.attributes()
+        assert Queue(client, namespace, "other").inspect().attributes == QueueAttributes()

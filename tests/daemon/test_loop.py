@@ -12,7 +12,7 @@ import pytest
 
 from qworker.daemon.loop import ReaperLoop, pause_after
 from qworker.daemon.reaper import Reaper
-from qworker.daemon.tick import Tally, Tick
+from qworker.daemon.tick import Fired, Tally, Tick
 from qworker.errors import UnavailableError
 from tests.daemon.conftest import Clock, events
 from tests.lua.drive import NOW, Drive
@@ -181,3 +181,23 @@ def test_sleeps_until_the_next_message_is_due(
     )
     loop.run()
     assert 15 < pauses[0] < 20.1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"promoted": 1}, {"ended": 1}, {"leases": 1}, {"messages": 1}, {"set_aside": 1}, {"trimmed": 1},
+        {"pruned": 1}, {"fired": (Fired("q", "t", 1),)}, {"skipped": 1}, {"broken": ("q",)}, {"errors": 1},
+        {"more": True},
+    ],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_a_pass_is_logged_if_it_did_something(
+    change: dict[str, Any], clock: Clock, logs: list[dict[str, object]]
+) -> None:
+    """A reaper at rest, which passes every second, writes no line."""
+    idle = due_in(5000, reapers=3, queues=7, looking_s=0.1, elapsed_s=0.2)
+    run(Passes(idle, replace(idle, **change), idle), clock)
+
+    (line,) = events(logs, "tick_done")
+    assert next(iter(change)) in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import os
 import pickle
 from pathlib import Path
@@ -22,6 +23,7 @@ from qworker.wire.envelope import Envelope, head, tail
 from qworker.wire.key_options import keys_of_environment
 from qworker.wire.keyring import NO_KEYS, Keyring
 from qworker.wire.sealing import OVERHEAD
+from qworker.wire.signing import Subject, fits, sign
 
 BODY = b'{"task":"pay","args":[1]}'
 # Not drawn: they are in the names of tests, which have to be the same in every process of a run.
@@ -277,3 +279,44 @@ def test_a_keyring_shows_no_key() -> None:
         assert SECRET not in shown
     with pytest.raises(TypeError):
         pickle.dumps(BOTH)
+
+
+FIELDS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\n 0127"), max_size=12)
+
+
+@given(
+    one=st.tuples(FIELDS, FIELDS, FIELDS, FIELDS), other=st.tuples(FIELDS, FIELDS, FIELDS, FIELDS)
+)
+def test_no_two_messages_have_the_same_signed_text(
+    one: tuple[str, str, str, str], other: tuple[str, str, str, str]
+) -> None:
+    """Namespace, id, codec and body are told apart whatever stands in them: what is signed tells where each ends."""
+
+    def text(parts: tuple[str, str, str, str]) -> bytes:
+        namespace, message_id, codec, body = parts
+        return Subject(namespace, "mail", message_id).text(codec) + body.encode()
+
+    assert (text(one) == text(other)) == (one == other)
+
+
+@pytest.mark.parametrize("field", ["body into codec", "name into codec"])
+def test_no_part_of_a_field_passes_for_another(field: str) -> None:
+    """A signature does not fit where a newline moves the end of one field into the next one."""
+    if field == "body into codec":
+        mac = sign(NEW, Subject("shop", "mail", "id-1"), "", b"first\nsecond")
+        assert fits(mac, NEW, Subject("shop", "mail", "id-1"), "", b"first\nsecond")
+        assert not fits(mac, NEW, Subject("shop", "mail", "id-1"), "\nfirst", b"second")
+        assert not fits(mac, NEW, Subject("shop", "mail", "id-1\n"), "first", b"second")
+    else:
+        mac = sign(NEW, Subject("shop", "mail", schedule="a\nb"), "", b"x")
+        assert not fits(mac, NEW, Subject("shop", "mail", schedule="a"), "b\n", b"x")
+
+
+def test_the_mac_of_the_protocol_page() -> None:
+    """The example that other languages try theirs with: made here from the page's own words, and by the product."""
+    page = Path(__file__).parents[2].joinpath("docs/protocol.md").read_text("utf-8")
+    text = b'qs2\n7 message\n4 shop\n6 emails\n2 m1\n0 \n{"n":1}'
+    mac = base64.urlsafe_b64encode(hmac.digest(b"0" * 32, text, "sha256"))[:-1].decode()
+    assert mac == "f1U0bm6vq8vpv5SoP9vT5iOF5eWHEN9fN216nGEBFeI"
+    assert f"\n{mac}\n" in page
+    assert sign(b"0" * 32, Subject("shop", "emails/3", "m1"), "", b'{"n":1}') == mac

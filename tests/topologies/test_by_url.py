@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ from qworker.store.connection import ConnectionFactory
 from qworker.wire.keys import QueueKeys
 from tests.cli.conftest import Ran, bare, in_empty_directory  # noqa: F401  fixtures
 from tests.consumer.driving import running, until
+from tests.consumer.test_control import name_of_worker, operate
 from tests.consumer.workers import Lab
 from tests.topologies import servers
 
@@ -163,3 +166,28 @@ def test_urls_of_another_kind(nodes: servers.Cluster, trio: servers.Trio) -> Non
             ConnectionFactory(url).connect()
     with pytest.raises(InvalidOptionError, match="names the service 'other', which its Sentinels"):
         ConnectionFactory(f"redis+sentinel://{watcher}/other").connect()
+
+
+@pytest.mark.slow
+def test_operators_speak_with_workers_and_schedules(
+    url: str, namespace: str, tmp_path: Path
+) -> None:
+    """Requests, answers, paused tasks and the owners of schedules are wherever their keys are."""
+    lab = Lab(url, namespace, tmp_path)
+    lab.app(
+        "@app.schedule(every('1h'))\n@app.task(queue='q1')\ndef hourly() -> None:\n    note('ran')\n"
+    )
+    with lab.worker():
+        name = name_of_worker(lab)
+        scaled = operate(lab, "worker", "scale", name, "+1", "--json")
+        assert json.loads(scaled.stdout)["processes"] == 2
+        assert operate(lab, "task", "pause", "hourly").exit_code == 0
+        until(lambda: operate(lab, "schedule", "ls").stdout.count("hourly") > 0)
+        assert operate(lab, "schedule", "pause", "hourly").exit_code == 0
+        shown = json.loads(operate(lab, "schedule", "show", "hourly", "--json").stdout)
+        assert (shown["app"], shown["fires"]) == ("jobs", False)
+        assert shown["app_seen_ms"] is not None
+        assert operate(lab, "task", "resume", "hourly").exit_code == 0
+        assert operate(lab, "schedule", "run", "hourly").exit_code == 0
+        until(lambda: lab.notes("ran"))
+    lab.close()

@@ -11,6 +11,7 @@ from qworker.client.commands.arguments import given, maybe, standard_keys
 from qworker.client.commands.command import Apart, Command
 from qworker.client.commands.replies import accepted
 from qworker.client.commands.waiting import NEVER_MS
+from qworker.client.options import QueueAttributes
 from qworker.store.scripts import load_script
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
@@ -49,6 +50,11 @@ class Inspection:
         return bool(
             self.meta or self.stats or self.ready or self.delayed or self.leases or self.dead
         )
+
+    @property
+    def attributes(self) -> QueueAttributes:
+        """The queue's attributes, at the same instant. Raises `InvalidOptionError` for a wrong one that is stored."""
+        return QueueAttributes.of_meta(self.meta)
 
     @property
     def created_ms(self) -> int | None:
