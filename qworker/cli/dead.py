@@ -235,16 +235,15 @@ def _queues_with_dead(session: Session) -> list[Queue]:
 
 def _print_letters(letters: list[DeadLetter], now_ms: int, *, with_queue: bool) -> None:
     from qworker.cli.formats import ago, shortened
+    from qworker.cli.letters import telling_line
 
     columns = [*([Column("QUEUE")] if with_queue else []), Column("ENTRY"), Column("DIED")]
     columns += [Column("REASON"), Column("TASK", wide=True), Column("ERROR", wide=True)]
     rows: list[list[Cell | str]] = []
     for each in letters:
-        error = f"{each.error_class}: {each.error}" if each.error_class else each.error
-        last_line = error.strip().rpartition("\n")[2]
         row: list[Cell | str] = [each.message.queue] if with_queue else []
         row += [each.entry_id, ago(each.died_ms, now_ms), each.reason]
-        rows.append([*row, each.message.task, shortened(last_line, 100)])
+        rows.append([*row, each.message.task, shortened(telling_line(each), 100)])
     print_table(columns, rows)
 
 

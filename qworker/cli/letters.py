@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -27,8 +28,11 @@ __all__ = [
     "letter_document",
     "tally_document",
     "tally_lines",
+    "telling_line",
 ]
 
+#: Errors whose first line says what happened: a stack follows it.
+_STACK_FOLLOWS: Final = ("WorkerDiedError", "TimeLimitError")
 #: Groups of a tally that are told.
 _TOLD: Final = 5
 
@@ -124,6 +128,24 @@ def letter_document(letter: DeadLetter) -> dict[str, Any]:
         "died_ms": letter.died_ms,
         "message": message_document(letter.message),
     }
+
+
+def telling_line(letter: DeadLetter) -> str:
+    """The line of an error that says what happened, with its class.
+
+    Of a traceback the last one that begins with the class, for messages may have several lines; otherwise the last one.
+    """
+    name, lines = letter.error_class, letter.error.strip().split("\n")
+    if name in _STACK_FOLLOWS:
+        return f"{name}: {lines[0]}"
+    if name and len(lines) > 1:
+        # A group of exceptions is drawn as a tree; a class may stand with its module.
+        raised = re.compile(rf"^[ |]*((?:\w+\.)*{re.escape(name)}(?::.*|))$")
+        for line in reversed(lines):
+            if (found := raised.match(line)) is not None:
+                return found[1]
+        return lines[-1]
+    return f"{name}: {lines[-1]}" if name else lines[-1]
 
 
 def _age(text: str | None, flag: str) -> str | None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.cli.formats import ago, moment_after, safe, shortened, size, span
+from qworker.cli.formats import ago, count, moment_after, safe, shortened, size, span
 from qworker.cli.screen import Cell, Column, print_fields, print_heading, print_line, print_table
 from qworker.wire.envelope import Kind
 from qworker.wire.numbers import whole
@@ -147,9 +147,7 @@ def print_message(message: Stored, now_ms: int) -> None:
     if message.at_ms is not None:
         label = {"delayed": "due", "unacked": "visible again"}.get(message.state, "at")
         fields[label] = moment_after(message.at_ms, now_ms)
-    fields["receives"] = (
-        f"{message.receives} ended, of which {message.nacks} nacked and {message.timeouts} timed out"
-    )
+    fields["receives"] = _receives(message)
     fields |= _flags(message.flags, now_ms)
     if message.receipt:
         fields["receipt"] = str(message.receipt)
@@ -159,6 +157,18 @@ def print_message(message: Stored, now_ms: int) -> None:
     print_heading(f"BODY ({size(len(message.body))}{', encrypted' if message.unreadable else ''})")
     for line in body_lines(message.body):
         print_line(line)
+
+
+def _receives(message: Stored) -> str:
+    """Say how often a message was received to no avail, and how each of these ended."""
+    others = max(0, message.receives - message.nacks - message.timeouts)
+    ends = [
+        (message.nacks, "failed (nacked)"),
+        (message.timeouts, "never settled (its process died, or its time ran out)"),
+        (others, "ended otherwise (buried, released, or cut off without blame)"),
+    ]
+    parts = [f"{count(number)} {how}" for number, how in ends if number]
+    return ": ".join([count(message.receives), *([", ".join(parts)] if parts else [])])
 
 
 def body_lines(body: bytes) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 if TYPE_CHECKING:
     from qworker.consumer.board import Board
 
-__all__ = ["catch_crashes", "last_words", "named", "slot_of"]
+__all__ = ["catch_crashes", "cause_of", "handler_stack", "last_words", "named", "slot_of"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -29,6 +29,13 @@ _OTHER: Final = re.compile(
     r"^(?:Thread 0x|Extension modules|Current thread's C stack)", re.MULTILINE
 )
 _MAX_BYTES: Final = 16_384
+_FRAME: Final = re.compile(r'^  File "(?P<file>.*)", line (?P<line>[0-9]+) in (?P<name>.*)$', re.M)
+_OURS: Final = re.compile(r'^  File ".*/qworker/consumer/', re.MULTILINE)
+#: Python's own library, and what is installed beside it.
+_PYTHON: Final = re.compile(
+    r"^<frozen |/lib(?:64)?/python3(?:\.[0-9]+t?)?/(?!site-packages/|dist-packages/)"
+)
+_INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/")
 
 
 def named(function: F, slot: int) -> F:
@@ -63,3 +70,26 @@ def slot_of(words: str) -> int | None:
     stack = _OTHER.split(words)[0]
     found = _SLOT_LINE.search(stack)
     return int(found[1]) if found else None
+
+
+def handler_stack(words: str) -> str:
+    """The stack of the handler that crashed: without frames that are not its own, and without what follows it."""
+    stack = _OTHER.split(words)[0].rstrip()
+    ours = _OURS.search(stack)
+    above = stack[: ours.start()].rstrip() if ours else stack
+    return above if _FRAME.search(above) else stack
+
+
+def cause_of(words: str) -> str:
+    """Say in one line what the crash was and where: the innermost frame of the app; '' where there are no words.
+
+    An app may be installed like any library: then it is the frame of the handler itself.
+    """
+    stack = handler_stack(words)
+    head = stack.partition("\n")[0].strip()
+    frames = [found for found in _FRAME.finditer(stack) if not _PYTHON.search(found["file"])]
+    if not frames:
+        return head
+    inner = next((each for each in frames if not _INSTALLED.search(each["file"])), frames[-1])
+    file = inner["file"].rpartition("/")[2]
+    return f"{head} in {inner['name']} ({file}:{inner['line']})"

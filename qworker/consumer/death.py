@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.consumer.board import boot_time
 from qworker.consumer.counters import CRASHED, MAX_TASKS, OTHER, TIME_LIMIT
-from qworker.consumer.crash import last_words, slot_of
+from qworker.consumer.crash import cause_of, handler_stack, last_words, slot_of
 from qworker.consumer.stacks import stack_of
 
 if TYPE_CHECKING:
@@ -90,8 +90,12 @@ def death_of(
     else:
         slot = slot_of(stack)
         guilty = [view for view in running if view.slot == slot or len(running) == 1]
-        words = f"the process {ending} while the message ran\n{stack}".strip()
-        error = ("WorkerDiedError", words[:_MAX_CHARACTERS])
+        cause = cause_of(stack)
+        words = f"{cause}: " * bool(cause) + f"the process {ending} while the message ran"
+        error = (
+            "WorkerDiedError",
+            f"{words}\n{handler_stack(stack)}".rstrip()[:_MAX_CHARACTERS],
+        )
     accused = {
         (view.lease, view.place): tasks[view.task].max_receives
         for view in guilty

@@ -41,6 +41,8 @@ _CONTROLS: Final = {
         *range(0x2066, 0x206A),
     )
 }
+#: Fields that the renderer writes below the line, in lines of their own.
+_IN_LINES: Final = ("exception", "stack")
 _TRACEBACK: Final = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
 
 
@@ -214,7 +216,7 @@ def _escaped(_logger: object, _method: str, event: Event) -> Event:
     for name, value in event.items():
         if value is None or isinstance(value, bool | int | float):
             continue
-        event[name] = _words(value).translate(_TRACEBACK if name == "exception" else _CONTROLS)
+        event[name] = _words(value).translate(_TRACEBACK if name in _IN_LINES else _CONTROLS)
     return event
 
 

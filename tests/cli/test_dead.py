@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from qworker.cli.letters import telling_line
 from qworker.client.dead_filter import DeadFilter
 from tests.cli.conftest import table
 
@@ -26,6 +28,38 @@ def test_ls_tells_what_they_died_of_and_lists_them(run, shop):
     assert f"one in full     qworker dead show emails {entry}" in ran.out
     assert "after the fix   qworker dead redrive emails --all" in ran.out
     assert "or give up      qworker dead drop emails --all" in ran.out
+
+
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/app/jobs.py", line 3, in load
+  | ExceptionGroup: two failed (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | ValueError: a
+    +------------------------------------"""
+
+
+@pytest.mark.parametrize(
+    ("error_class", "error", "line"),
+    [
+        (
+            "WorkerDiedError",
+            "Fatal Python error: Aborted in f (jobs.py:3): the process …\nFatal …\n\nExtension modules: a",
+            "WorkerDiedError: Fatal Python error: Aborted in f (jobs.py:3): the process …",
+        ),
+        ("TimeLimitError", "ran for 2 s. It was at:\n  File x", "TimeLimitError: ran for 2 s. It was at:"),
+        ("ValueError", "Traceback:\n  File x\nValueError: one\ntwo", "ValueError: one"),
+        ("ValueError", "Traceback:\nKeyError: 1\n\nDuring …:\n  File x\nValueError: 2", "ValueError: 2"),
+        ("DecodeError", "Traceback:\njson.decoder.DecodeError: bad: 1", "json.decoder.DecodeError: bad: 1"),
+        ("ValueError", "Traceback:\nValueError", "ValueError"),
+        ("ExceptionGroup", GROUP, "ExceptionGroup: two failed (2 sub-exceptions)"),
+        ("Bury", "no such page", "Bury: no such page"),
+        ("Odd.Class(", "one\ntwo", "two"),
+        ("", "one\ntwo", "two"),
+    ],
+)  # fmt: skip
+def test_ls_shows_the_line_that_says_what_happened(error_class, error, line):
+    """The error itself: not the end of a stack, of a drawing, or of a message of several lines."""
+    assert telling_line(SimpleNamespace(error_class=error_class, error=error)) == line
 
 
 def test_ls_of_all_queues_names_the_queue_of_each(run, shop):
@@ -145,7 +179,7 @@ def test_show_tells_the_whole_story(run, shop):
     assert "reason  rejected: its handler, or whoever received it, buried it" in text
     assert "\n  here\n" in text
     assert r"ValueError: \x1b[31mbad" in text
-    assert "receives  1 ended, of which 0 nacked and 0 timed out" in text
+    assert "receives  1: 1 ended otherwise (buried, released, or cut off without blame)" in text
     assert f"after the fix   qworker dead redrive emails --id {letter.entry_id}" in text
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from qworker.consumer.board import Board
-from qworker.consumer.crash import last_words, named, slot_of
+from qworker.consumer.crash import cause_of, last_words, named, slot_of
 from qworker.consumer.death import death_of, ending_of
 from qworker.consumer.manifest import TaskEntry
 
@@ -81,8 +81,15 @@ def test_last_words_name_the_guilty_one_among_many(board: Board) -> None:
 
     assert death.accused == {(1, 20): None}
     assert death.error[0] == "WorkerDiedError"
-    assert death.error[1].startswith("the process was ended by signal 11 (SIGSEGV)")
-    assert "line 12 in resize" in death.error[1]
+    assert death.error[1].split("\n") == [
+        "Fatal Python error: Segmentation fault in resize (jobs.py:12): "
+        "the process was ended by signal 11 (SIGSEGV) while the message ran",
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Stack (most recent call first):",
+        '  File "/app/jobs.py", line 12 in resize',
+    ]
+    assert "Extension modules" in death.stack, "the log has all of it"
 
 
 def test_words_that_name_no_slot_accuse_nobody(board: Board) -> None:
@@ -127,6 +134,67 @@ def test_no_message_of_a_batch_is_singled_out(board: Board) -> None:
 def test_only_the_stack_of_the_thread_that_crashed_counts(words: str, slot: int | None) -> None:
     """What other threads were at is no evidence, nor is a file that happens to be called so."""
     assert slot_of(words) == slot
+
+
+def dump(*frames: str) -> str:
+    """What Python writes of a crash in these frames, the innermost first."""
+    lines = [f'  File "{file}", line 7 in {name}' for file, _, name in map(_parted, frames)]
+    ours = '  File "/venv/lib/python3.11/site-packages/qworker/consumer/runner.py", line 1 in run'
+    head = ["Fatal Python error: Aborted", "", "Stack (most recent call first):"]
+    return "\n".join([*head, *lines, ours, "", "Extension modules: a, b (total: 2)"])
+
+
+def _parted(frame: str) -> tuple[str, str, str]:
+    return frame.rpartition(":")
+
+
+@pytest.mark.parametrize(
+    ("frames", "where"),
+    [
+        (
+            ["/usr/lib/python3.11/ctypes/__init__.py:string_at", "/app/jobs.py:resize"],
+            "resize (jobs.py:7)",
+        ),
+        (
+            ["/venv/lib/python3.11/site-packages/PIL/i.py:load", "/app/jobs.py:resize"],
+            "resize (jobs.py:7)",
+        ),
+        (["<frozen runpy>:run", "/app/jobs.py:deep", "/app/jobs.py:resize"], "deep (jobs.py:7)"),
+        (
+            [
+                "/v/lib/python3.13t/site-packages/PIL/i.py:load",
+                "/v/lib/python3.13t/site-packages/shop/jobs.py:resize",
+            ],
+            "resize (jobs.py:7)",
+        ),
+        (["/usr/lib/python3/dist-packages/shop/jobs.py:resize"], "resize (jobs.py:7)"),
+        (["/srv/lib/python3-apps/jobs.py:resize"], "resize (jobs.py:7)"),
+    ],
+    ids=[
+        "in Python's library",
+        "in a library",
+        "deeper in the app",
+        "installed app",
+        "Debian",
+        "odd path",
+    ],
+)
+def test_a_crash_is_told_with_the_innermost_frame_of_the_app(frames: list[str], where: str) -> None:
+    """Not that of a library it called; an app that is installed like a library is told by its handler."""
+    assert cause_of(dump(*frames)) == f"Fatal Python error: Aborted in {where}"
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("", ""),
+        ("Fatal Python error: Aborted\n\n<no Python frame>", "Fatal Python error: Aborted"),
+        ("rubbish", "rubbish"),
+    ],
+)
+def test_a_crash_without_frames_is_told_by_its_first_line(words: str, cause: str) -> None:
+    """There may be no Python frame, and no words."""
+    assert cause_of(words) == cause
 
 
 def test_a_named_copy_does_what_its_original_does() -> None:
@@ -177,6 +245,8 @@ else:
             check=False,
         )
         assert process.returncode == -signal.SIGSEGV
-        assert slot_of(last_words(board)) == 3
+        words = last_words(board)
+        assert slot_of(words) == 3
+        assert cause_of(words) == "Fatal Python error: Segmentation fault in crash (<string>:7)"
     finally:
         board.close()

@@ -83,6 +83,15 @@ def test_control_characters_are_escaped(lines: Callable[..., list[str]], style: 
         assert letter not in "".join(written)
 
 
+def test_a_stack_stands_in_lines_of_its_own(lines: Callable[..., list[str]]) -> None:
+    """What a dead process left behind is read line by line, and steers no terminal all the same."""
+    lines("text")
+    structlog.get_logger().warning("child_ended", stack="Fatal\n  File \x1b[2Jx", word="a\nb")
+    first, *stack = lines()
+    assert r"a\x0ab" in first
+    assert stack == ["Fatal", r"  File \x1b[2Jx"]
+
+
 @pytest.mark.parametrize("style", ["json", "text"])
 def test_bytes_are_told_by_their_length(lines: Callable[..., list[str]], style: str) -> None:
     """Bodies are bytes, and are not shown."""
