@@ -22,15 +22,13 @@ from qworker.store.connection import ConnectionFactory
 from qworker.wire.keys import QueueKeys
 from tests import servers
 
-#: Commands of a send of any number of messages that fit into one write (500), and of the doorbell of a queue that was
-#: empty.
+#: Commands of a send of any number of messages that fit into one write (500).
 SEND = {
-    "evalsha": 1, "exists": 1, "type": 3, "time": 1, "hmget": 1, "hget": 1, "rpush": 2, "hset": 1,
+    "evalsha": 1, "exists": 1, "type": 3, "time": 1, "hmget": 1, "hget": 1, "rpush": 1, "hset": 1,
     "hincrby": 2, "llen": 1,
 }  # fmt: skip
-#: Of a receive; messages are read 32 at a time, and the doorbell of a queue that is empty then is silenced (`del`).
+#: Of a receive; messages are read 32 at a time.
 RECEIVE = {
-    "del": 1,
     "evalsha": 1, "type": 5, "time": 1, "hmget": 1, "exists": 3, "zcard": 1, "lrange": 1, "hset": 2,
     "zadd": 1, "ltrim": 1, "llen": 3, "zrange": 1, "hincrby": 2,
 }  # fmt: skip
