@@ -48,9 +48,15 @@ def test_tells_when_no_pass_is_made(
     reaper = EmbeddedReaper(client, namespace, tick_ms=1, durability="off", on_pass=passed.append)
     reaper.start()
     until(lambda: bool(passed))
-    over = threading.Event()
-    monkeypatch.setattr(reaper.reaper, "tick", lambda: over.wait() and passed[0])
-    until(lambda: reaper.healthy() is not None)
+    hangs, over = threading.Event(), threading.Event()
+
+    def hang() -> Tick | None:
+        hangs.set()
+        over.wait()
+        return passed[0]
+
+    monkeypatch.setattr(reaper.reaper, "tick", hang)
+    until(lambda: hangs.is_set() and reaper.healthy() is not None)
     assert "made its last pass" in str(reaper.healthy())
     assert not reaper.stop(within_s=0.01)
     over.set()

@@ -110,6 +110,7 @@ def test_tells_the_truth_about_a_queue(
         'qworker_promoted_total{queue="a"}': 1,
         'qworker_dead_total{queue="a",reason="rejected"}': 1,
         'qworker_dead_total{queue="a",reason="max_receives"}': 0,
+        'qworker_dead_total{queue="a",reason="not_retried"}': 0,
         'qworker_dead_total{queue="a",reason="unknown_task"}': 0,
         'qworker_dead_total{queue="a",reason="bad_arguments"}': 0,
         'qworker_dead_total{queue="a",reason="bad_signature"}': 0,
