@@ -440,7 +440,11 @@ class Board:
 
     def end(self, slot: int) -> None:
         """Note that the handler of a slot has ended."""
-        self.words[self._running_word + slot * _RUNNING_WORDS] = 0
+        self.words[self.running_word(slot)] = 0
+
+    def running_word(self, slot: int) -> int:
+        """The place in `words` that is 0 while no handler runs in the slot."""
+        return self._running_word + slot * _RUNNING_WORDS
 
     def running(self) -> list[RunningView]:
         """Copy the slots in which a handler runs."""

@@ -334,8 +334,9 @@ class Loop:
                     return
                 now = runner.clock()
             each = busy[number] = work.popleft()
+            is_group = type(each) is list
             try:
-                if isinstance(each, list):
+                if is_group:
                     await arun_group(runner, slot, each)
                     now = runner.clock()
                 else:
@@ -343,7 +344,7 @@ class Loop:
             except BaseException as error:  # noqa: BLE001 - thrown in from outside, when the handler had ended
                 _log.error("handler_slot_broken", error=name_of(error))
                 _rescue(runner, slot, [each], error)
-            if isinstance(each, list):
+            if is_group:
                 done.extend(each)
             else:
                 done.append(each)
@@ -351,7 +352,7 @@ class Loop:
             if task.cancelling():
                 await _forget_cancellation(task)
             # Who sleeps has seen `done` empty: only what comes into it then has to wake.
-            if len(done) == 1 or isinstance(each, list):
+            if is_group or len(done) == 1:
                 self._notify()
             running.set(None)
             try:

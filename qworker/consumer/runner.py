@@ -121,6 +121,7 @@ class Runner:
         self.middleware = middleware
         self._bytes: memoryview | _NoMarks = board.bytes
         self._words = board.words
+        self._slot_words = [board.running_word(slot) for slot in range(board.slots)]
         self._paused_word = board.orders.paused_word
         #: Awaits what plain functions return. Closed by the executor of sync handlers.
         self.awaiter = Awaiter()
@@ -320,10 +321,14 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
             self.fail(delivery, error, context=context)
         else:
-            self.succeed(delivery, context)
+            # `succeed`, without the call.
+            delivery.kind = ACKED
+            self._bytes[delivery.mark_at] = _DONE
+            if self.middleware:
+                self._within(context, self.after, delivery, None)
         ended = self.clock()
         delivery.took_s = ended - now
-        self.board.end(slot)
+        self._words[self._slot_words[slot]] = 0  # `Board.end`
         return ended
 
     async def arun(self, slot: int, delivery: Delivery, now: float) -> float:
@@ -338,16 +343,21 @@ class Runner:
             result = task.function(*delivery.args, **delivery.kwargs)
             if type(result) is CoroutineType:
                 result = await result
-            # What is awaited may come to another coroutine: that of a decorator which forgot its own await.
-            while result is not None and needs_awaiting(result, task.name):
-                result = await result
+            if result is not None:
+                # What is awaited may come to another coroutine: that of a decorator which forgot its own await.
+                while needs_awaiting(result, task.name):
+                    result = await result
         except BaseException as error:  # noqa: BLE001
             self.fail(delivery, error)
         else:
-            self.succeed(delivery)
+            # `succeed`, without the call.
+            delivery.kind = ACKED
+            self._bytes[delivery.mark_at] = _DONE
+            if self.middleware:
+                self.after(delivery, None)
         ended = self.clock()
         delivery.took_s = ended - now
-        self.board.end(slot)
+        self._words[self._slot_words[slot]] = 0  # `Board.end`
         return ended
 
     def finish(self, task: Task[..., Any], result: Any, context: Context) -> Any:
@@ -370,7 +380,16 @@ class Runner:
 
     def _begin(self, slot: int, delivery: Delivery, now: float) -> Task[..., Any] | None:
         """Mark, prepare and enter a delivery; returns its task, None where it has ended already."""
-        if not self.mark_running(delivery, now) or not (delivery.task or self.prepare(delivery)):
+        # `mark_running` for a message that may start, without the call.
+        marks, at, lease = self._bytes, delivery.mark_at, delivery.lease
+        if marks[at] != _RECALLED and now <= lease.start_by:
+            delivery.started = now
+            marks[at] = _RUNNING
+            if marks[lease.recall_at] and not self.mark_running(delivery, now):
+                return None
+        elif not self.mark_running(delivery, now):
+            return None
+        if not (delivery.task or self.prepare(delivery)):
             return None
         task = delivery.task
         assert task is not None
@@ -401,12 +420,12 @@ class Runner:
 
     # -- after ---------------------------------------------------------------------------------
 
-    def succeed(self, delivery: Delivery, context: Context | None = None) -> None:
-        """Note that a message was handled; `context` as for `fail`."""
+    def succeed(self, delivery: Delivery) -> None:
+        """Note that a message was handled."""
         delivery.kind = ACKED
         self._bytes[delivery.mark_at] = _DONE
         if self.middleware:
-            self._within(context, self.after, delivery, None)
+            self.after(delivery, None)
 
     def fail(
         self,
