@@ -7,6 +7,7 @@ depends on there being one reaper: every call looks at the truth in Redis, and m
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections import deque
@@ -17,8 +18,9 @@ import structlog
 
 from qworker.client.commands.command import Command
 from qworker.client.commands.extending import extend
-from qworker.client.commands.reaping import Look, Reaped, holds_times, promote, reap, sweep, trim
+from qworker.client.commands.reaping import Look, Reaped, promote, reap, sweep, trim
 from qworker.client.sync import Client
+from qworker.daemon.attention import Attention
 from qworker.daemon.dividing import Dividing
 from qworker.daemon.overdue import OverdueLeases
 from qworker.daemon.presence import Presence, reaper_name
@@ -108,10 +110,9 @@ class Reaper:
         self._shedding = Shedding(self._execute, masters, clock=clock)
         self._seldom = Seldom(clock=clock)
         self._stopped = False
-        self._passes = 0
-        #: What is asked before a sweep, and of which queues.
-        self._asked_of: Sequence[QueueKeys] = ()
-        self._groups: list[tuple[Sequence[QueueKeys], Command[int]]] = []
+        self._attention = Attention(tick_ms, clock=clock)
+        #: Queues of this pass that were left alone for longer than a tick on purpose, and for how many ms.
+        self._paused: dict[str, int] = {}
         #: The queue that comes first: where the last pass ran out of time.
         self._turn = ""
 
@@ -127,11 +128,12 @@ class Reaper:
         self.registry.refresh(self._budget_s)
         queues = self.registry.queues
         tally = Tally(queues=len(queues))
-        duties = self._look(self._in_turn(self._promising(queues)), tally, now_ms)
+        promising = self._promising(queues)
+        duties = self._look(self._in_turn(promising), tally, now_ms)
         # The budget is for moving alone: with so many queues that looking uses it up, some work is done all the same.
         tally.looking_s = self._clock() - started
         deadline = started + tally.looking_s + self._budget_s
-        if not queues:
+        if not promising:
             tally.now_ms = now_ms or self._execute(Command(None, (), ("TIME",), _server_ms))
         self._shedding.look(queues)
         self._sparing(lambda: self.scheduler.fire(queues, tally, deadline, now_ms), tally)
@@ -165,34 +167,46 @@ class Reaper:
 
     def _promising(self, queues: Sequence[QueueKeys]) -> Sequence[QueueKeys]:
         """Leave out what a sweep would find quiet: most of many queues hold no lease and no delayed message."""
+        self._paused = {}
         if len(queues) <= SWEPT_AT_ONCE:
             return queues
-        if queues is not self._asked_of:
-            together = 1 if self._client.factory.clustered else _TOGETHER
-            groups = [queues[at : at + together] for at in range(0, len(queues), together)]
-            self._asked_of, self._groups = queues, [(group, holds_times(group)) for group in groups]
-        self._passes += 1
-        in_turn = {at for at in range(len(self._groups)) if (at + self._passes) % _HEADS_EVERY == 0}
-        asked = [at for at in range(len(self._groups)) if at not in in_turn]
+        together = 1 if self._client.factory.clustered else _TOGETHER
+        groups = self._attention.due(queues, together, self.registry.reapers)
+        chosen = {at for at, group in enumerate(groups) if group.looks % _HEADS_EVERY == 0}
+        asked = [at for at in range(len(groups)) if at not in chosen]
         for first in range(0, len(asked), _QUESTIONS):
             some = asked[first : first + _QUESTIONS]
-            questions = [self._groups[at][1] for at in some]
+            questions = [groups[at].question for at in some]
             answers = self._client.execute_each(questions, give_up_s=_GIVE_UP_S)
-            # An error as well: the sweep tells whose.
-            in_turn.update(at for at, answer in zip(some, answers, strict=True) if answer != 0)
-        return [keys for at in sorted(in_turn) for keys in self._groups[at][0]]
+            for at, answer in zip(some, answers, strict=True):
+                if answer != 0:  # An error as well: the sweep tells whose.
+                    chosen.add(at)
+                    self._attention.active(groups[at].queues[0].queue)
+        self._paused = self._attention.looked(groups)
+        return [keys for at in sorted(chosen) for keys in groups[at].queues]
 
     def _look(self, queues: Sequence[QueueKeys], tally: Tally, now_ms: int | None) -> deque[Duty]:
         duties: deque[Duty] = deque()
-        for first in range(0, len(queues), SWEPT_AT_ONCE):
-            chunk = queues[first : first + SWEPT_AT_ONCE]
-            seen_ms, looks = self._execute(sweep(chunk, self.tick_ms, leases=_NAMED, now_ms=now_ms))
+        for chunk, tick_ms in self._chunks(queues):
+            seen_ms, looks = self._execute(sweep(chunk, tick_ms, leases=_NAMED, now_ms=now_ms))
             # The first time of the pass: what is due later than that waits for the next one.
             tally.now_ms = tally.now_ms or seen_ms
             for keys, look in zip(chunk, looks, strict=True):
                 if not look.quiet:
+                    self._attention.active(keys.queue)
                     duties += [(keys, duty) for duty in self._duties(keys, look, tally, now_ms)]
         return duties
+
+    def _chunks(self, queues: Sequence[QueueKeys]) -> Iterator[tuple[Sequence[QueueKeys], int]]:
+        """Yield queues to sweep together, and how often this reaper comes by: a pause on purpose is no gap."""
+        paused = [keys for keys in queues if keys.queue in self._paused]
+        others = [keys for keys in queues if keys.queue not in self._paused] if paused else queues
+        longest_ms = max((self._paused[keys.queue] for keys in paused), default=0)
+        # A gap is what is longer than three of these.
+        paused_ms = min(MAX_TICK_MS, math.ceil((longest_ms + max(3 * self.tick_ms, 2000)) / 3))
+        for some, tick_ms in ((others, self.tick_ms), (paused, paused_ms)):
+            for first in range(0, len(some), SWEPT_AT_ONCE):
+                yield some[first : first + SWEPT_AT_ONCE], tick_ms
 
     def _duties(
         self, keys: QueueKeys, look: Look, tally: Tally, now_ms: int | None

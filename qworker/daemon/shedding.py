@@ -26,6 +26,8 @@ SHED_ABOVE: Final = 0.85
 WRITE_BELOW: Final = 0.75
 #: Seconds after which all queues are told again while nothing changes: new ones, and what another daemon left behind.
 _AGAIN_S: Final = 10.0
+#: Queues that are told again in a second at most, so that 100,000 take 50 s.
+_TOLD_PER_S: Final = 2_000
 
 
 class Shedding:
@@ -46,7 +48,7 @@ class Shedding:
         self._tell_at = float("-inf")
 
     def look(self, queues: Sequence[QueueKeys]) -> None:
-        """Make one pass. One call, and one per 500 queues where the state has changed or 10 s are over.
+        """Make one pass: one call, and one per 500 queues where the state has changed or it is time to tell all again.
 
         Of several servers the fullest counts for all: their queues are of one kind mostly, and fill up alike.
         """
@@ -67,7 +69,7 @@ class Shedding:
             event = "journals_shed" if on else "journals_resumed"
             _log.warning(event, queues=changed, memory_used=round(part, 3))
         self._on = on
-        self._tell_at = now + _AGAIN_S
+        self._tell_at = now + max(_AGAIN_S, len(queues) / _TOLD_PER_S)
 
     def _fullest(self) -> float:
         """The largest part of maxmemory that is used of any server; of those that answer, where there are several."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from qworker.daemon.reaper import SWEPT_AT_ONCE, Reaper
-from qworker.wire.keys import QueueKeys, queues_key
+from qworker.wire.keys import QueueKeys, queues_key, reapers_key
 from tests import servers
 from tests.lua.drive import NOW, Drive, own
 
@@ -64,3 +64,59 @@ def test_quiet_queues_cost_a_tenth_of_a_command_each(crowd: Callable[[str], Driv
     calls = drive.redis.info("commandstats")
     assert calls["cmdstat_exists"]["calls"] <= MANY / 10 + 2 * 10
     assert calls["cmdstat_evalsha"]["calls"] <= 1
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def pausing(crowd: Callable[[str], Drive]) -> tuple[Drive, Reaper, Clock]:
+    """A reaper among a thousand, which looks at idle queues every five seconds, after its first passes."""
+    drive, clock = crowd("q0100"), Clock()
+    reaper = Reaper(drive.client, "t", clock=clock)
+    drive.redis.zadd(reapers_key("t"), {f"r{number}": NOW for number in range(1000)})
+    for passed in range(8):
+        clock.now += 1
+        reaper.tick(NOW + 1000 * passed)
+    return drive, reaper, clock
+
+
+def test_delayed_message_of_an_idle_queue_is_found_within_the_pause(
+    pausing: tuple[Drive, Reaper, Clock],
+) -> None:
+    """The first one within five seconds and a tick; the next ones, while the queue is active, in the next pass."""
+    drive, reaper, clock = pausing
+    at, promoted = NOW + 8000, []
+    drive.send("a", delay_ms=1, at=at)
+    for _ in range(6):
+        at, clock.now = at + 1000, clock.now + 1
+        promoted.append(reaper.tick(at).promoted)
+    assert sum(promoted) == 1
+    for name in "bcdefgh":
+        drive.send(name, delay_ms=1, at=at)
+        at, clock.now = at + 1000, clock.now + 1
+        assert reaper.tick(at).promoted == 1
+
+
+@pytest.mark.parametrize("stands", [False, True])
+def test_pause_is_no_gap_and_a_reaper_that_stood_still_has_one(
+    pausing: tuple[Drive, Reaper, Clock], stands: bool
+) -> None:
+    """A lease of an idle queue is reaped when it runs out, with no grace; unless nobody came by while it did."""
+    drive, reaper, clock = pausing
+    at = NOW + 8000
+    drive.send("a", "b", at=at)
+    drive.receive("L", at=at, visibility_ms=5_500)
+    reaped = []
+    for _ in range(7):
+        pause = 20 if stands and not reaped else 1
+        at, clock.now = at + 1000 * pause, clock.now + pause
+        reaped.append(reaper.tick(at).messages)
+    assert reaped == ([0] * 6 + [2] if stands else [0] * 5 + [2, 0])
+    assert drive.stats("gaps") == ({"gaps": 1} if stands else {})
