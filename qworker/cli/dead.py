@@ -14,6 +14,7 @@ from qworker.cli.screen import (
     note,
     print_fields,
     print_heading,
+    print_hint,
     print_json,
     print_line,
     print_table,
@@ -137,9 +138,9 @@ def show_letter(session: Session, queue: str, letter_id: str, as_json: bool) -> 
     print_heading("MESSAGE")
     print_message(letter.message, now_ms)
     print_heading("WHAT TO DO")
-    print_line(f"after the fix   qworker dead redrive {queue} --id {letter.entry_id}")
-    print_line(f"with a change   qworker dead edit {queue} {letter.entry_id} --redrive")
-    print_line(f"or give it up   qworker dead drop {queue} --id {letter.entry_id}")
+    print_hint("after the fix   ", f"qworker dead redrive {queue} --id {letter.entry_id}")
+    print_hint("with a change   ", f"qworker dead edit {queue} {letter.entry_id} --redrive")
+    print_hint("or give it up   ", f"qworker dead drop {queue} --id {letter.entry_id}")
 
 
 @command.command("edit")
@@ -254,8 +255,10 @@ def _print_next(meant: DeadTally, listed: list[DeadLetter], queue: str | None) -
     print_line()
     if meant.total > len(listed):
         print_line(f"{count(len(listed))} of {count(meant.total)} are listed (--limit)")
-    print_line(f"one in full     qworker dead show {name} {listed[0].entry_id}")
-    print_line(
-        f"after the fix   qworker dead redrive {name} --all   (or filters; --dry-run looks first)"
+    print_hint("one in full     ", f"qworker dead show {name} {listed[0].entry_id}")
+    print_hint(
+        "after the fix   ",
+        f"qworker dead redrive {name} --all",
+        "(or filters; --dry-run looks first)",
     )
-    print_line(f"or give up      qworker dead drop {name} --all")
+    print_hint("or give up      ", f"qworker dead drop {name} --all")

@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from qworker.cli.formats import safe
+from qworker.cli.screen import for_stderr
 from qworker.errors import (
     AccessDeniedError,
     AppLoadError,
@@ -76,10 +77,10 @@ def report(error: Exception) -> int:
     text, code = describe(error)
     if isinstance(error, AppLoadError):
         # With the traceback of the user's module, which is of use line by line.
-        text = "\n".join(safe(line) for line in text.splitlines())
+        text = "\n".join(safe(line) for line in f"error: {text}".splitlines())
     else:
-        text = safe(" ".join(text.split()))
-    click.echo(f"error: {text}", err=True)
+        text = "\n".join(for_stderr(safe(f"error: {' '.join(text.split())}")))
+    click.echo(text, err=True)
     return code
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import textwrap
 from datetime import UTC, datetime
 from typing import Final
 
@@ -17,8 +19,15 @@ __all__ = [
     "size",
     "span",
     "word",
+    "wrapped",
 ]
 
+#: A command in a sentence, up to what goes on after it.
+_COMMAND: Final = re.compile(
+    r"\bqworker (?:'[^']*'|[^'])+?(?=[;,:.)]*(?:  | \(| or | and | to |$)|[;,:)]+ )"
+)
+#: Holds the words of a command together while a line is wrapped; text that is shown never has it (see `safe`).
+_JOINT: Final = "\ue000"
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 #: 9999-12-31T23:59:59Z, the last second that datetime knows.
 _LAST_MS: Final = 253_402_300_799_000
@@ -101,6 +110,16 @@ def safe(text: str) -> str:
 def shortened(text: str, length: int) -> str:
     """Cut text to `length` characters, the last one then being '…'."""
     return text if len(text) <= length else text[: max(0, length - 1)] + "…"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Break safe text into lines of at most `width` characters, between words and never inside of a command.
+
+    What is longer than that by itself, such as a command or a path, is a line of its own: it can still be copied.
+    """
+    joined = _COMMAND.sub(lambda found: found[0].replace(" ", _JOINT), text)
+    lines = textwrap.wrap(joined, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_JOINT, " ") for line in lines] or [""]
 
 
 def word(text: str) -> str:

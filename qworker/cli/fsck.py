@@ -177,4 +177,6 @@ def _print_summary(findings: Sequence[Finding], messages: int) -> None:
     elif all(each.repaired for each in findings):
         print_line(f"{count(len(findings), 'finding')} repaired, {looked}")
     else:
-        print_line(f"{count(len(findings), 'finding')}, {looked}; qworker fsck --repair mends them")
+        print_hanging(
+            "", f"{count(len(findings), 'finding')}, {looked}; qworker fsck --repair mends them"
+        )

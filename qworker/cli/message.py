@@ -12,7 +12,7 @@ from qworker.cli import deliveries, moves, settlements
 from qworker.cli.cancelling import stop_running
 from qworker.cli.formats import word
 from qworker.cli.parameters import QUEUE
-from qworker.cli.screen import note, print_json, print_line
+from qworker.cli.screen import note, print_hint, print_json, print_line
 from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
 from qworker.errors import InvalidOptionError
 
@@ -69,7 +69,7 @@ def show(session: Session, message_id: str, queue: str | None, as_json: bool) ->
     print_message(found, session.now_ms())
     if found.state == "dead":
         print_line()
-        print_line(f"why it is dead: qworker dead show {found.queue} {word(found.id)}")
+        print_hint("why it is dead: ", f"qworker dead show {found.queue} {word(found.id)}")
 
 
 @command.command("cancel")

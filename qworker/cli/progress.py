@@ -19,7 +19,6 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
         return
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeRemainingColumn,
@@ -28,7 +27,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
         TimeRemainingColumn(compact=True),
         console=console(stderr=True),
         transient=True,

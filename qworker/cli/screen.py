@@ -7,14 +7,14 @@ any escape code, every cell in full and never empty, so that `grep` and `awk` wo
 from __future__ import annotations
 
 import json
+import os
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 import click
 
-from qworker.cli.formats import safe
+from qworker.cli.formats import safe, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,11 +25,13 @@ __all__ = [
     "Cell",
     "Column",
     "console",
+    "for_stderr",
     "make_table",
     "note",
     "print_fields",
     "print_hanging",
     "print_heading",
+    "print_hint",
     "print_json",
     "print_line",
     "print_table",
@@ -39,6 +41,8 @@ __all__ = [
 
 #: Columns that a folded cell keeps on a narrow terminal.
 _LEAST: Final = 8
+#: Text is not wrapped to fewer characters.
+_NARROWEST: Final = 20
 _STYLES: Final = {"bad": "bold red", "warn": "yellow", "good": "green", "dim": "dim"}
 
 
@@ -81,9 +85,9 @@ def print_hanging(label: str, text: str, tone: str = "") -> None:
         return
     screen = console()
     room = max(20, screen.width - len(label) - 1)
-    lines = textwrap.wrap(safe(text), room, break_on_hyphens=False) or [""]
-    for at, line in enumerate(lines):
-        screen.print(styled(Cell((" " * len(label) if at else label) + line, tone)))
+    for at, line in enumerate(wrapped(safe(text), room)):
+        start = " " * len(label) if at else label
+        screen.print(styled(Cell(start + line, tone)), soft_wrap=True)
 
 
 def print_heading(text: str) -> None:
@@ -95,9 +99,31 @@ def print_heading(text: str) -> None:
         click.echo(safe(text))
 
 
+def print_hint(label: str, command: str, remark: str = "") -> None:
+    """Print a command to copy: in one line with its label, on a terminal too narrow for that in a line of its own."""
+    line = f"{label}{command}   {remark}".rstrip()
+    width = _width(sys.stdout) if _is_terminal() else None
+    if width is None or len(line) <= width:
+        print_line(line)
+        return
+    if len(label) + len(command) <= width:
+        print_line(label + command)
+    else:
+        print_line(label.rstrip())
+        print_line(command)
+    if remark:
+        print_hanging(" " * len(label), remark)
+
+
 def note(text: str) -> None:
-    """Print one line to stderr, beside what the verb prints."""
-    click.echo(safe(text), err=True)
+    """Print one line to stderr, beside what the verb prints; a terminal gets it wrapped between words."""
+    for line in for_stderr(safe(text)):
+        click.echo(line, err=True)
+
+
+def for_stderr(text: str) -> list[str]:
+    """Wrap safe text where stderr is a terminal."""
+    return wrapped(text, _width(sys.stderr)) if sys.stderr.isatty() else [text]
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell | str]]) -> None:
@@ -191,6 +217,17 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def _width(stream: TextIO) -> int:
+    """The columns of a terminal; 80 where it does not say."""
+    if (given := os.environ.get("COLUMNS", "")).isdecimal() and int(given):
+        return max(_NARROWEST, int(given))
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    return max(_NARROWEST, columns) if columns else 80
 
 
 def _is_terminal() -> bool:

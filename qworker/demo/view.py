@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
@@ -90,7 +91,12 @@ class TerminalView:
         """Print a line above the picture."""
         from rich.text import Text
 
-        self._console.print(Text(text, style=_STYLES.get(tone, "")), soft_wrap=True)
+        # Between words: a path that is longer than the terminal stays whole, and can be copied.
+        lines = textwrap.wrap(
+            text, self._console.width, break_long_words=False, break_on_hyphens=False
+        )
+        for line in lines or [""]:
+            self._console.print(Text(line, style=_STYLES.get(tone, "")), soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw the moment."""

@@ -271,7 +271,7 @@ def test_an_interrupted_redrive_says_how_far_it_came(shop, terminal):
 
     line = ("dead", "redrive", "emails", "--all", "--yes")
     slow = terminal(*line, "--rate", "20/s")
-    slow.read_until("4/100")
+    slow.read_until("4 of 100")
     slow.write("\x03")
 
     assert slow.wait() == 130

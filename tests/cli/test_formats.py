@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.cli.formats import ago, count, moment, rate, safe, shortened, size, span
+from qworker.cli.formats import ago, count, moment, rate, safe, shortened, size, span, wrapped
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,32 @@ def test_cut_text_says_so():
     """The last letter is an ellipsis."""
     assert shortened("abcdef", 4) == "abc…"
     assert shortened("abcd", 4) == "abcd"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", [""]),
+        ("one two three four five six", ["one two three four", "five six"]),
+        (
+            "see /a/very/long/path/that/is/whole here",
+            ["see", "/a/very/long/path/that/is/whole", "here"],
+        ),
+        ("no queue: qworker send QUEUE BODY", ["no queue:", "qworker send QUEUE BODY"]),
+        (
+            "there are a, b and c (qworker queue ls)",
+            ["there are a, b and c", "(qworker queue ls)"],
+        ),
+        (
+            "run qworker dead drop q --id 'a; b to c'; wait",
+            ["run", "qworker dead drop q --id 'a; b to c';", "wait"],
+        ),
+        (
+            "x qworker queue ls, then qworker top or wait",
+            ["x qworker queue ls,", "then qworker top or", "wait"],
+        ),
+    ],
+)
+def test_lines_break_between_words_and_never_in_a_command(text, lines):
+    """What people copy stays in one piece, whatever the width."""
+    assert wrapped(text, 20) == lines

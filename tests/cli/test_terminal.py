@@ -70,6 +70,52 @@ def test_stored_text_cannot_steer_a_terminal(shop, terminal):
     assert r"[bold]\x1b[2Jgone[/bold]" in plain(seen)
 
 
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_hints_are_commands_in_one_piece_and_words_are_whole(shop, terminal, columns):
+    """What is printed for people fits the terminal's width, but for commands, which can be copied from one line."""
+    name = "newsletters_of_the_shop"
+    shop.bury("boom", name=name)
+    (letter,) = shop.queue(name).dead()
+
+    seen = ""
+    for args in (
+        ["dead", "ls", name],
+        ["dead", "show", name, letter.entry_id],
+        ["queue", "peek", "nowhere_to_be_found"],
+    ):
+        screen = terminal(*args, columns=columns)
+        screen.wait()
+        seen += plain(screen.seen)
+    lines = seen.splitlines()
+
+    for command in (
+        f"qworker dead show {name} {letter.entry_id}",
+        f"qworker dead redrive {name} --all",
+        f"qworker dead edit {name} {letter.entry_id} --redrive",
+        f"qworker dead drop {name} --id {letter.entry_id}",
+    ):
+        assert any(command in line for line in lines), command
+    assert any("(qworker queue ls)" in line for line in lines)
+    told = [line for line in lines if "qworker dead" in line and not line.startswith("qworker")]
+    assert all(len(line) <= columns for line in told)
+    (error,) = [at for at, line in enumerate(lines) if line.startswith("error: ")]
+    assert all(len(line) <= columns for line in lines[error:])
+    words = " ".join(line.strip() for line in lines[error:])
+    assert "error: queue: no queue is named 'nowhere_to_be_found'; there are" in words
+
+
+def test_notes_and_findings_keep_commands_whole(shop, terminal):
+    """Beside what is printed, and where it hangs from a label."""
+    nothing = terminal("worker", "ls", columns=50)
+    nothing.wait()
+    looked = terminal("doctor", columns=60)
+    looked.wait()
+
+    assert "qworker run MODULE" in nothing.seen.replace("\r", "").split("\n")[-2]
+    assert all(len(line) <= 50 for line in nothing.seen.splitlines())
+    assert all(len(line) <= 60 for line in plain(looked.seen).splitlines() if "qworker" not in line)
+
+
 # -- questions ---------------------------------------------------------------------------------
 
 
@@ -206,7 +252,8 @@ def test_a_verb_on_a_terminal_without_url_uses_the_embedded_store(shop, terminal
     try:
         screen = terminal("queue", "ls", **where)
         assert screen.wait() == 0
-        assert f"using the embedded store in {directory}" in screen.seen.replace("\r\n", "")
+        told = " ".join(screen.seen.splitlines())
+        assert f"using the embedded store in {directory}" in told
         running = terminal("store", "status", **where)
         assert running.wait() == 0
         assert "running" in running.seen

@@ -110,3 +110,16 @@ def test_the_exit_code_is_1_where_something_is_lost():
 def test_a_run_too_short_to_kill_anybody_says_so():
     words = {name: text for name, _, text in outcome().rows()}
     assert words["redelivered"] == "too few messages to catch a worker in the middle of one"
+
+
+def test_what_is_said_is_wrapped_between_words() -> None:
+    """A terminal of 30 columns breaks no word, and a path stays whole."""
+    written = io.StringIO()
+    console = Console(file=written, width=30, force_terminal=True, color_system=None)
+    path = "/a/long/path/to/a/directory/of/sources"
+    view.TerminalView(console).say(f"qworker demo: index the files of Python in {path}")
+    assert [line.rstrip() for line in written.getvalue().splitlines()] == [
+        "qworker demo: index the files",
+        "of Python in",
+        path,
+    ]
