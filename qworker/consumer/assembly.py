@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
+from qworker.client.away import AwayServers
 from qworker.client.commands.command import Command
 from qworker.client.paused_tasks import read_paused_tasks
 from qworker.client.sync import Client
@@ -148,10 +149,13 @@ def assemble(
     def give_up() -> bool:
         return broker.stopping or board.stop
 
+    #: Where calls wait behind those of other servers.
+    away = AwayServers() if factory.clustered else None
+
     def link_with(patience_s: float) -> Link:
         # Other nodes of a Cluster are not to wait for one that is away.
         limit_s = patience_s if factory.clustered else None
-        return Link(factory, scripts, alive=beat, give_up=give_up, patience_s=limit_s)
+        return Link(factory, scripts, alive=beat, give_up=give_up, patience_s=limit_s, away=away)
 
     link = link_with(_PATIENCE_S)
     measures = Measures(board, runner.numbers, _log_of_messages(config))

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import structlog
-
 from qworker.client.commands.settling import Outcomes, Settled, settle
 from qworker.consumer.board import Mark
 from qworker.consumer.delivery import ACKED, DROPPED, LEFT
@@ -20,6 +18,7 @@ from qworker.consumer.groups import Groups
 from qworker.consumer.link import Abandoned
 from qworker.consumer.telling import FLUSH_S, tell
 from qworker.errors import QworkerError
+from qworker.telemetry.guarded import guarded
 
 if TYPE_CHECKING:
     from qworker.consumer.delivery import Delivery
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "BrokerOptions"]
 
-_log = structlog.get_logger(__name__)
+_log = guarded(__name__)
 
 #: A child looks this often whether it is to stop or has lost a lease, also while nothing happens.
 _LOOK_S: Final = 0.5

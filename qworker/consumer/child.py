@@ -14,7 +14,6 @@ import threading
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
-import structlog
 
 from qworker.app.log_context import add_message_fields, mark_records
 from qworker.consumer.assembly import assemble, queues_of, shards_of
@@ -36,6 +35,7 @@ from qworker.consumer.manifest import (
 from qworker.consumer.stacks import show_stacks, write_stacks
 from qworker.errors import QworkerError
 from qworker.store.connection import ConnectionFactory
+from qworker.telemetry.guarded import guarded
 from qworker.telemetry.logs import configure_logs
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ __all__ = ["main"]
 #: Why a broker stops that has handled as many messages as it was to.
 RECYCLED: Final = "recycled"
 
-_log = structlog.get_logger(__name__)
+_log = guarded(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
 _EXIT_NO_APP: Final = 2

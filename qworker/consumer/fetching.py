@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from qworker.client.commands.command import Command
 from qworker.client.commands.polling import poll
 from qworker.client.commands.receiving import PAUSED, settle_receive
@@ -23,7 +21,14 @@ from qworker.consumer.chooser import QueueChooser
 from qworker.consumer.doorbells import Wait
 from qworker.consumer.polls import PollSchedule, calls_of
 from qworker.consumer.suspect_turns import SuspectTurns
-from qworker.errors import InDoubtError, QworkerError, UnfinishedError
+from qworker.errors import (
+    InDoubtError,
+    QworkerError,
+    RetryRule,
+    ServerError,
+    UnfinishedError,
+)
+from qworker.telemetry.guarded import guarded
 
 if TYPE_CHECKING:
     from qworker.client.commands.receiving import Batch
@@ -37,14 +42,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FetchOptions", "Fetcher"]
 
-_log = structlog.get_logger(__name__)
+_log = guarded(__name__)
 
 _BLOCK_S: Final = 2.0
 #: A wait or a sleep that would be over at once is not worth its trip.
 _LEAST_BLOCK_S: Final = 0.01
 _BROKEN_PAUSE_S: Final = 5.0
+#: The same where the node of a Cluster is away: it costs nothing to ask again (see `Link`), and a replica may serve.
+_AWAY_PAUSE_S: Final = 1.0
 #: A call that is not answered for so long is not waited for any more: its server has stopped.
 _REPLY_S: Final = 2 * _BLOCK_S
+#: The same in a Cluster, where calls to other nodes wait behind it.
+_NODE_REPLY_S: Final = 1.0
 #: After an error at the doorbells, waiting is left alone for so long.
 _DEAF_S: Final = 1.0
 #: A busy child that has heard the bell for a suspect lets others hear it for so long.
@@ -118,6 +127,7 @@ class Fetcher:
         self._slots = slots
         self._options = options
         self._clustered = clustered
+        self._reply_s = _NODE_REPLY_S if clustered else _REPLY_S
         self._clock = clock
         #: What is on its way over the first connection, in the order in which it will be answered.
         self._in_flight: deque[_Fetch | _Poll] = deque()
@@ -226,7 +236,7 @@ class Fetcher:
         entry = self._hand.enter(queue, self._ids.lease_id(self._options.visibility_ms))
         suspects = self._suspects.of(queue, idle=idle)
         owes = rung if not suspects else None
-        self._in_flight.append(_Fetch(entry, told, self._clock() + _REPLY_S, owes))
+        self._in_flight.append(_Fetch(entry, told, self._clock() + self._reply_s, owes))
         self._receives += 1
         queue.receives += 1
         self._chooser.pass_turn(queue)
@@ -266,7 +276,7 @@ class Fetcher:
             self._begin_poll(queues)
 
     def _begin_poll(self, queues: Sequence[QueuePace]) -> None:
-        self._in_flight.append(_Poll(queues, self._clock() + _REPLY_S))
+        self._in_flight.append(_Poll(queues, self._clock() + self._reply_s))
         self._link.begin(poll([queue.keys for queue in queues]))
 
     def _take_poll(self, asked: _Poll) -> None:
@@ -279,7 +289,7 @@ class Fetcher:
                 half = len(queues) // 2
                 self._again += (queues[:half], queues[half:])
             else:
-                self._break(queues[0], str(error), type(error).__name__)
+                self._break(queues[0], str(error), type(error).__name__, _pause_s(error))
             return
         for place, queue in enumerate(queues):
             available = found.get(place)
@@ -462,7 +472,7 @@ class Fetcher:
             batch: Batch = link.finish()
         except QworkerError as error:
             queue = entry.queue
-            self._break(queue, str(error), type(error).__name__)
+            self._break(queue, str(error), type(error).__name__, _pause_s(error))
             self._hand.leave(entry)
             self._teller.refused(queue, told, error)
             if isinstance(error, InDoubtError | UnfinishedError):
@@ -470,9 +480,11 @@ class Fetcher:
             return None
         return batch
 
-    def _break(self, queue: QueuePace, problem: str, kind: str) -> None:
+    def _break(
+        self, queue: QueuePace, problem: str, kind: str, pause_s: float = _BROKEN_PAUSE_S
+    ) -> None:
         """Leave a queue alone for a while that cannot be received from; the others take no harm."""
-        if self._chooser.leave_alone(queue, self._clock() + _BROKEN_PAUSE_S):
+        if self._chooser.leave_alone(queue, self._clock() + pause_s):
             _log.error("queue_broken", queue=queue.place, error=problem, kind=kind)
         if self._single:
             return
@@ -553,6 +565,12 @@ class Fetcher:
         self._link.forget()
         for bell in self._bells:
             bell.link.forget()
+
+
+def _pause_s(error: QworkerError) -> float:
+    """How long a queue is left alone whose call raised this."""
+    away = isinstance(error, ServerError) and error.retry is not RetryRule.NEVER
+    return _AWAY_PAUSE_S if away else _BROKEN_PAUSE_S
 
 
 def _as_it_is(reply: Any) -> Any:

@@ -11,16 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from qworker.consumer.board import boot_time
+from qworker.telemetry.guarded import guarded
 
 if TYPE_CHECKING:
     from qworker.consumer.board import Board
 
 __all__ = ["EVERY_S", "Leftovers"]
 
-_log = structlog.get_logger(__name__)
+_log = guarded(__name__)
 
 EVERY_S: Final = 30.0
 #: Threads of ours, and of the pool in which an event loop has `asyncio.to_thread` done: it keeps them.

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from redis.exceptions import RedisError
 
+from qworker.client.away import LeftAloneError
 from qworker.client.calling import load_missing, settle_again
 from qworker.client.recent import RecentSettles
 from qworker.client.sync import Client
@@ -26,22 +27,29 @@ from qworker.errors import (
     QworkerError,
     RetryRule,
     ServerError,
+    UnavailableError,
 )
 from qworker.store.connection import ConnectionFactory, map_error
 from qworker.store.lines import Line, Lines
+from qworker.store.topology import RedirectedError
+from qworker.telemetry.guarded import guarded
 
 if TYPE_CHECKING:
+    from qworker.client.away import AwayServers
     from qworker.client.commands.command import Command
+    from qworker.store.nodes import Address
     from qworker.store.scripts import Script
 
 __all__ = ["Abandoned", "Link"]
 
-_log = structlog.get_logger(__name__)
+_log = guarded(__name__)
 
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 1.0
 #: How long a call is followed through a Cluster that sends it elsewhere.
 _FOLLOW_S: Final = 2.0
+#: Where there are other servers, each step of connecting to one may take so long.
+_CONNECT_S: Final = 0.5
 
 
 class Abandoned(Exception):  # noqa: N818 - not an error: the process is to end
@@ -63,6 +71,7 @@ class Link:
 
     `alive` is called at each reply. `give_up` is asked while a server cannot be reached: True raises `Abandoned`.
     `patience_s`: where there are other servers, a call is given up after so long; None waits for as long as it takes.
+    `away`: servers that were given up lately, by this link or others; their calls fail at once for a while.
     """
 
     def __init__(
@@ -73,18 +82,23 @@ class Link:
         alive: Callable[[], None],
         give_up: Callable[[], bool],
         patience_s: float | None = None,
+        away: AwayServers | None = None,
     ) -> None:
         self._factory = factory
         self._scripts = scripts
         self._alive = alive
         self._give_up = give_up
         self._patience_s = patience_s
+        self._away = away
         self._lines = Lines(factory, self._opened)
         self._recent = RecentSettles(factory)
         self._client = Client(factory)
         self._unanswered: deque[_Asked] = deque()
         self._last: Line | None = None
-        self._troubled_since: float | None = None
+        #: The server that a call was last to go to, None where that was not found out.
+        self._reaching: Address | None = None
+        #: Since when each server has not answered; where there are no others to ask the key is None.
+        self._troubled: dict[Address | None, float] = {}
 
     def __len__(self) -> int:
         return len(self._unanswered)
@@ -111,12 +125,12 @@ class Link:
         Where that fails, `finish` will try for longer.
         """
         with suppress(QworkerError):
-            self._lines.to(self._factory.locate(command.key))
+            self._line_to(self._factory.locate(command.key))
 
     def begin(self, command: Command[Any]) -> None:
         """Send a command now; its reply is read by a later `finish`."""
         place = self._factory.place(command.key)
-        line = None if place is None else self._lines.known(place)
+        line = None if place is None or self._left_alone(place) else self._lines.known(place)
         asked = _Asked(command, line, sent=line is not None)
         self._unanswered.append(asked)
         if line is None:
@@ -139,18 +153,24 @@ class Link:
             except ClusterMovingError as error:
                 self._unanswered.popleft()
                 return self._follow(asked, error)
+            except LeftAloneError as error:
+                self._unanswered.popleft()
+                kind = InDoubtError if asked.sent else UnavailableError
+                raise kind(str(error)) from error.error
             except ServerError as error:
                 if error.retry is RetryRule.NEVER:
                     # An answer, if a bad one: what comes after it is answered too.
                     self._unanswered.popleft()
                     asked.command.name_script(error)
                     raise
+                place = asked.line.address if asked.line else self._reaching
                 self._lost(error, asked.line)
-                self._trouble(error)
+                self._trouble(error, place)
                 if self._give_up():
                     raise Abandoned from error
                 if self._patience_s is not None and time.monotonic() - began >= self._patience_s:
                     self._unanswered.popleft()
+                    self._leave_alone(place, error)
                     raise
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
@@ -168,7 +188,13 @@ class Link:
     def lapse(self) -> None:
         """Take no reply for an answer any more: the server has stopped, and may have been replaced."""
         if self._unanswered:
-            self._lost(InDoubtError("the server did not answer in time"), self._unanswered[0].line)
+            error, line = (
+                InDoubtError("the server did not answer in time"),
+                self._unanswered[0].line,
+            )
+            self._lost(error, line)
+            if line is not None:
+                self._leave_alone(line.address, error)
 
     def forget(self) -> None:
         """Close the connections and forget what is unanswered."""
@@ -185,13 +211,24 @@ class Link:
     def _read(self, asked: _Asked) -> Any:
         line = asked.line or self._reach(asked)
         try:
+            # What others wait behind is not waited for as long as a connection allows.
+            if (
+                self._away is not None
+                and self._patience_s
+                and not line.connection.can_read(self._patience_s)
+            ):
+                error = InDoubtError("the server did not answer in time")
+                self._leave_alone(line.address, error)
+                raise error
             return line.connection.read_response()
         except (RedisError, OSError) as error:
             raise map_error(error, sent=True) from error
 
     def _reach(self, asked: _Asked) -> Line:
         """Connect to where a command goes, and send what waits for that server, in the order of asking."""
-        line = self._lines.to(self._factory.locate(asked.command.key))
+        self._reaching = None
+        self._reaching = self._factory.locate(asked.command.key)
+        line = self._line_to(self._reaching)
         for each in self._unanswered:
             place = self._factory.place(each.command.key)
             if each.line is None and (each is asked or place == line.address):
@@ -204,6 +241,31 @@ class Link:
                     raise map_error(error, sent=True) from error
         return line
 
+    def _line_to(self, address: Address) -> Line:
+        """The line to a server, opened where there is none. Raises `LeftAloneError` for one that is left alone."""
+        if self._away is None:
+            return self._lines.to(address)
+        self._away.check(address, -inf)
+        try:
+            return self._lines.to(address, _CONNECT_S)
+        except ServerError as error:
+            # Not tried again and again meanwhile: others wait behind it.
+            self._leave_alone(address, error)
+            raise
+
+    def _left_alone(self, address: Address) -> bool:
+        try:
+            if self._away is not None:
+                self._away.check(address, -inf)
+        except LeftAloneError:
+            return True
+        return False
+
+    def _leave_alone(self, address: Address | None, error: ServerError) -> None:
+        """Let calls to a server fail at once for a while, where there are others."""
+        if self._away is not None:
+            self._away.failed(address, error)
+
     def _opened(self, line: Line) -> None:
         load_missing(line.connection, self._scripts)
         settle_again(self._recent, line)
@@ -214,6 +276,8 @@ class Link:
             self._factory.failed(error, asked.line.address)
         if asked.command.script is None:
             raise error
+        if isinstance(error, RedirectedError) and self._left_alone(error.address):
+            raise UnavailableError(f"{error.address}, where the slot is now, does not answer")
         result = self._client.execute(asked.command, give_up_s=_FOLLOW_S)
         self._alive()
         return result
@@ -226,10 +290,14 @@ class Link:
         self._last = asked.line
         self._recent.note(asked.command, asked.line)
         self._alive()
-        if self._troubled_since is not None:
-            seconds = round(time.monotonic() - self._troubled_since, 1)
-            self._troubled_since = None
-            _log.info("server_returned", after_seconds=seconds)
+        address = asked.line.address
+        if self._away is not None:
+            self._away.served(address)
+        if self._troubled:
+            since = self._troubled.pop(address if self._away is not None else None, None)
+            if since is not None:
+                seconds = round(time.monotonic() - since, 1)
+                _log.info("server_returned", server=str(address), after_seconds=seconds)
 
     def _lost(self, error: ServerError, line: Line | None) -> None:
         if line is not None:
@@ -243,7 +311,9 @@ class Link:
             if each.line is line:
                 each.line = None
 
-    def _trouble(self, error: ServerError) -> None:
-        if self._troubled_since is None:
-            self._troubled_since = time.monotonic()
-            _log.warning("server_lost", error=str(error), kind=type(error).__name__)
+    def _trouble(self, error: ServerError, address: Address | None) -> None:
+        key = address if self._away is not None else None
+        if key not in self._troubled:
+            self._troubled[key] = time.monotonic()
+            server = None if address is None else str(address)
+            _log.warning("server_lost", server=server, error=str(error), kind=type(error).__name__)

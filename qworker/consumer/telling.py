@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from qworker.client.commands.receiving import settle_receive
 from qworker.client.commands.settling import Outcomes
 from qworker.consumer.board import boot_time
@@ -21,6 +19,7 @@ from qworker.consumer.delivery import (
 )
 from qworker.consumer.events import take_acked, times_of
 from qworker.errors import QworkerError, UnfinishedError
+from qworker.telemetry.guarded import guarded
 
 if TYPE_CHECKING:
     from qworker.client.commands.receiving import Batch
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FLUSH_S", "Teller", "Told", "tell"]
 
-_log = structlog.get_logger(__name__)
+_log = guarded(__name__)
 
 #: Outcomes wait so long at most.
 FLUSH_S: Final = 0.02

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from qworker.errors import QworkerError, UnavailableError
 from qworker.store.connection import ConnectionFactory
 from qworker.wire.keys import QueueKeys, queues_key
 from tests.consumer.driving import DEADLINE_S, running, until
+from tests.timing import Watch
 from tests.topologies.servers import Cluster, Node
 
 
@@ -220,6 +222,57 @@ def test_a_frozen_node_does_not_slow_receivers_of_others(nodes: Cluster, namespa
         frozen.resume()
     nodes.wait_until_whole()
     app.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queues", [12, 30])
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_worker_serves_other_nodes_in_time_while_one_is_away(
+    nodes: Cluster, namespace: str, how: str, queues: int
+) -> None:
+    """However many queues the lost node has, messages of the others start within about a second, now and later.
+
+    With 12 queues the worker waits at their doorbells, with 30 it asks for all of them again and again.
+    """
+    names = [f"q{number}" for number in range(queues)]
+    homes = {name: nodes.master_of(QueueKeys(namespace, name).meta) for name in names}
+    lost = homes[names[0]]
+    spare = nodes.replica_of(lost)
+    near, far = QWorker(namespace, url=nodes.url), QWorker(namespace, url=nodes.url)
+    started = list[str]()
+    for name in names:
+        far.task(name=name, queue=name)(lambda name=name: started.append(name))
+
+    def send_to(some: list[str]) -> float:
+        """Send to each and wait until each has started; returns the seconds."""
+        started.clear()
+        watch = Watch(os.getpid(), *(node.pid for node in nodes.nodes))
+        for name in some:
+            near.queue(name).send({"task": name, "args": []})
+        until(lambda: set(some) <= set(started), what=f"starts of {len(some)} queues")
+        return watch.passed_s()
+
+    others = [name for name in names if homes[name] is not lost]
+    assert len(others) < queues
+    with running(far):
+        send_to(names)
+        try:
+            for node in (spare, lost):
+                node.kill() if how == "killed" else node.pause()
+            spent = []
+            for _ in range(6):
+                spent.append(send_to(others))
+                time.sleep(0.3)
+            # A second for what was on its way there, and half of one each time that it may be back.
+            assert max(spent) < 2.5, spent
+            assert sum(each > 1.0 for each in spent) <= 2, spent
+        finally:
+            for node in (lost, spare):
+                node.start() if how == "killed" else node.resume()
+        nodes.wait_until_whole()
+        send_to(names)
+    near.close()
+    far.close()
 
 
 def test_a_lost_master_is_replaced(nodes: Cluster, namespace: str) -> None:
