@@ -111,6 +111,7 @@ __all__ = [
     "UnknownTaskError",
     "UnsupportedServerError",
     "concerns_the_call",
+    "is_answer",
 ]
 
 
@@ -512,6 +513,18 @@ class UnfinishedError(ServerError):
 def concerns_the_call(error: BaseException) -> bool:
     """Say whether an error is about the call that met it, and not about a server that serves nobody now."""
     return not isinstance(error, ServerError) or type(error) in (ServerError, UnfinishedError)
+
+
+def is_answer(error: BaseException) -> bool:
+    """Say whether a server that cannot serve now has answered so: asking it again costs a trip, not a time limit."""
+    return (
+        isinstance(error, ServerError)
+        and error.retry is not RetryRule.NEVER
+        and (
+            not isinstance(error, UnavailableError | InDoubtError)
+            or isinstance(error, ScriptsNotLoadedError)
+        )
+    )
 
 
 class LoadingError(ServerError):

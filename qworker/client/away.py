@@ -1,6 +1,7 @@
 """Servers that do not answer: a caller with others to ask leaves them alone for a while.
 
 Without it every receive over the queues of several nodes would wait for the one that is frozen, once per queue on it.
+One that answers that it cannot serve yet (it loads its data, it lacks scripts) is asked again twice a second.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qworker.errors import RetryRule, ServerError, UnavailableError
+from qworker.errors import RetryRule, ServerError, UnavailableError, is_answer
 
 if TYPE_CHECKING:
     from qworker.store.nodes import Address
@@ -38,7 +39,7 @@ class _Failure:
 
 
 class AwayServers:
-    """The servers that failed lately, each left alone for 0.5 s at first and for 5 s at most. Thread-safe."""
+    """The servers that failed lately, each left alone for 0.5 s; for up to 5 s if they do not answer. Thread-safe."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -58,7 +59,9 @@ class AwayServers:
         if error.retry is RetryRule.NEVER:
             return
         before, now = self._failures.get(address), self._clock()
-        rest_s = _FIRST_REST_S if before is None else min(2 * before.rest_s, _LONGEST_REST_S)
+        rest_s = _FIRST_REST_S
+        if before is not None and not is_answer(error):
+            rest_s = min(2 * before.rest_s, _LONGEST_REST_S)
         self._failures[address] = _Failure(now, now + rest_s, rest_s, error)
 
     def served(self, address: Address | None) -> None:

@@ -6,7 +6,7 @@ import random
 from typing import Final
 
 from qworker.client.commands.receiving import Batch
-from qworker.errors import QworkerError
+from qworker.errors import QworkerError, is_answer
 
 __all__ = ["PlaceState"]
 
@@ -58,8 +58,12 @@ class PlaceState:
             self._others += 1
 
     def failed(self, error: QworkerError, now: float) -> float:
-        """Learn from a failure; returns the seconds for which the place is left alone."""
-        self._rest_s = min(max(2 * self._rest_s, _FIRST_REST_S), _LONGEST_REST_S)
+        """Learn from a failure; returns the seconds for which the place is left alone.
+
+        Twice as many each time, unless its server answers that it cannot serve yet.
+        """
+        longer_s = 0.0 if is_answer(error) else 2 * self._rest_s
+        self._rest_s = min(max(longer_s, _FIRST_REST_S), _LONGEST_REST_S)
         self._error, self._until = error, now + self._rest_s
         return self._rest_s
 

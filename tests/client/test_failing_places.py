@@ -13,19 +13,27 @@ from structlog.testing import capture_logs
 
 from qworker.client.aio import AsyncClient
 from qworker.client.aqueue import AsyncQueue
+from qworker.client.away import AwayServers, LeftAloneError
 from qworker.client.commands.command import Command, Soon
 from qworker.client.message import Message
 from qworker.client.options import QueueAttributes
+from qworker.client.place_state import PlaceState
 from qworker.client.queue import Queue
 from qworker.client.receiving import pop, receive
 from qworker.client.sync import Client
 from qworker.errors import (
+    AccessDeniedError,
     BrokenQueueError,
     InDoubtError,
+    LoadingError,
     QworkerError,
+    ReadOnlyError,
+    ScriptsNotLoadedError,
+    ServerError,
     UnavailableError,
 )
 from qworker.store.connection import ConnectionFactory
+from qworker.store.nodes import Address
 from tests.chaos import ChaosProxy
 
 
@@ -395,3 +403,41 @@ def test_a_receive_looks_past_many_expired_messages(client: Client, namespace: s
     queue.send("fresh")
     time.sleep(0.005)
     assert bodies(queue.receive()) == [b'"fresh"']
+
+
+#: Errors that pass by themselves, by whether the server answers; and for how long it is left alone each time.
+RESTS: dict[type[ServerError], list[float]] = {
+    UnavailableError: [0.5, 1.0, 2.0, 4.0, 5.0, 5.0],
+    InDoubtError: [0.5, 1.0, 2.0, 4.0, 5.0, 5.0],
+    ScriptsNotLoadedError: [0.5] * 6,
+    LoadingError: [0.5] * 6,
+    ReadOnlyError: [0.5] * 6,
+}
+
+
+@pytest.mark.parametrize("kind", RESTS)
+def test_a_server_that_answers_is_asked_again_soon(kind: type[ServerError]) -> None:
+    """One that is silent is left alone for longer each time; one that lacks scripts yet has them in a second."""
+    now = 100.0
+    away, place = AwayServers(clock=lambda: now), PlaceState()
+    address = Address("a", 1)
+    rests = []
+    for _ in range(6):
+        away.failed(address, kind("not yet"))
+        with pytest.raises(LeftAloneError) as caught:
+            away.check(address, float("-inf"))
+        rests.append(caught.value.seconds)
+        assert place.failed(kind("not yet"), now) == rests[-1]
+        now += rests[-1]
+        away.check(address, float("-inf"))
+        assert place.resting(now) is None
+    assert rests == RESTS[kind]
+
+
+def test_what_somebody_must_change_rests_longer_each_time() -> None:
+    """A right that is missing is about one place: its server is asked for others, it itself ever less."""
+    away, place = AwayServers(clock=lambda: 0.0), PlaceState()
+    error = AccessDeniedError("no")
+    away.failed(None, error)
+    away.check(None, float("-inf"))
+    assert [place.failed(error, 0.0) for _ in range(5)] == [0.5, 1.0, 2.0, 4.0, 5.0]
