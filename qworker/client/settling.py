@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import structlog
 from msgspec import structs
 
-from qworker.client.commands.extending import split
+from qworker.client.commands.extending import split, split_all
 from qworker.client.commands.settling import Outcomes, Settled, settle
 from qworker.client.limits import check_visibility_ms
 from qworker.client.message import Message, Receipt
@@ -19,7 +19,17 @@ from qworker.client.spreading import where_held
 from qworker.durations import Duration, duration_ms
 from qworker.errors import QworkerError, ServerError, StaleReceiptError
 
-__all__ = ["ack", "bury", "extend", "nack", "note_ack", "release", "split_off", "working"]
+__all__ = [
+    "ack",
+    "bury",
+    "extend",
+    "extend_all",
+    "nack",
+    "note_ack",
+    "release",
+    "split_off",
+    "working",
+]
 
 _log = structlog.get_logger(__name__)
 
@@ -93,6 +103,49 @@ def extend(queue: QueueRef, message: Message, visibility: Duration) -> Plan[Mess
     return _held(queue, message, (yield from split_off(queue, message, wanted_ms)))
 
 
+def extend_all(
+    queue: QueueRef, messages: Iterable[Message], visibility: Duration
+) -> Plan[list[Message]]:
+    """Give messages a new visibility timeout from now; 0 makes them visible now.
+
+    In one atomic call per queue or shard (of up to 1,000 messages, and 64 leases). Returns those that were still held,
+    in their order and with their new receipts (the old ones are stale); the others are left out. What one of several
+    shards fails at costs the others nothing: it is logged (`settle_failed`), and raised only where nothing was held.
+    """
+    wanted_ms = duration_ms(visibility, "visibility", maximum_ms=MAX_VISIBILITY_MS)
+    asked = list(messages)
+    if wanted_ms == 0:
+        return (
+            yield from _settle(queue, asked, lambda noted, each: noted.release(each.receipt.index))
+        )
+    held: dict[Receipt, Message] = {}
+    #: A call in doubt is made again with the leases that it may have made.
+    made: dict[str, str] = {}
+    answered: set[str] = set()
+
+    def extend_in(place: QueueRef, some: Sequence[Message], counted: list[Message]) -> Plan[None]:
+        left = {each.receipt: each for each in some if each.receipt.lease_id not in answered}
+        for page in _pages(_by_lease(left.values()), _MESSAGES):
+            leases = {}
+            for lease in page:
+                old = lease[0].receipt.lease_id
+                new = made.get(old) or made.setdefault(old, place.ids.lease_id(wanted_ms))
+                leases[old] = new, [each.receipt.index for each in lease]
+            flat = [each for lease in page for each in lease]
+            deadlines: list[int] = yield split_all(place.keys, leases, wanted_ms)
+            answered.update(leases)
+            for each, deadline_ms in zip(flat, deadlines, strict=True):
+                if deadline_ms:
+                    receipt = structs.replace(each.receipt, lease_id=made[each.receipt.lease_id])
+                    held[each.receipt] = structs.replace(
+                        each, receipt=receipt, deadline_ms=deadline_ms
+                    )
+                    counted.append(held[each.receipt])
+
+    yield from _shard_by_shard(queue, asked, extend_in)
+    return [held.pop(each.receipt) for each in asked if each.receipt in held]
+
+
 @where_held
 def working(queue: QueueRef, message: Message, visibility: Duration | None = None) -> Plan[Message]:
     """Say that a message is still worked on: it gets its visibility timeout once more, from now.
@@ -140,9 +193,22 @@ def _settle(
     *,
     most: int = _MESSAGES,
 ) -> Plan[list[Message]]:
-    """Say of messages what they came to, shard by shard; returns those that counted.
+    """Say of messages what they came to, shard by shard; returns those that counted."""
 
-    A shard that does not answer soon comes after the others have been told.
+    def settle_in(place: QueueRef, some: Sequence[Message], counted: list[Message]) -> Plan[None]:
+        return _settle_in(place, some, note, counted, most)
+
+    return (yield from _shard_by_shard(queue, messages, settle_in))
+
+
+def _shard_by_shard(
+    queue: QueueRef,
+    messages: Sequence[Message],
+    tell: Callable[[QueueRef, Sequence[Message], list[Message]], Plan[None]],
+) -> Plan[list[Message]]:
+    """Tell each shard of its messages; returns those that counted, which `tell` adds to its list.
+
+    A shard that does not answer soon is told again after the others have been.
     """
     shards: dict[int, list[Message]] = {}
     for message in messages:
@@ -153,7 +219,7 @@ def _settle(
     if len(shards) > 1:
         for number in shards:
             place = queue.shard(number)
-            plan = each_soon(_settle_in(place, shards[number], note, counted, most), _SOON_S)
+            plan = each_soon(tell(place, shards[number], counted), _SOON_S)
             try:
                 yield from plan
             except ServerError:
@@ -165,7 +231,7 @@ def _settle(
     for number in waiting:
         place = queue.shard(number)
         try:
-            yield from _settle_in(place, shards[number], note, counted, most)
+            yield from tell(place, shards[number], counted)
         except QworkerError as error:
             if not counted:
                 raise
@@ -183,10 +249,7 @@ def _settle_in(
     most: int,
 ) -> Plan[None]:
     """Settle messages of one shard in calls of some leases; those that count are added to `counted`."""
-    leases: dict[str, list[Message]] = {}
-    for message in messages:
-        leases.setdefault(message.receipt.lease_id, []).append(message)
-    for page in _pages(list(leases.values()), most):
+    for page in _pages(_by_lease(messages), most):
         outcomes = []
         flat: list[Message] = []
         for held in page:
@@ -198,6 +261,13 @@ def _settle_in(
             flat += sorted(held, key=lambda each: not each.flags.get("u")) if unique else held
         settled: Settled = yield settle(queue.keys, outcomes)
         counted += [message for message, hit in zip(flat, settled.counted, strict=True) if hit]
+
+
+def _by_lease(messages: Iterable[Message]) -> list[list[Message]]:
+    leases: dict[str, list[Message]] = {}
+    for message in messages:
+        leases.setdefault(message.receipt.lease_id, []).append(message)
+    return list(leases.values())
 
 
 def _pages(leases: Sequence[list[Message]], most: int) -> Iterator[list[list[Message]]]:

@@ -120,6 +120,7 @@ class QueueVerbs:
     release = Verb(settling.release)
     bury = Verb(settling.bury)
     extend = Verb(settling.extend)
+    extend_all = Verb(settling.extend_all)
     working = Verb(settling.working)
 
     inspect = Verb(looking.inspect)

@@ -154,7 +154,8 @@ ROLES: Final[dict[str, Role]] = {
     "consumer": Role(
         about="receives from its queues and settles, and registers its schedules (qworker run --no-reaper)",
         scripts=(
-            "settle_receive", "settle", "extend", "split", "claim", "inspect", "poll", "adopt", "names",
+            "settle_receive", "settle", "extend", "split", "split_all", "claim", "inspect", "poll", "adopt",
+            "names",
         ),
         raw=(
             "blpop", "rpush", "lrange", "pexpire", "hmget", "hget", "zscore", "hexists", "zrevrange",

@@ -54,6 +54,7 @@ SCRIPT_NAMES: Final = (
     "settle_receive",
     "shed",
     "split",
+    "split_all",
     "sweep",
     "take_over",
     "trim",

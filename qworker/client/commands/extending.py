@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qworker.client.commands.arguments import given
@@ -11,7 +11,7 @@ from qworker.client.commands.replies import accepted
 from qworker.store.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["extend", "split"]
+__all__ = ["extend", "split", "split_all"]
 
 
 def extend(
@@ -61,5 +61,34 @@ def split(
             given(visibility_ms),
             *([1] if half else []),
         ),
+        decode,
+    )
+
+
+def split_all(
+    keys: QueueKeys,
+    leases: Mapping[str, tuple[str, Sequence[int | str]]],
+    visibility_ms: int,
+    *,
+    now_ms: int | None = None,
+) -> Command[list[int]]:
+    """Give messages of 1-64 leases, up to 1,000 in all, `visibility_ms` from now; all of them or none.
+
+    `leases`: lease id → the id of a new lease, and the indices of messages that move there. Returns the deadline ms of
+    each, in order; 0 where the receipt is stale.
+    """
+
+    def decode(reply: Any) -> list[int]:
+        return [int(each) for each in accepted(reply, keys.queue)[2:]]
+
+    names: list[str] = []
+    words: list[int | str] = []
+    for lease_id, (new_lease_id, indices) in leases.items():
+        names += (keys.lease(lease_id), keys.lease(new_lease_id))
+        words += (len(indices), *indices)
+    return Command(
+        load_script("split_all"),
+        (keys.unacked, keys.meta, *names),
+        (given(now_ms), visibility_ms, *words),
         decode,
     )
