@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 from qworker.pipeline.jobs.report import Scope, make_document, render
 from qworker.pipeline.jobs.report.buckets import bucket_width
 from qworker.pipeline.jobs.report.charts import make_figures
+from qworker.pipeline.jobs.report.document import _letter
 from qworker.pipeline.jobs.report.forecast import forecast, theil_sen
 from qworker.pipeline.jobs.report.tables import TABLES
 from qworker.pipeline.jobs.report.text import moment, span
@@ -86,6 +89,53 @@ def test_dead_letters_are_told_with_ids_and_the_command_that_brings_them_back(do
     assert letter["redrive"] == (
         "qworker --namespace shop dead redrive emails --reason rejected --error-class ValueError --dry-run"
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$(touch pwned)",
+        "`touch pwned`",
+        "'; touch pwned; '",
+        "a && touch pwned # ",
+        '"$HOME" * ~ \\ !!',
+        "-rf",
+        "",
+        "name with spaces and ümläüts",
+    ],
+)
+def test_a_hostile_name_is_one_word_of_the_command_to_copy(name, tmp_path):
+    """Workers and senders choose the names in it: a shell passes them on and runs nothing of them."""
+    row = SimpleNamespace(
+        queue="q", reason="rejected", error=name, dead=1, first_ts=T0, last_ts=T0, samples=[]
+    )
+    command = _letter(row, name)["redrive"]
+    program = tmp_path / "qworker"
+    program.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
+    program.chmod(0o755)
+
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/bin:/usr/bin", "HOME": "/nowhere"},
+        capture_output=True,
+        check=True,
+    )
+
+    words = done.stdout.decode().split("\0")[:-1]
+    wanted = ["--namespace", name, "dead", "redrive", "q", "--reason", "rejected"]
+    assert words == [*wanted, *(["--error-class", name] if name else []), "--dry-run"]
+    assert [each.name for each in tmp_path.iterdir()] == ["qworker"]
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("name", ["a\x1b[201~\ntouch pwned\n", "\x03\x15rm", "a\u202eb", "\x9b"])
+def test_the_command_to_copy_has_nothing_that_a_terminal_obeys(name):
+    """Pasted text may end the paste and press Enter: such names are escaped, and fit no dead letter then."""
+    row = SimpleNamespace(
+        queue="q", reason=name, error=name, dead=1, first_ts=T0, last_ts=T0, samples=[]
+    )
+    assert _letter(row, "shop")["redrive"].isprintable()
 
 
 def test_targets_are_by_queue_from_due_to_acked_and_a_death_is_a_miss(document):

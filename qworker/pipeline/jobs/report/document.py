@@ -230,9 +230,16 @@ def _letter(row: Any, namespace: str) -> dict[str, Any]:
         "first_ms": _ms(row.first_ts),
         "last_ms": _ms(row.last_ts),
         "samples": list(row.samples),
-        # To be copied into a shell: what workers and senders have named is one word of it.
-        "redrive": shlex.join([*words, "--dry-run"]),
+        "redrive": shlex.join(map(_printable, [*words, "--dry-run"])),
     }
+
+
+def _printable(word: str) -> str:
+    """Escape what a terminal would obey where the command is pasted; a name that has such finds no letter then.
+
+    What workers and senders have named is one word of the command, whatever is in it.
+    """
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in word)
 
 
 def _promise(row: Any) -> dict[str, Any]:
