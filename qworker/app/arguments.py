@@ -50,6 +50,7 @@ class Signature:
 
     __slots__ = (
         "_named",
+        "_number_keys",
         "_parameters",
         "_positional",
         "_required",
@@ -67,6 +68,8 @@ class Signature:
         self._positional = [each for each in self._parameters if each.position is not None]
         self._required = [each for each in self._parameters if each.is_required]
         self._named = {each.name: each for each in self._parameters if each.is_named}
+        #: Keys that are numbers are written; afterwards they are looked for, where the annotations say that they are.
+        self._number_keys = any(each.has_number_keys for each in self._parameters)
         self._rest = next((each for each in self._parameters if each.is_rest), None)
         self._rest_named = next((each for each in self._parameters if each.is_rest_named), None)
         #: What a body of a call by position is decoded to; None where no such call fits the function.
@@ -81,10 +84,14 @@ class Signature:
 
         Raises `ArgumentsError`, its field `task(argument)`, or `InvalidBodyError` for what JSON cannot carry.
         """
-        body = codec.encode_call(self.task, args, kwargs)
-        if kwargs or not self._accepts(body):
+        body = codec.encode_call(self.task, args, kwargs, number_keys=self._number_keys)
+        if kwargs or self._number_keys or not self._accepts(body):
             call = codec.decode_call(body)
-            self.decode(call.args, call.kwargs)
+            read, named = self.decode(call.args, call.kwargs)
+            if self._number_keys:
+                codec.check_number_keys(
+                    {"args": args, "kwargs": kwargs}, {"args": read, "kwargs": named}
+                )
         return body
 
     def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
@@ -130,7 +137,7 @@ class Signature:
         """Make the type of a body: the task is its tag, the arguments an array that may end at the defaults."""
         if self._rest is not None or any(each.position is None for each in self._required):
             return None
-        if any(each.is_model for each in self._parameters):
+        if any(each.is_special for each in self._parameters):
             return None
         # Fields are numbered: a parameter may have a name that a Struct does not take.
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [

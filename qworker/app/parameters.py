@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import Parameter as Source
 from types import SimpleNamespace
@@ -13,10 +13,16 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
-from msgspec.inspect import CustomType
 
 from qworker.app.functions import namespace_of
 from qworker.app.models import model_decoder
+from qworker.app.shapes import (
+    foreign_class,
+    forgets_keys,
+    has_number_keys,
+    key_problem,
+    unknown_key,
+)
 from qworker.errors import InvalidOptionError
 
 __all__ = ["Parameter", "item_of_batch", "parameters_of"]
@@ -25,6 +31,10 @@ _TYPES: Final = (
     "use str, int, float, bool, None, list, tuple, set, dict, datetime, date, time, timedelta, UUID, Decimal, bytes, "
     "Enum, Literal, a dataclass, TypedDict, msgspec.Struct or pydantic model, or leave it unannotated to take plain "
     "JSON"
+)
+_KEYS: Final = (
+    "JSON has text as keys; they come back as str, int, float, datetime, date, time, timedelta, UUID, Decimal, bytes, "
+    "Enum, or Literal of text or of numbers"
 )
 _LISTS: Final = (list, collections.abc.Sequence)
 
@@ -36,12 +46,14 @@ class Parameter:
     source: Source
     annotation: Any
     decode: Callable[[Raw], Any]
+    has_number_keys: bool
+    """Its type holds a dict with numbers as keys."""
     position: int | None
     """Index among the positional parameters; None for `*args` and what is given by name only."""
 
     @property
-    def is_model(self) -> bool:
-        """It is converted by pydantic."""
+    def is_special(self) -> bool:
+        """More than msgspec has a part in its decoding: pydantic, or a look for keys that a TypedDict has not."""
         return not isinstance(getattr(self.decode, "__self__", None), msgspec.json.Decoder)
 
     @property
@@ -97,8 +109,8 @@ def parameters_of(function: Callable[..., object], task: str) -> list[Parameter]
         field = f"{task}({source.name})"
         annotation = _resolved(source, namespace, field)
         by_position = source.kind in (Source.POSITIONAL_ONLY, Source.POSITIONAL_OR_KEYWORD)
-        decode = _decoder(annotation, field)
-        parameters.append(Parameter(source, annotation, decode, index if by_position else None))
+        position = index if by_position else None
+        parameters.append(Parameter(source, annotation, *_decoder(annotation, field), position))
     return parameters
 
 
@@ -116,7 +128,10 @@ def item_of_batch(parameters: list[Parameter], task: str) -> Parameter:
     else:
         raise InvalidOptionError(field, f"is annotated {_type_text(batch.annotation)}", limit)
     source = batch.source.replace(kind=Source.POSITIONAL_ONLY, default=Source.empty)
-    return replace(batch, source=source, annotation=item, decode=_decoder(item, field))
+    decode, has_numbers = _decoder(item, field)
+    return replace(
+        batch, source=source, annotation=item, decode=decode, has_number_keys=has_numbers
+    )
 
 
 def _resolved(source: Source, namespace: dict[str, Any], field: str) -> Any:
@@ -136,39 +151,53 @@ def _resolved(source: Source, namespace: dict[str, Any], field: str) -> Any:
     return Any if annotation is object else annotation
 
 
-def _decoder(annotation: Any, field: str) -> Callable[[Raw], Any]:
+def _decoder(annotation: Any, field: str) -> tuple[Callable[[Raw], Any], bool]:
+    """Make what decodes JSON to a type, and say whether that holds keys that are numbers."""
+    shown = _type_text(annotation)
     try:
         decode = model_decoder(annotation)
-        if decode is not None:
-            return decode
-        decoder = msgspec.json.Decoder(annotation)
-        foreign = next(_foreign_types(msgspec.inspect.type_info(annotation), set()), None)
+        is_model = decode is not None
+        decode = decode or msgspec.json.Decoder(annotation).decode
+        info = _inside_of(annotation, is_model=is_model)
     except (TypeError, ValueError, NameError, AttributeError) as error:
-        problem = f"is annotated {_type_text(annotation)}: {error}"
+        problem = f"is annotated {shown}: {error}"
         raise InvalidOptionError(field, problem.replace("\n", " "), _TYPES) from error
+    foreign = None if is_model else foreign_class(info)
     if foreign is not None:
-        shown = _type_text(annotation)
-        inside = "" if foreign == shown else f" (it holds {foreign})"
+        name = _type_text(foreign)
+        inside = "" if name == shown else f" (it holds {name})"
         raise InvalidOptionError(
             field, f"is annotated {shown}{inside}, which JSON cannot be converted to", _TYPES
         )
-    return decoder.decode
+    problem_of_keys = key_problem(info)
+    if problem_of_keys is not None:
+        raise InvalidOptionError(field, f"is annotated {shown}: {problem_of_keys}", _KEYS)
+    if forgets_keys(info):
+        decode = _minding_keys(decode, info)
+    return decode, has_number_keys(info)
 
 
-def _foreign_types(info: object, seen: set[int]) -> Iterator[str]:
-    """Name the classes in a type that msgspec knows nothing of: it takes them here and fails at the first message."""
-    if id(info) in seen:
-        return
-    seen.add(id(info))
-    if isinstance(info, CustomType):
-        if info.cls is not object:
-            yield _type_text(info.cls)
-    elif isinstance(info, tuple):
-        for each in info:
-            yield from _foreign_types(each, seen)
-    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field):
-        for name in info.__struct_fields__:
-            yield from _foreign_types(getattr(info, name), seen)
+def _inside_of(annotation: Any, *, is_model: bool) -> msgspec.inspect.Type:
+    """Look into a type as msgspec does; one that only pydantic understands may hold anything."""
+    try:
+        return msgspec.inspect.type_info(annotation)
+    except TypeError:
+        if is_model:
+            return msgspec.inspect.AnyType()
+        raise
+
+
+def _minding_keys(decode: Callable[[Raw], Any], info: msgspec.inspect.Type) -> Callable[[Raw], Any]:
+    """Refuse keys that no TypedDict declares, which decoding leaves out."""
+
+    def mind(raw: Raw) -> Any:
+        found = unknown_key(info, msgspec.json.decode(raw))
+        if found:
+            path, problem = found
+            raise msgspec.ValidationError(f"{problem} - at `${path}`")
+        return decode(raw)
+
+    return mind
 
 
 def _type_text(annotation: Any) -> str:

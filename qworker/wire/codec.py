@@ -31,6 +31,7 @@ __all__ = [
     "MAX_DEPTH",
     "SHORT",
     "Call",
+    "check_number_keys",
     "check_size",
     "decode",
     "decode_call",
@@ -87,8 +88,10 @@ _JSON: Final = "a body is JSON text in UTF-8"
 _CALL: Final = 'a call body is {"task": "name", "args": [...], "kwargs": {...}}'
 
 
-def encode(value: object) -> bytes:
+def encode(value: object, *, number_keys: bool = False) -> bytes:
     """Write a value as JSON; integers are exact at any size that Python writes (4,300 digits).
+
+    `number_keys`: keys may be numbers, which are text from then on (see `check_number_keys`).
 
     Raises `InvalidBodyError`, its field the path of the offending value (`items[3].price`), for NaN and infinity,
     lone surrogates, keys that are numbers, nesting over `MAX_DEPTH` and types that JSON cannot carry. O(size).
@@ -96,18 +99,32 @@ def encode(value: object) -> bytes:
     try:
         data = _ENCODER.encode(value)
     except _ERRORS as error:
-        _examine(value)
+        _examine(value, number_keys=number_keys)
         raise InvalidBodyError(_BODY, _problem(error), _CARRIED) from error
-    if is_too_deep(data) or not _is_carried(value, data):
-        _examine(value)
+    if is_too_deep(data) or not _is_carried(value, data, number_keys=number_keys):
+        _examine(value, number_keys=number_keys)
     return data
 
 
-def encode_call(task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
-    """Write the call body of `task(*args, **kwargs)`; empty kwargs are left out. Errors are those of `encode`."""
+def encode_call(
+    task: str, args: Sequence[object], kwargs: Mapping[str, object], *, number_keys: bool = False
+) -> bytes:
+    """Write the call body of `task(*args, **kwargs)`; empty kwargs are left out. Options and errors as of `encode`."""
+    call: dict[str, object] = {"task": task, "args": list(args)}
     if kwargs:
-        return encode({"task": task, "args": list(args), "kwargs": kwargs})
-    return encode({"task": task, "args": list(args)})
+        call["kwargs"] = kwargs
+    return encode(call, number_keys=number_keys)
+
+
+def check_number_keys(given: object, read: object) -> None:
+    """Raise `InvalidBodyError` unless keys of `given` that are numbers have come back as numbers in `read`.
+
+    `read` is what `given` comes to when it is written with `number_keys`, and read by its types.
+    """
+    try:
+        _compare_keys(_taken_down(given), _taken_down(read))
+    except _Fault as fault:
+        raise InvalidBodyError(_path(fault.steps), fault.problem, _CARRIED) from None
 
 
 def decode(data: bytes) -> Any:
@@ -156,45 +173,81 @@ class _Fault(Exception):  # noqa: N818  # never leaves this module
         self.steps: list[object] = []
 
 
-def _is_carried(value: object, data: bytes) -> bool:
+def _is_carried(value: object, data: bytes, *, number_keys: bool) -> bool:
     """Say whether `data` reads back as the value. Tuples inside it say no, and so do NaN, number keys and raw JSON."""
     try:
-        return bool(_DECODER.decode(data) == msgspec.to_builtins(value, enc_hook=_builtins_of))
+        plain = msgspec.to_builtins(value, str_keys=number_keys, enc_hook=_builtins_of)
+        return bool(_DECODER.decode(data) == plain)
     except _ERRORS:
         return False
 
 
-def _examine(value: object) -> None:
+def _taken_down(value: object) -> object:
+    """Take a value down to builtins, with keys that are numbers as they are."""
+    return msgspec.to_builtins(
+        value,
+        enc_hook=lambda each: decode(bytes(each)) if isinstance(each, Raw) else _builtins_of(each),
+    )
+
+
+def _compare_keys(before: object, after: object) -> None:
+    members: Iterable[tuple[object, object, object]]
+    if isinstance(before, dict) and isinstance(after, dict):
+        numbers = [key for key in before if isinstance(key, (int, float))]
+        for key in numbers:
+            if key not in after or abs(key) == math.inf:
+                _refuse_key(key)
+        if numbers and len(after) < len(before):
+            raise _Fault("has a number and its text as keys, which are one key in JSON")
+        members = ((key, each, after[key]) for key, each in before.items() if key in after)
+    elif isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
+        pairs = enumerate(zip(before, after, strict=False))
+        members = ((at, one, other) for at, (one, other) in pairs)
+    else:
+        return
+    for step, one, other in members:
+        try:
+            _compare_keys(one, other)
+        except _Fault as fault:
+            fault.steps.append(step)
+            raise
+
+
+def _refuse_key(key: object) -> None:
+    raise _Fault(f"has the key {_shown(key)} of type {type(key).__qualname__}; a key must be text")
+
+
+def _examine(value: object, *, number_keys: bool) -> None:
     """Raise `InvalidBodyError` for the first thing that JSON cannot carry, if there is one."""
     try:
-        _visit(value, depth=0)
+        _visit(value, 0, number_keys)
     except _Fault as fault:
         raise InvalidBodyError(_path(fault.steps), fault.problem, _CARRIED) from None
 
 
-def _visit(value: object, depth: int) -> None:
+def _visit(value: object, depth: int, number_keys: bool) -> None:
     if isinstance(value, Enum):
         value = value.value
     if _is_model(value):
         value = _builtins_of(value)
-    members = _members(value)
+    members = _members(value, number_keys)
     if members is None:
         return _check_scalar(value)
     if depth == MAX_DEPTH:
         raise _Fault(_TOO_DEEP)
     for step, member in members:
         try:
-            _visit(member, depth + 1)
+            _visit(member, depth + 1, number_keys)
         except _Fault as fault:
             fault.steps.append(step)
             raise
     return None
 
 
-def _members(value: object) -> Iterable[tuple[object, object]] | None:
+def _members(value: object, number_keys: bool) -> Iterable[tuple[object, object]] | None:
     """List what a container holds, with the step that leads there; None for a scalar."""
     if isinstance(value, dict):
-        _check_keys(value)
+        _check_keys(value, number_keys)
         return value.items()
     if isinstance(value, (list, tuple, set, frozenset)):
         return enumerate(value)
@@ -209,15 +262,15 @@ def _members(value: object) -> Iterable[tuple[object, object]] | None:
     return [(written, member) for written, member in fields if member is not msgspec.UNSET]
 
 
-def _check_keys(members: dict[object, object]) -> None:
+def _check_keys(members: dict[object, object], number_keys: bool) -> None:
     for key in members:
         text = key.value if isinstance(key, Enum) else key
         if isinstance(text, str):
             _check_text(text, "has a key with")
+        elif number_keys and type(text) is not bool and isinstance(text, (int, float)):
+            _check_scalar(text)
         elif not isinstance(text, _TEXTS):
-            raise _Fault(
-                f"has the key {_shown(key)} of type {type(key).__qualname__}; a key must be text"
-            )
+            _refuse_key(key)
 
 
 def _check_scalar(value: object) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import math
 import typing
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Annotated, Literal
 from uuid import UUID
@@ -34,6 +35,28 @@ class Address:
 
 class Order(msgspec.Struct):
     items: list[Address]
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+
+
+class Look(typing.TypedDict, total=False):
+    colour: str
+    inner: dict[int, Look]
+
+
+@dataclass
+class Shelf:
+    books: dict[int, dict[UUID, str]]
+
+
+class Box(msgspec.Struct, tag="box"):
+    look: Look
+
+
+class Crate(msgspec.Struct, tag="crate"):
+    look: dict[str, int]
 
 
 class Positive(msgspec.Struct):
@@ -194,6 +217,25 @@ class TestTypes:
             pytest.param(float, 1.5, id="float"),
             pytest.param(dict[str, list[int]], {"a": [2**64]}, id="dict"),
             pytest.param(typing.Any, {"a": [1, None]}, id="Any"),
+            pytest.param(dict[int, str], {1: "a", -(2**70): "b"}, id="keys: int"),
+            pytest.param(dict[float, str], {1.5: "a", 2.0: "b"}, id="keys: float"),
+            pytest.param(dict[int | float, str], {1: "a", 1.5: "b"}, id="keys: numbers"),
+            pytest.param(dict[UUID, str], {UUID(int=7): "a"}, id="keys: UUID"),
+            pytest.param(dict[date, int], {date(2024, 5, 1): 1}, id="keys: date"),
+            pytest.param(dict[Decimal, int], {Decimal("1.10"): 1}, id="keys: Decimal"),
+            pytest.param(dict[bytes, int], {b"\xff": 1}, id="keys: bytes"),
+            pytest.param(dict[Colour, int], {Colour.RED: 1}, id="keys: Enum of text"),
+            pytest.param(dict[Size, int], {Size.SMALL: 1}, id="keys: Enum of numbers"),
+            pytest.param(dict[Literal[1, 2], int], {2: 1}, id="keys: Literal"),
+            pytest.param(dict[Annotated[int, msgspec.Meta(ge=0)], int], {2: 1}, id="keys: bound"),
+            pytest.param(
+                list[dict[int, dict[date, set[str]]]],
+                [{1: {date(2024, 5, 1): {"a", "b"}}, 2: {}}],
+                id="keys: nested",
+            ),
+            pytest.param(Shelf, Shelf({1: {UUID(int=7): "a"}}), id="keys: in a dataclass"),
+            pytest.param(Look, {"colour": "red", "inner": {1: {}}}, id="TypedDict"),
+            pytest.param(Box | Crate, Crate({"any": 1}), id="tagged Structs"),
         ],
     )
     def test_types_come_back_by_their_annotation(self, annotation, value):
@@ -237,6 +279,89 @@ class TestTypes:
         assert problem in error.problem
         assert error.limit.startswith("the parameter is declared as `value: ")
         refused(Signature(handler, "t"), 1, value=value)
+
+    @pytest.mark.parametrize(
+        ("annotation", "value", "field", "problem"),
+        [
+            pytest.param(dict[int, str], {True: "a"}, "args[0]", "the key True", id="a bool"),
+            pytest.param(dict[int, dict], {1: {2: 3}}, "args[0][1]", "the key 2", id="inside"),
+            pytest.param(dict[int, object], {1: [{2: 3}]}, "args[0][1][0]", "the key 2", id="Any"),
+            pytest.param(dict[int, int], {1: 1, "1": 2}, "args[0]", "one key in JSON", id="twice"),
+            pytest.param(dict[float, int], {math.nan: 1}, "args[0]", "the key nan", id="nan"),
+            pytest.param(dict[float, int], {-math.inf: 1}, "args[0]", "the key -inf", id="inf"),
+            pytest.param(
+                int | dict[int, int] | None, {(1, 2): 1}, "args[0]", "the key (1, 2)", id="a tuple"
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("by_name", [False, True])
+    def test_keys_that_would_not_come_back_are_refused(
+        self, annotation, value, field, problem, by_name
+    ):
+        """A key that is a number is refused where no annotation brings it back, also beside some that do."""
+
+        def handler(value) -> None: ...
+
+        handler.__annotations__["value"] = annotation
+        args, kwargs = ((), {"value": value}) if by_name else ((value,), {})
+        with pytest.raises(InvalidBodyError) as caught:
+            Signature(handler, "t").encode(args, kwargs)
+        assert caught.value.field == field.replace(
+            "args[0]", "kwargs.value" if by_name else field[:7]
+        )
+        assert problem in caught.value.problem
+
+    def test_number_keys_of_one_parameter_are_not_those_of_another(self):
+        """A parameter that takes keys that are numbers does not let them through for the one beside it."""
+
+        def handler(typed: dict[int, str], plain, *rest, **named: dict[int, int]) -> None: ...
+
+        signature = Signature(handler, "t")
+        assert received(signature, {1: "a"}, {"b": 1}, named={2: 3}) == (
+            ({1: "a"}, {"b": 1}),
+            {"named": {2: 3}},
+        )
+        for args, field in [(({}, {1: 2}), "args[1]"), (({}, {}, {1: 2}), "args[2]")]:
+            with pytest.raises(InvalidBodyError) as caught:
+                signature.encode(args, {})
+            assert caught.value.field == field
+
+    def test_text_that_is_no_number_is_refused_as_a_key_of_numbers(self):
+        """Text that is not a number is refused where keys are numbers."""
+
+        def handler(value: dict[int, int]) -> None: ...
+
+        assert "expected int, got str" in refused(Signature(handler, "t"), {"x": 1}).problem
+
+    @pytest.mark.parametrize(
+        ("annotation", "value", "field"),
+        [
+            pytest.param(Look, {"color": "red"}, "t(value)", id="itself"),
+            pytest.param(list[Look], [{}, {"color": "red"}], "t(value[1])", id="in a list"),
+            pytest.param(
+                Look | None, {"inner": {"1": {"color": ""}}}, "t(value.inner[...])", id="in itself"
+            ),
+            pytest.param(tuple[int, Look], [1, {"color": ""}], "t(value[1])", id="in a tuple"),
+            pytest.param(
+                Box | Crate,
+                {"type": "box", "look": {"color": ""}},
+                "t(value.look)",
+                id="in a tagged Struct",
+            ),
+        ],
+    )
+    def test_keys_that_a_typed_dict_does_not_declare_are_refused(self, annotation, value, field):
+        """A key that a TypedDict does not declare is refused by name, on sending and on receiving."""
+
+        def handler(value) -> None: ...
+
+        handler.__annotations__["value"] = annotation
+        error = refused(Signature(handler, "t"), value)
+        assert error.field == field
+        assert error.problem == (
+            "has the key 'color', which Look does not declare; did you mean 'colour'?"
+        )
+        refused(Signature(handler, "t"), value=value)
 
     def test_an_error_reads_as_a_sentence(self):
         """An error names task, argument, problem and expected type."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pytest
@@ -132,6 +132,11 @@ def test_an_annotation_that_cannot_be_resolved_says_how_to_mend_it():
         pytest.param(Iterable[int], "which JSON cannot be converted to", id="Iterable"),
         pytest.param(datetime | str, "more than one str-like type", id="ambiguous union"),
         pytest.param(int | Plain, "custom type", id="union with a class"),
+        pytest.param(dict[bool, int], "its keys are of type bool", id="keys: bool"),
+        pytest.param(dict[int | None, int], "its keys are of type none", id="keys: None"),
+        pytest.param(list[dict[tuple[int, ...], int]], "of type vartuple", id="keys: tuples"),
+        pytest.param(dict[int | str, int], "its keys are of several types", id="keys: union"),
+        pytest.param(dict[Literal[1, "1"], int], "are text and numbers", id="keys: Literal"),
         pytest.param("list[", "cannot be resolved", id="syntax error"),
         pytest.param("Event.missing", "cannot be resolved", id="missing attribute"),
     ],

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypedDict
+from uuid import UUID
 
 import pytest
 
-from qworker import Bury, Discard, LetExpire, QueueAttributes, QWorker, Release, Retry
+from qworker import (
+    ArgumentsError,
+    Bury,
+    Discard,
+    LetExpire,
+    QueueAttributes,
+    QWorker,
+    Release,
+    Retry,
+)
 from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import drain, history_of, make_due, redis_of, running, until
 
@@ -283,6 +293,46 @@ def test_arguments_that_do_not_fit_are_dead_at_once(app: QWorker, body: Any, wor
     (letter,) = app.queue("default").dead()
     assert letter.reason == "bad_arguments"
     assert words in letter.error
+
+
+class Look(TypedDict, total=False):
+    colour: str
+
+
+def test_keys_of_every_send_come_back_as_they_were(app: QWorker) -> None:
+    """Keys that are numbers and UUIDs arrive as such, sent by any way; keys that nobody declared bury the message."""
+    seen: list[Any] = []
+    key = UUID(int=7)
+
+    @app.task
+    def sync(sizes: dict[int, dict[UUID, str]], look: Look) -> None:
+        seen.append(sizes)
+
+    @app.task
+    async def coroutine(sizes: dict[int, dict[UUID, str]]) -> None:
+        seen.append(sizes)
+
+    @app.task(queue="batches", batch=10)
+    def batch(sizes: list[dict[int, dict[UUID, str]]]) -> None:
+        seen.extend(sizes)
+
+    async def send() -> None:
+        await sync.asend({2: {key: "a"}}, look={})
+        await coroutine.asend_many([coroutine.call({3: {key: "a"}})])
+
+    sync.send({1: {key: "a"}}, {"colour": "red"})
+    asyncio.run(send())
+    batch.send_many([batch.call({4: {key: "a"}})])
+    app.queue("default").send({"task": "sync", "args": [{}, {"color": "red"}]})
+    with pytest.raises(ArgumentsError, match="has the key 'color'"):
+        sync.send({}, {"color": "red"})  # type: ignore[typeddict-unknown-key]
+
+    drain(app)
+
+    assert sorted(seen, key=list) == [{n: {key: "a"}} for n in (1, 2, 3, 4)]
+    (letter,) = app.queue("default").dead()
+    assert letter.reason == "bad_arguments"
+    assert "sync(look): has the key 'color', which Look does not declare" in letter.error
 
 
 def _add(n: int) -> int:
