@@ -29,6 +29,10 @@ class OverdueLeases:
             return [self.waiting.popleft() for _ in range(number)]
         return [self.waiting.pop() for _ in range(number)][::-1]
 
+    def first(self, ids: Sequence[str], number: int) -> set[str]:
+        """Tell which of some leases a call comes to first."""
+        return set(ids[:number] if self.lone else ids[len(ids) - number :])
+
     def give_back(self, ids: Sequence[str]) -> None:
         """Let leases be taken once more, first."""
         if self.lone:

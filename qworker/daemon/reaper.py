@@ -351,7 +351,10 @@ class Reaper:
                 page.skip(done.skipped)
                 asked = [each for each in ids if each not in done.skipped]
                 if done.left:
-                    page.give_back(asked)
+                    # Leases are taken in turn until a bound, so of the first so many none is left.
+                    reaped = page.first(asked, done.leases)
+                    page.moved.update(reaped)
+                    page.give_back([each for each in asked if each not in reaped])
                 else:
                     page.moved.update(asked)
                 if done.leases:

@@ -77,7 +77,7 @@ local function look(key, id, deadline)
     aside = aside + 1
   elseif only ~= '' and (redis.call('HEXISTS', key, '0') == 1) ~= (only == 'lone') then
     skipped[#skipped + 1] = id
-  elseif bytes >= MAX_BYTES or messages >= MAX_MESSAGES then
+  elseif bytes >= MAX_BYTES or messages >= MAX_MESSAGES or not may_pass() then
     left = left + 1
   else
     reap(key, id, deadline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import count
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from qworker.client.commands.reaping import reap
 from qworker.client.commands.settling import Outcomes
 from qworker.daemon.reaper import Reaper
+from qworker.errors import UnfinishedError
 from qworker.wire.ids import IdSource
-from tests.lua.drive import NOW, Drive, own
+from tests.lua.drive import NOW, Drive, deny, guarded, own
 
 
 def bodies(drive: Drive, part: str = "ready") -> list[int]:
@@ -205,6 +207,63 @@ def test_what_a_lease_passes_is_bounded(drive: Drive) -> None:
     assert bodies(drive) == [*range(2000)]
     drive.settle(last, at=NOW + 9)
     assert bodies(drive) == [*range(1000), *range(3000, 3300), *range(1000, 2000)]
+
+
+def test_what_all_leases_of_a_call_pass_is_bounded(drive: Drive) -> None:
+    """Two thousand messages: a call that gives back many leases does not stop the server for each of them."""
+    names = received(drive, 1030, 10)
+    for first in range(99, 0, -10):
+        head = []
+        for name in reversed(names[first - 9 : first + 1]):
+            outcomes = Outcomes(name)
+            outcomes.release("*")
+            head.append(outcomes)
+        drive.settle(*head, at=NOW + 9)
+    assert bodies(drive)[:1000] == [*range(1000)]
+    late = []
+    for name in (names[100], names[101], names[102]):
+        outcomes = Outcomes(name)
+        outcomes.release("*")
+        late.append(outcomes)
+    drive.settle(*late, at=NOW + 9)
+    assert bodies(drive) == [
+        *range(1020, 1030),
+        *range(1000),
+        *range(1010, 1020),
+        *range(1000, 1010),
+    ]
+
+
+def test_passed_messages_stay_where_a_user_may_not_push() -> None:
+    """The call fails, and neither what stands at the head nor what comes back is lost."""
+    with guarded() as drive:
+        first, last = received(drive, 4, 2)[:2]
+        for name in (first, last):
+            if name == last:
+                deny(drive, "lpush")
+            outcomes = Outcomes(name)
+            outcomes.release("*")
+            with nullcontext() if name == first else pytest.raises(UnfinishedError):
+                drive.settle(outcomes, at=NOW + 9)
+        assert bodies(drive) == [0, 1]
+        assert len(drive.held(f"{drive.keys.lease_prefix}{last}")) == 2
+
+
+def test_reap_leaves_leases_that_would_have_to_pass_too_many(
+    drive: Drive, expired: Callable[[list[int]], list[str]]
+) -> None:
+    """They are left for the next call, in their order, instead of stopping the server."""
+    names = expired([100] * 10 + [2] * 5)
+    at = NOW + 1009
+    while drive.run(reap(drive.keys, names[:10], 1000, only="several", now_ms=at)).leases:
+        pass
+    assert bodies(drive) == [*range(1000)]
+    done = [
+        drive.run(reap(drive.keys, names[10:], 1000, only="several", now_ms=at + 9))
+        for _ in range(3)
+    ]
+    assert [(each.leases, each.left) for each in done] == [(2, 3), (2, 1), (1, 0)]
+    assert sorted(bodies(drive)) == [*range(1010)]
 
 
 def test_large_messages_are_passed_by_few(drive: Drive) -> None:
