@@ -517,10 +517,18 @@ local function old_place(message, received)
   return number_in(message.flags, ' o=') or number_in(message.flags, ' t=') or tonumber(message.sent)
 end
 
+local MOST_PASSED, MAX_PASSED_BYTES = 1000, 262144 -- what one lease may be put behind: messages, and their bytes
+local passable, passable_bytes = 2 * MOST_PASSED, 2 * MAX_PASSED_BYTES -- what is left of that to all leases of one call
+
+-- Whether another lease of this call may be put behind as many as the first.
+local function may_pass()
+  return passable >= MOST_PASSED and passable_bytes >= MAX_PASSED_BYTES
+end
+
 -- Put items, whose old places are `order`, to the head of a list of ready. `later`: of what else this call gives back, all
 -- was delivered before. The functions are inside because a server makes those of a script anew at each call.
 local function push_heads(key, items, order, later)
-  local MOST_PASSED, MAX_PASSED_BYTES, AT_ONCE = 1000, 262144, 500 -- passed: messages that one lease may be put behind
+  local AT_ONCE = 500
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') or '' end
 
@@ -545,7 +553,8 @@ local function push_heads(key, items, order, later)
   -- What stands at the head, was given back before, and became ready before the last of the items: {item, ms, id} each.
   local function read_passed()
     local passed, bytes, step, last_ms, last_id = {}, 0, 1, order[#order], id_of(items[#items])
-    while #passed < MOST_PASSED and bytes < MAX_PASSED_BYTES do
+    local most, most_bytes = math.min(MOST_PASSED, passable), math.min(MAX_PASSED_BYTES, passable_bytes)
+    while #passed < most and bytes < most_bytes do
       local chunk = redis.call('LRANGE', key, #passed, #passed + step - 1)
       for _, item in ipairs(chunk) do
         local at_ms = kind(item) == 'own' and number_in(header(item), ' o=')
@@ -554,14 +563,15 @@ local function push_heads(key, items, order, later)
         bytes = bytes + #item
       end
       if #chunk < step then break end
-      step = math.min(#passed, 32, MOST_PASSED - #passed) -- bodies may be large: as many more as have been read
+      step = math.min(#passed, 32, most - #passed) -- bodies may be large: as many more as have been read
     end
     return passed
   end
 
   local passed, merged, next_passed = read_passed(), items, 1
   if #passed > 0 then
-    merged = {}
+    passable, merged = passable - #passed, {}
+    for _, each in ipairs(passed) do passable_bytes = passable_bytes - #each[1] end
     for i, item in ipairs(items) do
       local id, head = id_of(item), passed[next_passed]
       while head and stays_before(head[2], head[3], order[i], id) do
@@ -572,7 +582,9 @@ local function push_heads(key, items, order, later)
       merged[#merged + 1] = item
     end
     for i = next_passed, #passed do merged[#merged + 1] = passed[i][1] end
-    redis.call('LTRIM', key, #passed, -1)
+    -- A user who may not push is refused before anything is cut off.
+    redis.call('LPUSH', key, items[#items])
+    redis.call('LTRIM', key, #passed + 1, -1)
   end
   for last = #merged, 1, -AT_ONCE do
     local reversed = {}
