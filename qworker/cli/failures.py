@@ -76,12 +76,18 @@ def report(error: Exception) -> int:
         return BAD_INPUT
     text, code = describe(error)
     if isinstance(error, AppLoadError):
-        # With the traceback of the user's module, which is of use line by line.
-        text = "\n".join(safe(line) for line in f"error: {text}".splitlines())
-    else:
-        text = "\n".join(for_stderr(safe(f"error: {' '.join(text.split())}")))
-    click.echo(text, err=True)
+        text = _show_traceback(text)
+    click.echo("\n".join(for_stderr(safe(f"error: {' '.join(text.split())}"))), err=True)
     return code
+
+
+def _show_traceback(text: str) -> str:
+    """Print the traceback of the user's module, if there is one behind the first line; return the rest as one text."""
+    head, *lines = text.splitlines() or [""]
+    for line in lines:
+        click.echo(safe(line), err=True)
+    frames = [number for number, line in enumerate(lines) if line.startswith(" ")]
+    return " ".join([head, *lines[frames[-1] + 1 if frames else 0 :]])
 
 
 def leave_quietly() -> None:

@@ -157,7 +157,7 @@ class Envelope:
         for part in self._match[7].split(b" ")[1:]:
             key, raw = part[:1].decode(), part[2:]
             value = unquote_to_bytes(raw).decode("utf-8", "replace")
-            if key in _NUMBERS and value.isdigit() and not raw.isdigit():
+            if key in _NUMBERS and value.isascii() and value.isdigit() and not raw.isdigit():
                 value = raw.decode(
                     "ascii", "replace"
                 )  # the scripts decode no numbers, and must read the same

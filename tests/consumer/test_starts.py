@@ -63,7 +63,7 @@ def test_a_worker_without_standard_streams_works(lab: Lab) -> None:
 
 
 def test_an_import_error_is_shown_whole(lab: Lab) -> None:
-    """The traceback of the user's module comes line by line, without frames of ours; the exit code is 2."""
+    """The traceback of the user's module comes line by line, without frames of ours, the error last; exit code 2."""
     lab.app("""
 def deeper(n):
     if n == 0:
@@ -75,11 +75,11 @@ deeper(6)
     ended = run(lab)
     assert ended.returncode == 2
     lines = ended.stderr.splitlines()
-    at = next(n for n, line in enumerate(lines) if line.startswith("error: 'jobs' cannot be"))
-    assert lines[at + 1] == "Traceback (most recent call last):"
-    assert lines[at + 2].lstrip().startswith('File "')
-    assert "jobs.py" in lines[at + 2]
-    assert lines[-1] == "RuntimeError: the settings are missing"
+    at = lines.index("Traceback (most recent call last):")
+    assert lines[at + 1].lstrip().startswith('File "')
+    assert "jobs.py" in lines[at + 1]
+    assert lines[-2] == "RuntimeError: the settings are missing"
+    assert lines[-1] == "error: 'jobs' cannot be imported: RuntimeError: the settings are missing"
     assert "[Previous line repeated 3 more times]" in ended.stderr
     assert "manifest.py" not in ended.stderr
 

@@ -280,8 +280,6 @@ class Model:
         # Given back by the same call: who may take suspects is to know.
         waiting = left or (self._settle_rung if self.suspects else 0)
         self._ring(waiting)
-        if taken and not waiting and not self.suspects and not behind:
-            self.tokens = 0  # they were of what has just been taken
         return list(zip(indices, taken, strict=True)), self._hint(left, now), alone
 
     def resume(self, lease: str) -> tuple[list[tuple[str, Item]], bool]:
