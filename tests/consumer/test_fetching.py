@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from redis.client import Monitor
 
 from qworker import Bury, QWorker, Retry
@@ -24,6 +26,7 @@ from tests.consumer.driving import (
     running,
     until,
 )
+from tests.consumer.test_executors import BrokenLogger
 from tests.lua.drive import own
 from tests.topologies.servers import CLUSTERED
 
@@ -162,6 +165,26 @@ def test_a_broken_queue_is_left_alone_and_others_go_on(app: QWorker, part: str) 
     drain(app)
 
     assert handled.count("bad") == 2
+
+
+def test_a_logger_that_raises_does_not_end_the_worker(
+    app: QWorker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What the worker itself has to log goes to stderr then, and the other queues go on."""
+    handled: list[str] = []
+    bad = app.task(name="bad", queue="bad")(lambda: handled.append("bad"))
+    good = app.task(name="good", queue="good")(lambda: handled.append("good"))
+    with redis_of(app) as redis:
+        redis.set(QueueKeys(app.namespace, "bad").ready[0], "not ours")
+    good.send()
+    structlog.configure(logger_factory=lambda *_: BrokenLogger())
+    with running(app) as child:
+        until(lambda: handled == ["good"] and child.waiting)
+        good.send()
+        until(lambda: handled == ["good", "good"])
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    told = [line for line in lines if line["event"] == "queue_broken"]
+    assert [(line["queue"], line["log_problem"]) for line in told] == [(bad.queue, "SystemExit")]
 
 
 def test_outcomes_of_a_queue_that_breaks_are_told_when_it_is_mended(
@@ -418,6 +441,42 @@ def test_a_child_that_becomes_idle_takes_a_suspect_at_once(
         redis.rpush(keys.wake, 1)
         until(lambda: "odd" in times, HEARD_S)
     assert times["over"] < times["odd"]
+
+
+def test_a_child_that_hears_a_bell_beside_a_suspect_passes_it_on(
+    app: QWorker, only_bells: dict[str, int]
+) -> None:
+    """Its wait began before the suspect did: the token is not for it, and others must not sleep on."""
+    started: list[str] = []
+    ends = {"slow": threading.Event(), "odd": threading.Event()}
+
+    def begin(name: str) -> None:
+        started.append(name)
+        if name in ends:
+            ends[name].wait(DEADLINE_S)
+
+    slow = app.task(name="slow", queue="busy")(lambda: begin("slow"))
+    odd = app.task(name="odd", queue="odd")(lambda: begin("odd"))
+    quick = app.task(name="quick", queue="odd")(lambda: begin("quick"))
+    other = app.task(name="other", queue="other")(lambda: begin("other"))
+
+    slow.send()
+    with running(app, concurrency=4, **only_bells) as busy, redis_of(app) as redis:
+        until(lambda: started == ["slow"] and busy.waiting)
+        body = odd.signature.encode((), {}).decode()
+        redis.rpush(QueueKeys(app.namespace, "odd").suspect, f"q1 odd 1 1 0 1 0\n{body}")
+        # With it the child hears that there is a suspect, which is not for it yet.
+        quick.send()
+        until(lambda: "quick" in started and busy.waiting)
+        ends["slow"].set()
+        until(lambda: "odd" in started)
+        with running(app, queues=["other"], **only_bells) as idle:
+            until(lambda: idle.waiting)
+            assert busy.waiting, "the first to hear the bell"
+            other.send()
+            until(lambda: "other" in started, HEARD_S)
+            assert not ends["odd"].is_set()
+        ends["odd"].set()
 
 
 def test_a_busy_child_leaves_a_suspect_to_an_idle_one(
