@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
@@ -39,6 +39,9 @@ from qworker.store.lines import AsyncLines, Line
 from qworker.store.nodes import Address
 from qworker.wire.ids import IdSource, new_lane_id
 from qworker.wire.keyring import NO_KEYS, Keyring
+
+if TYPE_CHECKING:
+    from qworker.store.scripts import Script
 
 __all__ = ["MAX_CONNECTIONS", "MAX_SETTLING", "AsyncClient", "acall"]
 
@@ -71,28 +74,34 @@ async def acall(
     asking: bool = False,
     within_s: float | None = None,
 ) -> Any:
-    """Make one call over one connection, as `qworker.client.calling.call` does; `within_s` is for the whole of it."""
-    if within_s is not None:
-        seconds = command.answered_within(within_s)
-        try:
-            async with asyncio.timeout(seconds):
-                return await acall(connection, command, asking=asking)
-        except TimeoutError as error:
-            problem = TimeoutError(f"nothing came within {seconds:.3g} s")
-            raise map_error(problem, sent=True) from error
+    """Make one call over one connection, as `qworker.client.calling.call` does; `within_s` is for each trip of it."""
+    seconds = None if within_s is None else command.answered_within(within_s)
     try:
         for _ in range(LOADS):
             try:
-                return await _ask(connection, command, asking)
+                return await _within(seconds, _ask(connection, command, asking))
             except RedisError as error:
                 if not is_noscript(error) or command.script is None:
                     raise
-            load = connection.pack_command("SCRIPT", "LOAD", command.script.source)
-            await connection.send_packed_command(load)
-            await connection.read_response()
-        return await _ask(connection, command, asking)
+            await _within(seconds, _load(connection, command.script))
+        return await _within(seconds, _ask(connection, command, asking))
     except (RedisError, OSError) as error:
         raise map_error(error, sent=True) from error
+
+
+async def _within(seconds: float | None, trip: Awaitable[T]) -> T:
+    if seconds is None:
+        return await trip
+    try:
+        async with asyncio.timeout(seconds):
+            return await trip
+    except TimeoutError as error:
+        raise TimeoutError(f"nothing came within {seconds:.3g} s") from error
+
+
+async def _load(connection: Any, script: Script) -> None:
+    await connection.send_packed_command(connection.pack_command("SCRIPT", "LOAD", script.source))
+    await connection.read_response()
 
 
 async def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
