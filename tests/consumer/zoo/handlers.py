@@ -9,8 +9,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import locale
+import logging.config
 import os
+import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -22,6 +27,10 @@ from qworker import Bury, Discard, QWorker, Retry, current
 from tests.consumer.zoo.table import ROWS, End, Refused, Row, acked, crashed, dead, failed
 
 app = QWorker(os.environ.get("ZOO_NAMESPACE", "zoo"))
+
+
+#: What a handler leaves running.
+left: list[subprocess.Popen[bytes]] = []
 
 
 def note(name: str, *words: Any) -> None:
@@ -561,6 +570,129 @@ def leaves_process() -> None:
 )
 def hangs() -> None:
     time.sleep(60)
+
+
+@row(
+    "waits for a lock that it holds itself, with a time limit",
+    crashed(
+        "past its time limit of 0.05 s",
+        error="TimeLimitError",
+        measured={"time_limit": 1},
+        logged=("time_limit_exceeded", "message_failed"),
+    ),
+    child="is ended and replaced",
+    ends_child=True,
+    time_limit="50ms",
+)
+def deadlocks() -> None:
+    lock = threading.Lock()
+    with lock:
+        lock.acquire()
+
+
+@row(
+    "catches the `CancelledError` of its time limit, and returns",
+    acked("caught"),
+    time_limit="50ms",
+)
+async def ignores_time_limit() -> None:
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        note("ignores_time_limit", "caught")
+
+
+@row("forks, and both return", acked("copy", "original"), child="goes on; the copy ends")
+def forks() -> None:
+    copy = os.fork()
+    if not copy:
+        note("forks", "copy")
+        return
+    os.waitpid(copy, 0)
+    note("forks", "original")
+
+
+@row("leaves a subprocess behind", acked("began"), child="goes on, with its subprocess")
+def leaves_subprocess() -> None:
+    quiet = subprocess.DEVNULL
+    left.append(subprocess.Popen(["sleep", "30"], stdin=quiet, stdout=quiet, stderr=quiet))
+    note("leaves_subprocess", "began")
+
+
+@row("leaves a thread behind", acked("began"), child="goes on, with its thread")
+def leaves_thread() -> None:
+    threading.Thread(target=time.sleep, args=(30,)).start()
+    note("leaves_thread", "began")
+
+
+@row("calls `asyncio.run`", acked("ran"))
+def runs_loop() -> None:
+    asyncio.run(asyncio.sleep(0))
+    note("runs_loop", "ran")
+
+
+@row("leaves an event loop set that is closed", acked("set"))
+def leaves_loop() -> None:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    loop.close()
+    note("leaves_loop", "set")
+
+
+# -- what it changes for all -------------------------------------------------------------------
+
+
+@row(
+    "closes `sys.stdin` and `sys.stdout`",
+    acked("closed"),
+    section="What it changes for every handler of its process",
+    child="goes on without them",
+)
+def closes_streams() -> None:
+    sys.stdin.close()
+    sys.stdout.close()
+    note("closes_streams", "closed")
+
+
+@row("changes the working directory", acked("/"), child="goes on there")
+def changes_directory() -> None:
+    os.chdir("/")
+    note("changes_directory", os.getcwd())
+
+
+@row("changes the umask and the locale", acked("C"), child="goes on with them")
+def changes_umask() -> None:
+    os.umask(0o077)
+    note("changes_umask", locale.setlocale(locale.LC_ALL, "C"))
+
+
+@row(
+    "sets a handler of a signal, or ignores it",
+    failed("ValueError", "signal only works in main thread"),
+    child="goes on: handlers do not run in its main thread",
+)
+def ignores_signals() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@row("edits `os.environ`", acked("edited"), child="goes on with it, connected as before")
+def edits_environment() -> None:
+    os.environ["QWORKER_URL"] = "redis://127.0.0.1:1/0"
+    os.environ.pop("PATH", None)
+    note("edits_environment", "edited")
+
+
+@row(
+    "configures `logging` anew, disables it, and raises",
+    failed("ValueError", "of no use", "configured"),
+    child="goes on; its own lines are written as before",
+)
+def configures_logging() -> None:
+    logging.config.dictConfig({"version": 1})
+    logging.basicConfig(force=True, level=logging.CRITICAL)
+    logging.disable()
+    note("configures_logging", "configured")
+    raise ValueError("of no use")
 
 
 # -- what cannot be a task ---------------------------------------------------------------------
