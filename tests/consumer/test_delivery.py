@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import dataclass
 
@@ -326,6 +327,54 @@ def test_a_message_that_waits_for_its_ack_keeps_its_turn(app: QWorker) -> None:
     drain(app)
 
     assert started == list(range(60))
+
+
+def test_a_middleware_is_told_of_the_time_limit_of_a_coroutine(app: QWorker) -> None:
+    """A coroutine that its time limit has cut off ends with an outcome of its own, and with the error that says so."""
+    seen: list[tuple[str, str]] = []
+
+    class Watching(Middleware):
+        def after(self, context: Context, outcome: str, error: BaseException | None) -> None:
+            seen.append((outcome, type(error).__name__))
+
+    app.use(Watching())
+
+    @app.task(time_limit="50ms", max_receives=1)
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    hang.send()
+
+    drain(app)
+
+    assert seen == [("time_limit", "TimeLimitError")]
+
+
+@pytest.mark.slow
+def test_a_middleware_knows_of_a_handler_that_was_cut_off_at_the_next_delivery(lab: Lab) -> None:
+    """No hook runs in a process that a time limit has ended; the next `before` sees that there was a timeout."""
+    lab.app("""
+from qworker import Middleware, Retry
+
+class Watching(Middleware):
+    def before(self, context):
+        note("before", context.timeouts)
+
+    def after(self, context, outcome, error):
+        note("after", outcome)
+
+app.use(Watching())
+
+@app.task(time_limit=0.2, retry=Retry.fixed(0.01), max_receives=2)
+def hang() -> None:
+    if current().timeouts == 0:
+        time.sleep(60)
+""")
+    lab.send("hang")
+    with lab.worker("--procs", "1"):
+        until(lambda: lab.noted("after"))
+    assert lab.noted("before") == [[0], [1]]
+    assert lab.noted("after") == [["acked"]]
 
 
 @pytest.mark.slow
