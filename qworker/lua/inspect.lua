@@ -23,8 +23,9 @@ local PLACES = { 0, 10, 100, 1000, -1 }
 local lengths, oldest_ms = {}, nil
 local function look(key)
   local length = redis.call('LLEN', key)
+  if length == 0 then return 0 end -- as most are: a scrape looks at thousands of queues
   for _, place in ipairs(PLACES) do
-    local item = place < length and length > 0 and redis.call('LINDEX', key, place)
+    local item = place < length and redis.call('LINDEX', key, place)
     local message = item and kind(item) == 'own' and parse(item)
     local since_ms = message and (number_in(message.flags, ' t=') or tonumber(message.sent))
     if since_ms and (not oldest_ms or since_ms < oldest_ms) then oldest_ms = since_ms end
@@ -36,14 +37,15 @@ for number = 0, 9 do lengths[number + 1] = look(ready(number)) end
 local stored = redis.call('XLEN', journal)
 local written = stored > 0 and whole(redis.call('HGET', stats, 'journal_written'), 0, MAX_MS) or 0
 local journal_bytes = math.max(0, written - (stored > 0 and entry_from('-') or written))
-local function first_score(key)
+local function first_score(key, number)
+  if number == 0 then return '' end
   local score = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   return score and text(tonumber(score)) or ''
 end
+local delays, leases = redis.call('ZCARD', delayed), redis.call('ZCARD', unacked)
 return {
-  'OK', text(now), lengths, suspects, redis.call('ZCARD', delayed),
-  redis.call('ZCARD', unacked), redis.call('XLEN', dead), oldest_ms and text(oldest_ms) or '',
-  first_score(delayed), first_score(unacked), redis.call('LLEN', wake),
+  'OK', text(now), lengths, suspects, delays, leases, redis.call('XLEN', dead), oldest_ms and text(oldest_ms) or '',
+  first_score(delayed, delays), first_score(unacked, leases), redis.call('LLEN', wake),
   redis.call('HGETALL', stats), redis.call('HGETALL', meta), stored, text(journal_bytes),
-  redis.call('ZCOUNT', delayed, text(MAX_MS), '+inf'),
+  delays > 0 and redis.call('ZCOUNT', delayed, text(MAX_MS), '+inf') or 0,
 }
