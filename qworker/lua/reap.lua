@@ -7,8 +7,8 @@
 --                             others, the latest first: so what goes to the head comes in its old order, and suspects if they
 --                             are taken the earliest first
 -- Returns {'OK', now ms, leases reaped, messages, dead, suspects, set aside, lateness ms of the latest lease,
---   left (candidates still overdue, because the call ended after 1 MiB or 300 messages), {lease ids that are overdue and
---   not of the asked kind}, degraded}, or {'BROKEN', key, type} {'ARG', name}
+--   left (candidates still overdue, because the call ended after 1 MiB, 300 messages or what it may pass at the head),
+--   {lease ids that are overdue and not of the asked kind}, degraded}, or {'BROKEN', key, type} {'ARG', name}
 -- O(m): m messages of the leases.
 --- include lib/clock.lua
 --- include lib/checks.lua
