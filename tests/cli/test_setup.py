@@ -184,23 +184,22 @@ def test_verbs_options_choices_and_queues_are_completed(shop):
 
 
 def test_queue_names_cost_no_wait(shop):
-    """A server that never answers gives no name, in 0.3 s beside the start of Python."""
+    """A server that never answers gives no name, 0.3 s later than one that answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
-        started = time.monotonic()
-        quick = complete(shop, "queue", "x")
-        without = time.monotonic() - started
         # A machine that is busy with other tests is given another chance.
         for _ in range(5):
             started = time.monotonic()
+            complete(shop, "queue", "show", "")
+            answered = time.monotonic() - started
+            started = time.monotonic()
             names = complete(shop, "queue", "show", "", QWORKER_URL=url)
             took = time.monotonic() - started
-            if took < without + 2:
+            if took < answered + 2:
                 break
 
-    assert quick == []
     assert names == []
-    assert took < without + 2
+    assert took < answered + 2
 
 
 def test_completion_starts_no_store(shop, tmp_path):
