@@ -94,6 +94,7 @@ def test_repeated_call_after_the_deadline_holds_nothing(drive: Drive) -> None:
     "leases",
     [
         {"L": ("N", [1])},
+        {"L": ("N", [1, 2])},
         {"A": ("B", [0]), "L": ("N", [1])},
         {"gone": ("N", [1])},
         {"gone": ("N", [0, 1])},
