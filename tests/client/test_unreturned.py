@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from qworker.client.commands.receiving import Batch
 from qworker.client.commands.settling import Outcomes
-from qworker.client.delivering import Deliveries
+from qworker.client.delivering import Deliveries, delivered
 from qworker.client.queue_ref import QueueRef
 from qworker.client.unreturned import ALL, Unreturned
 from qworker.errors import InDoubtError, QworkerError, ServerError, UnfinishedError
@@ -142,3 +143,27 @@ def _released(lease_id: str) -> Outcomes:
     outcomes = Outcomes(lease_id)
     outcomes.release(ALL)
     return outcomes
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [(InDoubtError("x"), True), (UnfinishedError("x", 1), True), (ServerError("x"), False)],
+)
+def test_a_split_that_may_have_been_made_gives_the_message_back_from_both_leases(
+    queue: QueueRef, error: QworkerError, left: bool
+) -> None:
+    """Nobody knows which of the two has it then. One that was refused leaves it where it was, and it is delivered."""
+    batch = Batch(
+        "a", [b"q1 m 1000 0 0 0 0 v=5000\nx"], ["1"], 1000, 31_000, 0, -2, False, False, ()
+    )
+    plan = delivered(queue, batch, Deliveries())
+    next(plan)
+    with pytest.raises(StopIteration) as ended:
+        plan.throw(error)
+    assert [each.receipt.lease_id for each in ended.value.value] == ([] if left else ["a"])
+    found = {each.lease_id: each for each in queue.unreturned.outcomes(queue.keys)}
+    assert len(found) == (2 if left else 0)
+    if left:
+        one = Outcomes("a")
+        one.release("1")
+        assert found["a"] == one
