@@ -349,7 +349,16 @@ class AsyncClient:
 
     async def _apart(self, lane: _Lane, apart: Apart[T], give_up_s: float, bounded: bool) -> T:
         """Make one call per queue, one after the other: an event loop looks at queues seldom, and others wait."""
-        results = [await self._attempt(lane, each, give_up_s, bounded) for each in apart.commands]
+        results: list[Any] = []
+        dead: set[Address | None] = set()
+        for number, each in enumerate(apart.commands):
+            try:
+                results.append(await self._attempt(lane, each, give_up_s, bounded))
+            except ServerError as error:
+                dead.add(self.factory.place(each.key))
+                if apart.unserved is None or len(dead) >= len(await self.factory.amasters()):
+                    raise
+                results.append(apart.unserved(number, error))
         return apart.merge(results)
 
     async def _failed(self, lane: _Lane, error: ServerError, address: Address) -> None:

@@ -68,7 +68,8 @@ class Command(Generic[T]):
     in the same trip; `decode` is given both replies, the second may be the server's error. In a Cluster a call goes to
     the node that serves its first key, or to `node`; `apart` makes several calls of one with keys of several queues.
     `settled` makes the command that settles again what this one did, and does nothing else. `blocks_s`: seconds for
-    which the server may keep the reply back.
+    which the server may keep the reply back. `awaits_move`: while some of its keys are on their way to another
+    node of a Cluster, it is tried again until they are there.
     """
 
     script: Script | None
@@ -81,6 +82,7 @@ class Command(Generic[T]):
     apart: Callable[[], Apart[T]] | None = None
     settled: Callable[[], Command[Any]] | None = None
     blocks_s: float = 0.0
+    awaits_move: bool = True
 
     def answered_within(self, seconds: float) -> float:
         """How long to wait for a reply that takes so long at most, once the server does not keep it back any more."""
@@ -228,6 +230,8 @@ class Attempt(Generic[T]):
             self._redirected += 1
             if self._redirected <= _AT_ONCE:
                 return 0.0
+        elif isinstance(error, ClusterMovingError) and not self.command.awaits_move:
+            raise error
         if isinstance(error, InDoubtError):
             self._doubt = error
             self.command = self.command.repeated()

@@ -58,7 +58,7 @@ def names(namespace: str, cursor: str = "0", count: int = 1000) -> Command[Names
 def present(queues: Sequence[QueueKeys]) -> Command[list[Shards | None]]:
     """Ask of up to `MAX_ASKED` queues whether there are any keys, and how they are divided; None for one without.
 
-    One whose node of a Cluster does not serve counts as there.
+    One whose node of a Cluster does not serve, or whose keys are being moved, counts as there.
     """
 
     def decode(reply: Any) -> list[Shards | None]:
@@ -80,6 +80,4 @@ def present(queues: Sequence[QueueKeys]) -> Command[list[Shards | None]]:
             each.journal, each.producers, each.unique,
         )
     )  # fmt: skip
-    return Command(
-        load_script("present"), keys, (), decode, apart=apart if len(queues) > 1 else None
-    )
+    return Command(load_script("present"), keys, (), decode, apart=apart, awaits_move=False)
