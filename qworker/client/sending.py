@@ -173,7 +173,13 @@ def _store_all(
 def _placed(
     queue: QueueRef, messages: Sequence[NewMessage], positions: Sequence[int]
 ) -> Iterator[tuple[int | None, list[int]]]:
-    """Divide messages into calls: those with a unique key by its shard, others (None) for any shard together."""
+    """Divide messages by shards: those with a unique key by its shard, others (None) for any shard, a call's together.
+
+    Where one shard takes them all they stay together, in their order.
+    """
+    if queue.shards.active == 1:
+        yield None, list(positions)
+        return
     keyed: dict[int, list[int]] = {}
     free: list[int] = []
     for position in positions:

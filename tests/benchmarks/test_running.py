@@ -78,7 +78,7 @@ def test_the_command_line_writes_results_with_machine_and_versions(
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     assert done.exit_code == 0
     written = json.loads(file.read_text())
-    assert {"results", "machine", "versions", "peers"} == set(written)
+    assert {"results", "machine", "rtt_ms", "versions", "peers"} == set(written)
     assert {"name", "measure", "value", "unit", "goal", "met"} <= set(written["results"][0])
     assert written["versions"]["server"].startswith("redis 7.")
     assert "| memory | ready |" in done.stdout

@@ -90,7 +90,7 @@ def test_a_delayed_message_is_enqueued_now(place: Place) -> None:
     assert queue.enqueue(late, ready, urgent, "nobody") == [late, urgent]
     assert ids(queue.receive(9)) == [urgent, ready, late]
     other = queue.send("other", delay="1h")
-    assert place.cli("message", "enqueue", "emails", other).strip() == other
+    assert place.cli("message", "enqueue", "emails", other).split() == [other, "enqueued"]
     assert ids(queue.receive(9, wait="5s")) == [other]
 
 
@@ -100,7 +100,7 @@ def test_a_message_is_taken_out_without_being_lost(place: Place) -> None:
     queue = place.queue()
     a, b, late = queue.send("a"), queue.send("b", priority=3), queue.send("c", delay="1h")
     assert queue.hold(b, late, "nobody") == [b, late]
-    assert place.cli("message", "hold", "emails", a).strip() == a
+    assert place.cli("message", "hold", "emails", a).split() == [a, "held"]
     seen = queue.inspect()
     assert (seen.ready, seen.delayed, seen.held, seen.stored, seen.next_due_ms) == (
         0,
