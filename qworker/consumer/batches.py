@@ -62,8 +62,10 @@ def _run_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
 
 
 async def arun_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
-    """Run an async batch handler over a group, as `run_group` does, in the context of the caller."""
-    running.set(None)
+    """Run an async batch handler over a group, as `run_group` does, in the context of the caller.
+
+    Nothing is `running` there.
+    """
     ready = _enter(runner, slot, group)
     if not ready:
         return

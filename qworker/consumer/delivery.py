@@ -246,7 +246,7 @@ class Delivery:
         if context is None:
             envelope = self.envelope()
             assert envelope is not None
-            context = self._context = Context(
+            context = Context(
                 self.lease.queue.name,
                 self.task.name if self.task else "",
                 envelope.id,
@@ -258,4 +258,7 @@ class Delivery:
                 body=envelope.body,
                 lease=self.lease,
             )
+            # Types of the user's own may ask while their values are made, when the task is not known yet.
+            if self.task is not None:
+                self._context = context
         return context

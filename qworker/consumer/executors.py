@@ -248,9 +248,8 @@ class Loop:
         self._running: list[Any] = []
         self._stopped = False
         self._loop = _new_loop(kind)
-        #: What a worker's context holds before and after a handler that leaves nothing behind.
+        #: What a worker's context holds before its first handler.
         self._clean = copy_context()
-        self._clean.run(running.set, None)
         runner.awaiter.share(self._loop)
         threading.Thread(target=self._main, name="qworker-loop", daemon=True).start()
 
@@ -321,7 +320,7 @@ class Loop:
     async def _worker(self, number: int) -> None:
         """Run what comes until the loop stops, or until a handler has left something in the context."""
         work, done, busy, runner = self._work, self.done, self._running, self._runner
-        slot, clean = self._first_slot + number, self._clean
+        slot = self._first_slot + number
         task = asyncio.current_task()
         assert task is not None
         now = runner.clock()
@@ -335,6 +334,8 @@ class Loop:
                 now = runner.clock()
             each = busy[number] = work.popleft()
             is_group = type(each) is list
+            running.set(None if is_group else each)
+            before = copy_context()
             try:
                 if is_group:
                     await arun_group(runner, slot, each)
@@ -354,9 +355,8 @@ class Loop:
             # Who sleeps has seen `done` empty: only what comes into it then has to wake.
             if is_group or len(done) == 1:
                 self._notify()
-            running.set(None)
             try:
-                if copy_context() == clean:
+                if copy_context() == before:
                     continue
             except BaseException as error:  # noqa: BLE001 - values of the user's compare as they like
                 _log.debug("context_not_compared", error=name_of(error))

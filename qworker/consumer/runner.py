@@ -332,11 +332,10 @@ class Runner:
         return ended
 
     async def arun(self, slot: int, delivery: Delivery, now: float) -> float:
-        """Run an async handler, as `run` does, in the context of the caller."""
+        """Run an async handler, as `run` does, in the context of the caller, where it is `running` already."""
         task = self._begin(slot, delivery, now)
         if task is None:
             return now
-        running.set(delivery)
         try:
             if self.middleware:
                 self.before(delivery)

@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -186,6 +187,32 @@ def test_a_coroutine_may_cancel_itself_and_all_others(app: QWorker) -> None:
             until(lambda n=n: app.queue("default").inspect().delayed == n + 1)
         handle.send_many(handle.call(n) for n in range(5, 30))
         until(lambda: len(handled) == 30)
+
+
+@dataclass
+class Order:
+    """Looks at the message that it is made for."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        current()
+
+
+def test_types_that_look_at_the_message_do_not_spoil_what_its_handler_sees(app: QWorker) -> None:
+    """While an argument is made the task may not be known yet; the handler knows it all the same."""
+    seen = []
+
+    @app.task(name="place")
+    async def place(order: Order) -> None:
+        context = current()
+        seen.append((context.task, context.message_id) if context else None)
+
+    ids = [place.send(Order(number)) for number in range(3)]
+
+    drain(app)
+
+    assert seen == [("place", each) for each in ids]
 
 
 def test_a_task_left_behind_that_exits_does_not_end_the_loop(app: QWorker) -> None:
