@@ -229,6 +229,10 @@ class Link:
         self._reaching = None
         self._reaching = self._factory.locate(asked.command.key)
         line = self._line_to(self._reaching)
+        if any(each.line is line for each in self._unanswered):
+            # What was asked later has gone ahead over it, and a server answers in the order in which it is asked.
+            self._drop(line)
+            line = self._line_to(self._reaching)
         for each in self._unanswered:
             place = self._factory.place(each.command.key)
             if each.line is None and (each is asked or place == line.address):

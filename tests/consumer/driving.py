@@ -126,8 +126,9 @@ def running(app: QWorker, **config: Any) -> Iterator[Child]:
         thread.join(DEADLINE_S)
         child.board.close()
         assert not thread.is_alive()
-    if errors:
-        raise errors[0]
+        if errors:
+            # Also where the block has waited in vain: this is why.
+            raise errors[0]
 
 
 def until(

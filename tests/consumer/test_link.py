@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 from qworker import QWorker
+from qworker.client.away import AwayServers
 from qworker.client.commands.command import Command
 from qworker.client.commands.receiving import settle_receive
 from qworker.client.commands.settling import Outcomes, settle
 from qworker.consumer.link import Abandoned, Link
-from qworker.errors import BrokenQueueError, ServerError
+from qworker.errors import BrokenQueueError, ServerError, UnavailableError
 from qworker.store.connection import ConnectionFactory
 from qworker.store.scripts import load_script
 from qworker.wire.ids import IdSource
@@ -74,6 +75,23 @@ def test_calls_are_answered_in_the_order_of_asking(app: QWorker, watched: Watche
     assert len(watched.link) == 5
     assert [watched.link.finish() for _ in range(5)] == [0, 1, 2, 3, 4]
     assert (len(watched.link), watched.beats) == (0, 5)
+
+
+def test_a_call_that_waits_is_not_given_the_reply_of_a_later_one(store_url: str) -> None:
+    """One that was held back, from a server that was left alone, is sent before what has gone there meanwhile."""
+    away = AwayServers()
+    link = Link(
+        ConnectionFactory(store_url), SCRIPTS, alive=int, give_up=bool, patience_s=5.0, away=away
+    )
+    link.call(Command(None, (), ("PING",), bytes))
+    (server,) = link._factory.masters()
+    away.failed(server, UnavailableError("down"))
+    link.begin(Command(None, (), ("ECHO", "0"), int))
+    away.served(server)
+    for n in (1, 2):
+        link.begin(Command(None, (), ("ECHO", str(n)), int))
+    assert [link.finish() for _ in range(3)] == [0, 1, 2]
+    link.forget()
 
 
 def test_a_receive_whose_reply_is_lost_is_resumed(
