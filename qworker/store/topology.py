@@ -171,6 +171,8 @@ class Slots:
         self._named, self._clock = tuple(nodes), clock
         self._slots: list[Address | None] = [None] * SLOTS
         self._masters: tuple[Address, ...] = ()
+        #: Where calls without a key go: the master that told of the slots, since it serves.
+        self._any: Address | None = None
         #: The map has to be read before it is used again.
         self._stale = True
         self._read_at = float("-inf")
@@ -180,7 +182,7 @@ class Slots:
     def place(self, key: Key | None) -> Address | None:
         if self._stale:
             return None
-        return self._slots[_slot(key)] if key is not None else self._masters[0]
+        return self._slots[_slot(key)] if key is not None else self._any
 
     def search(self, key: Key | None) -> Search:
         problem: Exception | None = None
@@ -237,6 +239,7 @@ class Slots:
         if not masters:
             return False
         self._slots, self._masters = slots, tuple(masters)
+        self._any = asked if asked in masters else self._masters[0]
         self._stale, self._failed = False, frozenset()
         return True
 

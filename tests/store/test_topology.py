@@ -190,3 +190,15 @@ class TestSlots:
         assert topology.failed(DOWN, A) is True
         _, asked = find(topology, {B: HALVES}, LOW)
         assert [each.address for each in asked] == [B]
+
+    def test_a_call_without_a_key_goes_to_a_master_that_serves(self, topology):
+        """Any will do, so the one that told of the slots, and not one that failed; of those a replica names, the first."""
+        thirds = slots((0, 5000, A), (5001, 9999, B), (10000, 16383, C))
+        assert find(topology, {A: thirds})[0] == A
+        topology.failed(DOWN, A)
+        assert find(topology, {B: thirds})[0] == topology.place(None) == B
+        assert topology.place("n:{b}:ready") == A
+        topology.failed(DOWN, B)
+        assert find(topology, {A: DOWN, C: thirds})[0] == C
+        replica = topology_of(ServerURL.parse("redis+cluster://r"))
+        assert find(replica, {Address("r", 6379): thirds})[0] == A
