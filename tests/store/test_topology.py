@@ -192,7 +192,7 @@ class TestSlots:
         assert [each.address for each in asked] == [B]
 
     def test_a_call_without_a_key_goes_to_a_master_that_serves(self, topology):
-        """Any will do, so the one that told of the slots, and not one that failed; of those a replica names, the first."""
+        """Any will do, so the one that told of the slots and not one that failed; where a replica told, the first."""
         thirds = slots((0, 5000, A), (5001, 9999, B), (10000, 16383, C))
         assert find(topology, {A: thirds})[0] == A
         topology.failed(DOWN, A)
