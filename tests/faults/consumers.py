@@ -75,8 +75,9 @@ def crash(point: str, who: str, every: int) -> Callable[[Stage], None]:
 
 
 def freeze_workers(stage: Stage) -> None:
-    """Stop a whole worker for two visibility timeouts, again and again."""
-    for _ in stage.goes_on(0.5):
+    """Stop a whole worker for two visibility timeouts, until one has been stopped with handlers at work."""
+    for _ in stage.goes_on(0.5, stale_seen=1):
+        stage.measured["stale_seen"] = stage.queue().inspect().stats.get("stale", 0)
         pids = stage.freeze(stage.chance.choice(stage.victims))
         time.sleep(2 * stage.load.visibility_s)
         stage.thaw(pids)
