@@ -20,6 +20,7 @@ test: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	@# Where the environment forbids Python to keep bytecode, each of a thousand processes would compile it anew.
 	@$(BIN)/python -m compileall -q qworker
 	$(BIN)/python -m pytest -n auto

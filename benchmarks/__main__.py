@@ -50,6 +50,7 @@ def _listed() -> str:
 @click.option(
     "--rounds", type=click.IntRange(0), default=0, help="0: as many as the benchmark takes."
 )
+@click.option("--quick", is_flag=True, help="A tenth of that and one round: to see that it works.")
 @click.option("--procs", type=click.IntRange(1), default=1, help="Of drain: processes.")
 @click.option("--async", "is_async", is_flag=True, help="Of drain: a coroutine as the handler.")
 @click.option(
@@ -74,6 +75,7 @@ def main(
     peers: tuple[str, ...],
     messages: int,
     rounds: int,
+    quick: bool,
     procs: int,
     is_async: bool,
     server: str | None,
@@ -105,7 +107,9 @@ def main(
     }
     for name in chosen:
         _say(f"-- {name}: {BENCHMARKS[name].about}")
-        result["results"] += [figure.row() for figure in BENCHMARKS[name].measure(plan)]
+        result["results"] += [
+            figure.row() for figure in BENCHMARKS[name].measure(plan, quick=quick)
+        ]
         if path is not None:  # after each, so that a run that is ended early leaves what it has
             path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     click.echo(

@@ -51,6 +51,22 @@ async def amark(number: int, pad: str) -> None:
         await asyncio.sleep(seconds)
 
 
+crowd = QWorker("bench")
+_MARKED = "QWORKER_BENCH_MARKS" in os.environ
+
+
+def _crowded(number: int) -> None:
+    @crowd.task(name=f"crowd{number:05}", queue=f"q{number:05}")
+    def handle(number: int, pad: str) -> None:
+        """Note the time if that is asked for, as one task of many."""
+        if _MARKED:
+            _marks()[0].started(number)
+
+
+for _number in range(int(os.environ.get("QWORKER_BENCH_TASKS", "0"))):
+    _crowded(_number)
+
+
 @cache
 def _marks() -> tuple[Marks, float]:
     return (

@@ -21,8 +21,8 @@ from benchmarks.rounds import Contender, environment, run_rounds, table
 from qworker.pipeline.jobs.archive import archive as archive_journal
 from qworker.pipeline.jobs.files import write_events
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.source.session import open_session
-from qworker.store.private import PrivateStore
+from qworker.pipeline.session import open_session
+from qworker.store.embedded.private import PrivateStore
 from qworker.wire.keys import QueueKeys, queues_key
 
 if TYPE_CHECKING:

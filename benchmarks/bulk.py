@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.rounds import Contender, environment, run_rounds, table
-from qworker.client.commands import Command
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.pipeline.source.session import open_session
-from qworker.pipeline.writing.send import send_rows
-from qworker.store.connection import ConnectionFactory
-from qworker.store.private import PrivateStore
+from qworker.engine.raw import raw
+from qworker.pipeline.session import open_session
+from qworker.pipeline.sink.send import send_rows
+from qworker.store.connections import ConnectionFactory
+from qworker.store.embedded.private import PrivateStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +32,7 @@ __all__ = ["bulk"]
 _FLOOR = "redis-py, RPUSH of 1,000"
 _FLOOR_SINGLE = "redis-py, RPUSH of 1"
 _OURS = "qworker from Spark"
-#: The JVM compiles while it runs: only from the third run on its figures stand still.
+#: The JVM compiles while it runs: only from the third run on its figures are stable.
 _WARM_UPS = 2
 
 
@@ -91,15 +91,15 @@ def _spark(df: DataFrame, queue: Queue, url: str, messages: int) -> float:
 
 def _floor(url: str, file: str, messages: int, values: int) -> float:
     with Client(ConnectionFactory(url)) as client:
-        client.execute(Command(None, (), ("UNLINK", "floor"), int))
+        client.execute(raw("UNLINK", "floor", decode=int))
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.bulk_floor", url, "floor", file, str(values)],
             capture_output=True,
             text=True,
             check=True,
         )
-        stored = client.execute(Command(None, (), ("LLEN", "floor"), int))
-        client.execute(Command(None, (), ("UNLINK", "floor"), int))
+        stored = client.execute(raw("LLEN", "floor", decode=int))
+        client.execute(raw("UNLINK", "floor", decode=int))
     if stored != messages:
         raise RuntimeError(f"{stored} values of {messages} rows")
     return messages / float(done.stdout)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 
 
 def main(url: str, key: str, directory: str, values: int) -> None:

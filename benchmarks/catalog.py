@@ -8,19 +8,26 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from benchmarks.concurrent import concurrent
+from benchmarks.batches import batches
 from benchmarks.cost import cost
 from benchmarks.delayed import delayed
 from benchmarks.drain import Variant, drain
 from benchmarks.expire import expire
-from benchmarks.figures import Figure, measured
+from benchmarks.figures import Figure
 from benchmarks.idle import idle
+from benchmarks.journal import journal
 from benchmarks.length import length
+from benchmarks.lone import lone
+from benchmarks.many import many
 from benchmarks.memory import memory
+from benchmarks.network import network
+from benchmarks.pauses import pauses
 from benchmarks.queues import queues
 from benchmarks.recover import recover
+from benchmarks.scrape import scrape
 from benchmarks.seed import seed
 from benchmarks.send import send
+from benchmarks.slow import slow
 from benchmarks.stand import Plan
 from benchmarks.start import start
 
@@ -36,9 +43,10 @@ class Benchmark:
     messages: int
     rounds: int = 3
 
-    def measure(self, plan: Plan) -> list[Figure]:
-        """Measure; 0 messages or rounds are the default."""
-        messages, rounds = plan.messages or self.messages, plan.rounds or self.rounds
+    def measure(self, plan: Plan, *, quick: bool = False) -> list[Figure]:
+        """Measure; 0 messages or rounds are the default, or if it is to be quick a tenth of that and one round."""
+        messages = plan.messages or (max(1, self.messages // 10) if quick else self.messages)
+        rounds = plan.rounds or (1 if quick else self.rounds)
         return self.run(replace(plan, messages=messages, rounds=rounds))
 
 
@@ -47,7 +55,7 @@ def _drain(**given: Any) -> Callable[[Plan], list[Figure]]:
 
 
 def _report(name: str, unit: str = "messages/s", **given: Any) -> Callable[[Plan], list[Figure]]:
-    """Run a benchmark that reports rows of rates; imported when it runs, as two of them need Spark."""
+    """Run a benchmark that reports rows of rates; imported when it runs, as most of them need Spark."""
 
     def run(plan: Plan) -> list[Figure]:
         measure = getattr(import_module(f"benchmarks.{name}"), name)
@@ -59,11 +67,6 @@ def _report(name: str, unit: str = "messages/s", **given: Any) -> Callable[[Plan
                 given_row = (row["messages_per_s"], unit, row["lowest"], row["highest"])
                 figures.append(Figure(name, row["name"], *given_row))
             plan.say(str({key: value for key, value in report.items() if key != "rows"}))
-        for mode, costs in result.get("cpu_us_per_message", {}).items():
-            figures += [
-                measured(name, f"journal {mode}: CPU of the {who}", [cost], "µs/message")
-                for who, cost in costs.items()
-            ]
         return figures
 
     return run
@@ -77,23 +80,29 @@ BENCHMARKS = {
     "drain --async": Benchmark(f"{_DRAIN}, async", _drain(is_async=True), 100_000),
     "drain --procs 2": Benchmark("the same with two processes", _drain(procs=2), 200_000),
     "cost": Benchmark("server CPU, round trips and commands of a message's life", cost, 50_000),
+    "lone": Benchmark("the same, one message at a time", lone, 5_000),
+    "batches": Benchmark("the same in batches of 1 to 100", batches, 5_000),
     "send": Benchmark("one at a time, a thousand a call, as coroutines", send, 50_000),
     "idle": Benchmark("from a send to the handler, one each 50 ms", idle, 100),
-    "concurrent": Benchmark("handlers that wait 10 ms or 100 ms", concurrent, 20_000),
+    "slow": Benchmark("handlers that wait 20 ms, 10 ms or 100 ms", slow, 20_000),
+    "network": Benchmark("drain, send, idle and slow at 1 and 5 ms", network, 100_000),
     "delayed": Benchmark(
         "a million overdue, a stream, and many at one instant", delayed, 1_000_000
     ),
     "expire": Benchmark("leases of 100 messages run out at once", expire, 100_000),
     "queues": Benchmark("10,000 queues while nothing happens", queues, 10_000),
+    "many": Benchmark("a worker of 1, 100 and 2,000 queues, a message a second", many, 30),
+    "scrape": Benchmark("/metrics with 10,000 queues, and of a worker with 2,000", scrape, 10_000),
     "length": Benchmark("cost of a message in longer and longer queues", length, 10_000_000, 1),
     "memory": Benchmark("bytes of a message, ready, delayed, unacked", memory, 1_000_000, 1),
+    "pauses": Benchmark("how long single calls hold the server up", pauses, 1_000_000, 1),
     "recover": Benchmark("a child, and a host, killed with messages in flight", recover, 200, 1),
     "seed": Benchmark("taking by fifties, beside ways of LPOP", seed, 10_000, 5),
     "start": Benchmark("from the start of a worker to its first message", start, 1, 5),
     "child": Benchmark(
         "CPU of a child by kind of handler", _report("child", "messages/CPU second"), 50_000
     ),
-    "journal": Benchmark("what a journal that is on costs a drain", _report("journal"), 200_000),
+    "journal": Benchmark("what a journal that is on costs a drain", journal, 200_000),
     "bulk": Benchmark("Spark sending a Parquet file exactly once", _report("bulk"), 1_000_000),
     "archive": Benchmark(
         "a journal to Parquet", _report("archive", "events/s", profile=True), 1_000_000

@@ -13,11 +13,11 @@ import msgspec
 
 from benchmarks.rounds import Contender, environment, run_rounds, table
 from qworker import QWorker
-from qworker.consumer.assembly import assemble
-from qworker.consumer.board import Board
+from qworker.consumer.board.board import Board
+from qworker.consumer.child.assembly import assemble
 from qworker.consumer.manifest import ChildConfig, slots_for
-from qworker.store.connection import ConnectionFactory
-from qworker.store.embedded import PrivateStore
+from qworker.store.connections import ConnectionFactory
+from qworker.store.embedded.store import PrivateStore
 
 __all__ = ["child"]
 
@@ -65,7 +65,9 @@ def child(messages: int, rounds: int, *, say: Callable[[str], None]) -> dict[str
             "rounds": rounds,
             "server": f"{store.engine.name} {store.engine.version}",
             "environment": environment(),
-            "us_per_message": {each.name: round(1e6 / each.median, 2) for each in contenders},
+            "us_per_message": {
+                contender.name: round(1e6 / contender.median, 2) for contender in contenders
+            },
             "rows": table(contenders, _FLOOR),
         }
 
@@ -76,7 +78,7 @@ def _ours(
     function: Callable[..., object],
     concurrency: int,
     *,
-    batch: int = 0,
+    batch: int | None = None,
 ) -> float:
     app = QWorker("bench-child")
     app.connect_with(ConnectionFactory(url))
@@ -99,6 +101,7 @@ def _ours(
         max_messages=0,
         max_batch=0,
         visibility_ms=None,
+        unknown_wait_ms=0,
         takes_suspects=True,
         log_format="auto",
         log_level="warning",

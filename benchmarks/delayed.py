@@ -75,7 +75,7 @@ def delayed(plan: Plan) -> list[Figure]:
 
 
 def _send(queue: Queue, number: int, eta: datetime) -> None:
-    queue.send_all(({"number": each, "pad": PAD} for each in range(number)), eta=eta)
+    queue.send_all(({"number": index, "pad": PAD} for index in range(number)), eta=eta)
 
 
 def _now(stand: Stand) -> datetime:
@@ -117,7 +117,7 @@ def _overdue(messages: int) -> dict[str, float]:
 
 
 def _stream(messages: int) -> dict[str, float]:
-    """Messages fall due in steps of a thousand; lateness is that of the oldest overdue one, at every look."""
+    """Messages fall due in steps of a thousand; lateness is that of the oldest overdue one, at every reading."""
     with Stand() as stand:
         queue = stand.queue()
         steps = messages // _CHUNK

@@ -1,4 +1,4 @@
-"""What a benchmark came to: figures with their range, and the goal beside each."""
+"""What a benchmark came to: figures with their range, and the goal beside each; and who gave up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Figure", "Goal", "at_least", "at_most", "lines", "measured", "ratio"]
+__all__ = ["Figure", "Goal", "at_least", "at_most", "gave_up", "lines", "measured", "ratio"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +36,22 @@ def at_most(bound: float) -> Goal:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One median with its range; `name` is the benchmark's."""
+    """One median with its range, None of a contender that gave up; `name` is the benchmark's."""
 
     name: str
     measure: str
-    value: float
+    value: float | None
     unit: str
-    lowest: float
-    highest: float
+    lowest: float | None
+    highest: float | None
     goal: Goal | None = None
 
     @property
     def met(self) -> bool | None:
         """Whether the goal is met; None without one."""
-        return None if self.goal is None else self.goal.met_by(self.value)
+        if self.goal is None or self.value is None:
+            return None
+        return self.goal.met_by(self.value)
 
     def row(self) -> dict[str, object]:
         """Give the figure as a JSON object."""
@@ -82,6 +84,14 @@ def ratio(
     return Figure(name, measure, middle, "×", min(each), max(each), goal)
 
 
+def gave_up(name: str, reasons: Mapping[str, str]) -> list[Figure]:
+    """Make figures without a value of contenders that gave up, with the reason of each."""
+    return [
+        Figure(name, f"{contender} gave up: {reason}", None, "", None, None)
+        for contender, reason in reasons.items()
+    ]
+
+
 def lines(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """Write rows of `Figure.row` as a table of Markdown."""
     written = [
@@ -91,14 +101,22 @@ def lines(rows: Sequence[Mapping[str, object]]) -> list[str]:
     for row in rows:
         met = {True: "yes", False: "**no**", None: "–"}[row["met"]]  # type: ignore[index]
         written.append(
-            f"| {row['name']} | {row['measure']} | {row['value']:,} | "
-            f"{row['lowest']:,} – {row['highest']:,} | {row['unit']} | {row['goal'] or '–'} | {met} |"
+            f"| {row['name']} | {row['measure']} | {_shown(row)} | {row['unit'] or '–'} | "
+            f"{row['goal'] or '–'} | {met} |"
         )
     return written
 
 
-def _rounded(value: float) -> float:
+def _shown(row: Mapping[str, object]) -> str:
+    if row["value"] is None:
+        return "– | –"
+    return f"{row['value']:,} | {row['lowest']:,} – {row['highest']:,}"
+
+
+def _rounded(value: float | None) -> float | None:
     """Round to three digits that say something."""
+    if value is None:
+        return None
     for digits, limit in ((0, 1000), (1, 100), (2, 10), (3, 1)):
         if abs(value) >= limit:
             return round(value, digits) if digits else round(value)

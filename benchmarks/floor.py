@@ -5,7 +5,7 @@
 prints the seconds from the first call to the last function call. `json` decodes with json.loads, as a script does,
 `msgspec` into a typed struct, which is what qworker's own decoding is made of; both take with LPOP, without acks.
 `lease` takes with a script that notes a lease of what it gives and forgets the last one, splits an envelope, and calls
-in a context of its own: the least that at-least-once needs.
+in its own context: the least that at-least-once needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.apps import noop
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 
 __all__ = ["ENVELOPE"]
 

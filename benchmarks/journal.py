@@ -2,81 +2,62 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 
 from benchmarks.apps import app
-from benchmarks.rounds import Contender, environment, run_rounds, table
-from benchmarks.stand import PAD, Background, Stand, cpu_s, wait_until
-from qworker.client.options import QueueAttributes
+from benchmarks.figures import Figure, at_most, measured
+from benchmarks.rounds import interleave
+from benchmarks.stand import PAD, Background, Plan, Stand, cpu_s, wait_until
 from qworker.client.queue import Queue
+from qworker.engine.options import QueueAttributes
 
 __all__ = ["journal"]
 
-_MODES = ("off", "outcomes", "all")
+_OFF = "journal off"
+#: How many percent of the rate each may cost at most.
+_GOALS = {"outcomes": at_most(6), "all": at_most(12)}
 _BATCH = 100
+_CPU = "µs/message"
 
 
-@dataclass
-class _Costs:
-    """Microseconds of CPU per message, a value per round: the scripts in the server, and the child."""
+def journal(plan: Plan) -> list[Figure]:
+    """Measure the rates, what the scripts and the child spend on a message, and what of the rate is lost.
 
-    server: list[float] = field(default_factory=list)
-    child: list[float] = field(default_factory=list)
-
-
-def journal(messages: int, rounds: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Measure; returns one JSON object with a row per mode, and the ratios to the journal that is off.
-
-    One worker drains all rounds: what it costs to start one, and which one it is, falls on nobody.
+    One worker drains all rounds: so start-up costs and differences between workers do not count.
     """
-    costs = {mode: _Costs() for mode in _MODES}
     words = ("run", "benchmarks.apps:app", "--procs", "1", "--batch", str(_BATCH), "--no-reaper")
     with Stand() as stand:
         app.connect_with(stand.factory)
         queue = app.queue("drain")
         with stand.qworker(*words) as worker:
-            contenders = [
-                Contender(
-                    f"journal {mode}",
-                    "at least once",
-                    lambda mode=mode: _drain(  # type: ignore[misc]
-                        stand, queue, worker, messages, mode, costs[mode]
-                    ),
-                )
-                for mode in _MODES
-            ]
-            contenders[0].run()  # what is learned of the pace, and loaded for the first time
-            costs[_MODES[0]] = _Costs()
-            run_rounds(contenders, rounds, say)
-        off = contenders[0].median
-        return {
-            "benchmark": "journal",
-            "messages": messages,
-            "rounds": rounds,
-            "batch": _BATCH,
-            "server": f"{stand.engine.name} {stand.engine.version}",
-            "environment": environment(),
-            "rows": table(contenders, contenders[0].name),
-            "ratios": {
-                mode: round(each.median / off, 3)
-                for mode, each in zip(_MODES, contenders, strict=True)
-            },
-            "cpu_us_per_message": {
-                mode: {
-                    "server": round(statistics.median(each.server), 3),
-                    "child": round(statistics.median(each.child), 3),
-                }
-                for mode, each in costs.items()
-            },
-        }
+            contenders = {
+                f"journal {mode}": partial(_drain, stand, queue, worker, plan.messages, mode)
+                for mode in ("off", *_GOALS)
+            }
+            contenders[_OFF]()  # what is learned of the pace, and loaded for the first time
+            samples = interleave(contenders, plan.rounds, plan.say)
+        app.close()
+    figures = []
+    for name in contenders:
+        figures += [
+            measured("journal", name, samples.of(name, "rate"), "messages/s"),
+            *(
+                measured("journal", f"{name}: CPU of the {side}", samples.of(name, side), _CPU)
+                for side in ("server", "child")
+            ),
+        ]
+    off = samples.of(_OFF, "rate")
+    for mode, goal in _GOALS.items():
+        on = samples.of(f"journal {mode}", "rate")
+        lost = [100 * (1 - with_it / without) for with_it, without in zip(on, off, strict=True)]
+        figures.append(measured("journal", f"journal {mode}: cost", lost, "% of the rate", goal))
+    return figures
 
 
 def _drain(
-    stand: Stand, queue: Queue, worker: Background, messages: int, mode: str, costs: _Costs
-) -> float:
+    stand: Stand, queue: Queue, worker: Background, messages: int, mode: str
+) -> dict[str, float]:
     queue.configure(QueueAttributes(journal=mode))
     queue.pause("out")
     task = app.tasks["noop"]
@@ -93,16 +74,19 @@ def _drain(
 
     wait_until(is_empty)
     seconds = time.perf_counter() - begun
-    costs.child.append((_children_s(worker) - child_before) / messages * 1e6)
-    costs.server.append((_script_us(stand) - server_before) / messages)
+    child_s, server_us = _children_s(worker) - child_before, _script_us(stand) - server_before
     if queue.inspect().stats["acked"] - acked != messages:
         raise RuntimeError(f"{queue.inspect().stats} after {messages} messages")
-    return messages / seconds
+    return {
+        "rate": messages / seconds,
+        "server": server_us / messages,
+        "child": child_s / messages * 1e6,
+    }
 
 
 def _children_s(worker: Background) -> float:
     """CPU seconds of the children, without the supervisor."""
-    return sum(cpu_s(each.pid) for each in worker.family()[1:])
+    return sum(cpu_s(child.pid) for child in worker.family()[1:])
 
 
 def _script_us(stand: Stand) -> int:

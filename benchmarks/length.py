@@ -23,8 +23,13 @@ def length(plan: Plan) -> list[Figure]:
     contenders = {f"{size:,}": lambda size=size: _cost(size) for size in sizes}
     samples = interleave(contenders, plan.rounds, plan.say)
     figures = [
-        measured("length", f"{each} messages: server CPU", samples.of(each, "cpu_us"), "µs/message")
-        for each in contenders
+        measured(
+            "length",
+            f"{contender} messages: server CPU",
+            samples.of(contender, "cpu_us"),
+            "µs/message",
+        )
+        for contender in contenders
     ]
     shortest, longest = (samples.of(f"{size:,}", "cpu_us") for size in (sizes[0], sizes[-1]))
     measure = f"server CPU at {sizes[-1]:,} to {sizes[0]:,} messages"

@@ -24,7 +24,7 @@ class Marks:
 
     @classmethod
     def create(cls, path: Path, jobs: int) -> Marks:
-        """Make the file for so many jobs; one that exists is emptied."""
+        """Make the file for this many jobs; one that exists is emptied."""
         path.write_bytes(bytes(_SIZE * jobs))
         return cls(path)
 
@@ -35,6 +35,11 @@ class Marks:
     def times(self, first: int = 0) -> list[float]:
         """Give the times of the jobs from `first` on."""
         return self._times[first:].tolist()
+
+    def steady_rate(self, at_once: int, first: int = 0) -> float:
+        """Starts per second of the jobs from `first` on after those `at_once` that start before any has ended."""
+        times = self.times(first)
+        return (len(times) - at_once) / (max(times) - min(times))
 
     def missing(self, first: int = 0) -> int:
         """Count the jobs from `first` on that have not started."""

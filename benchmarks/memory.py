@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.figures import Figure, at_least, at_most, measured, ratio
+from benchmarks.figures import Figure, at_least, at_most, gave_up, measured, ratio
 from benchmarks.peers.catalog import Peer
 from benchmarks.peers.contest import Contest, acking, rivals
 from benchmarks.rounds import interleave
@@ -30,8 +30,8 @@ def memory(plan: Plan) -> list[Figure]:
     samples = interleave(contenders, plan.rounds, plan.say)
     ready = samples.of("ready", "bytes")
     figures = [
-        measured("memory", each, samples.of(each, "bytes"), "bytes/message")
-        for each in samples.having("bytes")
+        measured("memory", contender, samples.of(contender, "bytes"), "bytes/message")
+        for contender in samples.having("bytes")
     ]
     envelope = samples.of("ready", "envelope")
     figures += [
@@ -48,7 +48,7 @@ def memory(plan: Plan) -> list[Figure]:
         theirs = samples.of(leanest, "bytes")
         measure = f"the leanest peer with acks and delays, {leanest}, ready, to ours"
         figures.append(ratio("memory", measure, theirs, ready, at_least(1)))
-    return figures
+    return [*figures, *gave_up("memory", samples.gave_up)]
 
 
 def _ours(messages: int, state: str) -> dict[str, float]:

@@ -1,25 +1,26 @@
 """Write the results of runs into docs/benchmarks.md.
 
-    python -m benchmarks.page FILE…
+    python -m benchmarks.page [--into NAME] FILE…
 
-Each FILE is what `python -m benchmarks … --json FILE` has written. What stands between the page's two markers is
-replaced: by the machine, a chart of rates, the figures beside their goals, and the peers with versions and settings.
+Each FILE is what `python -m benchmarks … --json FILE` has written. What stands between the page's markers
+`<!-- NAME -->` and `<!-- end of NAME -->` is replaced: by the machine, a chart of rates, a table by size of batch, the
+figures beside their goals, and the peers with versions and settings. NAME is `results` unless another is given.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+
 from benchmarks.figures import lines
 
-__all__ = ["chart", "report", "with_report"]
+__all__ = ["by_batch", "chart", "report", "with_report"]
 
 _PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-_BEGIN, _END = "<!-- results -->", "<!-- end of results -->"
 _WIDTH = 60
 #: Load per core above which a machine was busy.
 _BUSY = 0.5
@@ -41,11 +42,14 @@ def report(results: Iterable[dict[str, Any]]) -> str:
     return "\n".join(_section(merged))
 
 
-def with_report(page: str, text: str) -> str:
-    """Give the page with the text between its markers."""
-    head, _, rest = page.partition(_BEGIN)
-    _, _, tail = rest.partition(_END)
-    return f"{head}{_BEGIN}\n\n{text}\n{_END}{tail}"
+def with_report(page: str, text: str, name: str = "results") -> str:
+    """Give the page with the text between the markers of this name. Raises `ValueError` if it has none."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    head, _, rest = page.partition(begin)
+    _, found, tail = rest.partition(end)
+    if not found:
+        raise ValueError(f"the page has no markers {begin} and {end}")
+    return f"{head}{begin}\n\n{text}\n{end}{tail}"
 
 
 def chart(rows: Iterable[dict[str, Any]]) -> list[str]:
@@ -63,6 +67,28 @@ def chart(rows: Iterable[dict[str, Any]]) -> list[str]:
         for name, rate in sorted(rates.items(), key=lambda each: -each[1])
     ]
     return ["`drain`, messages per second:", "", "```text", *bars, "```", ""]
+
+
+def by_batch(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Write the rows of `batches` as a table with a column per size of a batch."""
+    table: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        contender, _, rest = row["measure"].partition(", ")
+        size, _, measure = rest.partition(": ")
+        cells = table.setdefault((contender, f"{measure}, {row['unit']}"), {})
+        cells[size] = f"{row['value']:,} ({row['lowest']:,} – {row['highest']:,})"
+    if not table:
+        return []
+    sizes = list(dict.fromkeys(size for cells in table.values() for size in cells))
+    return [
+        f"| batches | | {' | '.join(sizes)} |",
+        f"| --- | --- |{' ---: |' * len(sizes)}",
+        *(
+            f"| {' | '.join([*name, *(cells.get(size, '–') for size in sizes)])} |"
+            for name, cells in table.items()
+        ),
+        "",
+    ]
 
 
 def _rows(run: dict[str, Any], usual: str) -> list[dict[str, Any]]:
@@ -87,7 +113,13 @@ def _section(result: dict[str, Any]) -> Iterator[str]:
         )
         yield ""
     yield from chart(result["results"])
-    yield from lines(result["results"])
+    batches = [
+        row
+        for row in result["results"]
+        if row["name"].startswith("batches") and row["value"] is not None
+    ]
+    yield from by_batch(batches)
+    yield from lines([row for row in result["results"] if row not in batches])
     yield ""
     if result["peers"]:
         yield from ["| peer | guarantee | settings | versions |", "| --- | --- | --- | --- |"]
@@ -103,19 +135,21 @@ def _section(result: dict[str, Any]) -> Iterator[str]:
 
 def _named(peer: str, versions: list[str]) -> Iterator[str]:
     """The packages that say how fast a peer is."""
-    for each in versions:
-        package, _, number = each.partition("==")
+    for version in versions:
+        package, _, number = version.partition("==")
         if package.startswith(peer) or package in ("kombu", "redis", "hiredis", "uvloop", "orjson"):
             yield f"{package} {number}"
 
 
-def main(files: list[str]) -> int:
-    """Write the page."""
-    page = _PAGE.read_text("utf-8")
-    results = [json.loads(Path(file).read_text("utf-8")) for file in files]
-    _PAGE.write_text(with_report(page, report(results)), "utf-8")
-    return 0
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--into", "name", default="results", show_default=True, help="The markers' name.")
+def main(files: tuple[Path, ...], name: str) -> None:
+    """Write the results of FILES into docs/benchmarks.md."""
+    results = [json.loads(file.read_text("utf-8")) for file in files]
+    text = with_report(_PAGE.read_text("utf-8"), report(results), name)
+    _PAGE.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

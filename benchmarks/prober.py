@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from benchmarks.spread import quantile
 from benchmarks.stand import Stand
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 
 __all__ = ["Probes", "probing"]
 
@@ -53,13 +53,19 @@ class Probes:
 
     def p99_ms(self, begin: float, end: float) -> float:
         """Give the p99 of the probes that were under way between two monotonic times."""
+        return 1000 * quantile(self._within(begin, end), 0.99)
+
+    def longest_ms(self, begin: float, end: float) -> float:
+        """Give the longest of them."""
+        return 1000 * max(self._within(begin, end))
+
+    def _within(self, begin: float, end: float) -> list[float]:
         # A probe more on either side: there is one even in a very short time.
-        within = [
+        return [
             took
             for at, took in self._seconds
             if at + took >= begin - 2 * _PAUSE_S and at <= end + 2 * _PAUSE_S
         ]
-        return 1000 * quantile(within, 0.99)
 
 
 @contextmanager

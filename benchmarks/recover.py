@@ -48,12 +48,12 @@ def _kill_child(worker: Background) -> None:
 def _kill_all(worker: Background) -> None:
     # The supervisor first: it would settle for its children.
     family = worker.family()
-    for each in family:
+    for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.send_signal(signal.SIGSTOP)
-    for each in family:
+            process.send_signal(signal.SIGSTOP)
+    for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+            process.kill()
 
 
 def _away(messages: int, kill: Callable[[Background], None]) -> dict[str, float]:

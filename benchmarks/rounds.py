@@ -20,7 +20,7 @@ __all__ = [
 
 
 class ContenderError(Exception):
-    """A contender that is not ours did not do the work; the others go on without it."""
+    """A contender that is not ours did not do the work; the others continue without it."""
 
 
 @dataclass
@@ -52,6 +52,13 @@ class Samples:
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, list[float]]] = {}
+        #: Why contenders are left out, by name.
+        self.gave_up: dict[str, str] = {}
+
+    def give_up(self, contender: str, reason: str) -> None:
+        """Leave a contender out, with what it has measured."""
+        self._values.pop(contender, None)
+        self.gave_up[contender] = reason
 
     def add(self, contender: str, measures: Mapping[str, float]) -> None:
         """Take in a round of a contender."""
@@ -62,6 +69,10 @@ class Samples:
     def of(self, contender: str, measure: str) -> list[float]:
         """Give the values of one measure, in the order of the rounds."""
         return self._values[contender][measure]
+
+    def measures(self, contender: str) -> list[str]:
+        """Name the measures of one contender."""
+        return [*self._values[contender]]
 
     def having(self, measure: str) -> list[str]:
         """Name the contenders that have a measure."""
@@ -75,7 +86,7 @@ def interleave(
 ) -> Samples:
     """Run every contender once per round, in turn; each returns its measures by name.
 
-    One that raises `ContenderError` is named and left out of what follows.
+    One that raises `ContenderError` is named, and left out with all that it has measured.
     """
     samples, left = Samples(), dict(contenders)
     for number in range(1, rounds + 1):
@@ -84,6 +95,7 @@ def interleave(
                 measures = run()
             except ContenderError as error:
                 say(f"round {number}/{rounds}  {name:<28} gives up: {error}")
+                samples.give_up(name, str(error).partition("\n")[0])
                 del left[name]
                 continue
             samples.add(name, measures)
@@ -105,15 +117,15 @@ def environment() -> dict[str, object]:
 
 def table(contenders: list[Contender], base: str) -> list[dict[str, object]]:
     """One row per contender: median, range and its ratio to the median of `base`."""
-    floor = next(each.median for each in contenders if each.name == base)
+    floor = next(contender.median for contender in contenders if contender.name == base)
     return [
         {
-            "name": each.name,
-            "guarantee": each.guarantee,
-            "messages_per_s": round(each.median),
-            "lowest": round(min(each.rates)),
-            "highest": round(max(each.rates)),
-            "ratio": round(each.median / floor, 3),
+            "name": contender.name,
+            "guarantee": contender.guarantee,
+            "messages_per_s": round(contender.median),
+            "lowest": round(min(contender.rates)),
+            "highest": round(max(contender.rates)),
+            "ratio": round(contender.median / floor, 3),
         }
-        for each in contenders
+        for contender in contenders
     ]

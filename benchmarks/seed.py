@@ -1,4 +1,4 @@
-"""seed: 1,000 messages taken by fifties and decoded: a receive with acks, and ways of LPOP."""
+"""seed: messages taken by fifties and decoded: a pop, a receive with acks, and ways of LPOP."""
 
 from __future__ import annotations
 
@@ -11,46 +11,51 @@ import msgspec
 from benchmarks.figures import Figure, at_least, measured, ratio
 from benchmarks.rounds import interleave
 from benchmarks.stand import PAD, Plan, Stand
+from qworker.client.message import Message
+from qworker.client.queue import Queue
 
 __all__ = ["seed"]
 
 _TAKEN = 50
+_POP, _ACK = "qworker, pop", "qworker, receive and ack"
 _BODY = msgspec.json.encode({"number": 1, "pad": PAD})
 
 
 def seed(plan: Plan) -> list[Figure]:
     """Measure messages per second of one client."""
-    ours = "qworker, receive and ack"
-    ways: dict[str, tuple[Callable[[Any, int], int], float]] = {
-        "pipelined LPOP, no acks": (_pipelined, 1.2),
-        "consecutive LPOP, no acks": (_consecutive, 10),
-        "pipelined LPOP, lease and ack": (_leased, 2.5),
+    contenders = {
+        _POP: lambda: _ours(plan.messages, Queue.pop),
+        _ACK: lambda: _ours(plan.messages, _receive_and_ack),
     }
-    contenders = {ours: lambda: _ours(plan.messages)}
-    for name, (way, _) in ways.items():
+    for name, (_, way, _) in _WAYS.items():
         contenders[name] = lambda way=way: _with_redis(plan.messages, way)  # type: ignore[misc]
     samples = interleave(contenders, plan.rounds, plan.say)
-    rates = samples.of(ours, "rate")
     return [
-        *(measured("seed", each, samples.of(each, "rate"), "messages/s") for each in contenders),
+        *(measured("seed", name, samples.of(name, "rate"), "messages/s") for name in contenders),
         *(
-            ratio("seed", f"to {name}", rates, samples.of(name, "rate"), at_least(bound))
-            for name, (_, bound) in ways.items()
+            ratio("seed", f"{ours.removeprefix('qworker, ')} to {name}", *sides, at_least(bound))
+            for name, (ours, _, bound) in _WAYS.items()
+            for sides in [(samples.of(ours, "rate"), samples.of(name, "rate"))]
         ),
     ]
 
 
-def _ours(messages: int) -> dict[str, float]:
+def _ours(messages: int, take: Callable[[Queue, int], list[Message]]) -> dict[str, float]:
     with Stand() as stand:
         queue = stand.queue()
         queue.send_all([_BODY] * (messages + _TAKEN))
-        queue.ack(*queue.receive(_TAKEN))
+        take(queue, _TAKEN)
         begun, left = time.perf_counter(), messages
         while left > 0:
-            received = queue.receive(min(_TAKEN, left))
-            left -= len([each.json() for each in received])
-            queue.ack(*received)
+            taken = take(queue, min(_TAKEN, left))
+            left -= len([message.json() for message in taken])
         return {"rate": messages / (time.perf_counter() - begun)}
+
+
+def _receive_and_ack(queue: Queue, count: int) -> list[Message]:
+    messages = queue.receive(count)
+    queue.ack(*messages)
+    return messages
 
 
 def _with_redis(messages: int, take: Callable[[Any, int], int]) -> dict[str, float]:
@@ -89,3 +94,11 @@ def _leased(redis: Any, count: int) -> int:
             pipeline.hdel("taken", str(number))
         pipeline.execute()
     return done
+
+
+#: By name: what is compared with it, what it does, and the least ratio.
+_WAYS: dict[str, tuple[str, Callable[[Any, int], int], float]] = {
+    "pipelined LPOP": (_POP, _pipelined, 1.2),
+    "consecutive LPOP": (_POP, _consecutive, 10),
+    "pipelined LPOP, lease and ack": (_ACK, _leased, 2.5),
+}

@@ -1,8 +1,9 @@
-"""Where benchmarks run: a server of their own on a loopback port, our processes beside it, and what both cost."""
+"""Where benchmarks run: their own server on a loopback port, our processes beside it, and what both cost."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -16,11 +17,11 @@ from typing import ClassVar, Self
 
 import psutil
 
-from qworker.client.commands import Command
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
-from qworker.store.private import PrivateStore
+from qworker.engine.raw import raw
+from qworker.store.connections import ConnectionFactory
+from qworker.store.embedded.private import PrivateStore
 from qworker.wire.keys import reapers_key, workers_key
 from tests.relay import Relay
 
@@ -34,7 +35,7 @@ _DEADLINE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to measure, against whom, and where to say what goes on."""
+    """How much to measure, against whom, and where to report progress."""
 
     messages: int
     rounds: int
@@ -76,6 +77,13 @@ class Background:
             said = self._log.read_text(errors="replace")[-600:]
             raise RuntimeError(f"{self.process.args!r} ended: {self.process.returncode}\n{said}")
 
+    def metrics_url(self) -> str:
+        """Name its page of metrics; it has to log as JSON."""
+        wait_until(lambda: b"metrics_served" in self._log.read_bytes())
+        lines = map(json.loads, self._log.read_text().splitlines())
+        port = next(line["port"] for line in lines if line["event"] == "metrics_served")
+        return f"http://127.0.0.1:{port}/metrics"
+
     def family(self) -> list[psutil.Process]:
         """List the process and its descendants."""
         me = psutil.Process(self.process.pid)
@@ -83,13 +91,13 @@ class Background:
 
     def cpu_s(self) -> float:
         """CPU seconds of the family."""
-        return sum(cpu_s(each.pid) for each in self.family())
+        return sum(cpu_s(process.pid) for process in self.family())
 
     def signal(self, number: int) -> None:
         """Send a signal to the family."""
-        for each in self.family():
+        for process in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.send_signal(number)
+                process.send_signal(number)
 
 
 class Stand:
@@ -106,6 +114,16 @@ class Stand:
             arguments=("--port", self._port, "--appendonly", "no", "--save", ""), binary=self.binary
         )
 
+    @classmethod
+    @contextmanager
+    def away(cls, rtt_ms: float) -> Iterator[None]:
+        """Put servers that start meanwhile this far away, instead of where the command line puts them."""
+        usual, cls.rtt_ms = cls.rtt_ms, rtt_ms
+        try:
+            yield
+        finally:
+            cls.rtt_ms = usual
+
     def __enter__(self) -> Self:
         self._store.__enter__()
         near = self.url = f"redis://127.0.0.1:{self._port}/0"
@@ -115,6 +133,7 @@ class Stand:
         self.directory, self.engine = self._store.directory, self._store.engine
         self.factory = ConnectionFactory(self.url)
         self.client = Client(self.factory)
+        self._near = Client(ConnectionFactory(near))
         #: It looks at the server, and has no part in what is measured.
         self.redis = ConnectionFactory(near).redis()
         return self
@@ -122,6 +141,7 @@ class Stand:
     def __exit__(self, *error: object) -> None:
         self.redis.close()
         self.client.close()
+        self._near.close()
         if self._relay is not None:
             self._relay.__exit__(None, None, None)
         self._store.__exit__(None, None, None)
@@ -130,7 +150,7 @@ class Stand:
         """Read what the server has spent so far, apart from what this reading costs."""
         stats = self.redis.info("stats")
         calls = self.redis.info("commandstats")
-        commands = sum(each["calls"] for name, each in calls.items() if name != "cmdstat_info")
+        commands = sum(stat["calls"] for name, stat in calls.items() if name != "cmdstat_info")
         return Spent(cpu_s(self._store.pid), stats["total_reads_processed"], commands)
 
     def about(self) -> str:
@@ -146,6 +166,10 @@ class Stand:
     def queue(self, name: str = "work") -> Queue:
         """Name a queue in the namespace `bench`."""
         return Queue(self.client, NAMESPACE, name)
+
+    def near(self, name: str) -> Queue:
+        """Name a queue for what is no part of what is measured, right beside the server."""
+        return Queue(self._near, NAMESPACE, name)
 
     @contextmanager
     def start(self, *words: str, **environ: str) -> Iterator[Background]:
@@ -182,7 +206,7 @@ class Stand:
                 running.check()
                 if words[0] == "daemon":
                     return bool(self.redis.exists(key))
-                return any(b'"state":"running"' in each for each in self.redis.hvals(key))
+                return any(b'"state":"running"' in hval for hval in self.redis.hvals(key))
 
             wait_until(is_there)
             yield running
@@ -190,7 +214,7 @@ class Stand:
     def stored(self, queue: Queue) -> int:
         """Count the messages of a queue that are not done, with a plain command."""
         return self.client.execute(
-            Command(None, (), ("HGET", queue.keys.stats, "stored"), lambda reply: int(reply or 0))
+            raw("HGET", queue.keys.stats, "stored", decode=lambda reply: int(reply or 0))
         )
 
 
@@ -209,7 +233,7 @@ def cpu_s(pid: int) -> float:
     """CPU seconds of a process with all its threads, to the nanosecond where the kernel counts so."""
     files = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
     if files:
-        return sum(int(each.read_text().split()[0]) for each in files) / 1e9
+        return sum(int(path.read_text().split()[0]) for path in files) / 1e9
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 

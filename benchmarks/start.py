@@ -18,7 +18,7 @@ def start(plan: Plan) -> list[Figure]:
     samples = interleave({"qworker": _ours}, plan.rounds, plan.say)
     first, memory = samples.of("qworker", "first_s"), samples.of("qworker", "rss_mb")
     return [
-        measured("start", "to the first handled message", first, "s", at_most(0.5)),
+        measured("start", "to the first handled message", first, "s", at_most(0.4)),
         measured("start", "RSS of an idle child", memory, "MB", at_most(45)),
     ]
 

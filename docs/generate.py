@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from docs import sections
-from qworker.client.options import QueueAttributes, SendOptions
+from qworker.app.options import TaskOptions
 from qworker.consumer.options import RunOptions
 from qworker.daemon.options import DaemonOptions
+from qworker.engine.options import QueueAttributes, SendOptions
+from qworker.engine.scripts import load_script
 from qworker.store.options import ClientOptions
-from qworker.store.scripts import load_script
 from qworker.telemetry.options import LogOptions
 from qworker.wire.key_options import KeyOptions
 
@@ -28,7 +29,8 @@ _DOCS: Final = Path(__file__).parent
 #: Scripts that a producer or consumer in another language needs.
 _PUBLISHED: Final = ("send", "settle_receive", "settle", "extend", "split")
 _NOTE: Final = "<!-- Written by `python -m docs.generate` from docs/templates and the code. -->\n\n"
-_TOKEN: Final = re.compile(r"\{\{ (.+?) \}\}")
+#: A template may wrap its lines inside the braces.
+_TOKEN: Final = re.compile(r"\{\{\s(.+?)\s\}\}")
 
 #: Token → what writes the text in its place.
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
@@ -44,12 +46,12 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "errors": sections.error_list,
     "KeyOptions": partial(sections.options_table, KeyOptions, command=True, flags=False),
     **{
-        each.__name__: partial(sections.options_table, each, command=True)
-        for each in (ClientOptions, LogOptions, RunOptions, DaemonOptions)
+        options.__name__: partial(sections.options_table, options, command=True)
+        for options in (ClientOptions, LogOptions, RunOptions, DaemonOptions)
     },
     **{
-        each.__name__: partial(sections.options_table, each, command=False)
-        for each in (QueueAttributes, SendOptions)
+        options.__name__: partial(sections.options_table, options, command=False)
+        for options in (TaskOptions, QueueAttributes, SendOptions)
     },
 }
 

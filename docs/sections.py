@@ -16,14 +16,14 @@ from qworker import errors
 from qworker.cli.main import SECTIONS, cli
 from qworker.config.fields import Options, kinds_of
 from qworker.config.kinds import FlagKind, Kind
-from qworker.consumer.collector import ChildrenCollector
-from qworker.consumer.counters import OUTCOMES
+from qworker.consumer.board.counters import OUTCOMES
 from qworker.consumer.options import RunOptions
-from qworker.consumer.supervisor import Supervisor
+from qworker.consumer.supervisor.metrics import ChildrenCollector
+from qworker.consumer.supervisor.supervisor import Supervisor
 from qworker.daemon.gauges import QueueCollector
 from qworker.daemon.metrics import ReaperMetrics
-from qworker.store.connection import ConnectionFactory
-from qworker.store.scripts import SCRIPT_NAMES
+from qworker.engine.scripts import SCRIPT_NAMES
+from qworker.store.connections import ConnectionFactory
 from qworker.telemetry.options import LogOptions
 
 __all__ = [
@@ -130,7 +130,7 @@ def _metrics(metrics: Iterable[Metric], declared: Mapping[str, list[str]] | None
         name = metric.name + ("_total" if metric.type == "counter" else "")
         labels = (declared or {}).get(metric.name) or _labels(metric)
         rows.append((f"`{name}`", metric.type, ", ".join(labels), metric.documentation))
-    return table(("Metric", "Type", "Labels", "What it says"), rows)
+    return table(("Metric", "Type", "Labels", "Meaning"), rows)
 
 
 def _labels(metric: Metric) -> list[str]:
@@ -159,10 +159,10 @@ def options_table(options: type[Options], *, command: bool, flags: bool = True) 
                 "<br>".join(f"`{each}`" for each in names),
                 kind.help[:1].upper() + kind.help[1:] + zero,
                 _default(kind, getattr(default, name)),
-                re.sub(r"^it must be (a|an) ", "", kind.limit),
+                re.sub(r"^it must be (an? )?", "", kind.limit),
             )
         )
-    return table(("Option", "What it says", "Default", "Accepted"), rows)
+    return table(("Option", "Meaning", "Default", "Accepted"), rows)
 
 
 def _default(kind: Kind, value: object) -> str:
@@ -177,7 +177,9 @@ def _default(kind: Kind, value: object) -> str:
 
 def scripts() -> str:
     """Write the header of each script."""
-    return "\n\n".join(f"## {name}\n\n{_header(_LUA / f'{name}.lua')}" for name in SCRIPT_NAMES)
+    return "\n\n".join(
+        f"## {name}\n\n{_header(next(_LUA.glob(f'[!l]*/{name}.lua')))}" for name in SCRIPT_NAMES
+    )
 
 
 def script_parts() -> str:
@@ -212,9 +214,7 @@ def retry_rules() -> str:
     """Write what the rules mean."""
     source = inspect.getsource(errors.RetryRule)
     found = re.findall(r'(\w+) = "\w+"\s+"""(.+?)"""', source, re.DOTALL)
-    return table(
-        ("`retry`", "What it means"), [(f"`RetryRule.{name}`", text) for name, text in found]
-    )
+    return table(("`retry`", "Meaning"), [(f"`RetryRule.{name}`", text) for name, text in found])
 
 
 def error_list() -> str:
@@ -226,4 +226,4 @@ def error_list() -> str:
             text = inspect.cleandoc(error.__doc__ or "").partition("\n\n")[0]
             rule = error.retry.value if issubclass(error, errors.ServerError) else ""
             rows.append((f"`{name}`", text, rule))
-    return table(("Error", "What happened", "`retry`"), rows)
+    return table(("Error", "Meaning", "`retry`"), rows)

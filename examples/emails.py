@@ -1,12 +1,12 @@
-"""Emails with retries: what fails for a while is tried again, what fails for good is buried at once.
+"""Emails with retries: temporary failures are retried, permanent ones are buried at once.
 
     export QWORKER_URL=embedded: QWORKER_NAMESPACE=emails
     python examples/emails.py ada@example.org nobody        sends two messages
     qworker run examples/emails.py                          delivers them: to $SMTP_HOST, or into ./outbox
-    qworker dead ls                                         'nobody' is no address
+    qworker dead ls                                         'nobody' is not an address
 
-At least once means that an email may go out twice: when a worker dies between the delivery and the ack. The Message-ID
-is made when the message is sent, so a mail server that knows ids, or a reader, sees that it is the same one.
+At least once means that an email may go out twice, if a worker dies between the delivery and the ack. The sender makes
+the Message-ID, so a mail server that checks ids, or a reader, sees that both are the same email.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TEMPLATES = {
     ttl="2d",
 )
 def send_email(to: str, template: str, message_id: str, name: str = "friend") -> None:
-    """Render a template and deliver it. A mail server that does not answer is asked again, for about a day."""
+    """Render a template and deliver it. If the mail server does not answer, retry for about a day."""
     email = render(to, template, message_id, name)
     try:
         deliver(email)
@@ -44,11 +44,11 @@ def send_email(to: str, template: str, message_id: str, name: str = "friend") ->
 
 
 def render(to: str, template: str, message_id: str, name: str) -> EmailMessage:
-    """Make an email. Raises `Bury` for what no retry would mend."""
+    """Make an email. Raises `Bury` for permanent failures."""
     if "@" not in to:
-        raise Bury(f"{to!r} is no address")
+        raise Bury(f"{to!r} is not an address")
     if template not in TEMPLATES:
-        raise Bury(f"there is no template {template!r}")
+        raise Bury(f"no such template: {template!r}")
     subject, text = TEMPLATES[template]
     email = EmailMessage()
     email["From"], email["To"], email["Message-ID"] = "shop@example.org", to, message_id
@@ -58,7 +58,7 @@ def render(to: str, template: str, message_id: str, name: str) -> EmailMessage:
 
 
 def deliver(email: EmailMessage) -> None:
-    """Hand an email to the mail server of SMTP_HOST, or write it into ./outbox where there is none."""
+    """Send an email to the mail server of SMTP_HOST, or write it into ./outbox if that is not set."""
     host = os.environ.get("SMTP_HOST")
     if host:
         with smtplib.SMTP(host, timeout=20) as server:
@@ -70,7 +70,7 @@ def deliver(email: EmailMessage) -> None:
 
 
 def welcome(to: str, number: int) -> str:
-    """Send the welcome of customer `number`; while one is under way another one is not sent. Returns the message id."""
+    """Send the welcome of customer `number`, unless one is waiting or running. Returns the message id."""
     key = f"welcome-{number}"
     return send_email.options(unique=key).send(to, "welcome", message_id=f"<{key}@example.org>")
 

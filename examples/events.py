@@ -4,7 +4,7 @@
     python examples/events.py 10000         sends ten thousand events
     qworker run examples/events.py          loads them into ./events.sqlite, up to 500 at a time
 
-The ids of the events are the key of the table, so an event that is delivered twice is counted once.
+The id of an event is its key in the table, so an event that is delivered twice is counted once.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Event(msgspec.Struct, frozen=True):
 
 @app.task(queue="events", batch=500, max_wait="200ms")
 def load(events: list[Event]) -> list[Exception | None]:
-    """Put events into the table, all in one transaction; those from the future are buried, each on its own."""
+    """Put events into the table, in one transaction; bury each event from the future."""
     latest_ms = (time.time() + 60) * 1000
     outcomes: list[Exception | None] = [
-        Bury(f"at_ms {event.at_ms} lies in the future") if event.at_ms > latest_ms else None
+        Bury(f"at_ms {event.at_ms} is in the future") if event.at_ms > latest_ms else None
         for event in events
     ]
     good = [event for event, outcome in zip(events, outcomes, strict=True) if outcome is None]
@@ -54,14 +54,14 @@ def load(events: list[Event]) -> list[Exception | None]:
 
 
 def database() -> sqlite3.Connection:
-    """Open the table, making it where it is new."""
+    """Open the database, and create the table if it is new."""
     connection = sqlite3.connect(os.environ.get("EVENTS", "events.sqlite"), timeout=30)
     connection.execute(SCHEMA)
     return connection
 
 
 def totals() -> dict[str, int]:
-    """Add the amounts up by kind."""
+    """Sum the amounts by kind."""
     with closing(database()) as table:
         rows = table.execute("SELECT kind, SUM(amount) FROM events GROUP BY kind ORDER BY kind")
         return dict(rows.fetchall())

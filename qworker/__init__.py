@@ -1,7 +1,7 @@
 """Reliable queues on Redis and Valkey: tasks, consumers, a reaper daemon and operator tools.
 
-A name is imported when it is first used: pytest loads the plugin of this package into every run, the command line
-prints its help, and neither is to wait for a Redis client.
+Names are imported on first use: pytest loads this package's plugin into every run, and the command line prints its
+help, without importing a Redis client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qworker.app.middleware import Middleware
     from qworker.app.schedule import cron, every
     from qworker.client.message import Message
-    from qworker.client.options import QueueAttributes, SendOptions
+    from qworker.engine.options import QueueAttributes, SendOptions
     from qworker.wire.keyring import Keyring
 
 __all__ = [
@@ -52,10 +52,10 @@ _HOMES: Final = {
     "Message": "client.message",
     "Middleware": "app.middleware",
     "QWorker": "app.app",
-    "QueueAttributes": "client.options",
+    "QueueAttributes": "engine.options",
     "Release": "app.control",
     "Retry": "app.control",
-    "SendOptions": "client.options",
+    "SendOptions": "engine.options",
     "add_message_fields": "app.log_context",
     "cron": "app.schedule",
     "current": "app.context",
@@ -66,8 +66,8 @@ _HOMES: Final = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"qworker.{_HOMES[name]}"), name)
-    return found
+    value = globals()[name] = getattr(import_module(f"qworker.{_HOMES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

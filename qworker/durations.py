@@ -1,4 +1,4 @@
-"""Durations: what public options take ("30s", a timedelta, seconds) as integer milliseconds.
+"""Durations, as public options take them ("30s", a timedelta, seconds), in integer milliseconds.
 
 "250ms"  "30s"  "1.5m"  "10m"  "2h"  "7d"     30 (seconds)     timedelta(minutes=5)
 """
@@ -10,13 +10,13 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, shown
 
 __all__ = ["MAX_MS", "Duration", "duration_ms", "format_ms"]
 
 Duration = str | int | float | timedelta
 
-#: The largest integer that Lua and JSON keep exactly.
+#: The largest integer that Lua and JSON represent exactly.
 MAX_MS: Final = 2**53
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -27,20 +27,20 @@ _FORMS: Final = "write a duration such as '250ms', '30s', '10m', '2h' or '7d', a
 def duration_ms(value: object, field: str, *, minimum_ms: int = 0, maximum_ms: int = MAX_MS) -> int:
     """Convert a duration to whole milliseconds, rounded to the nearest.
 
-    Raises `InvalidOptionError` for anything that is no duration (bool, NaN, infinite, negative, other digits
-    than ASCII) or outside `minimum_ms`…`maximum_ms`.
+    Raises `InvalidOptionError` for anything that is not a duration (bool, NaN, infinite, negative, non-ASCII digits)
+    or outside `minimum_ms`…`maximum_ms`.
     """
     try:
         milliseconds = _milliseconds(value, field)
     except (OverflowError, ValueError) as error:
         if isinstance(error, InvalidOptionError):
             raise
-        # Digits without end: more than Python converts, or than a float holds.
-        raise InvalidOptionError(field, f"{_shown(value)} is out of range", _FORMS) from error
+        # Too many digits for an int that Python converts, or for a float.
+        raise InvalidOptionError(field, f"{shown(value)} is out of range", _FORMS) from error
     if not minimum_ms <= milliseconds <= maximum_ms:
         raise InvalidOptionError(
             field,
-            f"{_shown(value)} is out of range",
+            f"{shown(value)} is out of range",
             f"it must be from {format_ms(minimum_ms)} to {format_ms(maximum_ms)}",
         )
     return milliseconds
@@ -63,7 +63,7 @@ def _milliseconds(value: object, field: str) -> int:
     if isinstance(value, str):
         match = _TEXT.fullmatch(value)
         if match is None:
-            raise InvalidOptionError(field, f"{_shown(value)} is not a duration", _FORMS)
+            raise InvalidOptionError(field, f"{shown(value)} is not a duration", _FORMS)
         number, unit = match.groups()
         if "." in number:
             return round(float(number) * _UNITS_MS[unit])
@@ -72,9 +72,4 @@ def _milliseconds(value: object, field: str) -> int:
         if not math.isfinite(value):
             raise InvalidOptionError(field, f"{value} is not a duration", _FORMS)
         return value * 1000 if isinstance(value, int) else round(value * 1000)
-    raise InvalidOptionError(field, f"{_shown(value)} is not a duration", _FORMS)
-
-
-def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    raise InvalidOptionError(field, f"{shown(value)} is not a duration", _FORMS)

@@ -1,7 +1,7 @@
 """Every error that qworker raises, in one tree.
 
 QworkerError
-├── InvalidError (ValueError)     a value that cannot be accepted: field, problem, limit; nothing was written
+├── InvalidError (ValueError)     a value that is not accepted: field, problem, limit; nothing was written
 │   ├── InvalidNameError          a queue, task, namespace or schedule name
 │   ├── InvalidOptionError        an option, attribute or configuration value
 │   ├── InvalidBodyError          a message body that cannot be encoded or decoded; names its path
@@ -10,48 +10,48 @@ QworkerError
 ├── RefusedError                  the server answered and refused; nothing was written
 │   ├── QueueFullError            maxlen reached
 │   ├── QueuePausedError          input is paused
-│   ├── ShardDrainingError        a shard that is to run empty, or is not open
-│   ├── ShardsChangedError        a queue that others divide at the same time
-│   ├── QueueExistsError          a queue to be made is there already
+│   ├── ShardDrainingError        the shard is draining or not open
+│   ├── ShardsChangedError        another client is resharding the queue
+│   ├── QueueExistsError          the queue to create exists already
 │   ├── QueueNotFoundError        no such queue: no key, and no entry in the registry
-│   ├── LeaseUsedError            a lease id that exists already
+│   ├── LeaseUsedError            the lease id exists already
 │   ├── GhostSendError            a send older than one already stored on its lane
-│   ├── TooLateError              working on a message whose time to live is half over
-│   ├── BulkGapError              a chunk of a bulk write before the rows in front of it
+│   ├── TooLateError              more time asked for when half of the time to live is over
+│   ├── BulkGapError              a chunk of a bulk write that does not follow the stored rows
 │   ├── BulkChangedError          other rows under the write id of an earlier bulk write
 │   └── BrokenQueueError          a key of the queue holds another type
-├── NotReplicatedError            stored, but on fewer replicas in time than was asked for
-│   └── NotSyncedError            stored, but not on as many disks in time as was asked for
-├── ProtectionError               a message that may not be used: its signature, or its encryption
+├── NotReplicatedError            stored, but not on enough replicas in time
+│   └── NotSyncedError            stored, but not on enough disks in time
+├── ProtectionError               a message whose signature or encryption is not valid
 │   ├── BadSignatureError         not signed, or not by this key for this queue, id and body
-│   ├── UndecipherableError       encrypted, and changed since, or of another queue or message
-│   └── UnknownKeyError           signed or encrypted with a key that is not held here
+│   ├── UndecipherableError       does not decrypt: changed, or of another queue or message
+│   └── UnknownKeyError           signed or encrypted with a key that this process lacks
 ├── StaleReceiptError             the receipt's lease is gone, or the message was settled before
 ├── UnknownTaskError              a task name that the app does not have
-├── ServerError                   Redis cannot serve the call now; `retry` says what a caller may do
+├── ServerError                   Redis cannot serve the call now; `retry` says what you may do
 │   ├── UnavailableError          not reached, or the connection broke before the call was sent
 │   │   └── ScriptsNotLoadedError the server lacks our scripts, and this user may not load them
-│   ├── InDoubtError              the call was sent and its reply never came
-│   ├── UnfinishedError           a script failed in its middle: the call may have been done in part
-│   ├── LoadingError              the server is loading its data set
+│   ├── InDoubtError              the call was sent and no reply came
+│   ├── UnfinishedError           a script failed midway: part of the call may have run
+│   ├── LoadingError              the server is loading its data
 │   ├── BusyError                 the server is running a long script
 │   ├── ReadOnlyError             the server is a replica
 │   ├── ClusterMovingError        the slot is moving (TRYAGAIN, CLUSTERDOWN)
 │   ├── NotPersistedError         the server cannot write to disk (MISCONF)
-│   ├── NoReplicasError           too few replicas are in touch (NOREPLICAS)
+│   ├── NoReplicasError           the master has too few replicas (NOREPLICAS)
 │   ├── OutOfMemoryError          maxmemory is reached
 │   ├── AccessDeniedError         wrong password, or a command or key that the ACL forbids
 │   └── UnsupportedServerError    the server is older than Redis 7.0
 ├── StoreError                    the embedded store cannot be started or opened
 ├── AppLoadError                  the module that holds the app cannot be imported
-├── PipelineError                 the Spark pipeline cannot go on
-│   ├── SparkMissingError         pyspark, or what it needs in Python, is missing or too new
-│   ├── JavaMissingError          there is no Java that Spark could use
-│   └── EventsLostError           events of a journal were asked for and are no longer stored
+├── PipelineError                 the Spark pipeline cannot continue
+│   ├── SparkMissingError         pyspark or one of its Python packages is missing or too new
+│   ├── JavaMissingError          no Java that Spark can use
+│   └── EventsLostError           journal events were trimmed before they were read
 └── TimeLimitError                a handler ran past its time limit
 
-Control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is not failure and lives in
-`qworker.app.control`.
+The control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is in `qworker.app.control`: it is
+not failure.
 """
 
 from __future__ import annotations
@@ -112,18 +112,25 @@ __all__ = [
     "UnsupportedServerError",
     "concerns_the_call",
     "is_answer",
+    "server_refused",
 ]
 
 
+def shown(value: object, length: int = 80) -> str:
+    """Write a value for an error text: escaped, at most `length` characters."""
+    text = ascii(value)
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
 class RetryRule(Enum):
-    """What a caller may do after a `ServerError`."""
+    """What you may do after a `ServerError`."""
 
     NEVER = "never"
-    """The same call fails again until somebody changes something; `UnfinishedError`: part of it may have been done."""
+    """The same call will fail again until something is changed; after `UnfinishedError` part of it may have run."""
     LATER = "later"
-    """The call did not run; it may be made again, after a pause, as a new call."""
+    """The call did not run; make it again after a pause."""
     REPEAT = "repeat"
-    """The call may have run; only the identical call (same lane and number, same lease) may be repeated."""
+    """The call may have run; repeat only the identical call (same lane and number, same lease)."""
 
 
 class QworkerError(Exception):
@@ -131,7 +138,7 @@ class QworkerError(Exception):
 
 
 class InvalidError(QworkerError, ValueError):
-    """Refuse a value: `field` had `problem`; `limit` says what is accepted. Nothing was written."""
+    """`field` had `problem`; `limit` says what is accepted. Nothing was written."""
 
     def __init__(self, field: str, problem: str, limit: str) -> None:
         super().__init__(field, problem, limit)
@@ -143,7 +150,7 @@ class InvalidError(QworkerError, ValueError):
         return f"{self.field}: {self.problem}; {self.limit}"
 
     def at(self, field: str) -> Self:
-        """Copy the error for a value that was found at another field."""
+        """Copy the error for another field."""
         return type(self)(field, self.problem, self.limit)
 
 
@@ -156,7 +163,7 @@ class InvalidOptionError(InvalidError):
 
 
 class InvalidBodyError(InvalidError):
-    """A body that cannot be encoded or decoded; `field` is the path of the offending value."""
+    """A body that cannot be encoded or decoded; `field` is the path of the wrong value, such as `items[3].price`."""
 
 
 class ArgumentsError(InvalidError):
@@ -172,7 +179,7 @@ class BodyTooLargeError(InvalidError):
         self.maxsize = maxsize
 
     def at(self, field: str) -> Self:
-        """Copy the error for a body that was found at another field."""
+        """Copy the error for another field."""
         return type(self)(field, self.size, self.maxsize)
 
     def __reduce__(self) -> tuple[type[BodyTooLargeError], tuple[str, int, int]]:
@@ -184,7 +191,7 @@ class RefusedError(QworkerError):
 
 
 class QueueFullError(RefusedError):
-    """The queue holds `stored` messages and `maxlen` allows no more; consume, or raise maxlen."""
+    """The queue stores `stored` messages (ready, delayed and unacked), and `maxlen` allows no more."""
 
     def __init__(self, queue: str, stored: int, maxlen: int) -> None:
         super().__init__(queue, stored, maxlen)
@@ -212,9 +219,9 @@ class QueuePausedError(RefusedError):
 
 
 class ShardDrainingError(RefusedError):
-    """A shard that is to run empty, or is not open, takes no message; others of its queue do, and a client finds them.
+    """The shard is draining or not open; other shards of its queue take the message, and `Queue.send` finds them.
 
-    `active` and `epoch` are those of the division that lets it run empty; `epoch` 0: never opened, or removed.
+    `active` and `epoch` are those of the reshard that drains it; `epoch` 0: never opened, or removed.
     """
 
     def __init__(self, shard: str, active: int = 1, epoch: int = 0) -> None:
@@ -224,13 +231,13 @@ class ShardDrainingError(RefusedError):
     def __str__(self) -> str:
         queue = self.shard.partition("/")[0]
         return (
-            f"shard {self.shard!r} is {'to run empty' if self.epoch else 'not open'} and takes no message; nothing was "
+            f"shard {self.shard!r} is {'draining' if self.epoch else 'not open'} and takes no messages; nothing was "
             f"sent: send to queue {queue!r} (qworker queue shards {queue})"
         )
 
 
 class ShardsChangedError(RefusedError):
-    """A queue was divided by others at the same time, again and again: it is divided as they say."""
+    """Other clients kept resharding the queue at the same time; it now has their `active` shards."""
 
     def __init__(self, queue: str, active: int) -> None:
         super().__init__(queue, active)
@@ -238,13 +245,13 @@ class ShardsChangedError(RefusedError):
 
     def __str__(self) -> str:
         return (
-            f"queue {self.queue!r} is being divided by others, and has {self.active} shards now: look who does it "
-            f"(qworker queue shards {self.queue}), and divide it again"
+            f"queue {self.queue!r} is being resharded by another client and has {self.active} shards now; check it "
+            f"(qworker queue shards {self.queue}) and try again"
         )
 
 
 class QueueExistsError(RefusedError):
-    """A queue that was to be made is there already; `configure` changes it, or makes it."""
+    """The queue exists already; `configure` changes or creates it."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(queue)
@@ -258,7 +265,7 @@ class QueueExistsError(RefusedError):
 
 
 class QueueNotFoundError(RefusedError):
-    """No queue has this name: it was never made nor sent to, or it was removed."""
+    """No queue has this name: it was never created or sent to, or was removed."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(queue)
@@ -266,24 +273,24 @@ class QueueNotFoundError(RefusedError):
 
     def __str__(self) -> str:
         return (
-            f"queue {self.queue!r} does not exist; it comes to be by its first message "
+            f"queue {self.queue!r} does not exist; its first message creates it "
             f"(or qworker queue create {self.queue})"
         )
 
 
 class LeaseUsedError(RefusedError):
-    """A lease id that exists already: two calls may not create the same lease."""
+    """The lease id exists already: one call creates a lease."""
 
     def __init__(self, lease_id: str) -> None:
         super().__init__(lease_id)
         self.lease_id = lease_id
 
     def __str__(self) -> str:
-        return f"lease {self.lease_id!r} exists already; a lease id is used by one call only"
+        return f"lease {self.lease_id!r} exists already; use a new id for each receive"
 
 
 class GhostSendError(RefusedError):
-    """A send whose number is older than the last one stored on its lane arrived too late."""
+    """A send arrived after a newer one of its lane was stored."""
 
     def __init__(self, lane: str, sequence: int) -> None:
         super().__init__(lane, sequence)
@@ -297,7 +304,7 @@ class GhostSendError(RefusedError):
 
 
 class TooLateError(RefusedError):
-    """More time was asked for a message of which half of the time to live was over at `half_ms`, server time."""
+    """More time was asked for after half of the message's time to live, at `half_ms` (since 1970, server's clock)."""
 
     def __init__(self, queue: str, message_id: str, half_ms: int) -> None:
         super().__init__(queue, message_id, half_ms)
@@ -306,12 +313,12 @@ class TooLateError(RefusedError):
     def __str__(self) -> str:
         return (
             f"message {self.message_id} of queue {self.queue!r} gets no more time: half of its time to live was over "
-            f"at {self.half_ms} ms; its deadline stands: end it before that, or use extend, which has no such rule"
+            f"at {self.half_ms} ms; settle it before its deadline, or call extend, which has no such rule"
         )
 
 
 class BulkGapError(RefusedError):
-    """A chunk of a bulk write begins at row `first` of its stream, of which `taken` rows have been stored."""
+    """A chunk of a bulk write begins at row `first` of its stream, but only `taken` rows are stored."""
 
     def __init__(self, write_id: str, stream: str, taken: int, first: int) -> None:
         super().__init__(write_id, stream, taken, first)
@@ -320,13 +327,13 @@ class BulkGapError(RefusedError):
     def __str__(self) -> str:
         return (
             f"bulk write {self.write_id!r} has stored {self.taken} rows of partition.priority {self.stream} "
-            f"and was given row {self.first + 1} next; a failover took the later ones, or the ledger was lost or has "
-            "expired: write again under the same id, which goes on there"
+            f"and was given row {self.first + 1} next; a failover lost rows, or the ledger was lost or has expired: "
+            "write again under the same id, which continues there"
         )
 
 
 class BulkChangedError(RefusedError):
-    """Rows brought again under a write id are not those of which `taken` were stored, or come in another order."""
+    """Rows under a known write id differ from the `taken` rows that it stored, or are in another order."""
 
     def __init__(self, write_id: str, stream: str, taken: int) -> None:
         super().__init__(write_id, stream, taken)
@@ -335,13 +342,13 @@ class BulkChangedError(RefusedError):
     def __str__(self) -> str:
         return (
             f"bulk write {self.write_id!r} has stored {self.taken} rows of partition.priority {self.stream}, "
-            "and those brought now are others or in another order; nothing of them was sent: sort the input by a "
-            "unique key, name the rows by an id column, or write other rows under another write id"
+            "and the rows given now differ or are in another order; none of them was sent: sort the input by a "
+            "unique key, give the rows an id column, or use another write id"
         )
 
 
 class BrokenQueueError(RefusedError):
-    """`key` holds `found` where the data model wants another type; the queue is left untouched."""
+    """`key` holds the type `found`, not the one of the data model; the queue was not changed."""
 
     def __init__(self, key: str, found: str) -> None:
         super().__init__(key, found)
@@ -349,15 +356,15 @@ class BrokenQueueError(RefusedError):
 
     def __str__(self) -> str:
         return (
-            f"key {self.key!r} holds a {self.found}, which is not what qworker keeps there; "
-            "nothing was changed: rename or delete that key"
+            f"key {self.key!r} holds a {self.found}, not what qworker stores there; "
+            "nothing was changed: rename or delete the key"
         )
 
 
 class NotReplicatedError(QworkerError):
-    """Messages `ids` are stored, but within `within_ms` only on `replicas` replicas where `wanted` were asked for.
+    """Messages `ids` are stored, but within `within_ms` only on `replicas` of `wanted` replicas.
 
-    Sending them again would store them twice: `Queue.replicated` asks again whether they have arrived.
+    Sending them again would store them twice: check with `Queue.replicated` whether they have arrived.
     """
 
     def __init__(
@@ -371,12 +378,12 @@ class NotReplicatedError(QworkerError):
         named = f"message {self.ids[0]}" if len(self.ids) == 1 else f"{len(self.ids)} messages"
         return (
             f"{named} of queue {self.queue!r}: stored, but on {self.replicas} of {self.wanted} replicas within "
-            f"{self.within_ms} ms; do not send again, that would store it twice: Queue.replicated asks again"
+            f"{self.within_ms} ms; check with Queue.replicated: sending again would store it twice"
         )
 
 
 class ProtectionError(QworkerError):
-    """A message whose signature or encryption keeps it from being used; `reason` is that of its dead letter."""
+    """A message whose signature or encryption is not valid; `reason` is that of its dead letter."""
 
     reason = ""
 
@@ -389,27 +396,27 @@ class ProtectionError(QworkerError):
 
 
 class BadSignatureError(ProtectionError):
-    """A message that nobody who holds a key has sent to this queue under this id with this body."""
+    """A message without a signature, or with one that does not match its queue, id and body."""
 
     reason = "bad_signature"
 
 
 class UndecipherableError(ProtectionError):
-    """An encrypted body that does not open: it was changed, or moved here from another message or queue."""
+    """An encrypted body that does not decrypt: it was changed, or moved here from another message or queue."""
 
     reason = "undecipherable"
 
 
 class UnknownKeyError(ProtectionError):
-    """A message that was signed or encrypted with a key that is not held here."""
+    """A message that was signed or encrypted with a key that this process lacks."""
 
     reason = "unknown_key"
 
 
 class NotSyncedError(NotReplicatedError):
-    """Messages `ids` are stored, but not on the disks that were asked for: the server's (`synced`) and replicas'.
+    """Messages `ids` are stored, but not on all disks that were asked for: the server's (`synced`) and its replicas'.
 
-    The cause tells where a server cannot say: one older than Redis 7.2, or without an append-only file.
+    A server that is older than Redis 7.2 or has no append-only file cannot say: then its reply is the cause.
     """
 
     def __init__(
@@ -430,17 +437,17 @@ class NotSyncedError(NotReplicatedError):
         where = (
             f"on the disks of {self.replicas} of {self.wanted} replicas"
             if self.synced
-            else "not known to be on the server's disk"
+            else "not confirmed on the server's disk"
         )
         cause = f" (the server said: {self.__cause__})" if self.__cause__ else ""
         return (
             f"{named} of queue {self.queue!r}: stored, but {where} within {self.within_ms} ms{cause}; "
-            "do not send again, that would store it twice"
+            "sending again would store it twice"
         )
 
 
 class StaleReceiptError(QworkerError):
-    """The receipt proves nothing any more: its lease was reaped, or its message settled. Nothing changed."""
+    """The receipt is no longer valid: its lease was reaped or its message settled. Nothing was changed."""
 
     def __init__(self, queue: str, receipt: str) -> None:
         super().__init__(queue, receipt)
@@ -480,21 +487,21 @@ class UnavailableError(ServerError):
 class ScriptsNotLoadedError(UnavailableError):
     """The server lacks scripts that this user may not load, or forgets them as fast as they are loaded: nothing ran.
 
-    It passes by itself where a daemon runs, which loads them each second; else `qworker scripts load` does it.
+    A running daemon loads them within seconds; without one, run `qworker scripts load`.
     """
 
 
 class InDoubtError(ServerError):
-    """The call was sent and its reply never came: it may or may not have run."""
+    """The call was sent and no reply came: it may or may not have run."""
 
     retry = RetryRule.REPEAT
 
 
 class UnfinishedError(ServerError):
-    """A script failed at line `line`, and what it had written by then stays: the call may have been done in part.
+    """A script failed at line `line`, and its earlier writes stay: part of the call may have run.
 
-    Such as a right that its user lost while it ran. Nobody repeats it: that would do the first part twice. `script` is
-    its name, '' where that is not known; lines are those of its text with all parts put in.
+    For example, its user lost a right while it ran. It is not retried: that would repeat the first part. `script` is
+    its name, '' if unknown; lines are counted in its text with all includes.
     """
 
     def __init__(self, problem: str, line: int, script: str = "") -> None:
@@ -504,19 +511,27 @@ class UnfinishedError(ServerError):
     def __str__(self) -> str:
         named = f"script {self.script}" if self.script else "the script"
         return (
-            f"{named} failed in its middle, at line {self.line}: the call may have been done in part "
-            f"and is not repeated; see to what the server names, then to the queue: qworker fsck "
-            f"(the server said: {self.problem})"
+            f"{named} failed midway, at line {self.line}: part of the call may have run, and it is not retried; "
+            f"fix what the server names, then run qworker fsck on the queue (the server said: {self.problem})"
         )
 
 
+def server_refused(error: BaseException) -> bool:
+    """Say whether the server refused a command for a reason without a class here, mostly a key of another type."""
+    return type(error) is ServerError
+
+
 def concerns_the_call(error: BaseException) -> bool:
-    """Say whether an error is about the call that met it, and not about a server that serves nobody now."""
-    return not isinstance(error, ServerError) or type(error) in (ServerError, UnfinishedError)
+    """Say whether an error is about this call, not about a server that cannot serve any call now."""
+    return (
+        not isinstance(error, ServerError)
+        or isinstance(error, UnfinishedError)
+        or server_refused(error)
+    )
 
 
 def is_answer(error: BaseException) -> bool:
-    """Say whether a server that cannot serve now has answered so: asking it again costs a trip, not a time limit."""
+    """Say whether a server replied that it cannot serve now: asking again costs a round trip, not a timeout."""
     return (
         isinstance(error, ServerError)
         and error.retry is not RetryRule.NEVER
@@ -528,7 +543,7 @@ def is_answer(error: BaseException) -> bool:
 
 
 class LoadingError(ServerError):
-    """The server is loading its data set into memory."""
+    """The server is loading its data into memory."""
 
     retry = RetryRule.LATER
 
@@ -540,31 +555,31 @@ class BusyError(ServerError):
 
 
 class ReadOnlyError(ServerError):
-    """The server is a replica: the client follows a master that was replaced."""
+    """The server is a replica, mostly after a failover."""
 
     retry = RetryRule.LATER
 
 
 class ClusterMovingError(ServerError):
-    """The keys' slot is being moved or has no master."""
+    """The slot of the keys is being moved or has no master."""
 
     retry = RetryRule.LATER
 
 
 class NotPersistedError(ServerError):
-    """The server cannot write to its disk and takes no writes (MISCONF)."""
+    """The server cannot write to its disk and refuses writes (MISCONF)."""
 
     retry = RetryRule.LATER
 
 
 class NoReplicasError(ServerError):
-    """Too few replicas are in touch with the master for it to take writes (NOREPLICAS)."""
+    """The master has too few connected replicas and refuses writes (NOREPLICAS)."""
 
     retry = RetryRule.LATER
 
 
 class OutOfMemoryError(ServerError):
-    """maxmemory is reached: sends are refused, receiving and settling go on."""
+    """maxmemory is reached: sends are refused; receiving and settling still work."""
 
     retry = RetryRule.LATER
 
@@ -574,11 +589,11 @@ class AccessDeniedError(ServerError):
 
 
 class UnsupportedServerError(ServerError):
-    """The server is older than Redis 7.0 or lacks a feature that qworker needs."""
+    """The server is older than Redis 7.0, or lacks a feature that qworker needs."""
 
 
 class StoreError(QworkerError):
-    """The embedded store cannot be started, opened or stopped; the text says why and what to do."""
+    """The embedded store cannot be started, opened or stopped."""
 
 
 class AppLoadError(QworkerError):
@@ -586,15 +601,15 @@ class AppLoadError(QworkerError):
 
 
 class PipelineError(QworkerError):
-    """The Spark pipeline cannot go on."""
+    """The Spark pipeline cannot continue."""
 
 
 class SparkMissingError(PipelineError):
-    """pyspark, or what it needs in Python, is missing or too new; the text says what and what to install."""
+    """pyspark or one of its Python packages is missing or too new."""
 
 
 class JavaMissingError(PipelineError):
-    """There is no Java that Spark could use; `refused` says what was found, and why it was of no use."""
+    """No Java that Spark can use; `refused` lists the candidates and why each was rejected."""
 
     def __init__(self, refused: list[str]) -> None:
         super().__init__(refused)
@@ -603,14 +618,13 @@ class JavaMissingError(PipelineError):
     def __str__(self) -> str:
         found = f" ({'; '.join(self.refused)})" if self.refused else ""
         return (
-            f"Spark needs Java 17 or newer, and there is none{found}; install one (Debian: apt install "
-            "openjdk-17-jre-headless), or set JAVA_HOME to one, or get it as a wheel: "
-            "pip install 'qworker-redis[jre]'"
+            f"Spark needs Java 17 or newer, and none was found{found}; install one (Debian: apt install "
+            "openjdk-17-jre-headless), set JAVA_HOME to one, or run: pip install 'qworker-redis[jre]'"
         )
 
 
 class EventsLostError(PipelineError):
-    """Entries `first` to `last` of an epoch of a queue's journal were asked for and are no longer stored."""
+    """Entries `first` to `last` of an epoch of a queue's journal were trimmed or deleted before they were read."""
 
     def __init__(self, queue: str, epoch: int, first: int, last: int) -> None:
         super().__init__(queue, epoch, first, last)
@@ -620,8 +634,8 @@ class EventsLostError(PipelineError):
         return (
             f"journal of queue {self.queue!r}: entries {self.first} to {self.last} of epoch {self.epoch} "
             "were trimmed or deleted before they were read; read more often or raise the cap "
-            f"(qworker queue set {self.queue} journal_cap=…), and go on with failOnDataLoss=false, "
-            "which puts a row 'gap' in their place"
+            f"(qworker queue set {self.queue} journal_cap=…), and continue with failOnDataLoss=false, "
+            "which puts a 'gap' row in their place"
         )
 
 

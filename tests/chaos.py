@@ -6,14 +6,14 @@
         proxy.cut_next_reply(of=b"EVALSHA")     # once, and only that command
         proxy.cut_request(every=10)             # the call dies on its way: the server never sees it
         proxy.delay_s = 0.05                    # each way
-        proxy.on_request = lambda data: …       # called before each request goes on to the server
-        proxy.bytes_per_s = 125_000             # each connection, each way: a slow link; 0 is no limit
-        proxy.blackhole = True                  # nothing passes, nothing closes; False lets it go on
+        proxy.on_request = lambda data: …       # called before each request is forwarded to the server
+        proxy.bytes_per_s = 125_000             # each connection, each way: a slow link; 0 is unlimited
+        proxy.blackhole = True                  # nothing passes, nothing closes; False lets it continue
         proxy.reset_all()                       # every open connection gets a RST now
         proxy.heal()                            # all of it is over
         proxy.replies_cut, proxy.requests_cut, proxy.accepted
 
-It runs an event loop in a thread of its own, so sync and async tests use it alike. What it calls a request is one read
+It runs an event loop in its own thread, so sync and async tests use it alike. What it calls a request is one read
 from the client (a pipeline counts once), a reply the first bytes that come back after one.
 """
 

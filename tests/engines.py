@@ -10,11 +10,11 @@ from tests import servers
 
 def main() -> int:
     """Print a line per engine; returns the exit code."""
-    found = dict(servers.engines())
+    binaries = dict(servers.engines())
     code = 0
     for engine in ("valkey", "redis"):
-        if engine in found:
-            print(f"engine {engine}: {found[engine]}")
+        if engine in binaries:
+            print(f"engine {engine}: {binaries[engine]}")
         else:
             print(f"engine {engine}: not on this machine, its tests are skipped")
             code = 1 if os.environ.get("CI") == "true" else code

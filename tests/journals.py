@@ -55,8 +55,8 @@ def _times(delivered: str, times: str, number: int) -> tuple[list[str], list[str
     if times == "-":
         return ["-"] * number, ["-"] * number
     seconds = struct.unpack(f"<{2 * number}f", b64decode(times, validate=True))
-    started = [str(int(delivered) + round(each * 1000)) for each in seconds[::2]]
-    return started, [str(round(each * 1e6)) for each in seconds[1::2]]
+    started = [str(int(delivered) + round(second * 1000)) for second in seconds[::2]]
+    return started, [str(round(second * 1e6)) for second in seconds[1::2]]
 
 
 def _packed(begun: list[tuple[int, int]]) -> str:

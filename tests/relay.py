@@ -5,7 +5,7 @@
 
 It delays each byte by half a round trip in each direction, whatever else is on its way: a pipeline pays one round trip,
 not one for each of its commands. To connect costs a round trip as well. It breaks nothing; that is what `chaos.py` is
-for. It runs in a process of its own, so that neither the tests' GIL nor their event loops slow it down, and ends with
+for. It runs in its own process, so that neither the tests' GIL nor their event loops slow it down, and ends with
 the block or with the process that has started it.
 
 With QWORKER_TEST_RTT=5 (ms) such a relay stands in front of every server that tests start by `tests.servers.start`.
@@ -29,7 +29,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 __all__ = ["RTT_MS", "Relay"]
 
-#: What the environment asks for; 0 is no relay.
+#: What the environment asks for; 0 means no relay.
 RTT_MS = float(os.environ.get("QWORKER_TEST_RTT") or 0)
 _READ_BYTES = 262_144
 #: A sender that is so far ahead of the bandwidth waits.
@@ -39,7 +39,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 class Relay:
     """Listens where a Unix socket or a TCP port of 127.0.0.1 is, as `url` does, and passes on what comes.
 
-    `rtt_ms`: the round trip, from 0 on. `bytes_per_s`: of each connection and direction; 0 is no limit.
+    `rtt_ms`: the round trip, from 0 on. `bytes_per_s`: of each connection and direction; 0 is unlimited.
     """
 
     def __init__(self, url: str, *, rtt_ms: float, bytes_per_s: float = 0.0) -> None:

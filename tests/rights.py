@@ -19,7 +19,7 @@ _VERSION_3 = 0x20080522
 
 @contextmanager
 def like_others() -> Iterator[None]:
-    """Let modes of files count for this thread, whoever it runs as; skips the test where root cannot do without."""
+    """Let modes of files apply to this thread, even as root; skips the test if that is impossible."""
     if os.geteuid() != 0:
         yield
         return

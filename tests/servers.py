@@ -8,7 +8,7 @@
 
 An engine that is missing skips the test, or fails it where the environment says CI=true.
 
-With QWORKER_TEST_RTT=5 the URL is that of a relay, so many milliseconds away; `socket` and `redis()` stay near.
+With QWORKER_TEST_RTT=5 the URL is that of a relay, this many milliseconds away; `socket` and `redis()` stay near.
 With QWORKER_TEST_ACL=1 the URL is that of a user with the rights of the roles of `qworker acl`, beside those that tests
 need for themselves; a test whose server has refused anything fails.
 """
@@ -30,10 +30,10 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from qworker.store import acl
-from qworker.store.connection import ConnectionFactory
-from qworker.store.engine import find_engines
-from qworker.store.private import PrivateStore
+from qworker.engine import acl
+from qworker.store.connections import ConnectionFactory
+from qworker.store.embedded.engines import find_engines
+from qworker.store.embedded.private import PrivateStore
 from tests.relay import RTT_MS, Relay
 
 __all__ = ["Server", "binary_of", "engines", "missing", "start"]
@@ -46,7 +46,7 @@ _TESTS_OWN = (
     "keys", "dump", "restore", "set", "get", "append", "incr", "sadd", "smembers", "rename", "expire",
     "object", "sort", "lset", "linsert", "hincrbyfloat", "zincrby", "zrangebylex", "xinfo", "xgroup",
     "debug", "client", "config", "info", "memory", "script", "dbsize", "eval", "multi", "exec",
-    "ttl", "copy", "monitor", "acl", "command",
+    "ttl", "copy", "monitor", "acl", "command", "echo",
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ class Server:
         [line] = acl.write_users([user], "*", server=acl.Server.parse(self.version))
         words = line.partition(" (")[0].split(" ")[1:]
         with self.redis() as client:
-            own = [f"+{each}" for each in _TESTS_OWN]
+            own = [f"+{right}" for right in _TESTS_OWN]
             client.execute_command("ACL", "SETUSER", *words, *own)
         self.url = f"unix://tests:{password}@{quote(self.socket)}"
 
@@ -83,9 +83,9 @@ class Server:
         try:
             with self.redis() as client:
                 entries: list[dict[str, object]] = client.acl_log()
-        except redis.AuthenticationError:
-            return []  # a test has given it a password meanwhile
-        return [each for each in entries if each["username"] == "tests"]
+        except redis.ConnectionError:
+            return []  # a test has given it a password meanwhile, or has killed it
+        return [entry for entry in entries if entry["username"] == "tests"]
 
     def close(self) -> None:
         """Close every client of `redis()`."""
@@ -96,15 +96,15 @@ class Server:
 @cache
 def engines() -> tuple[tuple[str, str], ...]:
     """List (engine, path of its server) of what this machine has."""
-    found = {engine.name: engine.binary for engine in reversed(list(find_engines()))}
-    if "redis" not in found and (checker := shutil.which("redis-check-rdb")):
+    binaries = {engine.name: engine.binary for engine in reversed(list(find_engines()))}
+    if "redis" not in binaries and (checker := shutil.which("redis-check-rdb")):
         # In Debian's redis-tools this *is* the server: one binary, told by its name what to be.
         directory = tempfile.mkdtemp(prefix="qworker-engine-")
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         link = Path(directory, "redis-server")
         link.symlink_to(checker)
-        found["redis"] = str(link)
-    return tuple(sorted(found.items(), reverse=True))
+        binaries["redis"] = str(link)
+    return tuple(sorted(binaries.items(), reverse=True))
 
 
 def binary_of(engine: str) -> str:

@@ -8,21 +8,23 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands import Command
-from qworker.client.commands.configuring import configure
-from qworker.client.commands.extending import extend, split
-from qworker.client.commands.inspecting import inspect
-from qworker.client.commands.reaping import promote, prune, reap, sweep, trim
-from qworker.client.commands.receiving import settle_receive
-from qworker.client.commands.redriving import redrive
-from qworker.client.commands.removing import cancel, purge
-from qworker.client.commands.scheduling import fire
-from qworker.client.commands.sending import NewMessage, send
-from qworker.client.commands.settling import Outcomes, settle
-from qworker.client.sync import Client
+from qworker.client.execute.sync import Client
+from qworker.engine.attributes import configure
+from qworker.engine.dead import redrive
+from qworker.engine.extend import extend, split
+from qworker.engine.fire import fire
+from qworker.engine.inspect import inspect
+from qworker.engine.message import cancel
+from qworker.engine.raw import raw
+from qworker.engine.reap import promote, prune, reap, sweep, trim
+from qworker.engine.receive import settle_receive
+from qworker.engine.remove import purge
+from qworker.engine.send import NewMessage, send
+from qworker.engine.settle import Outcomes, settle
 from qworker.errors import GhostSendError, LeaseUsedError, QueueFullError
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.envelope import tail
+from qworker.wire.ids import EntryId
 from qworker.wire.keys import QueueKeys
 from tests.lua.drive import NOW, Drive, own
 
@@ -58,7 +60,7 @@ def test_call_repeated_with_its_own_lease_loses_nothing(drive: Drive) -> None:
     assert seen == ids
 
 
-def test_ghost_of_a_settle_acks_nobody_elses_messages(drive: Drive) -> None:
+def test_a_late_settle_acks_no_message_of_another_delivery(drive: Drive) -> None:
     """A settle that comes after its lease was reaped, and its messages are with another consumer, acks nothing."""
     drive.send(*(f"m{number}" for number in range(100)))
     drive.receive("L", 100, visibility_ms=1000)
@@ -70,7 +72,7 @@ def test_ghost_of_a_settle_acks_nobody_elses_messages(drive: Drive) -> None:
 
 
 def test_receipt_is_good_until_its_lease_is_reaped(drive: Drive) -> None:
-    """An ack after the deadline counts while nobody took the message back; so does an extension."""
+    """An ack after the deadline counts while no reaper took the message back; so does an extension."""
     drive.send("a", "b")
     drive.receive("L", 2, visibility_ms=1000)
     assert drive.settle(acked("L", [1]), at=NOW + 9000).counted == (True,)
@@ -78,7 +80,7 @@ def test_receipt_is_good_until_its_lease_is_reaped(drive: Drive) -> None:
 
 
 def test_stall_costs_live_consumers_nothing(drive: Drive) -> None:
-    """A server that stood still for longer than the visibility has every lease overdue and reaps queued before
+    """A server that was frozen for longer than the visibility has every lease overdue and reaps queued before
     extensions; of two thousand leases whose consumers live none is taken back.
     """
     drive.send(*(f"m{number}" for number in range(1000)))
@@ -99,7 +101,7 @@ def test_stall_costs_live_consumers_nothing(drive: Drive) -> None:
 
 
 def test_worker_that_is_gone_after_a_stall_is_noticed(drive: Drive) -> None:
-    """The grace ends: what nobody extended comes back within a heartbeat, a second and a tick."""
+    """The grace ends: leases that were not extended come back within a heartbeat, a second and a tick."""
     drive.send("a", "b")
     drive.receive("L", 2, visibility_ms=1000)
     drive.run(sweep([drive.keys], 200, now_ms=NOW + 900))
@@ -145,7 +147,7 @@ def test_poison_is_buried_alone(drive: Drive) -> None:
     dead = drive.state("dead")["dead"]
     # Leases that do not tell their visibility are taken for ones of the queue's, which is 30 s.
     first_ms = lost[0] - 1500 + 1000 - 30_000
-    assert [letter["envelope"] for letter in dead] == [
+    assert [dead_letter["envelope"] for dead_letter in dead] == [
         own("poison", receives=5, timeouts=3, shared=2, first_ms=first_ms, ready_ms=lost[-2])
     ]
     assert drive.stats("stored", "unacked") == {"stored": 0, "unacked": 0}
@@ -168,7 +170,7 @@ def test_full_queue_can_be_worked_on_in_every_way(drive: Drive) -> None:
     drive.redis.hset(drive.keys.meta, "maxlen", 3)
     drive.send("a", "b")
     drive.send("c", delay_ms=10)
-    (letter,) = [drive.redis.xadd(drive.keys.dead, {"envelope": own("d")}).decode()]
+    dead_letter = EntryId.of_stream(drive.redis.xadd(drive.keys.dead, {"envelope": own("d")}), 0)
 
     def assert_full() -> None:
         with pytest.raises(QueueFullError):
@@ -185,7 +187,7 @@ def test_full_queue_can_be_worked_on_in_every_way(drive: Drive) -> None:
     drive.receive("M", 3, at=NOW + 10, visibility_ms=5)
     assert_full()
     assert drive.run(reap(drive.keys, ["M"], 1000, now_ms=NOW + 15)).messages == 3
-    assert drive.run(redrive(drive.keys, [letter], now_ms=NOW + 15)) == (1,)
+    assert drive.run(redrive(drive.keys, [dead_letter], now_ms=NOW + 15)) == (1,)
     assert_full()
     batch = drive.receive("N", 4, at=NOW + 15)
     assert len(batch.items) == 4
@@ -202,7 +204,9 @@ def test_equal_due_times_keep_the_order_of_sending(store_url: str, drive: Drive)
     for first in range(0, 1200, 600):
         drive.send(*ids[first : first + 600], delay_ms=10)
     drive.run(promote(drive.keys, 5000, now_ms=NOW + 10))
-    assert drive.state("ready") == {"ready": [own(each, ready_ms=NOW + 10) for each in ids]}
+    assert drive.state("ready") == {
+        "ready": [own(message_id, ready_ms=NOW + 10) for message_id in ids]
+    }
 
 
 # -- content --------------------------------------------------------------------------------------
@@ -224,7 +228,7 @@ def test_equal_plain_messages_stay_two(drive: Drive) -> None:
     assert all(item.endswith(b'\n{"task": "x"}') for item in batch.items)
 
 
-def test_rubbish_in_a_queue_stops_nobody(drive: Drive) -> None:
+def test_invalid_items_in_a_queue_stop_no_consumer(drive: Drive) -> None:
     """Between foreign bytes, broken headers and items of other versions the good messages flow, and all is kept."""
     rubbish = ["hello", "q1 ", "q1 x\n", "q1 a 1 1234567 0 0 0\n", "\x00", "q9 z", "q1 a 1 0 0 0 0"]
     good = []
@@ -246,7 +250,7 @@ def test_rubbish_in_a_queue_stops_nobody(drive: Drive) -> None:
         drive.redis.hset(drive.keys.stats, "reaped_ms", at)
         drive.run(reap(drive.keys, [f"L{number}"], 1000, now_ms=at + 1499))
     assert sorted(done) == good
-    dead = {letter["envelope"] for letter in drive.state("dead")["dead"]}
+    dead = {dead_letter["envelope"] for dead_letter in drive.state("dead")["dead"]}
     assert dead == {item for item in rubbish if item != "q9 z"}
     assert drive.state("ready", "unacked", "suspect") == {"ready": ["q9 z"]}
 
@@ -298,9 +302,9 @@ def test_every_script_runs_by_the_clock_of_the_server(
         assert (seen.unacked, seen.dead) == (1, 1)
         assert client.execute(fire(keys, "s", 1, b"spec", message_id="s", tail=tail(b""))) is False
         assert client.execute(purge(keys, "dead")).messages == 1
-        assert client.execute(redrive(keys, ["1-1"])) == (0,)
+        assert client.execute(redrive(keys, [EntryId(1, 1)])) == (0,)
         assert client.execute(promote(keys)).next_due_ms is None
 
 
 def _time() -> Any:
-    return Command(None, (), ("TIME",), lambda reply: (int(reply[0]), int(reply[1])))
+    return raw("TIME", decode=lambda reply: (int(reply[0]), int(reply[1])))

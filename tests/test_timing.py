@@ -15,6 +15,7 @@ from tests.timing import Watch
 BURN = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system keeps no account")
 def test_it_stops_while_a_process_waits_for_its_core() -> None:
     """Of two processes on one core each has half of it, and a watch for one shows about that half."""
@@ -26,15 +27,15 @@ def test_it_stops_while_a_process_waits_for_its_core() -> None:
         time.sleep(1.0)
         passed_s, whole_s = watch.passed_s(), time.monotonic() - begun
     finally:
-        for each in rivals:
-            each.kill()
-            each.wait()
+        for rival in rivals:
+            rival.kill()
+            rival.wait()
 
     assert passed_s < 0.9 * whole_s
 
 
-def test_it_goes_on_while_a_process_sleeps() -> None:
-    """Time that nobody wanted is time."""
+def test_it_continues_while_a_process_sleeps() -> None:
+    """Idle time counts as time."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"])
     watch = Watch(process.pid)
     assert watch.end_s(process) > 0.1

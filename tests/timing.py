@@ -1,4 +1,4 @@
-"""Time in tests: a deadline for all, and a watch that stops while those whose time it takes wait for a core.
+"""Time in tests: a deadline for all, a clock that stands, and a watch that stops while its processes wait for a core.
 
     watch = Watch(server.pid, worker.process.pid)
     …
@@ -15,10 +15,21 @@ import subprocess
 import time
 from pathlib import Path
 
-__all__ = ["DEADLINE_S", "Watch"]
+__all__ = ["DEADLINE_S", "Clock", "Watch"]
 
 #: Nothing that a test waits for takes longer than this, on any machine.
 DEADLINE_S = 60.0
+
+
+class Clock:
+    """A clock that stands until a test moves it."""
+
+    def __init__(self, now_s: float = 1000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        """Read it, in seconds."""
+        return self.now_s
 
 
 class Watch:

@@ -1,1 +1,1 @@
-"""Peers, each in an environment of its own: what we are compared with, at their best documented settings."""
+"""Peers, each in its own environment: what we are compared with, at their best documented settings."""

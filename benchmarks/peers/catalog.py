@@ -15,7 +15,8 @@ _UVLOOP = "uvloop==0.23.0"
 class Peer:
     """A peer: its pinned requirements, whether it acks after the handler, and jobs per run for its speed.
 
-    `delays`: whether jobs can be sent for later without a process beside the worker.
+    `delays`: whether jobs can be sent for later without a process beside the worker. `batches`: whether its worker has
+    a setting for how many jobs it takes at a time. `one_by_one`: a process of it runs one job at a time, and no more.
     """
 
     name: str
@@ -23,6 +24,8 @@ class Peer:
     acks: bool
     jobs: int
     delays: bool = True
+    batches: bool = False
+    one_by_one: bool = False
 
     @property
     def guarantee(self) -> str:
@@ -33,8 +36,14 @@ class Peer:
 _ALL = (
     # kombu imports packaging without requiring it.
     Peer("celery", ("celery==5.7.0", "packaging==26.3", _REDIS, _HIREDIS), acks=True, jobs=3000),
-    Peer("dramatiq", ("dramatiq==2.2.1", _REDIS, _HIREDIS), acks=True, jobs=6000),
-    Peer("rq", ("rq==2.12.0", _REDIS, _HIREDIS), acks=True, jobs=600),
+    Peer(
+        "dramatiq",
+        ("dramatiq==2.2.1", _REDIS, _HIREDIS),
+        acks=True,
+        jobs=6000,
+        batches=True,
+    ),
+    Peer("rq", ("rq==2.12.0", _REDIS, _HIREDIS), acks=True, jobs=600, one_by_one=True),
     Peer(
         "repid",
         # Imported by it, but not among its requirements.
@@ -42,6 +51,7 @@ _ALL = (
         acks=True,
         jobs=6000,
         delays=False,
+        batches=True,
     ),
     Peer("huey", ("huey==3.5.4", _REDIS, _HIREDIS), acks=False, jobs=5000),
     # Its own cap is redis-py 5.
@@ -60,6 +70,7 @@ _ALL = (
         acks=True,
         jobs=5000,
         delays=False,
+        batches=True,
     ),
 )
 

@@ -22,6 +22,8 @@ __all__ = ["WARM_UP", "Contest", "acking", "best_acking", "idle_times", "life", 
 WARM_UP = 64
 _START_S = 40.0
 _WORK_S = 60.0
+#: What peers need for these after the last job has started.
+_LAST_ACKS_S = 0.3
 
 
 def rivals(plan: Plan) -> list[Peer]:
@@ -88,8 +90,8 @@ class Contest:
         """Wait until jobs have started. Raises `ContenderError` if some do not."""
 
         def done() -> bool:
-            for each in workers:
-                each.check()
+            for worker in workers:
+                worker.check()
             return not self.marks.times(first)[:count].count(0.0)
 
         try:
@@ -124,23 +126,23 @@ class Contest:
             process.wait()
 
 
-def life(peer: Peer, plan: Plan, procs: int = 1) -> dict[str, float]:
+def life(peer: Peer, plan: Plan, procs: int = 1, **environ: str) -> dict[str, float]:
     """Fill the queue while the worker is frozen, then let it work.
 
     Returns the rates of sending and of working, and what the server spent on each message, sending included.
     """
     jobs = min(peer.jobs, plan.messages)
     with Stand() as stand:
-        contest = Contest(peer, plan, stand, jobs)
+        contest = Contest(peer, plan, stand, jobs, **environ)
         with contest.workers(procs) as workers:
-            for each in workers:
-                each.signal(signal.SIGSTOP)
+            for worker in workers:
+                worker.signal(signal.SIGSTOP)
             before = stand.spent()
             sent_s = contest.measured()
-            for each in workers:
-                each.signal(signal.SIGCONT)
+            for worker in workers:
+                worker.signal(signal.SIGCONT)
             times = contest.finish(workers)
-            time.sleep(0.3)  # for the last acks
+            time.sleep(_LAST_ACKS_S)
             spent = stand.spent() - before
     rate = (jobs - 1) / (max(times) - min(times))
     return {"rate": rate, "send_rate": jobs / sent_s, **spent.per(jobs)}
@@ -156,17 +158,25 @@ def idle_times(peer: Peer, plan: Plan, jobs: int, pause_s: float) -> list[float]
     return [start - begun for start, begun in zip(started, sent, strict=True)]
 
 
-def waiting(peer: Peer, plan: Plan, sleep_s: float, at_once: int) -> dict[str, float]:
-    """Let a worker run so many jobs at once that wait; returns the rate at which they start."""
+def waiting(
+    peer: Peer, plan: Plan, sleep_s: float, at_once: int, procs: int = 1
+) -> dict[str, float]:
+    """Let workers run this many jobs at once each that wait.
+
+    Returns the rate at which they start, and what the server spent on each from then on: sending not included.
+    """
     environ = {"QWORKER_BENCH_SLEEP_S": str(sleep_s), "QWORKER_BENCH_CONCURRENCY": str(at_once)}
     jobs = min(peer.jobs, plan.messages)
     with Stand() as stand:
         contest = Contest(peer, plan, stand, jobs, **environ)
-        with contest.workers() as workers:
-            for each in workers:
-                each.signal(signal.SIGSTOP)
+        with contest.workers(procs) as workers:
+            for worker in workers:
+                worker.signal(signal.SIGSTOP)
             contest.measured()
-            for each in workers:
-                each.signal(signal.SIGCONT)
-            times = contest.finish(workers)
-    return {"rate": (jobs - 1) / (max(times) - min(times))}
+            before = stand.spent()
+            for worker in workers:
+                worker.signal(signal.SIGCONT)
+            contest.finish(workers)
+            time.sleep(_LAST_ACKS_S)
+            spent = stand.spent() - before
+    return {"rate": contest.marks.steady_rate(procs * at_once, WARM_UP), **spent.per(jobs)}

@@ -7,7 +7,7 @@ import time
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 
-from benchmarks.peers.driver import PAD, SLEEP_S, URL, Driver, concurrency, execute, mark
+from benchmarks.peers.driver import PAD, SLEEP_S, URL, Driver, batch, concurrency, execute, mark
 
 dramatiq.set_broker(RedisBroker(url=URL))
 
@@ -22,7 +22,7 @@ def job(number: int, pad: str) -> None:
 
 def _work() -> None:
     words = ("benchmarks.peers.dramatiq", "-p", "1", "-t", str(concurrency(8)))
-    execute("dramatiq", *words, dramatiq_queue_prefetch="200")
+    execute("dramatiq", *words, dramatiq_queue_prefetch=str(batch(200)))
 
 
 DRIVER = Driver(

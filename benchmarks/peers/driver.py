@@ -7,7 +7,8 @@
     python -m benchmarks.peers.driver NAME work                        until it is ended
 
 Where: QWORKER_BENCH_URL. Marks: QWORKER_BENCH_MARKS. A job waits QWORKER_BENCH_SLEEP_S, with
-QWORKER_BENCH_CONCURRENCY of them at once where this is not 0.
+QWORKER_BENCH_CONCURRENCY of them at once where this is not 0. A worker with such a setting takes QWORKER_BENCH_BATCH
+jobs at a time where this is not 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 from benchmarks.marks import Marks
 
-__all__ = ["PAD", "SLEEP_S", "URL", "Driver", "concurrency", "execute", "mark", "port"]
+__all__ = ["PAD", "SLEEP_S", "URL", "Driver", "batch", "concurrency", "execute", "mark", "port"]
 
 URL = os.environ.get("QWORKER_BENCH_URL", "redis://127.0.0.1:6379/0")
 PAD = "x" * 56
@@ -100,6 +101,11 @@ def _marks() -> Marks:
 def concurrency(best: int) -> int:
     """Say how many jobs run at once: what the benchmark asks for, or what is best for a handler that does nothing."""
     return int(os.environ.get("QWORKER_BENCH_CONCURRENCY", "0")) or best
+
+
+def batch(best: int) -> int:
+    """Say how many jobs a worker takes at a time: what the benchmark asks for, or what is best."""
+    return int(os.environ.get("QWORKER_BENCH_BATCH", "0")) or best
 
 
 def port() -> int:

@@ -7,10 +7,10 @@ import asyncio
 import uvloop
 from repid import RedisServer, Repid, Router
 
-from benchmarks.peers.driver import PAD, SLEEP_S, URL, Driver, concurrency, mark
+from benchmarks.peers.driver import PAD, SLEEP_S, URL, Driver, batch, concurrency, mark
 
 app = Repid(title="bench", version="1")
-app.servers.register_server("default", RedisServer(URL, batch_size=100), is_default=True)
+app.servers.register_server("default", RedisServer(URL, batch_size=batch(100)), is_default=True)
 router = Router()
 
 

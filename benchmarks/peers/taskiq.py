@@ -6,9 +6,9 @@ import asyncio
 
 from taskiq_redis import RedisStreamBroker
 
-from benchmarks.peers.driver import PAD, SLEEP_S, URL, Driver, concurrency, execute, mark
+from benchmarks.peers.driver import PAD, SLEEP_S, URL, Driver, batch, concurrency, execute, mark
 
-broker = RedisStreamBroker(url=URL)
+broker = RedisStreamBroker(url=URL, xread_count=batch(100))
 
 
 @broker.task(task_name="job")
@@ -33,7 +33,8 @@ def _work() -> None:
 
 
 DRIVER = Driver(
-    settings="RedisStreamBroker, 1 worker, max-async-tasks 100, max-prefetch 100, uvloop",
+    settings="RedisStreamBroker, 1 worker, max-async-tasks 100, max-prefetch 100, xread_count 100 "
+    "(its default), uvloop",
     send=_send,
     work=_work,
     enter=broker.startup,

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
 -- extend.lua: move the visibility deadlines of leases further away, never nearer.
+-- ROLES      consumer, operator
 -- KEYS[1]    unacked ZSET     lease id → deadline ms
 -- KEYS[2]    meta HASH
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
@@ -56,6 +57,7 @@ local function whole(value, minimum, maximum)
 end
 
 local MAX_VISIBILITY_MS = 43200000 -- 12 h
+local DEFAULT_VISIBILITY_MS = 30000
 
 local unacked, meta = KEYS[1], KEYS[2]
 local refused = broken({ unacked, 'zset', meta, 'hash' })

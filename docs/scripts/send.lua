@@ -1,5 +1,6 @@
 #!lua
 -- send.lua: store new messages once, however often the call is repeated.
+-- ROLES      producer, operator
 -- KEYS[1-5]  see lib/sender_keys.lua
 -- KEYS[6]    producers HASH   lane → last sequence number, ms, and (message number, id) per message kept out by it
 -- KEYS[7]    unique HASH      unique key → message id and expiry ms
@@ -8,8 +9,7 @@
 -- ARGV[2]    lane             '' for a one-shot sender, who may not repeat the call
 -- ARGV[3]    sequence         number of this call on its lane
 -- ARGV[4]    delay ms         '' for the queue's, or '@' and a due time in ms since 1970
--- ARGV[5]    ttl ms           '' for the queue's, 0 none
--- ARGV[6]    priority         0-9
+-- ARGV[5-6]  ttl ms, priority '' for the queue's, 0 none; 0-9
 -- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
 -- then       u                then u × (message number 1…n, unique key, held for ms)
 -- then       maxlen           may be left out: of this call, beside the queue's; the lower one counts
@@ -36,6 +36,46 @@ end
 local function text(number)
   return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
 end
+-- The short way of a send: one message, ready at once, into a queue that nothing is set for but its shards. It begins before
+-- the functions of the long way are made, and asks only of the keys that it writes. Returns nil, nothing being written, for
+-- whatever is not so: the long way knows why.
+local function send_alone()
+  local ready, wake, meta, stats, producers = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+  local lane, sequence = ARGV[2], ARGV[3]
+  -- One message; no delay, ttl, priority, unique key or maxlen.
+  if #ARGV ~= 10 or ARGV[7] ~= '1' or ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '0' or ARGV[10] ~= '0'
+    or lane == '' or #sequence > 15 or not string.find(sequence, '^%d+$') then
+    return nil
+  end
+  local set = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'journal', 'shard', 'shards')
+  local paused_out = set[1] == 'out'
+  if set.err or set[1] and not paused_out or set[2] or set[3] or set[4] or set[5] or set[6] then return nil end
+  -- A shard takes messages if it is marked `open`.
+  if set[7] and string.sub(set[7], 1, 5) ~= 'open ' or not set[7] and string.find(meta, '/', 1, true) then return nil end
+  local last = redis.pcall('HGET', producers, lane)
+  if last then
+    last = type(last) == 'string' and tonumber(string.match(last, '^(%d+) %d'))
+    if not last or tonumber(sequence) <= last then return nil end
+  end
+  local tokens = redis.pcall('LLEN', wake)
+  local now = clock(ARGV[1], meta)
+  if type(tokens) ~= 'number' or not now then return nil end
+  now = text(now)
+
+  -- The first write of a key tells its type; what was written before it is taken back.
+  if type(redis.pcall('HINCRBY', stats, 'sent', 1)) ~= 'number' then return nil end
+  if type(redis.pcall('RPUSH', ready, ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])) ~= 'number' then
+    redis.call('HINCRBY', stats, 'sent', -1)
+    return nil
+  end
+  redis.call('HSET', producers, lane, sequence .. ' ' .. now)
+  local degraded = 0
+  if type(redis.pcall('HINCRBY', stats, 'stored', 1)) ~= 'number' then degraded = 1 end
+  if tokens == 0 and not paused_out and type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then degraded = 1 end
+  return { 'OK', 1, now, degraded, set[8] or nil }
+end
+local sent_alone = send_alone()
+if sent_alone then return sent_alone end
 -- What is validated before the first write. A script is isolated but not rolled back: a command
 -- that fails after a write leaves that write behind.
 
@@ -67,6 +107,7 @@ local function whole(value, minimum, maximum)
 end
 
 local MAX_VISIBILITY_MS = 43200000 -- 12 h
+local DEFAULT_VISIBILITY_MS = 30000
 -- Doorbell and counters come last, in this order, and must not fail the call: the change itself is done by then.
 local missed = 0 -- 1 once the doorbell could not be rung, or the dead letters took no more
 
@@ -328,7 +369,7 @@ local function write_journal(who)
   local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
   return done and degraded or 1
 end
--- Accept new messages.
+-- The attributes of a queue, as senders read them.
 
 -- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
 local function read_attributes()
@@ -348,6 +389,7 @@ local function read_attributes()
     journal = { mode = found[7], cap = found[8], epoch = found[9], shed = found[10] },
   }
 end
+-- Accept new messages.
 
 -- Tell who sends how the queue is divided, behind everything else; nothing where it never was.
 local function with_shards(reply, attributes)
@@ -414,8 +456,7 @@ local function push(items, priority, delay_ms, attributes, now)
   if not attributes.paused_out then ring(wake, #items) end
 end
 
-local producers, unique = KEYS[6], KEYS[7]
-local attributes, refused = read_attributes()
+local producers, unique, attributes, refused = KEYS[6], KEYS[7], read_attributes()
 refused = refused or broken({ stats, 'hash', ready, 'list', wake, 'list', delayed, 'zset', unique, 'hash', journal, 'stream' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
@@ -468,7 +509,6 @@ end
 
 refused = refusal(attributes, number - #kept_out / 2)
 if refused then return refused end
-
 local middle, items = stamp(now, ttl_ms, delay_ms), {}
 for message = 1, number do
   local head, tail = ARGV[6 + 2 * message], ARGV[7 + 2 * message]

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
 -- settle.lua: ack, nack, release, bury or discard received messages, and say which ones counted.
+-- ROLES      consumer, operator
 -- KEYS       see lib/keys.lua; leases: those settled
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    who              makes the call, for the journal: `<host>:<pid>` or ''
@@ -25,6 +26,66 @@ end
 local function text(number)
   return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
 end
+-- The short way to ack messages that were delivered alone, where no journal is on. It begins before the functions of the long
+-- way are made, and asks only of the keys that it writes. What is not so goes the long way, nothing being written by then.
+
+-- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each of so many leases and has no other outcome, nor
+-- anything for the journal. `prefix` is that of the keys of leases.
+local function acks_alone(at, prefix, leases)
+  if tonumber(ARGV[at]) ~= leases or #ARGV ~= at + 5 * leases then return false end
+  for i = 1, leases do
+    local first = at + 5 * i - 4
+    if ARGV[first] ~= '1' or ARGV[first + 1] ~= '0' or ARGV[first + 2] ~= '0' or ARGV[first + 3] ~= '0' or ARGV[first + 4] ~= '0'
+      or string.sub(KEYS[20 + i], 1, #prefix) ~= prefix then
+      return false
+    end
+  end
+  return true
+end
+
+-- Whether each lease has one field. It may hold a batch in it: then HDEL takes nothing.
+local function have_one_field(leases)
+  for i = 1, leases do
+    if redis.pcall('HLEN', KEYS[20 + i]) ~= 1 then return false end
+  end
+  return true
+end
+
+-- Take the messages out; `counted` of them stand in `acked` already. Returns 1 or 0 per lease, and 1 where a counter failed.
+local function ack_alone(leases, prefix, counted, received)
+  local unacked, stats, held, settled, degraded = KEYS[13], KEYS[17], 0, {}, 0
+  for i = 1, leases do
+    local key = KEYS[20 + i]
+    settled[i] = redis.call('HDEL', key, '0')
+    held = held + settled[i]
+    if settled[i] == 1 then redis.call('ZREM', unacked, string.sub(key, #prefix + 1)) end
+  end
+  local function count_up(name, amount)
+    if amount ~= 0 and type(redis.pcall('HINCRBY', stats, name, amount)) ~= 'number' then degraded = 1 end
+  end
+  count_up('acked', held - counted)
+  count_up('stored', -held)
+  count_up('stale', leases - held)
+  count_up('unacked', received - held)
+  return settled, degraded
+end
+-- The short way of a settle, see lib/lone_acks.lua.
+local function settle_alone()
+  local unacked, meta, stats = KEYS[13], KEYS[16], KEYS[17]
+  local prefix = string.sub(meta, 1, -5) .. 'lease:'
+  local leases = #KEYS - 20
+  if leases < 1 or not acks_alone(3, prefix, leases) then return nil end
+  if redis.pcall('HGET', meta, 'journal') or not have_one_field(leases)
+    or type(redis.pcall('ZCARD', unacked)) ~= 'number' then
+    return nil
+  end
+  local now = clock(ARGV[1], meta)
+  if not now or type(redis.pcall('HINCRBY', stats, 'acked', leases)) ~= 'number' then return nil end
+  local settled, degraded = ack_alone(leases, prefix, leases, 0)
+  return { 'OK', text(now), degraded, settled, settled }
+end
+local alone = settle_alone()
+if alone then return alone end
 -- What is validated before the first write. A script is isolated but not rolled back: a command
 -- that fails after a write leaves that write behind.
 
@@ -56,6 +117,7 @@ local function whole(value, minimum, maximum)
 end
 
 local MAX_VISIBILITY_MS = 43200000 -- 12 h
+local DEFAULT_VISIBILITY_MS = 30000
 -- Doorbell and counters come last, in this order, and must not fail the call: the change itself is done by then.
 local missed = 0 -- 1 once the doorbell could not be rung, or the dead letters took no more
 
@@ -90,6 +152,7 @@ end
 local suspect, delayed, unacked, wake, dead = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local meta, stats, unique, cancelled, journal = KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local FIRST_LEASE = 21
+local ALL_LEVELS = { 9, 8, 7, 6, 5, 4, 3, 2, 1, 0 } -- as `levels_in_use` has them
 
 local function ready(level_number)
   return KEYS[level_number + 1]
@@ -109,7 +172,7 @@ local function levels_in_use(levels)
   return used
 end
 
--- A refusal if a key that this call may write holds another type, else nil.
+-- A refusal if a key that this call may write holds another type, else nil. The last of `levels` is the likeliest.
 local function broken_queue(levels, without_leases)
   local expected = { stats, 'hash', unacked, 'zset' }
   local function expect(key, its_type)
@@ -117,8 +180,9 @@ local function broken_queue(levels, without_leases)
     expected[#expected + 1] = its_type
   end
   for i = FIRST_LEASE, without_leases and 0 or #KEYS do expect(KEYS[i], 'hash') end
-  for i = #levels, 1, -1 do expect(ready(levels[i]), 'list') end
+  expect(ready(levels[#levels]), 'list')
   expect(wake, 'list')
+  for i = #levels - 1, 1, -1 do expect(ready(levels[i]), 'list') end
   expect(delayed, 'zset')
   expect(journal, 'stream')
   expect(dead, 'stream')
@@ -127,8 +191,8 @@ local function broken_queue(levels, without_leases)
   expect(cancelled, 'zset')
   return broken(expected)
 end
+-- The attributes of a queue, as consumers and reapers read them.
 
-local DEFAULT_VISIBILITY_MS = 30000
 local DEFAULT_MAX_RECEIVES = 5
 
 -- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
@@ -204,10 +268,10 @@ local function level(item)
 end
 
 -- How many items of a list to read next, up to `bytes_left` in all as far as those tell that were read: a read copies them
--- whole, and bodies may be large.
-local FIRST_CHUNK, MAX_CHUNK = 4, 32
+-- whole, and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
+local MAX_CHUNK = 33
 local function chunk_size(number, bytes, bytes_left)
-  if number == 0 then return FIRST_CHUNK end
+  if number == 0 then return 1 end
   return math.max(1, math.min(MAX_CHUNK, math.ceil(bytes_left * number / math.max(bytes, 1))))
 end
 
@@ -582,8 +646,8 @@ local function push_heads(key, items, order, later)
       merged[#merged + 1] = item
     end
     for i = next_passed, #passed do merged[#merged + 1] = passed[i][1] end
-    -- A user who may not push is refused before anything is cut off.
-    redis.call('LPUSH', key, items[#items])
+    -- A user who may not push is refused before anything is cut off; what is pushed for that goes with it.
+    redis.call('LPUSH', key, '')
     redis.call('LTRIM', key, #passed + 1, -1)
   end
   for last = #merged, 1, -AT_ONCE do

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
 -- settle_receive.lua: settle what was received before and receive the next batch, in one trip.
+-- ROLES      consumer, operator
 -- KEYS       see lib/keys.lua; leases: those settled, and last the new one
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    resume           1: the call was made before with this new lease and its reply was lost:
@@ -62,6 +63,115 @@ local function whole(value, minimum, maximum)
 end
 
 local MAX_VISIBILITY_MS = 43200000 -- 12 h
+local DEFAULT_VISIBILITY_MS = 30000
+-- The short way to ack messages that were delivered alone, where no journal is on. It begins before the functions of the long
+-- way are made, and asks only of the keys that it writes. What is not so goes the long way, nothing being written by then.
+
+-- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each of so many leases and has no other outcome, nor
+-- anything for the journal. `prefix` is that of the keys of leases.
+local function acks_alone(at, prefix, leases)
+  if tonumber(ARGV[at]) ~= leases or #ARGV ~= at + 5 * leases then return false end
+  for i = 1, leases do
+    local first = at + 5 * i - 4
+    if ARGV[first] ~= '1' or ARGV[first + 1] ~= '0' or ARGV[first + 2] ~= '0' or ARGV[first + 3] ~= '0' or ARGV[first + 4] ~= '0'
+      or string.sub(KEYS[20 + i], 1, #prefix) ~= prefix then
+      return false
+    end
+  end
+  return true
+end
+
+-- Whether each lease has one field. It may hold a batch in it: then HDEL takes nothing.
+local function have_one_field(leases)
+  for i = 1, leases do
+    if redis.pcall('HLEN', KEYS[20 + i]) ~= 1 then return false end
+  end
+  return true
+end
+
+-- Take the messages out; `counted` of them stand in `acked` already. Returns 1 or 0 per lease, and 1 where a counter failed.
+local function ack_alone(leases, prefix, counted, received)
+  local unacked, stats, held, settled, degraded = KEYS[13], KEYS[17], 0, {}, 0
+  for i = 1, leases do
+    local key = KEYS[20 + i]
+    settled[i] = redis.call('HDEL', key, '0')
+    held = held + settled[i]
+    if settled[i] == 1 then redis.call('ZREM', unacked, string.sub(key, #prefix + 1)) end
+  end
+  local function count_up(name, amount)
+    if amount ~= 0 and type(redis.pcall('HINCRBY', stats, name, amount)) ~= 'number' then degraded = 1 end
+  end
+  count_up('acked', held - counted)
+  count_up('stored', -held)
+  count_up('stale', leases - held)
+  count_up('unacked', received - held)
+  return settled, degraded
+end
+-- The short way to receive one message, or none, and to ack others, see lib/lone_acks.lua: where nothing is set for the queue
+-- but its visibility, no suspect waits and nothing was cancelled. Returns nil for whatever is not so.
+local function settle_receive_alone()
+  local ready, suspect, delayed, unacked, wake, dead = KEYS[1], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+  local meta, stats, cancelled, key = KEYS[16], KEYS[17], KEYS[19], KEYS[#KEYS]
+  local acked = #KEYS - 21
+  local count, prefix = whole(ARGV[3], 0, 1000), string.sub(meta, 1, -5) .. 'lease:'
+  local id = string.sub(key, 1, #prefix) == prefix and string.sub(key, #prefix + 1) or ''
+  if ARGV[2] ~= '0' or not count or not string.find(ARGV[5], '^[012]$')
+    or not string.find(id, '^[%w._-]+$') or not acks_alone(7, prefix, acked) then
+    return nil
+  end
+  local left, item = 0, nil
+  if count > 0 then
+    left = redis.pcall('LLEN', ready)
+    if type(left) ~= 'number' or count > 1 and left > 1 then return nil end
+  end
+  local set = redis.pcall('HMGET', meta, 'paused', 'levels', 'journal', 'visibility_ms')
+  if set.err or set[1] or set[2] or set[3] then return nil end
+  local visibility_ms = whole(ARGV[4] ~= '' and ARGV[4] or set[4] or DEFAULT_VISIBILITY_MS, 1, MAX_VISIBILITY_MS)
+  if not visibility_ms or not have_one_field(acked) then return nil end
+  -- Of these none is there, or the dead letters alone: where they cannot be written, nothing is delivered.
+  local there = redis.call('EXISTS', suspect, cancelled, key, dead)
+  if there > 1 or there == 1 and redis.call('TYPE', dead).ok ~= 'stream' then return nil end
+  if left > 0 then
+    left, item = left - 1, redis.call('LINDEX', ready, 0)
+    if string.sub(item, 1, 3) ~= 'q1 ' then return nil end
+    local flags = string.find(item, '=', 1, true)
+    if flags then
+      local stop = string.find(item, '\n', 1, true)
+      if not stop or flags < stop and string.find(string.sub(item, 1, stop), ' x=', 1, true) then return nil end
+    end
+  end
+  local tokens, leases, now = redis.pcall('LLEN', wake), redis.pcall('ZCARD', unacked), clock(ARGV[1], meta)
+  if type(tokens) ~= 'number' or type(leases) ~= 'number' or not now then return nil end
+  local deadline, hint_ms = count > 0 and now + visibility_ms or 0, -2
+  if left > 0 then
+    hint_ms = 0
+  elseif count > 0 then
+    local due = redis.pcall('ZRANGE', delayed, 0, 0, 'WITHSCORES')
+    if due.err then return nil end
+    if due[2] then hint_ms = math.max(1, tonumber(due[2]) - now) end
+  end
+
+  -- The first write tells the type of its key; those of the others are known.
+  local counter, amount = 'acked', acked
+  if item then counter, amount = 'received', 1 end
+  if amount > 0 and type(redis.pcall('HINCRBY', stats, counter, amount)) ~= 'number' then return nil end
+  if item then
+    redis.call('HSET', key, '0', item)
+    redis.call('ZADD', unacked, text(deadline), id)
+    redis.call('LPOP', ready)
+    -- The reaper's watch for gaps starts with the first lease; see grace.lua.
+    if leases == 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
+  end
+  local settled, degraded = ack_alone(acked, prefix, item and 0 or acked, item and 1 or 0)
+  if left > 0 and tokens == 0 then
+    if type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then degraded = 1 end
+  elseif item and left == 0 and tokens > 0 and ARGV[6] ~= '' then
+    redis.pcall('DEL', wake)
+  end
+  return { 'OK', text(now), text(deadline), left, text(hint_ms), 0, degraded, settled, { item }, {}, 0, 0 }
+end
+local alone = settle_receive_alone()
+if alone then return alone end
 -- Doorbell and counters come last, in this order, and must not fail the call: the change itself is done by then.
 local missed = 0 -- 1 once the doorbell could not be rung, or the dead letters took no more
 
@@ -96,6 +206,7 @@ end
 local suspect, delayed, unacked, wake, dead = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local meta, stats, unique, cancelled, journal = KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local FIRST_LEASE = 21
+local ALL_LEVELS = { 9, 8, 7, 6, 5, 4, 3, 2, 1, 0 } -- as `levels_in_use` has them
 
 local function ready(level_number)
   return KEYS[level_number + 1]
@@ -115,7 +226,7 @@ local function levels_in_use(levels)
   return used
 end
 
--- A refusal if a key that this call may write holds another type, else nil.
+-- A refusal if a key that this call may write holds another type, else nil. The last of `levels` is the likeliest.
 local function broken_queue(levels, without_leases)
   local expected = { stats, 'hash', unacked, 'zset' }
   local function expect(key, its_type)
@@ -123,8 +234,9 @@ local function broken_queue(levels, without_leases)
     expected[#expected + 1] = its_type
   end
   for i = FIRST_LEASE, without_leases and 0 or #KEYS do expect(KEYS[i], 'hash') end
-  for i = #levels, 1, -1 do expect(ready(levels[i]), 'list') end
+  expect(ready(levels[#levels]), 'list')
   expect(wake, 'list')
+  for i = #levels - 1, 1, -1 do expect(ready(levels[i]), 'list') end
   expect(delayed, 'zset')
   expect(journal, 'stream')
   expect(dead, 'stream')
@@ -133,8 +245,8 @@ local function broken_queue(levels, without_leases)
   expect(cancelled, 'zset')
   return broken(expected)
 end
+-- The attributes of a queue, as consumers and reapers read them.
 
-local DEFAULT_VISIBILITY_MS = 30000
 local DEFAULT_MAX_RECEIVES = 5
 
 -- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
@@ -210,10 +322,10 @@ local function level(item)
 end
 
 -- How many items of a list to read next, up to `bytes_left` in all as far as those tell that were read: a read copies them
--- whole, and bodies may be large.
-local FIRST_CHUNK, MAX_CHUNK = 4, 32
+-- whole, and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
+local MAX_CHUNK = 33
 local function chunk_size(number, bytes, bytes_left)
-  if number == 0 then return FIRST_CHUNK end
+  if number == 0 then return 1 end
   return math.max(1, math.min(MAX_CHUNK, math.ceil(bytes_left * number / math.max(bytes, 1))))
 end
 
@@ -588,8 +700,8 @@ local function push_heads(key, items, order, later)
       merged[#merged + 1] = item
     end
     for i = next_passed, #passed do merged[#merged + 1] = passed[i][1] end
-    -- A user who may not push is refused before anything is cut off.
-    redis.call('LPUSH', key, items[#items])
+    -- A user who may not push is refused before anything is cut off; what is pushed for that goes with it.
+    redis.call('LPUSH', key, '')
     redis.call('LTRIM', key, #passed + 1, -1)
   end
   for last = #merged, 1, -AT_ONCE do
@@ -1344,7 +1456,7 @@ local function receive(request, attributes, levels, now, amounts)
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
   end
   if from_suspect > 0 then redis.call('LPOP', suspect) end
-  -- The reaper's watch for gaps starts with the first lease; see visit.lua.
+  -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
   amounts.received = (amounts.received or 0) + #batch.items
   amounts.unacked = (amounts.unacked or 0) + #batch.items

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
 -- split.lua: give one received message a lease and a visibility deadline of its own.
+-- ROLES      consumer, operator
 -- KEYS[1]    unacked ZSET     lease id → deadline ms
 -- KEYS[2]    meta HASH
 -- KEYS[3]    lease HASH       that holds the message
@@ -61,6 +62,7 @@ local function whole(value, minimum, maximum)
 end
 
 local MAX_VISIBILITY_MS = 43200000 -- 12 h
+local DEFAULT_VISIBILITY_MS = 30000
 -- The envelope: `q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>`.
 -- Bodies are never decoded here, and nothing in a list, set or lease can make these raise.
 
@@ -120,10 +122,10 @@ local function level(item)
 end
 
 -- How many items of a list to read next, up to `bytes_left` in all as far as those tell that were read: a read copies them
--- whole, and bodies may be large.
-local FIRST_CHUNK, MAX_CHUNK = 4, 32
+-- whole, and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
+local MAX_CHUNK = 33
 local function chunk_size(number, bytes, bytes_left)
-  if number == 0 then return FIRST_CHUNK end
+  if number == 0 then return 1 end
   return math.max(1, math.min(MAX_CHUNK, math.ceil(bytes_left * number / math.max(bytes, 1))))
 end
 
@@ -280,7 +282,6 @@ local function received_at(id, deadline, visibility_ms)
   return text(math.max(0, deadline - visibility_ms))
 end
 
-local DEFAULT_VISIBILITY_MS = 30000
 local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refused = broken({ unacked, 'zset', meta, 'hash', old, 'hash', new, 'hash' })
 if refused then return refused end

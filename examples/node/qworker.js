@@ -17,7 +17,7 @@ const SCRIPTS = process.env.QWORKER_SCRIPTS ?? path.join(__dirname, '..', '..', 
 const GIVE_UP_MS = 60_000
 const HEADER = /^q1 ([\w.-]+) (\d+) (\d+) (\d+) (\d+) (\d+)((?: .*)?)$/
 
-/** A script refused; nothing was written. `code` is the first word of its reply: FULL, PAUSED, TOOLARGE, … */
+/** A script refused the call; nothing was written. `code` is the first word of its reply: FULL, PAUSED, TOOLARGE, … */
 class RefusedError extends Error {
   constructor(reply) {
     super(reply.map(String).join(' '))
@@ -26,10 +26,10 @@ class RefusedError extends Error {
   }
 }
 
-/** Connects to a server; `url` as node-redis has it, or `socket: { path }`. Close it at the end. */
+/** Connects to a server; `url` as in node-redis, or `socket: { path }`. Close the connection at the end. */
 async function connect(options = {}) {
   const client = createClient(options)
-  client.on('error', () => {}) // Every call tells its own; without a listener the process would end.
+  client.on('error', () => {}) // Every call rejects with its own error; without a listener the process would end.
   await client.connect()
   return new Connection(client)
 }
@@ -47,14 +47,14 @@ class Connection {
     return new Queue(this, namespace, name)
   }
 
-  /** Closes it, without waiting for replies. */
+  /** Closes the connection, without waiting for replies. */
   close() {
     this.client.destroy()
   }
 
   /**
-   * Calls a script, and again while its reply is lost: `repeated` makes the arguments of the repetition. Gives up
-   * after a minute. An error of the server itself is not repeated.
+   * Calls a script, and repeats the call if its reply is lost, for up to a minute; `repeated` makes the arguments of
+   * the repetition. Does not repeat a call that the server answers with an error.
    */
   async call(name, keys, args, repeated = (same) => same) {
     const script = this.#script(name)
@@ -93,10 +93,10 @@ class Connection {
   }
 }
 
-/** One delivered message; `body` is a Buffer. Times are ms since 1970 by the server. */
+/** One delivered message; `body` is a Buffer. Times are the server's, in ms since 1970. */
 class Message {
-  constructor({ id, body, lease, place, sentMs, receiveCount, deadlineMs, flags }) {
-    Object.assign(this, { id, body, lease, place, sentMs, receiveCount, deadlineMs, flags })
+  constructor({ id, body, lease, index, sentMs, receiveCount, deadlineMs, flags }) {
+    Object.assign(this, { id, body, lease, index, sentMs, receiveCount, deadlineMs, flags })
   }
 
   json() {
@@ -124,7 +124,7 @@ class Queue {
 
   /**
    * Stores a message once, however often its reply is lost; returns its id. Bytes are stored as they are, any other
-   * body as JSON. Rejects with a RefusedError where the queue is full or paused, or the body too large.
+   * body as JSON. Rejects with a RefusedError if the queue is full or paused, or the body too large.
    */
   async send(body, { delayMs = '', ttlMs = '', priority = 0 } = {}) {
     await this.#announce()
@@ -134,7 +134,7 @@ class Queue {
     const tail = Buffer.concat([Buffer.from(`${flags}\n`), data])
     const keys = this.#named(priority ? `ready:${priority}` : 'ready', 'delayed', 'wake', 'meta', 'stats')
     keys.push(...this.#named('producers', 'unique', 'journal'))
-    // One call of a lane is in flight at a time, and its number is drawn when it goes.
+    // One call of a lane is in flight at a time; it gets its number when it starts.
     const lane = this.#lane
     const sent = lane.last.then(() => {
       lane.number += 1
@@ -142,7 +142,7 @@ class Queue {
       return this.#connection.call('send', keys, [...words, `q1 ${id} `, tail, '0'])
     })
     lane.last = sent.catch((error) => {
-      // In doubt for good: nothing newer may go on this lane.
+      // Still in doubt: no newer send may use this lane.
       if (!(error instanceof RefusedError)) Object.assign(lane, { id: random(12), number: 0 })
     })
     await sent
@@ -150,8 +150,8 @@ class Queue {
   }
 
   /**
-   * Receives up to `count` (1-1,000) messages into one lease, waiting up to `waitMs` for the first. One that was sent
-   * with a visibility of its own gets a lease of its own, unless `split` is false.
+   * Receives up to `count` (1-1,000) messages into one lease, waiting up to `waitMs` for the first. A message with its
+   * own visibility gets its own lease, unless `split` is false.
    */
   async receive(count = 1, { waitMs = 0, visibilityMs = '', suspects = 1, split = true } = {}) {
     const until = Date.now() + waitMs
@@ -164,23 +164,23 @@ class Queue {
     }
   }
 
-  /** Acks messages; returns for each whether it counted: false where its lease had run out. */
+  /** Acks messages; returns for each whether it counted: false if its lease had run out. */
   async ack(...messages) {
     return this.#settle(messages, (message) => (message.flags.u ? 'unique' : 'ack'))
   }
 
   /** Counts a failure: the message comes back after `delayMs`, or is dead at its max receives. */
   async nack(message, { delayMs = 0, errorClass = '', error = '' } = {}) {
-    const other = ['n', message.place, delayMs, '', '', errorClass, error.slice(0, 2048), '']
+    const other = ['n', message.index, delayMs, '', '', errorClass, error.slice(0, 2048), '']
     return (await this.#settle([message], () => other))[0]
   }
 
   /** Gives messages back uncounted, to the head of the queue. */
   async release(...messages) {
-    return this.#settle(messages, (message) => ['r', message.place, 0, '', '', '', '', ''])
+    return this.#settle(messages, (message) => ['r', message.index, 0, '', '', '', '', ''])
   }
 
-  /** Moves the deadline of the leases of messages away; returns false for each whose lease is gone. */
+  /** Extends the leases of messages; returns false for each message whose lease is gone. */
   async extend(visibilityMs, ...messages) {
     const leases = [...new Set(messages.map((message) => message.lease))]
     if (!leases.length) return []
@@ -191,27 +191,27 @@ class Queue {
   }
 
   /**
-   * Handles messages one after the other until `signal` aborts: one that is handled is acked, one whose handler throws
-   * is nacked. What was received and not begun goes back.
+   * Handles messages one after the other until `signal` aborts: acks each, or nacks it if the handler throws, and
+   * gives unstarted messages back.
    */
   async work(handler, { signal, count = 10, visibilityMs = 30_000, retryMs = 1000 } = {}) {
     while (!signal?.aborted) {
-      // Its leases are kept while it works, so no message needs one of its own.
+      // The leases are extended below, so no message needs its own.
       const messages = await this.receive(count, { waitMs: 2000, visibilityMs, split: false })
-      const keeping = setInterval(() => this.extend(visibilityMs, ...messages).catch(() => {}), visibilityMs / 3)
+      const heartbeat = setInterval(() => this.extend(visibilityMs, ...messages).catch(() => {}), visibilityMs / 3)
       try {
         while (messages.length && !signal?.aborted) {
           await this.#handle(handler, messages[0], retryMs)
           messages.shift()
         }
       } finally {
-        clearInterval(keeping)
+        clearInterval(heartbeat)
         if (messages.length) await this.release(...messages)
       }
     }
   }
 
-  /** Closes the connection that waits, if there is one. */
+  /** Closes the waiting connection, if there is one. */
   close() {
     this.#waiting?.destroy()
     this.#waiting = null
@@ -239,12 +239,12 @@ class Queue {
     const messages = []
     const foreign = []
     items.forEach((item, at) => {
-      const place = indices.length ? String(indices[at]) : String(items.length > 1 ? at + 1 : 0)
-      const message = delivered(item, lease, place, Number(nowMs), Number(deadlineMs))
+      const index = indices.length ? String(indices[at]) : String(items.length > 1 ? at + 1 : 0)
+      const message = delivered(item, lease, index, Number(nowMs), Number(deadlineMs))
       if (message) messages.push(message)
-      else foreign.push({ lease, place, flags: {} })
+      else foreign.push({ lease, index, flags: {} })
     })
-    await this.#settle(foreign, ({ place }) => ['b', place, 'foreign', '', '', '', '', ''])
+    await this.#settle(foreign, ({ index }) => ['b', index, 'foreign', '', '', '', '', ''])
     return { messages, foreign: foreign.length, hintMs: Number(hintMs) }
   }
 
@@ -252,11 +252,11 @@ class Queue {
     if (!(Number(message.flags.v) > 0)) return
     const lease = random(12)
     const keys = [...this.#named('unacked', 'meta'), this.#lease(message.lease), this.#lease(lease)]
-    const reply = await this.#connection.call('split', keys, ['', message.place, message.flags.v])
+    const reply = await this.#connection.call('split', keys, ['', message.index, message.flags.v])
     if (Number(reply[2]) > 0) Object.assign(message, { lease, deadlineMs: Number(reply[2]) })
   }
 
-  /** `outcome` says of a message 'ack', 'unique', or the eight words of another outcome. */
+  /** `outcome` returns 'ack', 'unique', or the eight words of another outcome of a message. */
   async #settle(messages, outcome) {
     const counted = new Map()
     for (const lease of new Set(messages.map((message) => message.lease))) {
@@ -270,8 +270,8 @@ class Queue {
       }
       const words = [
         '', WHO, 1,
-        acks.length, ...acks.map(({ place }) => place),
-        uniques.length, ...uniques.flatMap(({ place, flags, id }) => [place, flags.u, id]),
+        acks.length, ...acks.map(({ index }) => index),
+        uniques.length, ...uniques.flatMap(({ index, flags, id }) => [index, flags.u, id]),
         others.length, ...others.flatMap(({ what }) => what),
         0,
       ].map(String)
@@ -282,7 +282,7 @@ class Queue {
     return messages.map((message) => counted.get(message))
   }
 
-  /** Waits for the doorbell on a connection of its own, at most 2 s, and no longer than to the next due message. */
+  /** Waits for the doorbell on a separate connection, at most 2 s, and no longer than until the next due message. */
   async #wait(leftMs, hintMs) {
     const mostMs = Math.min(leftMs, 2000, hintMs > 0 ? hintMs : Infinity)
     try {
@@ -293,11 +293,11 @@ class Queue {
       }
       await this.#waiting.sendCommand(['BLPOP', `${this.#base}wake`, String(Math.max(mostMs, 10) / 1000)])
     } catch {
-      await sleep(Math.min(mostMs, 100)) // The receive that follows tells what is wrong.
+      await sleep(Math.min(mostMs, 100)) // The next receive reports the error.
     }
   }
 
-  /** Lists the queue, so that daemons find it; at most once a minute. */
+  /** Adds the queue to the index, so that daemons find it; at most once a minute. */
   async #announce() {
     if (Date.now() - this.#announcedMs < 60_000) return
     await this.#connection.client.sendCommand(['HSETNX', `${this.namespace}:queues`, this.name, '1'])
@@ -313,12 +313,12 @@ class Queue {
   }
 }
 
-/** Reads an item; null where no consumer could take it. */
-function delivered(item, lease, place, nowMs, deadlineMs) {
-  if (item[0] === 0x7b || item[0] === 0x5b) { // { or [: JSON that somebody pushed, a first delivery
+/** Reads an item; null if no consumer can take it. */
+function delivered(item, lease, index, nowMs, deadlineMs) {
+  if (item[0] === 0x7b || item[0] === 0x5b) { // { or [: plainly pushed JSON, a first delivery
     const flags = {}
     return new Message({
-      id: `${lease}.${place}`, body: item, lease, place, sentMs: nowMs, receiveCount: 1, deadlineMs, flags,
+      id: `${lease}.${index}`, body: item, lease, index, sentMs: nowMs, receiveCount: 1, deadlineMs, flags,
     })
   }
   const end = item.indexOf(0x0a)
@@ -328,7 +328,7 @@ function delivered(item, lease, place, nowMs, deadlineMs) {
     match[7].split(' ').filter(Boolean).map((flag) => [flag[0], decodeURIComponent(flag.slice(2))]),
   )
   return new Message({
-    id: match[1], body: item.subarray(end + 1), lease, place, sentMs: Number(match[2]),
+    id: match[1], body: item.subarray(end + 1), lease, index, sentMs: Number(match[2]),
     receiveCount: Number(match[3]) + 1, deadlineMs, flags,
   })
 }

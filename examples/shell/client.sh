@@ -2,13 +2,13 @@
 # A client in sh and redis-cli: it sends, receives and settles. Written from docs/protocol.md; redis-cli 6 or later.
 #
 #   client.sh send QUEUE BODY                      prints the message id; DELAY_MS, TTL_MS
-#   client.sh receive QUEUE                        prints a receipt, then the body; exit code 3 if there is nothing
-#   client.sh ack QUEUE RECEIPT                    exit code 3 if somebody else has the message by now
+#   client.sh receive QUEUE                        prints a receipt, then the body; exit code 3 if the queue is empty
+#   client.sh ack QUEUE RECEIPT                    exit code 3 if the lease has run out
 #   client.sh nack QUEUE RECEIPT [DELAY_MS [ERROR]]
-#   client.sh work QUEUE COMMAND [ARGUMENT …]      each body to the input of a command: exit code 0 acks it
+#   client.sh work QUEUE COMMAND [ARGUMENT …]      pipes each body to a command: exit code 0 acks it
 #
-# REDIS_CLI='redis-cli -h redis.example.org' says where, NAMESPACE in which namespace, VISIBILITY_MS how long a message
-# is kept from others. A body is an argument of redis-cli: at most 128 KiB, without zero bytes.
+# Environment: REDIS_CLI='redis-cli -h redis.example.org', NAMESPACE, and VISIBILITY_MS, how long a lease lasts. A body
+# is an argument of redis-cli: at most 128 KiB, without zero bytes.
 set -eu
 
 REDIS_CLI=${REDIS_CLI:-redis-cli}
@@ -43,8 +43,8 @@ load() {
     cli -x SCRIPT LOAD < "$SCRIPTS/$1.lua" > "$TMP/$1.sha"
 }
 
-# Call a script: its name, then the number of keys, keys and arguments. The reply is in $TMP/<name>. A call whose reply
-# is lost is made again, just the same: whatever is sent here may be repeated.
+# Call a script: its name, then the number of keys, keys and arguments. The reply goes to $TMP/<name>. A call whose
+# reply is lost is repeated unchanged: every call here may be repeated.
 script() {
     name=$1
     shift
@@ -54,7 +54,7 @@ script() {
         tries=$((tries + 1))
         [ "$tries" -lt 10 ] || fail "$name: $(head -n 1 "$TMP/$name")"
         [ "$tries" = 1 ] || sleep 1
-        load "$name" || : # The server was restarted, or is another one.
+        load "$name" || : # The server was restarted or replaced.
     done
 }
 
@@ -65,7 +65,7 @@ use() {
 $Q:suspect $Q:delayed $Q:unacked $Q:wake $Q:dead $Q:meta $Q:stats $Q:unique $Q:cancelled $Q:journal"
 }
 
-# A send has a lane of its own, on which its repetition is answered DUPLICATE and not stored twice.
+# Each send has its own lane, so a repetition is answered DUPLICATE and not stored twice.
 send() {
     id=$(random 10)
     script send 8 "$Q:ready" "$Q:delayed" "$Q:wake" "$Q:meta" "$Q:stats" "$Q:producers" "$Q:unique" "$Q:journal" \
@@ -79,7 +79,7 @@ $1" 0
     printf '%s\n' "$id"
 }
 
-# Receive one message: its lease into $LEASE, its header into $HEADER, its body into $TMP/body. Returns 3 for nothing.
+# Receive one message: its lease into $LEASE, its header into $HEADER, its body into $TMP/body. Returns 3 if there is none.
 receive() {
     LEASE=$(random 12)
     resume=0
@@ -88,28 +88,28 @@ receive() {
         script settle_receive 21 $KEYS "$Q:lease:$LEASE" '' "$resume" 1 "$VISIBILITY_MS" 1 "$WHO" 0
         case $(head -n 1 "$TMP/settle_receive") in
         OK) break ;;
-        LEASEUSED) resume=1 ;; # Our own call was done already: ask what it came to.
+        LEASEUSED) resume=1 ;; # Our own call was already carried out: ask for its result.
         *) fail "not received: $(tr '\n' ' ' < "$TMP/settle_receive")" ;;
         esac
     done
-    # Eight lines before the message, three behind it; an empty one in its place where there is none.
+    # Eight lines precede the message, three follow it; without a message its line is empty.
     awk 'NR > 11 { print kept[NR % 3] } { kept[NR % 3] = $0 }' "$TMP/settle_receive" > "$TMP/item"
     HEADER=$(head -n 1 "$TMP/item")
     case $HEADER in
     '') return 3 ;;
     'q1 '*) sed 1d "$TMP/item" > "$TMP/body" ;;
-    '{'* | '['*) # Pushed by hand, without a header.
+    '{'* | '['*) # A plain message, without a header.
         cat "$TMP/item" > "$TMP/body"
         HEADER=
         ;;
-    *) # Nothing that a consumer could take.
+    *) # Foreign: no consumer can take it.
         settle 0 0 1 b 0 foreign '' '' '' '' ''
         receive
         ;;
     esac
 }
 
-# Move a message that has a visibility of its own to a lease of its own. A worker keeps its lease anyway.
+# Move a message with its own visibility to its own lease. `work` extends its lease anyway.
 split() {
     own=${HEADER##* v=}
     own=${own%% *}
@@ -119,7 +119,7 @@ split() {
     [ "$(sed -n 3p "$TMP/split")" = 0 ] || LEASE=$new
 }
 
-# Outcomes of the message in $LEASE; returns 3 where they did not count.
+# Settle the message in $LEASE; returns 3 if the outcome did not count.
 settle() {
     # shellcheck disable=SC2086
     script settle 21 $KEYS "$Q:lease:$LEASE" '' "$WHO" 1 "$@" 0
@@ -127,7 +127,7 @@ settle() {
     [ "$(tail -n 1 "$TMP/settle")" = 1 ] || return 3
 }
 
-# `<lease>`, or `<lease>:<message id>:<unique key>` of a message that holds one; the key as it stands in the header.
+# `<lease>`, or `<lease>:<message id>:<unique key>` if the message holds a key; the key is encoded as in the header.
 receipt() {
     unique=${HEADER##* u=}
     if [ "$unique" = "$HEADER" ]; then
@@ -145,7 +145,7 @@ percent_decoded() {
             printf "%s%s", substr($0, 1, at - 1), letter[toupper(substr($0, at + 1, 2))]
             $0 = substr($0, at + 3)
         } printf "%s", $0 }'
-    printf x # Else the shell would take newlines from the end.
+    printf x # Else the shell would strip trailing newlines.
 }
 
 ack() {
@@ -165,7 +165,7 @@ nack() {
     settle 0 0 1 n 0 "${2:-0}" '' '' '' "${3:-}" ''
 }
 
-# Move the deadline of the lease in hand away, and only while this process lives. A lease that is gone stays so.
+# Extend the held lease while this process lives. A lease that is gone stays gone.
 keep() {
     while sleep "$((VISIBILITY_MS / 3000))" && kill -0 $$; do
         [ ! -s "$TMP/held" ] || script extend 2 "$Q:unacked" "$Q:meta" '' "$VISIBILITY_MS" "$(cat "$TMP/held")"
@@ -173,7 +173,7 @@ keep() {
 }
 
 work() {
-    [ "$VISIBILITY_MS" -ge 3000 ] || fail "VISIBILITY_MS must be 3000 or more: the lease is kept every third of it"
+    [ "$VISIBILITY_MS" -ge 3000 ] || fail "VISIBILITY_MS must be 3000 or more: the lease is extended every third of it"
     keep &
     keeper=$!
     ending=
@@ -196,7 +196,7 @@ work() {
     kill "$keeper" || :
 }
 
-[ $# -ge 2 ] || fail "say what to do: send, receive, ack, nack or work, and a queue"
+[ $# -ge 2 ] || fail "give a command (send, receive, ack, nack or work) and a queue"
 verb=$1 QUEUE=$2
 shift 2
 use "$QUEUE"
@@ -211,5 +211,5 @@ receive)
 ack) ack "${1?a receipt}" ;;
 nack) nack "$@" ;;
 work) work "${@:?a command}" ;;
-*) fail "there is no verb $verb" ;;
+*) fail "no such command: $verb" ;;
 esac

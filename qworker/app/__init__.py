@@ -1,1 +1,1 @@
-"""Apps and tasks: what users declare, and what it means to send a call."""
+"""Apps and tasks: what users declare, and how calls are sent."""

@@ -1,4 +1,4 @@
-"""The app: a namespace, its tasks and schedules, and the way to its queues."""
+"""The app: a namespace with tasks, schedules and queues."""
 
 from __future__ import annotations
 
@@ -6,35 +6,40 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
+
+import structlog
 
 from qworker.app.functions import check_function, default_name, replaces
 from qworker.app.middleware import Middleware, check_hooks
+from qworker.app.options import TaskOptions, TaskOptionsDict, check_option_names
 from qworker.app.schedule import Schedule, schedule_of
-from qworker.app.task import TASK_OPTIONS, BatchTask, Task, TaskOptions, unknown_task_option
-from qworker.client.aio import AsyncClient
-from qworker.client.aqueue import AsyncQueue
-from qworker.client.queue import Queue
-from qworker.client.registry import list_queues
-from qworker.client.scanning import QueueLength, aiterate, iterate, scan_queues
-from qworker.client.sync import Client
-from qworker.config.fields import unknown_option
-from qworker.config.kinds import shown
-from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskError
-from qworker.store.connection import ConnectionFactory
-from qworker.store.options import check_give_up
+from qworker.app.task import BatchTask, Task
+from qworker.client.execute.aio import AsyncClient
+from qworker.client.execute.sync import Client
+from qworker.client.inspect.scan import QueueLength, aiterate, iterate, scan_queues
+from qworker.client.namespace.queues import list_queues
+from qworker.client.queue import AsyncQueue, Queue
+from qworker.config.fields import kinds_of, unknown_option
+from qworker.config.files import ConfigFile, file_for_apps
+from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskError, shown
+from qworker.store.connections import ConnectionFactory
+from qworker.store.options import check_give_up, url_of_file
+from qworker.store.same_server import same_server
+from qworker.store.url import ServerURL
 from qworker.wire.key_options import keys_of_environment
 from qworker.wire.keyring import Keyring
 from qworker.wire.names import check_app, check_namespace, check_schedule, check_task
 
 if TYPE_CHECKING:
-    from qworker.app.retry import RetryPolicy
     from qworker.durations import Duration
 
 __all__ = ["QWorker", "ScheduledTask"]
 
-#: By name, and the seconds for which calls are tried where that is not the app's.
-_AsyncQueues = dict[tuple[str, float | None], AsyncQueue]
+_log = structlog.get_logger(__name__)
+_NO_FILE: Final = ConfigFile()
+#: A queue's name, and how many seconds to try its calls; None: as long as the app's.
+_QueueKey = tuple[str, float | None]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,12 +58,19 @@ class ScheduledTask:
 
 
 class QWorker:
-    """An application of queues in one namespace.
+    """Tasks, schedules and queues of one namespace.
 
-    `name` says to whom its schedules belong, among the apps of the namespace; None: the module that `qworker run`
-    finds it in. Give one before you rename or move that module. `url` None: QWORKER_URL, else REDIS_URL. `keys` None:
-    what QWORKER_KEYS_FILE and its like name (`qworker.wire.key_options`). Nothing is connected before the first call,
-    so an app may be made at import and used after a fork. Thread-safe.
+    `name` identifies the owner of its schedules within the namespace; default the module that `qworker run` loads it
+    from, so set a name before you rename or move that module. `url`: the server of the app, and of its workers unless
+    their configuration names another; default QWORKER_URL, else `url` of the configuration file, else REDIS_URL.
+    `keys`: default those of QWORKER_KEYS_FILE and its like (`qworker.wire.key_options`), else of the file. `give_up`:
+    how long calls are tried, default QWORKER_GIVE_UP, else that of the file, else 60 s.
+
+    The file is that of `qworker run`: QWORKER_CONFIG names it, else qworker.toml or pyproject.toml in the current
+    directory. One that other users may have put there is ignored, with the log event `config_file_ignored`.
+
+    The first call connects, not the constructor: you can create an app at import and use it after a fork. Thread-safe.
+    Raises `InvalidNameError` and `InvalidOptionError`.
     """
 
     def __init__(
@@ -78,11 +90,14 @@ class QWorker:
         self._url = url
         self._keys = keys
         self._give_up_s = None if give_up is None else check_give_up(give_up, {})
+        #: The configuration file, once it is read; none for an app with given connections.
+        self._config: ConfigFile | None = None
         self._lock = threading.Lock()
         self._factory: ConnectionFactory | None = None
         self._client: Client | None = None
-        self._queues: dict[tuple[str, float | None], Queue] = {}
-        self._async: dict[int, tuple[AsyncClient, _AsyncQueues]] = {}
+        self._queues: dict[_QueueKey, Queue] = {}
+        #: Per event loop, by its id.
+        self._async: dict[int, tuple[AsyncClient, dict[_QueueKey, AsyncQueue]]] = {}
 
     def __repr__(self) -> str:
         return f"QWorker({self.namespace!r}, tasks={sorted(self.tasks)})"
@@ -94,16 +109,7 @@ class QWorker:
 
     @overload
     def task(
-        self,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        retry: RetryPolicy | None = None,
-        max_receives: int | None = None,
-        time_limit: Duration | None = "15m",
-        ttl: Duration | None = None,
-        priority: int = 0,
-        at_most_once: bool = False,
+        self, *, name: str | None = None, **options: Unpack[TaskOptionsDict]
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     @overload
@@ -111,59 +117,45 @@ class QWorker:
         self,
         *,
         name: str | None = None,
-        queue: str = "default",
-        retry: RetryPolicy | None = None,
-        max_receives: int | None = None,
-        time_limit: Duration | None = "15m",
-        ttl: Duration | None = None,
-        priority: int = 0,
         batch: int,
         max_wait: Duration = 0,
-        at_most_once: bool = False,
+        **options: Unpack[TaskOptionsDict],
     ) -> Callable[[Callable[[list[T]], R]], BatchTask[T, R]]: ...
 
-    def task(
-        self,
-        *function: Callable[..., Any],
-        **options: Any,
-    ) -> Any:
-        """Register a function as a task; the result is still callable as the function.
+    def task(self, *function: Callable[..., Any], name: str | None = None, **options: Any) -> Any:
+        """Register a function as a task. You can still call it as a function.
 
-        name: default the function's name · queue: where calls are sent · retry: the wait after a failure
-        (default `Retry.exponential("1s", cap="10m")`) · max_receives: failures until a message is dead (default the
-        queue's, 5) · time_limit: default 15 min, None for none · ttl: calls not started by then are dropped ·
-        priority: 0-9, 9 first · batch: messages per call at most (1-1000), the handler takes a list; None: one message
-        per call, without a list · max_wait: how long a batch may wait to fill up · at_most_once: acked before it
-        starts, never run twice.
+        name: default the function's name · queue: where calls are sent · retry: wait after a failure, default
+        `Retry.exponential("1s", cap="10m")` · max_receives: failures until a message is dead, default the queue's (5)
+        · time_limit: 10 ms to 12 h, default 15 min, None for none · ttl: drop calls that have not started by then ·
+        priority: 0-9, 9 first · batch: most messages per call (1-1000), the handler takes a list; None for a handler
+        of one message · max_wait: how long an incomplete batch waits for more, up to a minute · at_most_once: ack
+        before the handler starts, never run it twice.
 
-        A function that is defined anew (a notebook's cell run again, a module loaded again) replaces the task that it
-        was; another function under a taken name is refused.
+        A function that is redefined (a notebook cell or a module loaded again) replaces its task; another function
+        cannot take its name.
 
-        Raises `InvalidNameError`, and `InvalidOptionError` for a function that a call does not run (a generator
-        function), and for parameters that cannot be typed, on decoration.
+        Raises `InvalidNameError`; `InvalidOptionError` for an option, for a function that a call does not run (a
+        generator function), and for parameters that JSON cannot be converted to.
         """
-
-        name = options.pop("name", None)
-        for each in options:
-            if each not in TASK_OPTIONS:
-                raise unknown_task_option(each)
-        checked = TaskOptions.of(**options)
+        check_option_names(options)
+        task_options = TaskOptions(**options)
 
         def register(decorated: Callable[..., Any]) -> Task[..., Any]:
-            # A task of another app, or of this one under another name: both run the function.
+            # Decorating a task, of this app or another, makes a second task of its function.
             handler = decorated.function if isinstance(decorated, Task) else decorated
             check_function(handler, "task" if name is None else f"task {shown(name)}")
-            chosen = default_name(handler) if name is None else check_task(name)
-            first = self.tasks.get(chosen)
+            task_name = default_name(handler) if name is None else check_task(name)
+            first = self.tasks.get(task_name)
             if first is not None and not replaces(handler, first.function):
                 raise InvalidNameError(
                     "task",
-                    f"{chosen!r} is defined twice, at {_place(first.function)} and at {_place(handler)}",
+                    f"{task_name!r} is defined twice, at {_line_of(first.function)} and at {_line_of(handler)}",
                     "give one of them another name=",
                 )
-            kind: type[Task[..., Any]] = BatchTask if checked.batch else Task
-            task = kind(self, handler, chosen, checked)
-            self.tasks[chosen] = task
+            kind: type[Task[..., Any]] = BatchTask if task_options.batch else Task
+            task = kind(self, handler, task_name, task_options)
+            self.tasks[task_name] = task
             return task
 
         return register(*function) if function else register
@@ -171,38 +163,40 @@ class QWorker:
     def schedule(
         self, schedule: Schedule | str, *, name: str | None = None, **options: object
     ) -> Callable[[Callable[[], R] | Task[[], R]], Task[[], R]]:
-        """Send a task at the times of a schedule: `@app.schedule("0 4 * * *")`, or `cron(…)` or `every("30s")`.
+        """Send a task on a schedule: `@app.schedule("0 4 * * *")`, `cron(…)` or `every("30s")`.
 
-        Text is a cron expression in UTC. A plain function is registered as a task first. A function may have several
-        schedules, each with a name of its own. Raises `InvalidNameError` for a name that is taken, and
-        `InvalidOptionError` for what is not a schedule.
+        Text is a cron expression in UTC. A plain function is registered as a task first. A function can have several
+        schedules, each with a `name` of its own; default the task's name. Raises `InvalidNameError` for a name in use,
+        and `InvalidOptionError` for anything but a schedule.
         """
-        for each in options:
-            if each in TASK_OPTIONS:
+        for option in options:
+            if option in kinds_of(TaskOptions):
                 raise InvalidOptionError(
-                    f"schedule option {each}",
+                    f"schedule option {option}",
                     "is an option of the task",
-                    f"write @app.task({each}=…) below @app.schedule(…)",
+                    f"write @app.task({option}=…) below @app.schedule(…)",
                 )
-            raise unknown_option(f"schedule option {each}", each, ("name",))
+            raise unknown_option(f"schedule option {option}", option, ("name",))
         due = schedule_of(schedule)
 
         def register(decorated: Callable[[], R] | Task[[], R]) -> Task[[], R]:
             task = decorated if isinstance(decorated, Task) else self.task(decorated)
-            chosen = check_schedule(task.name if name is None else name)
-            first = self.schedules.get(chosen)
+            schedule_name = check_schedule(task.name if name is None else name)
+            first = self.schedules.get(schedule_name)
             if first is not None and not replaces(task.function, first.task.function):
                 raise InvalidNameError(
-                    "schedule", f"{chosen!r} is defined twice", "give one of them another name="
+                    "schedule",
+                    f"{schedule_name!r} is defined twice",
+                    "give one of them another name=",
                 )
             task.signature.check((), {})
-            self.schedules[chosen] = ScheduledTask(chosen, task, due)
+            self.schedules[schedule_name] = ScheduledTask(schedule_name, task, due)
             return task
 
         return register
 
     def find(self, name: str) -> Task[..., Any]:
-        """Return a task by its name. Raises `UnknownTaskError` with the nearest name."""
+        """Return a task by its name. Raises `UnknownTaskError`, which suggests the nearest name."""
         task = self.tasks.get(name)
         if task is None:
             near = get_close_matches(name, self.tasks, 1)
@@ -212,7 +206,7 @@ class QWorker:
     def use(self, middleware: Middleware) -> None:
         """Run middleware around every send and handler of the app.
 
-        Raises `InvalidOptionError` for what has no such hooks, or hooks that would have to be awaited.
+        Raises `InvalidOptionError` for an object that lacks a hook or has an async one.
         """
         check_hooks(middleware)
         self.middleware.append(middleware)
@@ -220,42 +214,54 @@ class QWorker:
     # -- queues --------------------------------------------------------------------------------
 
     @property
+    def given_url(self) -> str | None:
+        """The `url` of the constructor; None if the environment or the configuration file decides."""
+        return self._url or None
+
+    @property
     def url(self) -> str:
-        """The URL of the server. Raises `InvalidOptionError` where none is set."""
-        url = self._url or os.environ.get("QWORKER_URL") or os.environ.get("REDIS_URL")
+        """The URL of the server. Raises `InvalidOptionError` if none is set."""
+        url = (
+            self.given_url
+            or os.environ.get("QWORKER_URL")
+            or url_of_file(self._file())
+            or os.environ.get("REDIS_URL")
+        )
         if not url:
             raise InvalidOptionError(
                 "url",
                 "is not set",
-                "set QWORKER_URL to a Redis or Valkey URL such as redis://localhost:6379, or to embedded:",
+                "set QWORKER_URL to a Redis or Valkey URL such as redis://localhost:6379, or to embedded:, "
+                "or start in the directory of your qworker.toml",
             )
         return url
 
     @property
     def keyring(self) -> Keyring:
-        """The keys that sign and encrypt messages; an empty ring without. Raises `InvalidOptionError`."""
+        """The keys that sign and encrypt messages; empty by default. Raises `InvalidOptionError` for wrong keys."""
         if self._keys is None:
-            self._keys = keys_of_environment()
+            self._keys = keys_of_environment(file=self._file())
         return self._keys
 
     @property
     def give_up_s(self) -> float:
-        """Seconds for which a call is tried. Raises `InvalidOptionError` for a wrong QWORKER_GIVE_UP."""
+        """How many seconds a call is tried. Raises `InvalidOptionError` for a wrong QWORKER_GIVE_UP."""
         if self._give_up_s is None:
-            self._give_up_s = check_give_up(None, os.environ)
+            self._give_up_s = check_give_up(None, os.environ, self._file())
         return self._give_up_s
 
     def connect_with(self, factory: ConnectionFactory | None) -> None:
-        """Use connections of this factory from now on, whatever URL is set; None goes back to the URL."""
+        """Use this factory's connections from now on instead of the URL; None goes back to the URL."""
         with self._lock:
             self._factory = factory
+            self._config = None if factory is None else _NO_FILE
             self._client = None
             self._queues = {}
             self._async = {}
 
     @property
     def client(self) -> Client:
-        """The sync client, made at first use."""
+        """The sync client, created on first use."""
         with self._lock:
             if self._client is None:
                 self._client = Client(
@@ -264,44 +270,41 @@ class QWorker:
             return self._client
 
     def queue(self, name: str, *, give_up: Duration | None = None) -> Queue:
-        """The low-level API of a queue. `give_up`: how long its calls are tried, None for as long as the app's."""
-        known = (name, None if give_up is None else check_give_up(give_up, {}))
-        queue = self._queues.get(known)
+        """Return a queue. `give_up`: how long its calls are tried, default as long as the app's (100 ms to a day)."""
+        key = (name, None if give_up is None else check_give_up(give_up, {}))
+        queue = self._queues.get(key)
         if queue is None:
-            made = Queue(self.client, self.namespace, name, give_up_s=known[1])
-            queue = self._queues.setdefault(known, made)
+            new = Queue(self.client, self.namespace, name, give_up_s=key[1])
+            queue = self._queues.setdefault(key, new)
         return queue
 
     def aqueue(self, name: str, *, give_up: Duration | None = None) -> AsyncQueue:
-        """The low-level API of a queue for the running event loop; `give_up` as of `queue`."""
+        """Return a queue for the running event loop; `give_up` as for `queue`."""
         import asyncio
 
-        loop = asyncio.get_running_loop()
-        known = self._async.get(id(loop))
-        if known is None:
-            for each in list(self._async):
-                if self._async[each][0].loop_closed():
-                    del self._async[each]
-            known = self._async[id(loop)] = (
+        loop_id = id(asyncio.get_running_loop())
+        if loop_id not in self._async:
+            for other, (client, _) in list(self._async.items()):
+                if client.loop_closed():
+                    del self._async[other]
+            self._async[loop_id] = (
                 AsyncClient(self._connections(), give_up_s=self.give_up_s, keyring=self.keyring),
                 {},
             )
-        client, queues = known
-        named = (name, None if give_up is None else check_give_up(give_up, {}))
-        queue = queues.get(named)
-        if queue is None:
-            queue = AsyncQueue(client, self.namespace, name, give_up_s=named[1])
-            queues[named] = queue
-        return queue
+        client, queues = self._async[loop_id]
+        key = (name, None if give_up is None else check_give_up(give_up, {}))
+        if key not in queues:
+            queues[key] = AsyncQueue(client, self.namespace, name, give_up_s=key[1])
+        return queues[key]
 
     def queues(self) -> list[str]:
-        """Name the queues of the namespace, sorted: those made or sent to, or found by a reaper."""
+        """List the names of the queues in the namespace, sorted: created, sent to, or found by a reaper."""
         return self.client.run(list_queues(self.namespace))
 
     def scan_queues(
         self, *, minlen: int = 0, maxlen: int | None = None, count: int = 100
     ) -> Iterator[QueueLength]:
-        """Go through the queues of which `minlen` to `maxlen` messages are ready, in calls for about `count` each."""
+        """Iterate over queues with `minlen` to `maxlen` ready messages, about `count` queues per call."""
         return iterate(
             self.client,
             lambda cursor: scan_queues(
@@ -312,7 +315,7 @@ class QWorker:
     def ascan_queues(
         self, *, minlen: int = 0, maxlen: int | None = None, count: int = 100
     ) -> AsyncIterator[QueueLength]:
-        """Go through the queues as `scan_queues` does, with `async for`."""
+        """Iterate over queues as `scan_queues` does, with `async for`."""
         return aiterate(
             self.aqueue("default").client,
             lambda cursor: scan_queues(
@@ -321,7 +324,7 @@ class QWorker:
         )
 
     def pause(self, direction: str = "all", *, strict: bool = False) -> dict[str, str]:
-        """Pause all queues as `Queue.pause` does, one after the other; returns what is paused of each then."""
+        """Pause all queues as `Queue.pause` does, one by one; returns the pauses by queue."""
         return {name: self.queue(name).pause(direction, strict=strict) for name in self.queues()}
 
     async def apause(self, direction: str = "all", *, strict: bool = False) -> dict[str, str]:
@@ -332,31 +335,54 @@ class QWorker:
         }
 
     async def aqueues(self) -> list[str]:
-        """Name the queues of the namespace, as `queues` does."""
+        """List the names of the queues in the namespace, as `queues` does."""
         return await self.aqueue("default").client.run(list_queues(self.namespace))
 
     def close(self) -> None:
-        """Close the idle connections of the sync client. The app may be used again."""
+        """Close the idle connections of the sync client. You can keep using the app."""
         if self._client is not None:
             self._client.close()
 
     async def aclose(self) -> None:
-        """Close the connections that belong to the running event loop."""
+        """Close the connections of the running event loop."""
         import asyncio
 
-        known = self._async.pop(id(asyncio.get_running_loop()), None)
-        if known is not None:
-            await known[0].close()
+        client, _ = self._async.pop(id(asyncio.get_running_loop()), (None, None))
+        if client is not None:
+            await client.close()
+
+    def _file(self) -> ConfigFile:
+        if self._config is None:
+            self._config = file_for_apps()
+            for warning in self._config.warnings if self._config.path is None else ():
+                _log.warning("config_file_ignored", problem=warning)
+        return self._config
 
     def _connections(self) -> ConnectionFactory:
         if self._factory is None:
-            # Only here: most processes never need the embedded store.
-            from qworker.store.embedded import resolve_url
+            # Imported late: most processes never need the embedded store.
+            from qworker.store.embedded.store import resolve_url
 
-            self._factory = ConnectionFactory(resolve_url(self.url))
+            url = self.url
+            self._warn_of_redis_url(url)
+            self._factory = ConnectionFactory(resolve_url(url))
         return self._factory
 
+    def _warn_of_redis_url(self, url: str) -> None:
+        """Log `redis_url_not_used` if the configuration file decides, and REDIS_URL names another server."""
+        other = os.environ.get("REDIS_URL")
+        if not other or self._config is None or url != self._config.values.get("url"):
+            return
+        try:
+            if same_server(ServerURL.parse(url), ServerURL.parse(other)):
+                return
+        except InvalidOptionError:
+            pass  # it leads nowhere
+        _log.warning(
+            "redis_url_not_used", server=str(ServerURL.parse(url)), server_from=self._config.name
+        )
 
-def _place(function: Callable[..., Any]) -> str:
+
+def _line_of(function: Callable[..., Any]) -> str:
     code = getattr(function, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)

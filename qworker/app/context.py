@@ -1,4 +1,4 @@
-"""What a handler can know of the message it runs for, and ask of it."""
+"""What a handler can know about its message."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ __all__ = ["Context", "Contextual", "current", "running"]
 
 
 class Losable(Protocol):
-    """What a delivery is part of: it may run out."""
+    """A lease."""
 
     @property
     def lost(self) -> bool:
-        """Whether it has run out."""
+        """Whether it has expired."""
 
 
 class Context:
-    """One delivery, as its handler sees it. Times are ms since 1970 by the server's clock.
+    """A delivery, as its handler sees it. Times are ms since 1970 by the server's clock.
 
-    `receive_count` is 1 at the first delivery, and one more for each that a handler was started for, however it ended:
-    also one that was cut off with its process, or released. What came back before it was started does not count.
-    `attempt` counts what max receives counts. `lost` says that the lease has run out meanwhile: what the handler
-    still does will be done again by somebody else.
+    `receive_count` is 1 at the first delivery, plus one for every earlier delivery whose handler started, even if it
+    was released or its process died. `nacks` and `timeouts` count those that failed; together they are held against
+    max receives.
     """
 
     __slots__ = (
@@ -71,32 +70,32 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """The number of this try that counts against max receives, from 1: released deliveries do not count."""
+        """The number of this try as max receives counts it, from 1: released deliveries do not count."""
         return self.nacks + self.timeouts + 1
 
     @property
     def lost(self) -> bool:
-        """Whether the lease has run out: another worker may run the message now."""
+        """Whether the lease has expired: another worker may be running the message."""
         return self._lease is not None and self._lease.lost
 
     @property
     def trace(self) -> str | None:
-        """The W3C `traceparent` that the sender carried along, if any."""
+        """The W3C `traceparent` of the sender, if any."""
         return self.flags.get("w")
 
 
 class Contextual(Protocol):
-    """What has a context when it is asked for it."""
+    """A delivery, which makes its context on demand."""
 
     def context(self) -> Context:
-        """What the handler can know of its message."""
+        """Return the message of the running handler."""
 
 
-#: The delivery that runs in this thread or coroutine.
+#: The delivery whose handler runs in this thread or coroutine.
 running: ContextVar[Contextual | None] = ContextVar("qworker_running", default=None)
 
 
 def current() -> Context | None:
-    """Return the delivery that runs here; None outside of handlers and in batch handlers."""
+    """Return the delivery whose handler is running; None outside of handlers and in batch handlers."""
     delivery = running.get()
     return None if delivery is None else delivery.context()

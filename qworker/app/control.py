@@ -1,13 +1,13 @@
-"""Control flow of handlers, by exception: what a handler raises to say how its message ends.
+"""Control flow of handlers: exceptions that say how a message ends.
 
 ControlFlow
-├── Retry      nack: counted, ready again after a delay
-├── Discard    ack: the message is done with, and counted as discarded
+├── Retry      nack: ready again after a delay, counted
+├── Discard    ack, counted as discarded
 ├── Bury       dead at once, whatever the receive count
-├── Release    back at the head of the queue, uncounted
-└── LetExpire  leave it: it returns when its visibility timeout runs out
+├── Release    back to the head of the queue, uncounted
+└── LetExpire  not settled: back when the visibility timeout runs out
 
-None of them is a failure: they are not logged as errors and carry no traceback into the dead letters.
+None of them is a failure: no error is logged, and no traceback is stored with a dead letter.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["Bury", "ControlFlow", "Discard", "LetExpire", "Release", "Retry"]
 
 
 class ControlFlow(Exception):  # noqa: N818  # an instruction, not an error
-    """Base of what a handler raises to end its message another way than by returning."""
+    """Base of the exceptions by which a handler says how its message ends."""
 
 
 class Retry(ControlFlow):
-    """Nack the message: it is counted against max receives and ready again after `delay`.
+    """Nack the message: it counts against max receives and is ready again after `delay`.
 
-    Without a delay the retry policy of the task says how long; 0 is at once. `delay_ms` is the delay in ms, or None.
-    Raises `InvalidOptionError` for a delay that is no duration.
+    None: the delay of the task's retry policy; 0: at once. `delay_ms` is the delay in ms, or None. Raises
+    `InvalidOptionError` for a delay that is not a duration.
 
-    The class is also where policies come from: `@app.task(retry=Retry.exponential("1s", cap="10m"))`.
+    The class also makes policies: `@app.task(retry=Retry.exponential("1s", cap="10m"))`.
     """
 
     exponential = RetryPolicy.exponential
@@ -37,7 +37,7 @@ class Retry(ControlFlow):
     intervals = RetryPolicy.intervals
     none = RetryPolicy.none
 
-    #: Of a subclass as well whose `__init__` does not come this far.
+    #: Also for a subclass whose `__init__` does not call this one.
     delay_ms: int | None = None
 
     def __init__(self, delay: Duration | None = None) -> None:
@@ -46,7 +46,7 @@ class Retry(ControlFlow):
 
 
 class Discard(ControlFlow):
-    """Ack the message although its work was not done; `reason` is logged."""
+    """Ack the message without doing its work; `reason` is logged."""
 
     reason: str = ""
 
@@ -56,7 +56,7 @@ class Discard(ControlFlow):
 
 
 class Bury(ControlFlow):
-    """Move the message to the dead letters at once; `reason` stands there (at most 2 KiB of it)."""
+    """Make the message a dead letter at once, with `reason` (up to 2 KiB)."""
 
     reason: str = ""
 
@@ -66,9 +66,9 @@ class Bury(ControlFlow):
 
 
 class Release(ControlFlow):
-    """Put the message back uncounted: at the head of the queue, or delayed if `delay` is given (0 is at once).
+    """Put the message back uncounted: at the head of the queue, or delayed by `delay` (0: at once).
 
-    `delay_ms` is the delay in ms. Raises `InvalidOptionError` for a delay that is no duration.
+    `delay_ms` is the delay in ms. Raises `InvalidOptionError` for a delay that is not a duration.
     """
 
     delay_ms: int = 0
@@ -79,7 +79,7 @@ class Release(ControlFlow):
 
 
 class LetExpire(ControlFlow):
-    """Settle nothing: the message comes back when its visibility timeout runs out, counted as a timeout."""
+    """Do not settle the message: it is ready again when its visibility timeout runs out, counted as a timeout."""
 
 
 def _delay_ms(delay: Duration) -> int:

@@ -1,9 +1,9 @@
-"""What a handler is: whether calling it runs it, whether the call has to be awaited, and what it is called.
+"""Handlers: whether a function can be one, whether its calls are awaited, and its name.
 
-A generator function, plain or async, runs nothing when it is called, so it cannot be a task. A coroutine function is
-one by what is called at the end, not by what a decorator says that it wraps: `@wraps` around `asyncio.run` makes a
-plain function of a coroutine function. What cannot be known before the call (a lambda that returns a coroutine) is
-seen by the worker when it looks at what the call has returned.
+Calling a generator function, plain or async, runs nothing, so it cannot be a task. Whether a function is async depends
+on what the call reaches, not on what a decorator says that it wraps: `@wraps` around `asyncio.run` makes a plain
+function of a coroutine function. What only the call can tell (a lambda that returns a coroutine) the worker checks on
+the returned value.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from qworker.config.kinds import shown
-from qworker.errors import InvalidNameError, InvalidOptionError
+from qworker.errors import InvalidNameError, InvalidOptionError, shown
 
 __all__ = ["check_function", "default_name", "is_async", "namespace_of", "replaces", "wraps_async"]
 
-_HANDLER: Final = "a task is a function that does its work when it is called, plain or async"
+_HANDLER: Final = "a task is a plain or async function that does its work when called"
 
 
 def check_function(function: object, name: str = "task") -> None:
-    """Raise `InvalidOptionError` for what is not a function, or does nothing when it is called."""
+    """Raise `InvalidOptionError` for anything but a function that does its work when called."""
     if not callable(function):
         raise InvalidOptionError(
             name,
@@ -33,7 +32,7 @@ def check_function(function: object, name: str = "task") -> None:
         )
     if isinstance(function, type):
         raise InvalidOptionError(
-            name, f"{function.__qualname__} is a class: a call of it makes an object", _HANDLER
+            name, f"{function.__qualname__} is a class: calling it makes an object", _HANDLER
         )
     called = _called(function)
     shown_name = getattr(called, "__qualname__", None) or shown(called)
@@ -41,66 +40,65 @@ def check_function(function: object, name: str = "task") -> None:
         kind = "an async generator" if inspect.isasyncgenfunction(called) else "a generator"
         raise InvalidOptionError(
             name,
-            f"{shown_name} is {kind} function: it has a yield, so a call of it runs nothing",
-            f"{_HANDLER}; take the yield out, or call it from a function that loops over it",
+            f"{shown_name} is {kind} function: it has a yield, so calling it runs nothing",
+            f"{_HANDLER}; remove the yield, or call it from a function that loops over it",
         )
     if _is_method(function):
         raise InvalidOptionError(
             name,
-            f"{shown_name} is a method: a worker has nothing to give to its first parameter",
+            f"{shown_name} is a method: a worker has no object to call it on",
             f"{_HANDLER}; make it a @staticmethod, or decorate an object's method: app.task(object.method)",
         )
 
 
 def default_name(function: Callable[..., Any]) -> str:
-    """The name of the task that a function is by default. Raises `InvalidNameError` where it has none."""
-    found = function
-    while isinstance(found, partial):
-        found = found.func
-    name = getattr(found, "__name__", None)
+    """Return the default name of a function's task. Raises `InvalidNameError` for a function without a name."""
+    inner: Callable[..., Any] = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    name = getattr(inner, "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
         raise InvalidNameError(
-            "task", f"{shown(function)} has no name", "give it one: @app.task(name='…')"
+            "task", f"{shown(function)} has no name", "name the task: @app.task(name='…')"
         )
     return name
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call has to be awaited, by the function that is called; a lambda's coroutine is not seen here."""
+    """Whether calls must be awaited; does not see that a lambda returns a coroutine."""
     return inspect.iscoroutinefunction(_called(function))
 
 
 def wraps_async(function: Callable[..., Any]) -> bool:
-    """Whether a plain function says that it wraps a coroutine function: its calls may have to be awaited or not."""
+    """Whether a plain function wraps a coroutine function: then its calls may or may not need to be awaited."""
     return not is_async(function) and is_async(_innermost(function))
 
 
 def namespace_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The globals of a function's module, in which its annotations have their meaning."""
-    found: dict[str, Any] = getattr(_innermost(function), "__globals__", {})
-    return found
+    """Return the globals of a function's module, to resolve its annotations."""
+    namespace: dict[str, Any] = getattr(_innermost(function), "__globals__", {})
+    return namespace
 
 
 def replaces(new: Callable[..., Any], old: Callable[..., Any]) -> bool:
-    """Whether a function is an older one defined anew: a notebook's cell run again, or a module loaded again.
+    """Whether `new` redefines `old`: a notebook cell or a module that was loaded again.
 
-    Two functions of one name in one source, and one that a loop makes task after task, are not: a call would then run
-    whichever came last.
+    Two functions of one name in one source do not, nor do those that a loop creates: calls of both would run the last.
     """
-    then, now = _innermost(old), _innermost(new)
-    if not (inspect.isfunction(then) and inspect.isfunction(now)):
+    old, new = _innermost(old), _innermost(new)
+    if not (inspect.isfunction(old) and inspect.isfunction(new)):
         return False
-    if (then.__module__, then.__qualname__) != (now.__module__, now.__qualname__):
+    if (old.__module__, old.__qualname__) != (new.__module__, new.__qualname__):
         return False
-    if then.__code__ is now.__code__:
+    if old.__code__ is new.__code__:
         return False
-    if then.__code__.co_filename != now.__code__.co_filename:
-        return True  # each cell of a notebook is a file of its own
-    return _definitions(now.__code__.co_filename, now.__qualname__) <= 1
+    if old.__code__.co_filename != new.__code__.co_filename:
+        return True  # every cell of a notebook has its own file name
+    return _definitions(new.__code__.co_filename, new.__qualname__) <= 1
 
 
 def _called(function: Any) -> Any:
-    """The function that runs at last when a partial, a bound method or an object is called."""
+    """Return the function that finally runs when a partial, a bound method or an object is called."""
     for _ in range(100):
         if isinstance(function, partial):
             function = function.func
@@ -111,7 +109,7 @@ def _called(function: Any) -> Any:
         elif inspect.isroutine(function) or isinstance(function, type):
             break
         else:
-            # A mock of a coroutine function says so itself.
+            # A mock of a coroutine function passes for one itself.
             call = vars(type(function)).get("__call__")
             if inspect.isfunction(call) and not inspect.iscoroutinefunction(function):
                 function = call
@@ -120,16 +118,16 @@ def _called(function: Any) -> Any:
 
 
 def _innermost(function: Any) -> Any:
-    """The function inside of all decorators that say what they wrap."""
+    """Return the function inside all decorators that used `functools.wraps`."""
     called = _called(function)
     try:
         return _called(inspect.unwrap(called))
-    except ValueError:  # it wraps itself
+    except ValueError:  # a cycle
         return called
 
 
 def _is_method(function: object) -> bool:
-    """Whether a function stands in the body of a class and takes an object first."""
+    """Whether a function is defined in a class and takes `self` or `cls`."""
     if not inspect.isfunction(function):
         return False
     owner, _, _ = function.__qualname__.rpartition(".")
@@ -138,7 +136,7 @@ def _is_method(function: object) -> bool:
 
 
 def _definitions(file: str, qualname: str) -> int:
-    """How many functions of this name the source of a module has; 1 where it cannot be read."""
+    """Count the functions of this name in a source file; 1 if it cannot be read."""
     linecache.checkcache(file)
     try:
         tree = ast.parse("".join(linecache.getlines(file)))

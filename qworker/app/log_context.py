@@ -1,7 +1,6 @@
-"""Says in every log line of a handler for which message it runs.
+"""Adds `task`, `queue` and `message_id` to the log lines of handlers, of structlog and of `logging`.
 
-Workers install both ways: lines of structlog and of the standard library's `logging` get the fields `task`, `queue` and
-`message_id`. They are looked up when a line is written: a message of which nothing is logged pays nothing.
+The fields are read when a line is written: a message without log lines costs nothing.
 """
 
 from __future__ import annotations
@@ -15,19 +14,16 @@ from qworker.app.context import running
 
 __all__ = ["RECORD_FIELDS", "add_message_fields", "calling", "mark_records", "message_fields"]
 
-#: Attributes of a `logging.LogRecord`, '' outside of handlers. With a prefix, for a record refuses an `extra=` of the
-#: same name, and many call theirs `task`.
+#: Attributes of a `logging.LogRecord`, '' outside of handlers. Prefixed: `logging` refuses an `extra=` with the name of
+#: an attribute, and many applications call theirs `task`.
 RECORD_FIELDS: Final = ("qworker_task", "qworker_queue", "qworker_message_id")
 
-#: The call of a batch handler that runs here: task, queue, number of messages.
+#: The batch that runs in this thread or coroutine: task, queue, number of messages.
 calling: ContextVar[tuple[str, str, int] | None] = ContextVar("qworker_calling", default=None)
 
 
 def message_fields() -> dict[str, Any]:
-    """Return task, queue and message id of the message that is handled here; a batch has its number of messages.
-
-    Empty outside of handlers.
-    """
+    """Return `task`, `queue` and `message_id`, for a batch `messages` (their number); empty outside of handlers."""
     delivery = running.get()
     if delivery is not None:
         context = delivery.context()
@@ -42,14 +38,14 @@ def message_fields() -> dict[str, Any]:
 def add_message_fields(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Add `message_fields` to a line of structlog; fields that the line has stay as they are. A structlog processor."""
+    """Add `message_fields` to a log line, unless it has such fields. A structlog processor."""
     for name, value in message_fields().items():
         event.setdefault(name, value)
     return event
 
 
 def mark_records() -> None:
-    """Let every record of `logging` have `RECORD_FIELDS` from now on, whatever formats it."""
+    """Add `RECORD_FIELDS` to every record of `logging` from now on."""
     make = logging.getLogRecordFactory()
 
     def marked(*args: Any, **kwargs: Any) -> logging.LogRecord:

@@ -1,12 +1,11 @@
-"""Middleware: code around every send and every handler of an app."""
+"""Middleware: hooks around every send and every handler of an app."""
 
 from __future__ import annotations
 
 import inspect
 from typing import TYPE_CHECKING, Final
 
-from qworker.config.kinds import shown
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, shown
 
 if TYPE_CHECKING:
     from qworker.app.context import Context
@@ -17,15 +16,15 @@ _HOOKS: Final = ("sending", "before", "after")
 
 
 class Middleware:
-    """Hooks around sends and handlers; override what you need.
+    """Hooks around sends and handlers; override those you need.
 
-    `before` runs in the order of registration, `after` in the reverse. An exception in `before` is the handler's
-    failure and the handler does not run; one in `after` is logged and changes nothing. They run where the handler
-    runs: in its thread, or on the event loop, where they must not block.
+    `before` hooks run in the order of registration, `after` hooks in reverse. An exception in `before` counts as the
+    handler's failure, and the handler does not run; one in `after` is logged and changes nothing. Hooks run in the
+    handler's thread, or on the event loop, where they must not block.
     """
 
     def sending(self, task: str, body: bytes, flags: dict[str, str]) -> None:
-        """Run before a message is sent; flags of one letter may be added (see the envelope's)."""
+        """Run before a message is sent; may add flags, named by one letter (see `qworker.wire.envelope`)."""
 
     def before(self, context: Context) -> None:
         """Run before the handler."""
@@ -38,17 +37,19 @@ class Middleware:
 
 
 def check_hooks(middleware: object) -> None:
-    """Raise `InvalidOptionError` for what is not a middleware, or would have to be awaited: it would never run."""
+    """Raise `InvalidOptionError` for a missing hook, and for an async one: nothing would await it."""
     for name in _HOOKS:
         hook = getattr(middleware, name, None)
         field = f"middleware {shown(type(middleware).__name__)}"
         if not callable(hook):
             raise InvalidOptionError(
-                field, f"has no {name}()", "make an object of a class that inherits from Middleware"
+                field,
+                f"has no {name}()",
+                "pass an instance of a class that inherits from Middleware",
             )
         if inspect.iscoroutinefunction(hook) or inspect.isasyncgenfunction(hook):
             raise InvalidOptionError(
                 field,
                 f"has an async {name}()",
-                "hooks are plain functions, also for async handlers",
+                "hooks are plain functions, even for async handlers",
             )

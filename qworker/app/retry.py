@@ -1,34 +1,32 @@
-"""Retry policies: how long a failed message waits before it is ready again."""
+"""Retry policies: how long a failed message waits before its next try."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qworker.config.kinds import MAX_DELAY_MS, shown
+from qworker.config.kinds import MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
-from qworker.errors import InvalidOptionError, TimeLimitError
+from qworker.errors import InvalidOptionError, TimeLimitError, shown
 
 __all__ = ["RetryPolicy"]
 
-#: Exception classes, one or several; none is ().
+#: One exception class or a tuple of them; () is none.
 Errors = type[BaseException] | tuple[type[BaseException], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """The waits after the first, second, … nack of a message.
+    """The waits after the first, second, … nack of a message. Max receives limits how often it is tried.
 
-    `steps_ms` holds the first waits; after them the last one is multiplied by `factor` (1 and more) for each further
-    nack, up to `cap_ms`. No steps: a failure is final. `jitter` (0 to 1) is the largest share of a wait that is added
-    to it by chance, so that what failed together does not come back together: a wait is never shorter than asked,
-    and with jitter 0.2 at most a fifth longer, also than the cap.
+    `steps_ms`: the first waits, 0 to about 285,000 years; further ones multiply the last by `factor` (1 to 1000), up to
+    `cap_ms`. No steps: the first failure is final. `jitter` (0 to 1): the largest share of a wait that is added at
+    random, so that messages that failed together do not return together. A wait is never shorter than asked; with
+    jitter 0.2 it is up to a fifth longer, also than the cap.
 
-    `on`: the errors to retry on, any if empty; `give_up_on`: those not to retry on, also where `on` has them. What is
-    not retried is dead at once, with reason `not_retried`. A time limit is retried whatever `on` says, and so is a
+    `on`: the errors to retry, () for all; `give_up_on`: those not to retry, even if `on` has them. A message that is
+    not retried is dead at once, with reason `not_retried`. Time limits are retried regardless of `on`, and so is a
     handler's own `Retry`.
-
-    How often a message is tried is not said here: max receives is the limit.
     """
 
     steps_ms: tuple[int, ...]
@@ -58,7 +56,7 @@ class RetryPolicy:
         on: Errors = (),
         give_up_on: Errors = (),
     ) -> RetryPolicy:
-        """Wait `first` after the first nack, then `factor` times longer each time, at most `cap`."""
+        """Wait `first` after the first nack, then `factor` times longer each time, up to `cap`."""
         first_ms = _wait_ms(first, "first", minimum_ms=1)
         cap_ms = _wait_ms(cap, "cap", minimum_ms=first_ms)
         return cls(
@@ -74,7 +72,7 @@ class RetryPolicy:
     def fixed(
         cls, delay: Duration, *, jitter: float = 0.0, on: Errors = (), give_up_on: Errors = ()
     ) -> RetryPolicy:
-        """Wait `delay` after every nack; 0 is at once."""
+        """Wait `delay` after every nack; 0: no wait."""
         steps_ms = (_wait_ms(delay, "delay"),)
         return cls(steps_ms=steps_ms, jitter=jitter, on=on, give_up_on=give_up_on)
 
@@ -82,12 +80,12 @@ class RetryPolicy:
     def intervals(
         cls, *delays: Duration, jitter: float = 0.0, on: Errors = (), give_up_on: Errors = ()
     ) -> RetryPolicy:
-        """Wait these delays, one after another; the last one is repeated."""
+        """Wait these delays in order, and repeat the last one."""
         if not delays:
             raise InvalidOptionError(
-                "retry intervals", "are empty", "give one duration or more, or use none()"
+                "retry intervals", "are empty", "give at least one duration, or use Retry.none()"
             )
-        steps_ms = tuple(_wait_ms(each, "intervals") for each in delays)
+        steps_ms = tuple(_wait_ms(delay, "intervals") for delay in delays)
         return cls(steps_ms=steps_ms, jitter=jitter, on=on, give_up_on=give_up_on)
 
     @classmethod
@@ -97,26 +95,26 @@ class RetryPolicy:
 
     @property
     def is_final(self) -> bool:
-        """A failure is not retried; the message is buried."""
+        """Whether the first failure buries the message."""
         return not self.steps_ms
 
     def gives_up_on(self, error: BaseException) -> bool:
-        """Whether this error is not retried, by `on` and `give_up_on`."""
-        # By the type alone: an error may say anything of its `__class__`.
+        """Whether `on` and `give_up_on` exclude this error from retries."""
+        # Not isinstance: an error can claim any `__class__`.
         kind = type(error)
         if issubclass(kind, self.give_up_on):
             return True
         return self.on != () and not issubclass(kind, (self.on, TimeLimitError))
 
     def delay_ms(self, nacks: int, random: Callable[[], float]) -> int:
-        """Return the wait after the `nacks`-th nack (from 1; less counts as 1); `random` yields 0 ≤ x < 1.
+        """Return the wait after the `nacks`-th nack (from 1; less counts as 1); `random` returns 0 ≤ x < 1.
 
-        The wait of a policy without retries is 0: ask `is_final` first.
+        A policy without retries returns 0: check `is_final` first.
         """
-        asked_ms = self._asked_ms(max(nacks, 1))
-        return asked_ms + int(asked_ms * self.jitter * random())
+        base_ms = self._base_ms(max(nacks, 1))
+        return base_ms + int(base_ms * self.jitter * random())
 
-    def _asked_ms(self, nacks: int) -> int:
+    def _base_ms(self, nacks: int) -> int:
         if not self.steps_ms:
             return 0
         if nacks <= len(self.steps_ms):
@@ -134,16 +132,15 @@ def _wait_ms(value: object, field: str, *, minimum_ms: int = 0) -> int:
 
 
 def _classes(field: str, given: object) -> tuple[type[BaseException], ...]:
-    """Check exception classes, one or several."""
-    several = given if isinstance(given, tuple | list | set | frozenset) else (given,)
-    for each in several:
-        if not (isinstance(each, type) and issubclass(each, BaseException)):
+    classes = given if isinstance(given, tuple | list | set | frozenset) else (given,)
+    for kind in classes:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise InvalidOptionError(
                 f"retry {field}",
-                f"{shown(each)} is not an exception class",
+                f"{shown(kind)} is not an exception class",
                 "give classes: OSError, or (OSError, TimeoutError)",
             )
-    return tuple(several)
+    return tuple(classes)
 
 
 def _check_number(field: str, value: object, minimum: float, maximum: float) -> None:

@@ -1,7 +1,6 @@
-"""Schedules: when a task is due again and again, as values. Firing them is the daemon's work.
+"""Schedules as values; the daemon fires them.
 
-A slot is a moment at which a schedule is due. Slots depend on nothing but the schedule, so any number of daemons
-agree on them. `next_after_ms` and `previous_ms` split time at now: the first slot after it, the last one at or before.
+A slot is a moment at which a schedule is due. Slots depend on the schedule alone, so all daemons agree on them.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from qworker.config.kinds import DAY_MS, shown
+from qworker.config.kinds import DAY_MS
 from qworker.durations import Duration, duration_ms, format_ms
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, shown
 
 __all__ = ["Cron", "Every", "Missed", "Schedule", "cron", "every", "parse_schedule", "schedule_of"]
 
-#: What becomes of slots that passed while no daemon ran: none is fired, the last one, or all of them.
+#: Which slots to fire that passed while no daemon ran: none, the last one, or all.
 Missed = Literal["skip", "once", "all"]
 
 _FIELDS: Final = {
@@ -42,19 +41,19 @@ _EVERY_SPEC: Final = re.compile(r"every (\S+) missed=(\S+)")
 _MAX_LENGTH: Final = 200
 _HOUR: Final = timedelta(hours=1)
 _NO_TIME: Final = timedelta()
-#: As far as CronSim searches.
+#: CronSim searches 50 years.
 _SEARCHED_DAYS: Final = 50 * 366
-# A moment from which every expression is tried out; leap days come within the 50 years that CronSim searches.
+#: Where the trial run of an expression begins.
 _TRIED_FROM: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression of five fields in a time zone, with the rules of Debian's cron, also for daylight saving.
+    """A cron expression of five fields in a time zone, with the rules of Debian's cron.
 
-    A job at a fixed time that the clock skips in spring runs right after the gap, one in the hour that comes twice in
-    autumn runs once; with a * in minute or hour it runs by the time that really passes. Where day-of-month or
-    day-of-week begins with * both must match, else one of them.
+    Daylight saving: a job whose fixed time the clock skips in spring runs right after the gap; one in the repeated
+    hour of autumn runs once. With * in minute or hour, a job follows elapsed time. If day-of-month or day-of-week
+    begins with *, both must match, otherwise either.
     """
 
     expression: str
@@ -67,21 +66,21 @@ class Cron:
         object.__setattr__(self, "_zone", _zone(self.tz))
         object.__setattr__(self, "expression", _checked_expression(self.expression, self._zone))
         minute, hour, *_ = self.expression.split()
-        # CronSim goes on by whole hours, which a clock that is set by half an hour takes it past its minutes.
+        # CronSim advances by whole hours, so a clock change of half an hour takes it past its minutes.
         by_day = _shifts_by_parts_of_hours(self._zone) and "*" in (minute[0], hour[0])
         object.__setattr__(self, "_by_day", by_day)
         _check_missed(self.missed)
 
     @property
     def spec(self) -> str:
-        """The schedule as text, see `parse_schedule`."""
+        """The schedule as text for `parse_schedule`."""
         return f"cron {self.expression} tz={self.tz} missed={self.missed}"
 
     def next_after_ms(self, now_ms: int) -> int:
         """Return the first slot after `now_ms`, in ms since 1970."""
         if self._by_day:
             return next(slot for day in self._days(now_ms, 1) for slot in day if slot > now_ms)
-        # In the hour that comes twice CronSim begins with slots of its first pass, which may have gone by.
+        # In a repeated hour CronSim begins with slots of the first pass, which may be over.
         return next(
             slot for slot in map(_ms, CronSim(self.expression, self._at(now_ms))) if slot > now_ms
         )
@@ -91,14 +90,14 @@ class Cron:
         if self._by_day:
             days = self._days(now_ms, -1)
             return next(slot for day in days for slot in reversed(day) if slot <= now_ms)
-        # Backwards CronSim leaves slots out around a change of the clock: what it finds is where to walk on from.
+        # CronSim's reverse search misses slots around a clock change: walk forward from its result.
         slot_ms = _ms(next(CronSim(self.expression, self._at(now_ms), reverse=True)))
         while (later_ms := self.next_after_ms(slot_ms)) <= now_ms:
             slot_ms = later_ms
         return slot_ms
 
     def _days(self, now_ms: int, step: int) -> Iterator[tuple[int, ...]]:
-        """The slots of one local day after the other, from that of `now_ms` on."""
+        """Yield the slots of local days, beginning with that of `now_ms`."""
         day = self._at(now_ms).date()
         for number in range(_SEARCHED_DAYS):
             yield _slots_of(self.expression, self._zone, day + timedelta(days=step * number))
@@ -109,7 +108,7 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """A fixed interval of 1 s to 366 days. Slots are its multiples since 1970, whoever asks and whenever it began."""
+    """A fixed interval of 1 s to 366 days. Its slots are multiples of the interval since 1970."""
 
     interval: Duration
     missed: Missed = "once"
@@ -123,7 +122,7 @@ class Every:
 
     @property
     def spec(self) -> str:
-        """The schedule as text, see `parse_schedule`."""
+        """The schedule as text for `parse_schedule`."""
         return f"every {self.interval} missed={self.missed}"
 
     def next_after_ms(self, now_ms: int) -> int:
@@ -139,21 +138,21 @@ Schedule = Cron | Every
 
 
 def cron(expression: str, tz: str = "UTC", *, missed: Missed = "once") -> Cron:
-    """Be due by a cron expression in a time zone: `cron("*/5 * * * *", tz="Europe/Vienna")`.
+    """Make a schedule from a cron expression in a time zone: `cron("*/5 * * * *", tz="Europe/Vienna")`.
 
-    Raises `InvalidOptionError` saying which field is wrong, for an unknown zone, and for an expression that no day
-    matches.
+    Raises `InvalidOptionError` for a wrong field, which it names, for an unknown zone, and for an expression that
+    matches no day.
     """
     return Cron(expression, tz, missed)
 
 
 def every(interval: Duration, *, missed: Missed = "once") -> Every:
-    """Be due at a fixed interval of 1 s to 366 days: `every("30s")`. Raises `InvalidOptionError` for others."""
+    """Make a schedule with a fixed interval of 1 s to 366 days: `every("30s")`. Raises `InvalidOptionError`."""
     return Every(interval, missed)
 
 
 def schedule_of(given: object) -> Schedule:
-    """Return a schedule as it is declared: `cron(…)`, `every(…)`, or the text of a cron expression in UTC.
+    """Return `cron(…)` and `every(…)` as they are, and the schedule of a cron expression in UTC.
 
     Raises `InvalidOptionError` for anything else.
     """
@@ -169,7 +168,7 @@ def schedule_of(given: object) -> Schedule:
 
 
 def parse_schedule(spec: str) -> Schedule:
-    """Read what `spec` of a schedule wrote. Raises `InvalidOptionError`."""
+    """Read the `spec` of a schedule. Raises `InvalidOptionError`."""
     if match := _CRON_SPEC.fullmatch(spec):
         return Cron(match[1], match[2], cast(Missed, match[3]))
     if match := _EVERY_SPEC.fullmatch(spec):
@@ -188,35 +187,35 @@ def _checked_expression(expression: object, zone: tzinfo) -> str:
         )
     text = " ".join(fields)
     for (name, accepted), value in zip(_FIELDS.items(), fields, strict=True):
-        # Alone, because the five together are refused under the name of a field that is right: 30 2 is no wrong day.
-        if not _has_slot(" ".join(value if each == name else "*" for each in _FIELDS), UTC):
+        # Alone: for a date that does not exist, such as 30 2, CronSim blames a valid field.
+        if not _has_slot(" ".join(value if field == name else "*" for field in _FIELDS), UTC):
             problem = f"{name} {shown(value)} of {shown(text)} is wrong"
             raise InvalidOptionError(
                 "cron", problem, f"it takes {accepted}, *, lists, ranges and steps (*/5)"
             )
     if not _has_slot(text, zone):
         raise InvalidOptionError(
-            "cron", f"{shown(text)} matches no day", "choose a day that its month has"
+            "cron", f"{shown(text)} matches no day", "choose a day that the month has"
         )
     return text
 
 
 def _shifts_by_parts_of_hours(zone: tzinfo) -> bool:
-    """Whether summer time differs from winter time by less than an hour, as on Lord Howe Island."""
+    """Whether summer time changes the clock by part of an hour, as on Lord Howe Island."""
     offsets = [datetime(2024, month, 1, tzinfo=zone).utcoffset() for month in (1, 7)]
     return offsets[0] is not None and (offsets[0] - (offsets[1] or offsets[0])) % _HOUR != _NO_TIME
 
 
 @lru_cache(maxsize=256)
 def _slots_of(expression: str, zone: tzinfo, day: date) -> tuple[int, ...]:
-    """The moments of a local day that match by the time that really passes: both of an hour that comes twice."""
+    """Return the slots of a local day by elapsed time: both of a repeated hour."""
     parsed = CronSim(expression, _TRIED_FROM)
     if day.month not in parsed.months or not parsed.match_day(day):
         return ()
     slots = set()
     for hour, minute, fold in product(parsed.hours, parsed.minutes, (0, 1)):
         local = datetime.combine(day, clock_time(hour, minute, fold=fold), zone)
-        # What the clock skips does not come back from UTC as it was.
+        # A time that the clock skips is another one after a round trip through UTC.
         if local.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == local.replace(
             tzinfo=None
         ):
@@ -234,7 +233,7 @@ def _has_slot(expression: str, zone: tzinfo) -> bool:
 
 def _zone(name: object) -> tzinfo:
     if name == "UTC":
-        return UTC  # needs no time zone database
+        return UTC  # without the time zone database
     if not isinstance(name, str):
         raise InvalidOptionError(
             "tz", f"{shown(name)} is not a str", "name a zone such as 'Europe/Vienna'"
@@ -244,13 +243,13 @@ def _zone(name: object) -> tzinfo:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         close = get_close_matches(name[:64], available_timezones(), 1)
         limit = f"did you mean {close[0]!r}?" if close else "name a zone such as 'Europe/Vienna'"
-        raise InvalidOptionError("tz", f"{shown(name)} is no time zone", limit) from None
+        raise InvalidOptionError("tz", f"{shown(name)} is not a time zone", limit) from None
 
 
 def _check_missed(missed: object) -> None:
     if missed not in get_args(Missed):
         raise InvalidOptionError(
-            "missed", f"{shown(missed)} is no policy", "it must be skip, once or all"
+            "missed", f"{shown(missed)} is not a policy", "it must be skip, once or all"
         )
 
 

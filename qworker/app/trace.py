@@ -1,7 +1,7 @@
-"""Trace context over the queue: the sender's W3C `traceparent` travels in the envelope.
+"""Trace context: the sender's W3C `traceparent` travels in the envelope.
 
-Where OpenTelemetry is in use by the application it is asked; otherwise a message sent inside a handler carries on what
-its own message carried.
+It comes from OpenTelemetry if the application uses it; otherwise a message sent by a handler carries that of the
+handler's own message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEADER: Final = "traceparent"
 
 def outgoing() -> str | None:
     """Return the traceparent that a message sent here should carry, or None."""
-    # Only if the application has imported it: its import costs a tenth of a second.
+    # Not imported here: that costs a tenth of a second.
     propagate = sys.modules.get("opentelemetry.propagate")
     if propagate is not None:
         carrier: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""`qworker acl`: users of the server with least rights."""
+"""`qworker acl`: ACL users with least privilege."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.screen import note, print_line
-from qworker.cli.verbs import Verb
-from qworker.store.acl import LOADING, ROLES, Server, User, write_users
+from qworker.cli.framework.commands import Verb
+from qworker.cli.framework.output import Output
+from qworker.cli.framework.terminal import note
+from qworker.client.namespace.acl import LOADING, ROLES, Server, User, write_users
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qworker.cli.session import Session
+    from qworker.cli.framework.context import Session
 
 __all__ = ["command"]
 
@@ -30,41 +31,46 @@ _ROLES: Final = "; ".join(f"{name}: {role.about}" for name, role in ROLES.items(
     "roles",
     multiple=True,
     metavar="ROLE[+ROLE]",
-    help="A user for this role, or for several at once (consumer+producer). [default: one for each]",
+    help="Role of a user, or several (consumer+producer); repeatable. [default: a user for each role]",
 )
 @click.option(
     "--queue",
     "queues",
     multiple=True,
     metavar="QUEUE",
-    help="Producers, consumers and metrics are for these queues. [default: all]",
+    help="Restrict producers, consumers and metrics to this queue; repeatable. [default: all]",
 )
 @click.option(
     "--server-version",
     metavar="VERSION",
-    help="Write for this version of Redis or Valkey. [default: that of the server, which is asked]",
+    help="Version of Redis or Valkey to write for. [default: that of the server]",
 )
 @click.option(
-    "--prefix", default="qworker-", show_default=True, help="First part of the users' names."
+    "--prefix", default="qworker-", show_default=True, help="First part of the names of users."
 )
 @click.option(
     "--passwords",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Draw a password for each user and write them to this new file, which only you can read.",
+    help="Generate a password for each user, and write them to this new file, readable by you alone.",
 )
 @click.option(
     "--loading",
     type=click.Choice(LOADING),
     default=LOADING[0],
     show_default=True,
-    help="Who may load scripts: daemon and operator, for all; or everybody who calls them.",
+    help="Roles that may load scripts: daemon and operator, for all others; or all that call scripts.",
 )
 @click.option(
-    "--close-default", is_flag=True, help="Nobody may connect without a name: user default off."
+    "--close-default",
+    is_flag=True,
+    help="Disable the default user, so that clients must authenticate.",
 )
 @click.option(
-    "--commands", "as_commands", is_flag=True, help="Write ACL SETUSER for redis-cli, not a file."
+    "--commands",
+    "as_commands",
+    is_flag=True,
+    help="Write ACL SETUSER commands for redis-cli instead of an aclfile.",
 )
 @click.pass_obj
 def command(
@@ -77,36 +83,35 @@ def command(
     loading: str,
     close_default: bool,
     as_commands: bool,
-) -> None:
+) -> Output:
     """Write users with the rights that each kind of process needs, for the server's aclfile.
 
-    The rights are read from the scripts. Changes nothing on the server. Without --passwords nobody can be the users
-    until they are given one: ACL SETUSER NAME '>PASSWORD'. Note that qworker run carries a reaper: its user needs
-    consumer+daemon, or consumer with --no-reaper, and producer where its handlers send.
+    The rights are read from the scripts. Nothing is changed on the server. Without --passwords the users cannot log in
+    until they have one: ACL SETUSER NAME '>PASSWORD'. qworker run carries a reaper: its user needs consumer+daemon, or
+    consumer with --no-reaper, and producer if its handlers send.
     """
     from qworker.wire.names import check_queue
 
-    checked = [check_queue(each, "--queue") for each in queues]
+    checked = [check_queue(name, "--queue") for name in queues]
     server = Server.parse(server_version) if server_version else _ask(session)
     users = [
         User(
             name=prefix + "-".join(named),
             roles=named,
-            # Of all roles some are for every queue; who names a role and queues has to know.
+            # Some roles serve every queue: they are restricted only if both role and queue are named.
             queues=checked if roles or not ROLES[named[0]].every_queue else (),
         )
         for named in (given.split("+") for given in roles or ROLES)
     ]
-    drawn = {each.name: secrets.token_urlsafe(32) for each in users} if passwords else {}
-    users = [replace(each, password=drawn.get(each.name)) for each in users]
+    drawn = {user.name: secrets.token_urlsafe(32) for user in users} if passwords else {}
+    users = [replace(user, password=drawn.get(user.name)) for user in users]
     lines = write_users(users, session.namespace, server=server, loading=loading)
     if close_default:
         lines.append("user default reset off")
     if passwords is not None:
         _write(passwords, drawn)
-        note(f"passwords are in {passwords}")
-    for line in lines:
-        print_line(_as_command(line) if as_commands else line)
+        note(f"wrote the passwords to {passwords}")
+    return Output(text=map(_as_command, lines) if as_commands else lines)
 
 
 def _ask(session: Session) -> Server:
@@ -116,14 +121,14 @@ def _ask(session: Session) -> Server:
 
 
 def _as_command(line: str) -> str:
-    # Quoted for redis-cli and for a shell: patterns have braces, selectors brackets.
+    # Quoted for redis-cli and the shell, as patterns have braces and selectors brackets.
     words, bracket, selector = line.removeprefix("user ").partition(" (")
-    quoted = " ".join(f"'{each}'" for each in words.split(" "))
+    quoted = " ".join(f"'{part}'" for part in words.split(" "))
     return f"ACL SETUSER {quoted}" + (f" '({selector}'" if bracket else "")
 
 
 def _write(path: Path, passwords: dict[str, str]) -> None:
-    """Write a file that was not there before and that nobody else can read."""
+    """Write a new file that only its owner can read."""
     from qworker.errors import InvalidOptionError
 
     try:

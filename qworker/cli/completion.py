@@ -1,4 +1,4 @@
-"""`qworker completion SHELL`: the script that makes a shell complete our verbs, options and queue names."""
+"""`qworker completion SHELL`: the script with which a shell completes verbs, options and queue names."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-from qworker.cli.verbs import Verb
+from qworker.cli.framework.commands import Verb
+from qworker.cli.framework.output import Output, Raw
 
 __all__ = ["command"]
 
 _VARIABLE: Final = "_QWORKER_COMPLETE"
 _WHERE: Final = {
-    "bash": '# put into ~/.bashrc: eval "$(qworker completion bash)"',
-    "zsh": '# put into ~/.zshrc, after compinit: eval "$(qworker completion zsh)"',
-    "fish": "# put into ~/.config/fish/config.fish: qworker completion fish | source",
+    "bash": '# add to ~/.bashrc: eval "$(qworker completion bash)"',
+    "zsh": '# add to ~/.zshrc, after compinit: eval "$(qworker completion zsh)"',
+    "fish": "# add to ~/.config/fish/config.fish: qworker completion fish | source",
 }
 
 
 @click.command(cls=Verb)
 @click.argument("shell", type=click.Choice(list(_WHERE)))
 @click.pass_context
-def command(context: click.Context, shell: str) -> None:
+def command(context: click.Context, shell: str) -> Output:
     """Print the completion script of a shell.
 
     Queue names are completed from the server, if it answers within 0.3 seconds.
@@ -35,6 +36,6 @@ def command(context: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     completion = kind(context.find_root().command, {}, "qworker", _VARIABLE)
-    click.echo(_WHERE[shell])
-    # Not `source()`: for bash it starts one to look at its version, and the shell that asks may be another.
-    click.echo(completion.source_template % completion.source_vars())
+    # Not `source()`: it starts a bash to check its version, and the shell that asks may be another.
+    script = completion.source_template % completion.source_vars()
+    return Output(text=[_WHERE[shell], Raw(f"{script}\n")])

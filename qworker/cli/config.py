@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from qworker.cli.screen import Cell, Column, print_json, print_line, print_table
-from qworker.cli.verbs import Verbs, json_option
+from qworker.cli.framework.commands import CommandGroup, json_option
+from qworker.cli.framework.output import Line, Output, Table
+from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
-    from qworker.cli.session import Session
+    from qworker.cli.framework.context import Session
     from qworker.config.fields import Options
     from qworker.config.kinds import Kind
     from qworker.config.loading import Setting
@@ -22,7 +23,7 @@ _ZEROS: Final = ("0", "0s", "0B")
 _COLUMNS: Final = (Column("OPTION"), Column("VALUE", wide=True), Column("FROM", wide=True))
 
 
-@click.group(cls=Verbs)
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Show the configuration."""
 
@@ -30,13 +31,13 @@ def command() -> None:
 @command.command("show")
 @json_option
 @click.pass_obj
-def show(session: Session, as_json: bool) -> None:
-    """Show every option: its value, and where that comes from. Passwords are shown as ***.
+def show(session: Session) -> Output:
+    """Show every option: its value and its source. Passwords are shown as ***.
 
-    A flag counts over QWORKER_<OPTION> in the environment, that over qworker.toml or [tool.qworker] of
-    pyproject.toml in the current directory, and that over the default.
+    A flag overrides QWORKER_<OPTION> in the environment, which overrides qworker.toml or [tool.qworker] of
+    pyproject.toml in the current directory, which overrides the default.
     """
-    from qworker.cli.options import OPTION_CLASSES
+    from qworker.cli.framework.options import OPTION_CLASSES
     from qworker.config.fields import kinds_of
 
     rows = [
@@ -48,22 +49,20 @@ def show(session: Session, as_json: bool) -> None:
         for options in OPTION_CLASSES
         for name, setting in _settings(session, options).items()
     ]
-    if as_json:
-        settings = [
-            {"option": row.option, "value": row.setting.value, "source": row.setting.source}
-            for row in rows
-        ]
-        print_json({"file": session.file.name or None, "settings": settings})
-        return
-    print_table(_COLUMNS, [row.cells() for row in rows])
-    print_line()
-    print_line(f"file: {session.file.name or 'none (qworker.toml is looked for here)'}")
+    settings = [
+        {"option": row.option, "value": row.setting.value, "source": row.setting.source}
+        for row in rows
+    ]
+    file = session.settings.file.name
+    table = Table(_COLUMNS, [row.cells() for row in rows])
+    where = f"file: {file or 'none (no qworker.toml in this directory)'}"
+    return Output({"file": file or None, "settings": settings}, [table, Line(), where])
 
 
 def _settings(session: Session, options: type[Options]) -> Mapping[str, Setting]:
     from qworker.store.options import ClientOptions
 
-    loaded = session.connection_settings if options is ClientOptions else session.load(options)
+    loaded = session.settings.client if options is ClientOptions else session.settings.load(options)
     return loaded.settings
 
 
@@ -73,7 +72,7 @@ class _Row(NamedTuple):
     kind: Kind
 
     def cells(self) -> list[Cell | str]:
-        """Write it for people: what 0 and nothing mean stands beside them."""
+        """Write it for people, with the meaning of 0 or of no value."""
         value, source = self.setting.value, self.setting.source
         meaning = self.kind.none if not value else self.kind.zero if value in _ZEROS else ""
         shown = f"{value} ({meaning})".strip() if meaning else value

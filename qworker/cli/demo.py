@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from qworker.cli.verbs import Verb, json_option
+from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.output import wants_json
 
 __all__ = ["command"]
 
@@ -16,7 +17,7 @@ __all__ = ["command"]
 @click.option(
     "--procs", type=click.IntRange(1, 64), help="Worker processes. [default: one per core]"
 )
-@click.option("--keep", is_flag=True, help="Let the store run until Ctrl-C, to look into it.")
+@click.option("--keep", is_flag=True, help="Keep the store running until Ctrl-C, to inspect it.")
 @click.option(
     "--spark",
     "history",
@@ -25,16 +26,14 @@ __all__ = ["command"]
     help="Journal the run; archive, report on and audit it with Spark, in a new directory.",
 )
 @json_option
-def command(
-    path: Path | None, procs: int | None, keep: bool, history: Path | None, as_json: bool
-) -> None:
-    """Index the Python code below PATH with a queue, kill a worker on the way, and print the account.
+def command(path: Path | None, procs: int | None, keep: bool, history: Path | None) -> None:
+    """Index the Python code below PATH through a queue, kill a worker on the way, and print a summary.
 
-    PATH is the standard library unless given. The demo runs a store of its own and leaves nothing behind. Exit code
-    1 if a message was lost.
+    PATH defaults to the standard library. The demo runs its own store and leaves nothing behind. Exit code 1 if a
+    message was lost.
     """
     from qworker.demo import run_demo
 
     raise click.exceptions.Exit(
-        run_demo(path, json=as_json, procs=procs, keep=keep, history=history)
+        run_demo(path, json=wants_json(), procs=procs, keep=keep, history=history)
     )

@@ -1,20 +1,22 @@
-"""`qworker doctor`: check everything once, and say what to do."""
+"""`qworker doctor`: check everything once, and suggest fixes."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.failures import FOUND
-from qworker.cli.screen import print_hanging, print_json, print_line
-from qworker.cli.verbs import Verb, json_option
+from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.errors import FOUND
+from qworker.cli.framework.output import Hanging, Line, Output
 
 if TYPE_CHECKING:
-    from qworker.cli.finding import Finding
-    from qworker.cli.session import Session
+    from qworker.cli.framework.context import Session
+    from qworker.health.finding import Finding
 
-__all__ = ["command", "print_finding"]
+__all__ = ["command", "text_of"]
 
 #: How a status is written, and its tone.
 _WORDS: Final = {
@@ -26,44 +28,42 @@ _PATIENCE_S: Final = 2.0
 
 
 @click.command(cls=Verb)
-@click.option("--strict", is_flag=True, help="A warning gives exit code 3 as well.")
+@click.option("--strict", is_flag=True, help="Exit with 3 on warnings as well.")
 @json_option
 @click.pass_obj
-def command(session: Session, strict: bool, as_json: bool) -> None:
-    """Check server, clock, durability, memory, reapers, workers and queues; say what to do.
+def command(session: Session, strict: bool) -> Iterator[Output]:
+    """Check server, clock, durability, memory, reapers, workers and queues, and suggest fixes.
 
-    Changes nothing. Exit code 3 if there is a problem: messages are lost, stuck or refused. A warning is for the day.
+    Changes nothing. Exit code 3 if there is a problem: messages are lost, stuck or refused. Warnings can wait.
     """
-    from qworker.cli.checks import examine
-    from qworker.cli.finding import Status
+    from qworker.health.finding import Status
+    from qworker.health.server import examine
 
     session.patience_s = _PATIENCE_S
     findings = []
     for finding in examine(session):
         findings.append(finding)
-        if not as_json:
-            print_finding(finding)
-    number = {status: sum(each.status is status for each in findings) for status in Status}
-    healthy = not number[Status.PROBLEM]
-    if as_json:
-        print_json({"healthy": healthy, "findings": [each.document() for each in findings]})
-    else:
-        print_line()
-        print_line(_summary(number[Status.PROBLEM], number[Status.WARNING]))
-    if not healthy or (strict and number[Status.WARNING]):
+        yield Output(text=text_of(finding))
+    statuses = Counter(finding.status for finding in findings)
+    problems, warnings = statuses[Status.PROBLEM], statuses[Status.WARNING]
+    yield Output(
+        {"healthy": not problems, "findings": [finding.document() for finding in findings]},
+        [Line(), _summary(problems, warnings)],
+    )
+    if problems or (strict and warnings):
         raise click.exceptions.Exit(FOUND)
 
 
-def print_finding(finding: Finding) -> None:
-    """Print what a check found, and on a line of its own what to do."""
+def text_of(finding: Finding) -> Iterator[Hanging]:
+    """Write a finding, and on its own line what to do about it."""
     word, tone = _WORDS[finding.status.value]
-    print_hanging(f"{word:<8} ", f"{finding.check}: {finding.text}", tone)
+    yield Hanging(f"{word:<8} ", f"{finding.check}: {finding.text}", tone)
     if finding.fix:
-        print_hanging("         -> ", finding.fix)
+        yield Hanging("         -> ", finding.fix)
 
 
 def _summary(problems: int, warnings: int) -> str:
-    from qworker.cli.formats import count
+    from qworker.formats import count
 
     if not problems and not warnings:
         return "nothing to do"

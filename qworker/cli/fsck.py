@@ -1,30 +1,23 @@
-"""`qworker fsck`: check what stands in Redis while queues are in use, and repair it."""
+"""`qworker fsck`: check queues in Redis while they are in use, and repair them."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.failures import FOUND
-from qworker.cli.parameters import QUEUE
-from qworker.cli.screen import (
-    Cell,
-    Column,
-    note,
-    print_hanging,
-    print_json,
-    print_line,
-    print_table,
-)
-from qworker.cli.verbs import Verb, json_option, yes_option
+from qworker.cli.framework.commands import Verb, json_option, yes_option
+from qworker.cli.framework.errors import FOUND
+from qworker.cli.framework.output import Block, Hanging, Line, Note, Output, Table
+from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
-    from qworker.cli.session import Session
-    from qworker.fsck.finding import Finding
+    from qworker.cli.framework.context import Session
+    from qworker.fsck.damage import Damage
 
 __all__ = ["command"]
 
@@ -41,142 +34,131 @@ _COLUMNS: Final = (
 
 @click.command(cls=Verb)
 @click.argument("queues", type=QUEUE, nargs=-1, metavar="[QUEUE...]")
-@click.option("--repair", is_flag=True, help="Repair what is found; it is shown first.")
+@click.option("--repair", is_flag=True, help="Repair the findings, after showing them.")
 @yes_option
 @json_option
 @click.pass_obj
-def command(
-    session: Session, queues: tuple[str, ...], repair: bool, yes: bool, as_json: bool
-) -> None:
-    """Check that every message is in one place and all that belongs to it is right; all queues unless some are named.
+def command(session: Session, queues: tuple[str, ...], repair: bool, yes: bool) -> Iterator[Output]:
+    """Check that every message is stored once, with correct counters and keys; in all queues unless some are named.
 
-    Workers, senders and reapers go on meanwhile. A repair deletes no message: what cannot be understood becomes a dead
-    letter, and a key of another type is renamed. Exit code 3 if anything was found, repaired or not.
+    Workers, senders and reapers can keep running. A repair deletes no message: one that cannot be read becomes a
+    dead letter, and a key of the wrong type is renamed. Exit code 3 if anything was found, repaired or not.
     """
     if repair and not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise click.UsageError(
-            "nobody can be asked without a terminal; give --yes to repair, or leave --repair out to look first"
+            "cannot prompt: not a terminal; pass --yes to repair, or omit --repair to check only"
         )
     for name in queues:
-        _check_exists(session, name)
-    looked = _Look(session, queues)
-    findings = looked.run(repair=repair and yes)
-    if repair and not yes and findings:
-        from qworker.cli.confirm import confirm
-        from qworker.cli.formats import count
+        session.queues.get(name)
+    check = _Check(session, queues)
+    damages = check.run(repair=repair and yes)
+    if repair and not yes and damages:
+        from qworker.cli.framework.confirm import confirm
+        from qworker.formats import count
 
-        if not as_json:
-            _print(findings)
-            print_line()
-        confirm(f"repair {count(len(findings), 'finding')}?", yes=False)
-        findings = looked.run(repair=True)
-    if as_json:
-        documents = [each.document() for each in findings]
-        unchecked = looked.unchecked
-        print_json({"clean": not findings, "findings": documents, "unchecked": unchecked})
-    else:
-        _print(findings)
-        for text in looked.unchecked:
-            note(text)
-        _print_summary(findings, looked.messages)
-    if findings:
+        yield Output(text=[*_listing(damages), Line()])
+        confirm(f"Repair {count(len(damages), 'finding')}?", yes=False)
+        damages = check.run(repair=True)
+    yield Output(
+        {
+            "clean": not damages,
+            "findings": [damage.document() for damage in damages],
+            "unchecked": check.unchecked,
+        },
+        [*_listing(damages), *map(Note, check.unchecked), *_summary(damages, check.messages)],
+    )
+    if damages:
         raise click.exceptions.Exit(FOUND)
 
 
-class _Look:
+class _Check:
     """One or two runs of the check."""
 
     def __init__(self, session: Session, queues: Sequence[str]) -> None:
         self._session = session
         self._queues = tuple(dict.fromkeys(queues))
-        #: What could not be looked at, of the last run.
+        #: What the last run could not read.
         self.unchecked: list[str] = []
         self.messages = 0
 
-    def run(self, *, repair: bool) -> list[Finding]:
+    def run(self, *, repair: bool) -> list[Damage]:
         """Check, with a progress bar."""
-        from qworker.cli.progress import progress
+        from qworker.cli.framework.progress import progress
         from qworker.fsck.check import check
 
         session = self._session
-        findings: list[Finding] = []
+        damages: list[Damage] = []
         self.unchecked, self.messages = [], 0
         with progress("checking messages", self._total()) as advance:
 
-            def told(more: int) -> None:
-                self.messages += more
-                advance(more)
+            def count(messages: int) -> None:
+                self.messages += messages
+                advance(messages)
 
-            for each in check(
-                session.client, session.namespace, self._queues, repair=repair, told=told
+            for result in check(
+                session.client, session.namespace, self._queues, repair=repair, on_progress=count
             ):
-                if isinstance(each, str):
-                    self.unchecked.append(each)
+                if isinstance(result, str):
+                    self.unchecked.append(result)
                 else:
-                    findings.append(each)
-        return findings
+                    damages.append(result)
+        return damages
 
     def _total(self) -> int:
-        """About how many messages there are; nothing is counted where nobody sees it."""
+        """Estimate the number of messages for the progress bar; 0 if there is no terminal to draw it."""
         if not sys.stderr.isatty():
             return 0
-        from qworker.client.commands.inspecting import Inspection
+        from qworker.client.inspect.peek import Inspection
         from qworker.errors import ServerError
 
         try:
-            seen = self._session.inspect(self._queues or self._session.queues())
+            inspections = self._session.queues.inspect(self._queues or None)
         except ServerError:
-            return 0  # The registry holds another type, which is told in a moment.
-        found = [each for each in seen.values() if isinstance(each, Inspection)]
-        return sum(each.stored + each.dead for each in found)
+            return 0  # The index holds another type: the check reports it.
+        return sum(
+            queue.stored + queue.dead
+            for queue in inspections.values()
+            if isinstance(queue, Inspection)
+        )
 
 
-def _check_exists(session: Session, name: str) -> None:
-    """Raise `InvalidOptionError` for a queue of which there is neither a key nor an entry."""
-    from qworker.wire.keys import QueueKeys
+def _listing(damages: Sequence[Damage]) -> Iterator[str | Block]:
+    from qworker.formats import count
 
-    if not session.ask("EXISTS", *QueueKeys(session.namespace, name).all()):
-        session.queue(name)
-
-
-def _print(findings: Sequence[Finding]) -> None:
-    from qworker.cli.formats import count
-
-    if not findings:
+    if not damages:
         return
-    seen: Counter[Any] = Counter()
+    numbers: Counter[Any] = Counter()
     rows: list[list[Cell | str]] = []
     advice: dict[str, None] = {}
-    for each in findings:
-        seen[each.queue, each.kind] += 1
-        remedy = each.remedy
+    for damage in damages:
+        numbers[damage.queue, damage.kind] += 1
+        remedy = damage.remedy
         if remedy.then:
-            advice[f"{each.kind.value}: {remedy.then}"] = None
-        if seen[each.queue, each.kind] <= _LISTED:
-            done = Cell(f"done: {remedy.repair}", "good") if each.repaired else remedy.repair
-            kind = Cell(each.kind.value, "" if each.repaired else "bad")
-            rows.append([each.queue, kind, each.where, each.problem, done])
-    print_table(_COLUMNS, rows)
-    for (queue, kind), number in seen.items():
+            advice[f"{damage.kind.value}: {remedy.then}"] = None
+        if numbers[damage.queue, damage.kind] <= _LISTED:
+            done = Cell(f"done: {remedy.repair}", "good") if damage.repaired else remedy.repair
+            kind = Cell(damage.kind.value, "" if damage.repaired else "bad")
+            rows.append([damage.queue, kind, damage.where, damage.problem, done])
+    yield Table(_COLUMNS, rows)
+    for (queue, damage_kind), number in numbers.items():
         if number > _LISTED:
-            print_line(f"{queue}: {count(number - _LISTED)} more of {kind.value} (--json)")
+            yield f"{queue}: {count(number - _LISTED)} more of {damage_kind.value} (--json)"
     for text in advice:
-        print_hanging("-> ", text)
+        yield Hanging("-> ", text)
 
 
-def _print_summary(findings: Sequence[Finding], messages: int) -> None:
-    from qworker.cli.formats import count
+def _summary(damages: Sequence[Damage], messages: int) -> Iterator[Block]:
+    from qworker.formats import count
 
-    looked = f"{count(messages, 'message')} looked at"
-    if gone := sum(each.gone for each in findings):
-        written_off = all(each.repaired for each in findings if each.gone)
-        what = "are written off" if written_off else "are not counted off yet"
-        print_line(f"{count(gone, 'message')} that had been stored are gone, and {what}", "bad")
-    if not findings:
-        print_line(f"clean: {looked}", "good")
-    elif all(each.repaired for each in findings):
-        print_line(f"{count(len(findings), 'finding')} repaired, {looked}")
+    checked = f"{count(messages, 'message')} checked"
+    if gone := sum(damage.gone for damage in damages):
+        written_off = all(damage.repaired for damage in damages if damage.gone)
+        what = "gone and written off" if written_off else "gone, and not written off yet"
+        yield Line(f"{count(gone, 'stored message')} {what}", "bad")
+    if not damages:
+        yield Line(f"clean: {checked}", "good")
+    elif all(damage.repaired for damage in damages):
+        yield Line(f"{count(len(damages), 'finding')} repaired, {checked}")
     else:
-        print_hanging(
-            "", f"{count(len(findings), 'finding')}, {looked}; qworker fsck --repair mends them"
-        )
+        found = count(len(damages), "finding")
+        yield Hanging("", f"{found}, {checked}; qworker fsck --repair repairs them")

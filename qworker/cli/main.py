@@ -1,4 +1,4 @@
-"""The `qworker` command: its verbs by section, and what happens to errors that nobody caught."""
+"""The `qworker` command: its verbs by section, and the handling of their errors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import click
 
-from qworker.cli.failures import INTERRUPTED, leave_quietly, report
-from qworker.cli.session import Session
-from qworker.cli.streams import open_closed_streams
-from qworker.cli.verbs import LateVerbs
+from qworker.cli.framework.commands import LazyCommandGroup
+from qworker.cli.framework.context import Session
+from qworker.cli.framework.errors import INTERRUPTED, leave_quietly, report
+from qworker.cli.framework.streams import open_closed_streams
 
 __all__ = ["cli", "main"]
 
@@ -18,22 +18,22 @@ __all__ = ["cli", "main"]
 SECTIONS: Final = {
     "Start": {
         "demo": "See it work on real input, with a worker killed on the way.",
-        "run": "Run the consumers of an app (and a reaper).",
+        "run": "Run the consumers of an app, and a reaper.",
         "daemon": "Run the reaper: due and timed-out messages, schedules, metrics.",
     },
     "Use": {
         "send": "Send messages from arguments, a file or a pipe.",
         "queue": "List, show, set, peek, pause, resume, purge and remove queues.",
-        "message": "Show, move, cancel or delete messages; receive and settle by hand.",
+        "message": "Show, move, cancel or delete messages; receive and settle them.",
         "dead": "List, show, edit, redrive and drop dead letters.",
-        "import": "Move waiting messages in from RSMQ, RQ or Celery.",
+        "import": "Import waiting messages from RSMQ, RQ or Celery.",
     },
     "Watch": {
         "top": "Watch queues, workers and running handlers.",
-        "doctor": "Check server, reapers, workers and queues; say what to do.",
-        "fsck": "Check that every message is in one place, and repair.",
-        "worker": "List workers, drain them, change their processes.",
-        "task": "List tasks; pause one without its queue, and resume it.",
+        "doctor": "Check server, reapers, workers and queues; suggest fixes.",
+        "fsck": "Check stored messages for damage, and repair it.",
+        "worker": "List workers, drain them, change their number of processes.",
+        "task": "List tasks; pause and resume single tasks.",
         "schedule": "List, pause, run and remove schedules.",
     },
     "Look back": {
@@ -41,15 +41,15 @@ SECTIONS: Final = {
     },
     "Set up": {
         "config": "Show the configuration, and where each value comes from.",
-        "acl": "Write users of the server with least rights, by role.",
-        "scripts": "Load the Lua scripts onto the servers, list them.",
+        "acl": "Write ACL users with least privilege, by role.",
+        "scripts": "List the Lua scripts, load them onto the servers.",
         "store": "The embedded store: path, status, start, stop.",
         "completion": "Print the completion script of a shell.",
     },
 }
 
 
-class Root(LateVerbs):
+class Root(LazyCommandGroup):
     """The root group; turns what verbs raise into one line and an exit code."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
@@ -62,7 +62,7 @@ class Root(LateVerbs):
         sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; whoever stops reading its output has what it wanted (`| head`), and what it did is done."""
+        """Run the verb; a reader that closes the pipe early (`| head`) is not an error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -74,9 +74,9 @@ class Root(LateVerbs):
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except (click.Abort, KeyboardInterrupt):
             if sys.stderr.isatty():
-                click.echo(err=True)  # The prompt of the shell does not stand behind our question.
+                click.echo(err=True)  # Else the shell prompts behind our question.
             return INTERRUPTED
-        except Exception as error:  # noqa: BLE001  the last place: told in one line, never a traceback
+        except Exception as error:  # noqa: BLE001  any error is one line, never a traceback
             return report(error)
         return code if isinstance(code, int) else 0
 
@@ -84,13 +84,13 @@ class Root(LateVerbs):
 def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
-    # Only here: it costs a third of the start of any other command.
+    # Imported here: it costs a third of the start of any other command.
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         number = version("qworker-redis")
     except PackageNotFoundError:
-        number = "of an unknown version"
+        number = "(unknown version)"
     click.echo(f"qworker {number}")
     context.exit()
 
@@ -100,7 +100,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     cls=Root,
     sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Global options may stand before or after the verb. Exit codes: 0 done, 1 failed, 2 bad input, "
+    epilog="Global options may come before or after the command. Exit codes: 0 done, 1 failed, 2 bad input, "
     "3 a check found something, 4 no Java, 70 watchdog. QWORKER_DEBUG=1 shows tracebacks.",
 )
 @click.option(

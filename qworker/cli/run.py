@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qworker.cli.flags import flags_of
-from qworker.cli.screen import note
-from qworker.cli.verbs import Verb
+from qworker.cli.framework.commands import Verb
+from qworker.cli.framework.flags import flags_of
+from qworker.cli.framework.terminal import note
 from qworker.consumer.options import RunOptions
 
 if TYPE_CHECKING:
-    from qworker.cli.session import Session
+    from qworker.cli.framework.context import Session
 
 __all__ = ["command"]
 
@@ -25,25 +25,25 @@ __all__ = ["command"]
 def command(session: Session, app: str, given: dict[str, Any]) -> None:
     """Run the consumers of an app: MODULE holds it, as ATTR or as its only QWorker.
 
-    A supervisor keeps child processes at work, and carries a reaper and /metrics. SIGTERM or Ctrl-C ends it: what
-    runs may end within --grace, what had not started goes back uncounted. Exit code 70: the watchdog ended it.
+    A supervisor runs child processes, a reaper and /metrics. SIGTERM or Ctrl-C stops it: running handlers have --grace
+    to finish, and messages that have not started are returned uncounted. Exit code 70: the watchdog ended it.
     """
-    from qworker.consumer.starting import STOPPING, Starter
+    from qworker.consumer.supervisor.processes.spawn import STOPPING, Starter
     from qworker.telemetry.options import LogOptions
 
-    loaded = session.load(RunOptions, given)
-    session.pass_keys_on()
-    session.pass_give_up_on()
+    loaded = session.settings.load(RunOptions, given)
+    session.settings.export()
+    logs = session.settings.load(LogOptions).options
+    session.settings.take_url_of(app, logs)
     client_options = session.service_options()
     for line in loaded.options.notes:
         note(f"note: {line}")
     assert client_options.url is not None  # service_options resolves it
-    logs = session.load(LogOptions).options
     starter = Starter(app, client_options.url, loaded.options, logs)
-    # Until somebody can give back what the children have in hand by then.
+    # Until the worker runs, which returns what the children have received by then.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     starter.start_early()
-    # Half of the package: the children are on their way meanwhile, and bad input has been told.
-    from qworker.cli.consume import consume
+    # Half of the package, imported while the children start; bad input has been refused by now.
+    from qworker.service.worker import consume
 
-    raise click.exceptions.Exit(consume(app, client_options.url, loaded.options, logs, starter))
+    raise click.exceptions.Exit(consume(starter, session.settings.server_from))

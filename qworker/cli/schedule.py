@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.parameters import QUEUE
-from qworker.cli.screen import Cell, Column, note, print_json, print_line, print_table
-from qworker.cli.verbs import Verbs, dry_run_option, json_option, yes_option
+from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_option, yes_option
+from qworker.cli.framework.near import did_you_mean
+from qworker.cli.framework.output import Fields, Note, Output, Table
+from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
-    from qworker.cli.session import Session
+    from qworker.cli.framework.context import Session
     from qworker.daemon.schedules import ListedSchedule
     from qworker.wire.keys import QueueKeys
 
@@ -30,36 +32,34 @@ _COLUMNS: Final = (
 )
 
 
-@click.group(cls=Verbs)
+@click.group(cls=CommandGroup)
 def command() -> None:
     """List, pause, run and remove schedules."""
 
 
 def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
-    text = "The queue, where several have a schedule of this name."
+    text = "Queue, if several have a schedule of this name."
     return click.option("--queue", type=QUEUE, help=text)(function)
 
 
 @command.command("ls")
 @json_option
 @click.pass_obj
-def list_all(session: Session, as_json: bool) -> None:
-    """List the schedules: what each sends, when it is due next and when it fired last.
+def list_all(session: Session) -> Output:
+    """List the schedules: what each sends, when it fires next and when it last fired.
 
-    They are stored in Redis: `qworker run` writes those of its app, and every reaper fires them. They go on while no
-    worker of the app runs, for up to 7 days.
+    They are stored in Redis: `qworker run` writes those of its app, and every reaper fires them. They keep firing for
+    up to 7 days without a worker of the app.
     """
-    found = _all(session)
-    if as_json:
-        print_json({"schedules": [_document(each) for each in found]})
-    elif not found:
-        note(
-            f"no schedule in namespace {session.namespace!r}: @app.schedule makes one, and qworker run "
-            "writes it here"
-        )
-    else:
-        now_ms = session.now_ms()
-        print_table(_COLUMNS, [_row(each, now_ms) for each in found])
+    schedules, now_ms = _all(session), session.now_ms()
+    none = (
+        f"no schedule in namespace {session.namespace!r}: define one with @app.schedule, and qworker run "
+        "registers it"
+    )
+    return Output(
+        {"schedules": [_document(schedule) for schedule in schedules]},
+        Table(_COLUMNS, [_row(schedule, now_ms) for schedule in schedules], none),
+    )
 
 
 @command.command("show")
@@ -67,27 +67,22 @@ def list_all(session: Session, as_json: bool) -> None:
 @_queue_option
 @json_option
 @click.pass_obj
-def show(session: Session, name: str, queue: str | None, as_json: bool) -> None:
-    """Show one schedule: its times, its task, its app and whether it fires."""
-    from qworker.cli.formats import ago, safe
+def show(session: Session, name: str, queue: str | None) -> Output:
+    """Show one schedule: its times, task and app, and whether it fires."""
+    from qworker.formats import ago
 
-    found = _find(session, name, queue)
-    if as_json:
-        print_json(_document(found))
-        return
-    now_ms = session.now_ms()
-    seen = "not recorded" if found.app_seen_ms is None else ago(found.app_seen_ms, now_ms)
-    lines = {
-        "schedule": found.name,
-        "queue": found.queue,
-        "task": found.task,
-        "when": found.spec,
-        "next": _text(_due(found, now_ms)),
-        "last": "never" if found.last_ms is None else ago(found.last_ms, now_ms),
-        "app": f"{found.app} (a worker of it was last seen: {seen})",
+    schedule, now_ms = _find(session, name, queue), session.now_ms()
+    seen = "not recorded" if schedule.app_seen_ms is None else ago(schedule.app_seen_ms, now_ms)
+    fields = {
+        "schedule": schedule.name,
+        "queue": schedule.queue,
+        "task": schedule.task,
+        "when": schedule.spec,
+        "next": _due(schedule, now_ms),
+        "last": "never" if schedule.last_ms is None else ago(schedule.last_ms, now_ms),
+        "app": f"{schedule.app} (its last worker seen: {seen})",
     }
-    for label, text in lines.items():
-        print_line(f"{label:<9} {safe(text)}")
+    return Output(_document(schedule), Fields(fields))
 
 
 @command.command("pause")
@@ -95,13 +90,13 @@ def show(session: Session, name: str, queue: str | None, as_json: bool) -> None:
 @_queue_option
 @json_option
 @click.pass_obj
-def pause(session: Session, name: str, queue: str | None, as_json: bool) -> None:
-    """Pause a schedule: it fires no more until it is resumed, also when workers start again."""
+def pause(session: Session, name: str, queue: str | None) -> Output:
+    """Pause a schedule until it is resumed, even if workers restart."""
     from qworker.daemon.schedule_changes import pause
 
-    found = _find(session, name, queue)
-    changed = pause(session.client, _keys(session, found), found.name)
-    _print_changed(found, "paused", changed=changed, as_json=as_json)
+    schedule = _find(session, name, queue)
+    changed = pause(session.client, _keys(session, schedule), schedule.name)
+    return _changed(schedule, "paused", changed, "already paused")
 
 
 @command.command("resume")
@@ -109,13 +104,13 @@ def pause(session: Session, name: str, queue: str | None, as_json: bool) -> None
 @_queue_option
 @json_option
 @click.pass_obj
-def resume(session: Session, name: str, queue: str | None, as_json: bool) -> None:
-    """Resume a paused schedule from its next slot on; those that passed meanwhile are skipped."""
+def resume(session: Session, name: str, queue: str | None) -> Output:
+    """Resume a paused schedule from its next slot; slots that have passed are skipped."""
     from qworker.daemon.schedule_changes import resume
 
-    found = _find(session, name, queue)
-    changed = resume(session.client, _keys(session, found), found.name)
-    _print_changed(found, "resumed", changed=changed, as_json=as_json)
+    schedule = _find(session, name, queue)
+    changed = resume(session.client, _keys(session, schedule), schedule.name)
+    return _changed(schedule, "resumed", changed, "not paused")
 
 
 @command.command("run")
@@ -123,28 +118,26 @@ def resume(session: Session, name: str, queue: str | None, as_json: bool) -> Non
 @_queue_option
 @json_option
 @click.pass_obj
-def run(session: Session, name: str, queue: str | None, as_json: bool) -> None:
-    """Send the message of a schedule now, beside its times; also while it is paused. Prints the message id."""
+def run(session: Session, name: str, queue: str | None) -> Output:
+    """Send the message of a schedule now, even while it is paused. Prints the message id."""
     from qworker.daemon.schedule_changes import run_now
-    from qworker.daemon.schedules import decoded, read_schedules
+    from qworker.daemon.schedules import read_schedules
 
-    found = _find(session, name, queue)
-    written = read_schedules(session.client.execute, _keys(session, found)).get(found.name)
-    stored = None if written is None else decoded(written.value)
+    schedule = _find(session, name, queue)
+    written = read_schedules(session.client.execute, _keys(session, schedule)).get(schedule.name)
+    stored = None if written is None else written.stored
     if stored is None:
-        raise click.ClickException(f"schedule {found.name} of {found.queue} cannot be read")
-    session.queues()
-    message_id = run_now(session.client, session.ref(found.queue), found.name, stored)
-    if as_json:
-        print_json({"schedule": found.name, "queue": found.queue, "id": message_id})
-    else:
-        print_line(message_id)
+        raise click.ClickException(f"schedule {schedule.name} of {schedule.queue} cannot be read")
+    session.queues.names()
+    message_id = run_now(session.client, session.queues.ref(schedule.queue), schedule.name, stored)
+    document = {"schedule": schedule.name, "queue": schedule.queue, "id": message_id}
+    return Output(document, message_id)
 
 
 @command.command("rm")
 @click.argument("names", nargs=-1, metavar="[SCHEDULE...]")
 @_queue_option
-@click.option("--app", help="All schedules of this app, by its name in `qworker schedule ls`.")
+@click.option("--app", help="All schedules of this app, as named by `qworker schedule ls`.")
 @dry_run_option
 @yes_option
 @json_option
@@ -156,39 +149,42 @@ def remove(
     app: str | None,
     dry_run: bool,
     yes: bool,
-    as_json: bool,
-) -> None:
-    """Remove schedules, or all those of an app that was renamed or deleted.
+) -> Iterator[Output]:
+    """Remove schedules, or all of an app that was renamed or deleted.
 
-    An app that still runs writes its schedules again when its next worker starts: take them out of its code, or pause
-    them.
+    An app that still runs registers its schedules again when its next worker starts: remove them from its code, or
+    pause them.
     """
-    from qworker.cli.confirm import confirm
+    from qworker.cli.framework.confirm import confirm
     from qworker.daemon.schedules import remove
 
     if bool(names) == bool(app):
-        raise click.UsageError("give the names of schedules, or --app (qworker schedule ls)")
+        raise click.UsageError("name schedules, or pass --app (qworker schedule ls)")
     chosen = (
         _of_app(session, app)
         if app
         else [_find(session, name, queue) for name in dict.fromkeys(names)]
     )
     if not dry_run:
-        listing = ", ".join(f"{each.name} of {each.queue}" for each in chosen[:5])
+        listing = ", ".join(f"{schedule.name} of {schedule.queue}" for schedule in chosen[:5])
         more = f" and {len(chosen) - 5} more" if len(chosen) > 5 else ""
         confirm(f"Remove schedule {listing}{more}?", yes=yes)
-        for each in chosen:
-            remove(session.client.execute, _keys(session, each), [each.name])
+        for schedule in chosen:
+            remove(session.client.execute, _keys(session, schedule), [schedule.name])
+    word = "would remove" if dry_run else "removed"
+    yield Output(
+        {
+            "schedules": [
+                {"schedule": schedule.name, "queue": schedule.queue} for schedule in chosen
+            ],
+            "removed": not dry_run,
+        },
+        [f"{word} {schedule.name} of {schedule.queue}" for schedule in chosen],
+    )
     running = _apps_that_run(session)
-    if as_json:
-        removed = [{"schedule": each.name, "queue": each.queue} for each in chosen]
-        print_json({"schedules": removed, "removed": not dry_run})
-        return
-    for each in chosen:
-        word = "would remove" if dry_run else "removed"
-        print_line(f"{word} {each.name} of {each.queue}")
-    if any(each.app in running for each in chosen):
-        note("their app runs: the next worker that starts writes them again; pause them instead")
+    if any(schedule.app in running for schedule in chosen):
+        advice = "their app is running: its next worker registers them again; pause them instead"
+        yield Output(text=Note(advice))
 
 
 # -- finding -----------------------------------------------------------------------------------
@@ -201,42 +197,40 @@ def _all(session: Session) -> list[ListedSchedule]:
 
 
 def _find(session: Session, name: str, queue: str | None) -> ListedSchedule:
-    from difflib import get_close_matches
-
     from qworker.errors import InvalidOptionError
 
-    every = _all(session)
-    found = [each for each in every if each.name == name and queue in (None, each.queue)]
-    if len(found) == 1:
-        return found[0]
+    schedules = [one for one in _all(session) if queue in (None, one.queue)]
+    named = [schedule for schedule in schedules if schedule.name == name]
+    if len(named) == 1:
+        return named[0]
     shown = f"{ascii(name)[:80]}"
-    if found:
-        queues = ", ".join(each.queue for each in found)
+    if named:
+        queues = ", ".join(schedule.queue for schedule in named)
         raise InvalidOptionError(
-            "SCHEDULE", f"{shown} is a schedule of several queues", f"give --queue: {queues}"
+            "SCHEDULE", f"several queues have a schedule {shown}", f"pass --queue: {queues}"
         )
-    known = [each.name for each in every if queue in (None, each.queue)]
-    near = get_close_matches(name, known, 1)
-    limit = f"did you mean {near[0]!r}?" if near else "see qworker schedule ls"
+    known = [schedule.name for schedule in schedules]
+    limit = did_you_mean(name, known, "see qworker schedule ls")
     where = f"queue {queue!r}" if queue else f"namespace {session.namespace!r}"
-    raise InvalidOptionError("SCHEDULE", f"{shown} is not a schedule of {where}", limit)
+    raise InvalidOptionError("SCHEDULE", f"no such schedule in {where}: {shown}", limit)
 
 
 def _of_app(session: Session, app: str) -> Sequence[ListedSchedule]:
     from qworker.errors import InvalidOptionError
 
-    every = _all(session)
-    found = [each for each in every if each.app == app]
-    if not found:
-        apps = ", ".join(sorted({each.app for each in every})[:8]) or "there is no schedule"
-        raise InvalidOptionError("--app", f"{ascii(app)[:80]} has no schedule", apps)
-    return found
+    schedules = _all(session)
+    chosen = [schedule for schedule in schedules if schedule.app == app]
+    if not chosen:
+        apps = ", ".join(sorted({schedule.app for schedule in schedules})[:8])
+        limit = f"apps with schedules: {apps}" if apps else "there is no schedule"
+        raise InvalidOptionError("--app", f"{ascii(app)[:80]} has no schedule", limit)
+    return chosen
 
 
 def _apps_that_run(session: Session) -> set[str]:
-    from qworker.cli.presence import read_workers
+    from qworker.client.namespace.workers import read_workers
 
-    return {each.text("app") for each in read_workers(session) if not each.is_gone}
+    return {worker.described.app for worker in read_workers(session) if not worker.is_gone}
 
 
 def _keys(session: Session, schedule: ListedSchedule) -> QueueKeys:
@@ -248,16 +242,10 @@ def _keys(session: Session, schedule: ListedSchedule) -> QueueKeys:
 # -- printing ----------------------------------------------------------------------------------
 
 
-def _print_changed(found: ListedSchedule, word: str, *, changed: bool, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {"schedule": found.name, "queue": found.queue, "state": word, "changed": changed}
-        )
-        return
-    before = "" if changed else "; nothing was changed: it was not paused"
-    if not changed and word == "paused":
-        before = "; it was so before"
-    print_line(f"{found.name} of {found.queue}: {word}{before}")
+def _changed(schedule: ListedSchedule, state: str, changed: bool, unchanged: str) -> Output:
+    name, queue = schedule.name, schedule.queue
+    document = {"schedule": name, "queue": queue, "state": state, "changed": changed}
+    return Output(document, f"{name} of {queue}: {state if changed else unchanged}")
 
 
 def _document(schedule: ListedSchedule) -> dict[str, Any]:
@@ -265,7 +253,7 @@ def _document(schedule: ListedSchedule) -> dict[str, Any]:
 
 
 def _due(schedule: ListedSchedule, now_ms: int) -> Cell | str:
-    from qworker.cli.formats import ago
+    from qworker.formats import ago
 
     if schedule.problem:
         return Cell(f"never: {schedule.problem}", "bad")
@@ -278,12 +266,8 @@ def _due(schedule: ListedSchedule, now_ms: int) -> Cell | str:
     return ago(schedule.next_ms, now_ms)
 
 
-def _text(cell: Cell | str) -> str:
-    return cell if isinstance(cell, str) else cell.text
-
-
 def _row(schedule: ListedSchedule, now_ms: int) -> list[Cell | str]:
-    from qworker.cli.formats import ago
+    from qworker.formats import ago
 
     last = ago(schedule.last_ms, now_ms) if schedule.last_ms is not None else Cell("never", "dim")
     return [

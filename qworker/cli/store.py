@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qworker.cli.screen import print_fields, print_json, print_line
-from qworker.cli.verbs import Verbs, json_option
+from qworker.cli.framework.commands import CommandGroup, json_option
+from qworker.cli.framework.output import Fields, Output
 
 if TYPE_CHECKING:
-    from qworker.cli.session import Session
-    from qworker.store.embedded import Store, StoreInfo
+    from qworker.cli.framework.context import Session
+    from qworker.store.embedded.store import Store, StoreInfo
 
 __all__ = ["command"]
 
 
-@click.group(cls=Verbs)
+@click.group(cls=CommandGroup)
 def command() -> None:
-    """The embedded store: a server of your own, in a directory, for all namespaces.
+    """The embedded store: your own server, in a directory, for all namespaces.
 
-    It is the default one in your home directory, or that of --url embedded:/directory.
+    It is in the default directory below your home, or in that of --url embedded:/directory.
     """
 
 
 @command.command("path")
 @click.pass_obj
-def path(session: Session) -> None:
-    """Print the directory of the store, whether or not it is there."""
-    print_line(str(_store(session).directory))
+def path(session: Session) -> Output:
+    """Print the directory of the store, whether or not it exists."""
+    return Output(text=str(_store(session).directory))
 
 
 @command.command("status")
 @json_option
 @click.pass_obj
-def status(session: Session, as_json: bool) -> None:
-    """Say whether the store runs. Exit code 3 if it does not."""
-    from qworker.cli.failures import FOUND
+def status(session: Session) -> Iterator[Output]:
+    """Show whether the store is running. Exit code 3 if it is not."""
+    from qworker.cli.framework.errors import FOUND
 
     store = _store(session)
     info = store.status()
-    _print(store, info, as_json)
+    yield _output(store, info)
     if info is None:
         raise click.exceptions.Exit(FOUND)
 
@@ -49,68 +50,62 @@ def status(session: Session, as_json: bool) -> None:
 @command.command("start")
 @json_option
 @click.pass_obj
-def start(session: Session, as_json: bool) -> None:
-    """Start the store, unless it runs. It goes on when this command has ended."""
+def start(session: Session) -> Output:
+    """Start the store if it is not running. It keeps running when this command exits."""
     store = _store(session)
-    _print(store, store.ensure(), as_json)
+    return _output(store, store.ensure())
 
 
 @command.command("stop")
 @json_option
 @click.pass_obj
-def stop(session: Session, as_json: bool) -> None:
-    """Stop the store. Its data stay; whoever uses it next starts it again."""
+def stop(session: Session) -> Output:
+    """Stop the store. Its data stay; the next command that uses it starts it again."""
     store = _store(session)
     stopped = store.stop()
-    if as_json:
-        print_json({"directory": str(store.directory), "stopped": stopped})
-    else:
-        print_line(
-            f"stopped; the data stay in {store.directory}"
-            if stopped
-            else f"no store runs in {store.directory}"
-        )
+    return Output(
+        {"directory": str(store.directory), "stopped": stopped},
+        f"stopped; its data stay in {store.directory}"
+        if stopped
+        else f"no store is running in {store.directory}",
+    )
 
 
 def _store(session: Session) -> Store:
-    from qworker.store.embedded import Store, default_directory
+    from qworker.store.embedded.store import Store, default_directory
 
-    url = session.connection_settings.options.url
+    url = session.settings.client.options.url
     if url is not None and url.scheme == "embedded" and url.path is not None:
         return Store(url.path)
     return Store(default_directory())
 
 
-def _print(store: Store, info: StoreInfo | None, as_json: bool) -> None:
-    used = _size(store.directory)
-    if as_json:
-        document: dict[str, Any] = {"directory": str(store.directory), "running": info is not None}
-        if info is not None:
-            document |= {
-                "url": store.url,
-                "pid": info.pid,
-                "engine": info.engine,
-                "version": info.version,
-                "started": info.started,
-            }
-        print_json({**document, "size_bytes": used})
-        return
-    from qworker.cli.formats import size
+def _output(store: Store, info: StoreInfo | None) -> Output:
+    from qworker.formats import size
 
-    fields = {"directory": str(store.directory), "size": size(used)}
+    directory, used = str(store.directory), _size(store.directory)
+    document: dict[str, Any] = {"directory": directory, "running": info is not None}
+    fields = {"directory": directory, "size": size(used)}
     if info is None:
         fields["status"] = "not running (qworker store start)"
     else:
+        document |= {
+            "url": store.url,
+            "pid": info.pid,
+            "engine": info.engine,
+            "version": info.version,
+            "started": info.started,
+        }
         fields |= {
             "status": "started" if info.started else "running",
             "server": f"{info.engine} {info.version}, pid {info.pid}",
             "url": store.url,
         }
-    print_fields(fields)
+    return Output({**document, "size_bytes": used}, Fields(fields))
 
 
 def _size(directory: Path) -> int:
-    """Sum up the files of the store, in bytes; those that go meanwhile count nothing."""
+    """Sum up the files of the store, in bytes; a file that is deleted during the call counts 0."""
     total = 0
     for file in directory.rglob("*"):
         try:

@@ -2,116 +2,107 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.screen import Cell, Column, note, print_json, print_line, print_table
-from qworker.cli.verbs import Verbs, json_option
+from qworker.cli.framework.commands import CommandGroup, json_option
+from qworker.cli.framework.near import did_you_mean
+from qworker.cli.framework.output import Output, Table
+from qworker.cli.framework.terminal import Cell, Column, note
 
 if TYPE_CHECKING:
-    from qworker.cli.session import Session
+    from qworker.cli.framework.context import Session
 
 __all__ = ["command"]
 
 _COLUMNS: Final = (Column("TASK", wide=True), Column("WORKERS", number=True), Column("PAUSED"))
 
 
-@click.group(cls=Verbs)
+@click.group(cls=CommandGroup)
 def command() -> None:
-    """List tasks; pause one without its queue, and resume it."""
+    """List tasks; pause and resume single tasks."""
 
 
 @command.command("ls")
 @json_option
 @click.pass_obj
-def list_all(session: Session, as_json: bool) -> None:
-    """List the tasks that workers know, how many workers know each, and since when one is paused."""
-    from qworker.cli.formats import ago
-    from qworker.client.paused_tasks import read_paused_tasks
+def list_all(session: Session) -> Output:
+    """List the tasks that workers know, with the number of those workers, and which are paused."""
+    from qworker.client.namespace.paused_tasks import read_paused_tasks
+    from qworker.formats import ago
 
     known = _known(session)
     paused = read_paused_tasks(session.client.execute, session.namespace)
     names = sorted({*known, *paused})
-    if as_json:
-        tasks = [
-            {"task": name, "workers": known.get(name, 0), "paused_ms": paused.get(name)}
-            for name in names
+    tasks = [
+        {"task": name, "workers": known.get(name, 0), "paused_ms": paused.get(name)}
+        for name in names
+    ]
+    now_ms = session.now_ms()
+    rows = [
+        [
+            name,
+            str(known.get(name, 0)),
+            Cell(ago(paused[name], now_ms), "warn") if name in paused else "",
         ]
-        print_json({"tasks": tasks})
-    elif not names:
-        note(f"no worker of namespace {session.namespace!r} tells its tasks: qworker worker ls")
-    else:
-        now_ms = session.now_ms()
-        print_table(
-            _COLUMNS,
-            [
-                [
-                    name,
-                    str(known.get(name, 0)),
-                    Cell(ago(paused[name], now_ms), "warn") if name in paused else "",
-                ]
-                for name in names
-            ],
-        )
+        for name in names
+    ]
+    none = f"no worker of namespace {session.namespace!r} reports its tasks: qworker worker ls"
+    return Output({"tasks": tasks}, Table(_COLUMNS, rows, none))
 
 
 @command.command("pause")
 @click.argument("task", metavar="TASK")
 @json_option
 @click.pass_obj
-def pause(session: Session, task: str, as_json: bool) -> None:
-    """Pause a task: no worker starts a call of it until it is resumed. Calls that run are not stopped.
+def pause(session: Session, task: str) -> Output:
+    """Pause a task: workers start no call of it until it is resumed. Running calls finish.
 
-    Workers follow within 2 seconds. Its messages stay in their queue and are not counted: each is looked at again after
-    2 seconds to a minute, so that the other tasks of the queue go on. To stop all of a queue: qworker queue pause.
+    Workers follow within 2 seconds. Messages of the task stay in their queue, uncounted: each is tried again after 2
+    seconds to a minute, so that other tasks of the queue are served. To pause a whole queue: qworker queue pause.
     """
-    from qworker.client.paused_tasks import pause_task
+    from qworker.client.namespace.paused_tasks import pause_task
     from qworker.errors import InvalidOptionError
     from qworker.wire.names import check_task
 
     check_task(task)
     known = _known(session)
     if known and task not in known:
-        near = get_close_matches(task, known, 1)
-        limit = f"did you mean {near[0]!r}?" if near else "see qworker task ls"
+        limit = did_you_mean(task, known, "see qworker task ls")
         raise InvalidOptionError("TASK", f"no worker knows {task!r}", limit)
     now_ms = session.now_ms()
     changed = pause_task(session.client.execute, session.namespace, task, now_ms)
-    if as_json:
-        print_json({"task": task, "paused": True, "changed": changed})
-    else:
-        print_line(f"{task}: paused{'' if changed else '; it was so before'}")
     if not known:
-        note("no worker tells its tasks, so the name was not checked")
+        note("no worker reports its tasks: the name was not checked")
+    return Output(
+        {"task": task, "paused": True, "changed": changed},
+        f"{task}: {'paused' if changed else 'already paused'}",
+    )
 
 
 @command.command("resume")
 @click.argument("task", metavar="TASK")
 @json_option
 @click.pass_obj
-def resume(session: Session, task: str, as_json: bool) -> None:
-    """Resume a paused task; its messages come back within about a minute."""
-    from qworker.client.paused_tasks import read_paused_tasks, resume_task
+def resume(session: Session, task: str) -> Output:
+    """Resume a paused task; its messages are received within about a minute."""
+    from qworker.client.namespace.paused_tasks import read_paused_tasks, resume_task
     from qworker.errors import InvalidOptionError
 
     if not resume_task(session.client.execute, session.namespace, task):
         paused = sorted(read_paused_tasks(session.client.execute, session.namespace))
-        limit = f"paused are {', '.join(paused[:8])}" if paused else "none is paused"
+        limit = f"paused are {', '.join(paused[:8])}" if paused else "no task is paused"
         raise InvalidOptionError("TASK", f"{task!r} is not paused", limit)
-    if as_json:
-        print_json({"task": task, "paused": False, "changed": True})
-    else:
-        print_line(f"{task}: resumed")
+    return Output({"task": task, "paused": False, "changed": True}, f"{task}: resumed")
 
 
 def _known(session: Session) -> dict[str, int]:
-    """Task → number of workers that are alive and know it."""
-    from qworker.cli.presence import read_workers
+    """Map each task to the number of living workers that know it."""
+    from qworker.client.namespace.workers import read_workers
 
     known: dict[str, int] = {}
     for worker in read_workers(session):
-        for name in () if worker.is_gone else worker.tasks or ():
+        for name in () if worker.is_gone else worker.described.tasks or ():
             known[name] = known.get(name, 0) + 1
     return known

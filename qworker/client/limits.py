@@ -1,24 +1,23 @@
-"""Checks of arguments that many operations take."""
+"""Checks of common arguments."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from qworker.client.commands.sending import MAX_PER_CALL
-from qworker.client.options import MAX_VISIBILITY_MS, MIN_VISIBILITY_MS
 from qworker.config.kinds import IntegerKind
 from qworker.durations import Duration, duration_ms
+from qworker.engine.options import MAX_VISIBILITY_MS, MIN_VISIBILITY_MS
+from qworker.engine.send import MAX_PER_CALL
 from qworker.errors import InvalidOptionError
+from qworker.wire.states import STATES
 
-__all__ = ["STATES", "check_count", "check_skip", "check_state", "check_visibility_ms"]
+__all__ = ["check_count", "check_skip", "check_state", "check_visibility_ms"]
 
-#: Where a message can be, as listings name it.
-STATES: Final = ("ready", "delayed", "held", "unacked", "dead")
 _SKIP: Final = IntegerKind("messages left out", maximum=1_000_000)
 
 
 def check_count(count: object) -> None:
-    """Refuse what is no number of messages for one call. Raises `InvalidOptionError`."""
+    """Check the number of messages for one call. Raises `InvalidOptionError`."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_PER_CALL:
         raise InvalidOptionError(
             "count", f"{ascii(count)[:80]} is out of range", f"a number from 1 to {MAX_PER_CALL}"
@@ -26,15 +25,15 @@ def check_count(count: object) -> None:
 
 
 def check_skip(skip: object) -> None:
-    """Refuse what is no number of messages to leave out. Raises `InvalidOptionError`."""
+    """Check the number of messages to skip. Raises `InvalidOptionError`."""
     _SKIP.check(skip, "skip")
 
 
 def check_state(state: object) -> None:
-    """Refuse what is no state. Raises `InvalidOptionError`."""
+    """Check a state. Raises `InvalidOptionError`."""
     if state not in STATES:
         raise InvalidOptionError(
-            "state", f"{ascii(state)[:80]} is no state", f"one of {', '.join(STATES)}"
+            "state", f"{ascii(state)[:80]} is not a state", f"one of {', '.join(STATES)}"
         )
 
 

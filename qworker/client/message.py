@@ -1,4 +1,4 @@
-"""What a receiver holds: the message, and the receipt that proves its delivery."""
+"""Messages as received, stored and dead, and receipts that prove a delivery."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from qworker.client.commands.receiving import Batch
-from qworker.client.commands.waiting import NEVER_MS
-from qworker.client.options import MAX_VISIBILITY_MS
+from qworker.engine.message import NEVER_MS
+from qworker.engine.options import MAX_VISIBILITY_MS
+from qworker.engine.receive import Batch
 from qworker.errors import InvalidBodyError, InvalidOptionError
 from qworker.wire.codec import decode, decode_call
 from qworker.wire.envelope import Envelope, Kind, kind_of
+from qworker.wire.ids import EntryId
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
@@ -23,9 +24,9 @@ _RECEIPT: Final = re.compile(r"([A-Za-z0-9._-]{1,64}):(\d{1,4})(?:/(\d{1,2}))?")
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """Proof of one delivery: a lease, the place in it, and the shard that has it.
+    """Proof of one delivery: a lease, the index in it, and its shard.
 
-    Written `lease:index`, and `lease:index/3` in a shard beside the first one.
+    Written `lease:index`, and `lease:index/3` in a shard other than the first.
     """
 
     lease_id: str
@@ -53,8 +54,8 @@ class Message(msgspec.Struct, frozen=True):
     """One delivered message. Times are ms since 1970 by the server's clock.
 
     `receive_count` is 1 at the first delivery; `nacks` and `timeouts` are earlier failures that count against max
-    receives, `shared` earlier deliveries lost in company, which do not. `plain` messages were pushed as bare
-    JSON and get their id from the delivery.
+    receives, `shared` earlier deliveries that were lost with other messages, which do not. `plain` messages were pushed
+    as bare JSON and get their id from the delivery.
     """
 
     queue: str
@@ -71,7 +72,7 @@ class Message(msgspec.Struct, frozen=True):
     deadline_ms: int
     flags: dict[str, str]
     plain: bool = False
-    #: Why the body could not be opened, and is as it is stored; else ''. Only `received` gives such ones out.
+    #: Why the body could not be opened and is as stored; else ''. Only `received` returns such messages.
     closed: str = ""
 
     @property
@@ -81,7 +82,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def own_visibility_ms(self) -> int | None:
-        """The visibility timeout that it was sent with, None without one; 0 is at most once."""
+        """The visibility timeout it was sent with, if any; 0 is at most once."""
         own_ms = whole(self.flags.get("v"))
         return None if own_ms is None else min(own_ms, MAX_VISIBILITY_MS)
 
@@ -92,9 +93,9 @@ class Message(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A message seen without being received, in `queue` or, as `queue/3` says, in a shard of it.
+    """A message read without receiving it, in `queue` or in a shard of it, as `queue/3`.
 
-    `at_ms` is its due time or visibility deadline, where it has one.
+    `at_ms` is its due time or visibility deadline, if it has one.
     """
 
     queue: str
@@ -109,26 +110,26 @@ class Stored:
     at_ms: int | None = None
     receipt: Receipt | None = None
     kind: Kind = Kind.OWN
-    #: The whole item, header and body, as it is stored.
+    #: The whole item, header and body, as stored.
     item: bytes = field(default=b"", repr=False)
-    #: Why the message may not be used, and the body is as it is stored: encrypted, or wrongly signed; else ''.
+    #: Why the message may not be used, and its body is as stored: encrypted, or wrongly signed; else ''.
     closed: str = ""
-    #: Of a message that `delete` returns: it is still stored, and is dropped when it comes back or is next met.
+    #: Set by `delete`: the message is still stored, and is dropped when it comes back or is next received.
     marked: bool = False
 
     @property
     def additional_deliveries(self) -> int:
-        """Deliveries beyond the first one; one that goes on counts."""
+        """Deliveries beyond the first one, including one in progress."""
         return max(0, self.receives - (self.state != "unacked"))
 
     @property
     def unreadable(self) -> bool:
-        """Whether the body is encrypted, and was not opened."""
+        """Whether the body is encrypted and was not opened."""
         return bool(self.closed) and "e" in self.flags
 
     @property
     def task(self) -> str:
-        """The task that the body calls; '' where it calls none."""
+        """The task that the body calls; '' if it calls none."""
         try:
             return decode_call(self.body).task
         except InvalidBodyError:
@@ -143,9 +144,9 @@ class Stored:
         at_ms: int | None = None,
         receipt: Receipt | None = None,
     ) -> Stored:
-        """Read an item as stored; items that are not ours keep their bytes as body.
+        """Read an item as stored; the body of a foreign item is all its bytes.
 
-        What is delayed without a due time is held.
+        A delayed message without a due time is held.
         """
         if state == "delayed" and at_ms is not None and at_ms >= NEVER_MS:
             state, at_ms = "held", None
@@ -174,35 +175,38 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter: the stored message, why it died, and the entry id by which it is redriven.
+    """A dead letter: the stored message, why it died, and the entry by which it is redriven."""
 
-    Entry ids are written `<ms>-<number>`, and `<ms>-<number>/3` in a shard beside the first one.
-    """
-
-    entry_id: str
+    entry: EntryId
     reason: str
     error_class: str
     error: str
     died_ms: int
     message: Stored
 
+    @property
+    def entry_id(self) -> str:
+        """The entry as text: `<ms>-<number>`, and `<ms>-<number>/3` in a shard other than the first."""
+        return str(self.entry)
+
     @classmethod
     def of(cls, keys: QueueKeys, entry_id: bytes, fields: list[bytes]) -> DeadLetter:
         """Read an entry of the dead stream; missing fields are empty."""
+        entry = EntryId.of_stream(entry_id, keys.shard)
         named = dict(zip(fields[::2], fields[1::2], strict=False))
         died = whole(named.get(b"died_ms"))
         return cls(
-            f"{entry_id.decode()}/{keys.shard}" if keys.shard else entry_id.decode(),
+            entry,
             named.get(b"reason", b"").decode("utf-8", "replace"),
             named.get(b"class", b"").decode("utf-8", "replace"),
             named.get(b"error", b"").decode("utf-8", "replace"),
-            int(entry_id.partition(b"-")[0]) if died is None else died,
+            entry.ms if died is None else died,
             Stored.of(keys.queue, "dead", named.get(b"envelope", b"")),
         )
 
 
 def deliver(keys: QueueKeys, batch: Batch, position: int) -> Message | None:
-    """Read one item of a batch; None where it is neither ours nor plain JSON (foreign)."""
+    """Read one item of a batch; None if it is foreign, neither ours nor plain JSON."""
     item, index = batch.items[position], batch.indices[position]
     receipt = Receipt(batch.lease_id, index, keys.shard)
     envelope = Envelope.parse(item)

@@ -1,1 +1,1 @@
-"""Options classes, the kinds of their fields, and where their values come from."""
+"""Options classes, the kinds of their fields, and the sources of their values."""

@@ -1,10 +1,10 @@
-"""Fields of options classes: their kind stands in their annotation, and checks them on construction.
+"""Fields of options classes: the kind in a field's annotation checks its value on construction.
 
-    grace: Annotated[Duration, DurationKind("what running handlers get to end", maximum_ms=HOUR_MS)] = "25s"
+    grace: Annotated[Duration, DurationKind("time for running handlers to end", maximum_ms=HOUR_MS)] = "25s"
     grace_ms: int = field(init=False)
 
-A duration keeps its public name with a canonical text ("25s"), and its milliseconds stand in a field beside it: so
-`dataclasses.replace(options, grace="5s")` copies with changes, as with any dataclass.
+A duration is kept as canonical text ("25s"), with its milliseconds in a second field, so that you can copy options with
+changes as of any dataclass: `dataclasses.replace(options, grace="5s")`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["Options", "kinds_of", "unknown_option"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Base of options classes: a value, checked on construction. Raises `InvalidOptionError` naming the field."""
+    """Base of options classes, checked on construction. Raises `InvalidOptionError`, which names the field."""
 
-    #: The table of the configuration file that holds its keys; empty: the top of the file.
+    #: The table of the configuration file with its keys; empty: the top of the file.
     section: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -40,26 +40,26 @@ class Options:
         self._check_together()
 
     def _check_together(self) -> None:
-        """Check what one field alone does not show."""
+        """Check how fields go together."""
 
 
 def kinds_of(options: type[Options]) -> dict[str, Kind]:
-    """Name the fields of an options class that may be given, with what they accept, in their order."""
+    """Return the fields of an options class that you can set, with their kinds, in order."""
     return _kinds_of(cast(Hashable, options))
 
 
 @functools.cache
 def _kinds_of(options: Hashable) -> dict[str, Kind]:
-    found = {}
+    kinds = {}
     for name, annotation in typing.get_type_hints(options, include_extras=True).items():
-        kinds = [each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Kind)]
-        if kinds:
-            found[name] = kinds[0]
-    return found
+        for metadata in getattr(annotation, "__metadata__", ()):
+            if isinstance(metadata, Kind):
+                kinds[name] = metadata
+    return kinds
 
 
 def unknown_option(field: str, name: object, known: Iterable[str]) -> InvalidOptionError:
-    """Make the error for a name at `field` that is no option, with the nearest one that is."""
+    """Make the error for an unknown option at `field`, with the nearest of the `known` ones."""
     names = list(known)
     close = get_close_matches(str(name), names, 1)
     return InvalidOptionError(

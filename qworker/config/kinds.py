@@ -1,7 +1,7 @@
-"""Kinds of option values: what each accepts, its range, and what 0 and None mean.
+"""Kinds of option values: what they accept, their range, and what 0 and None mean.
 
-A kind *checks* values of Python and TOML and *parses* text of the environment and the command line; both return the
-canonical value that an options class keeps. `show` writes it for people.
+A kind *checks* values of Python and TOML, and *parses* text of the environment and the command line; both return the
+canonical value. `show` writes it for people.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from qworker.durations import MAX_MS, duration_ms, format_ms
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, shown
 
 __all__ = [
     "DAY_MS",
@@ -25,16 +25,15 @@ __all__ = [
     "IntegerKind",
     "Kind",
     "SizeKind",
-    "shown",
 ]
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
-#: The longest delay and time to live: added to now, they stay exact integers in Lua until the year 2109.
+#: The longest delay and time to live: added to now, they are exact integers in Lua until the year 2109.
 MAX_DELAY_MS: Final = MAX_MS - 2**42
 
 _ANY_MS: Final = 2**63
-# Bounded, so that no text of thousands of digits is ever converted.
+# Bounded, so that a text of thousands of digits is never converted.
 DIGITS: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _SECONDS: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?", re.ASCII)
 _SIZE: Final = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB)", re.ASCII)
@@ -51,15 +50,9 @@ _FLAGS: Final = {
 }
 
 
-def shown(value: object) -> str:
-    """Write a value for an error text: escaped, cut at 80 characters."""
-    text = ascii(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a field accepts. `zero` and `none` say what 0 and None mean; None is accepted only where `none` is said."""
+    """What a field accepts. `zero` and `none` say what 0 and None mean; without `none`, None is refused."""
 
     help: str
     zero: str = dataclasses.field(default="", kw_only=True)
@@ -71,11 +64,11 @@ class Kind:
         raise NotImplementedError
 
     def check(self, value: object, field: str) -> Any:
-        """Return the canonical value; raise `InvalidOptionError` naming `field`."""
+        """Return the canonical value. Raises `InvalidOptionError`, which names `field`."""
         return None if value is None and self.none else self._checked(value, field)
 
     def parse(self, text: str, field: str) -> Any:
-        """Read text of the environment or the command line, and check it."""
+        """Read and check text of the environment or the command line."""
         if not text:
             raise InvalidOptionError(
                 field, "is empty", f"{self.limit}; leave it out for the default"
@@ -100,14 +93,14 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class DurationKind(Kind):
-    """A duration, kept as canonical text; text without a unit is seconds where it is parsed."""
+    """A duration, kept as canonical text. `parse` takes a number without a unit as seconds."""
 
     minimum_ms: int = dataclasses.field(default=0, kw_only=True)
     maximum_ms: int = dataclasses.field(default=MAX_DELAY_MS, kw_only=True)
 
     @property
     def limit(self) -> str:
-        """The range, and zero where it stands outside of it."""
+        """The range, and zero if it is outside the range."""
         zero = f", or 0 ({self.zero})" if self.zero and self.minimum_ms else ""
         if self.maximum_ms == MAX_DELAY_MS:
             least = format_ms(self.minimum_ms)
@@ -133,7 +126,7 @@ class IntegerKind(Kind):
 
     @property
     def limit(self) -> str:
-        """The range, and zero where it stands outside of it."""
+        """The range, and zero if it is outside the range."""
         zero = f", or 0 ({self.zero})" if self.zero and self.minimum > 0 else ""
         return f"it must be an integer from {self.minimum} to {self.maximum}{zero}"
 
@@ -157,7 +150,7 @@ class SizeKind(Kind):
 
     @property
     def limit(self) -> str:
-        """The range, and zero where it stands outside of it."""
+        """The range, and zero if it is outside the range."""
         zero = f", or 0 ({self.zero})" if self.zero and self.minimum else ""
         return (
             f"it must be a size from {_size_text(self.minimum)} to {_size_text(self.maximum)}{zero}"
@@ -189,11 +182,11 @@ class FlagKind(Kind):
 
     @property
     def limit(self) -> str:
-        """The two, as text."""
+        """The two values."""
         return "it must be true or false"
 
     def show(self, value: object) -> str:
-        """Write it as TOML does."""
+        """Write the value as TOML does."""
         return "true" if value else "false"
 
     def _checked(self, value: object, field: str) -> bool:

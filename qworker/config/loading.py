@@ -1,12 +1,12 @@
 """Configuration: options > `QWORKER_<OPTION>` > configuration file > default.
 
-    url = "redis://localhost"         options of the client and of logs stand at the top of the file,
+    url = "redis://localhost"         options of the client and of logs are at the top of the file,
     [run]                             those of a command in its table
     concurrency = 8
 
-The file is `qworker.toml`, or `[tool.qworker]` in pyproject.toml, in the current directory only, or named with
-`--config`. Where each value came from is kept for `qworker config show`, and every refusal names that place: `--tick`,
-`QWORKER_TICK`, `qworker.toml: daemon.tick`.
+The file is `qworker.toml` or `[tool.qworker]` of pyproject.toml in the current directory, or the one named with
+`--config` or QWORKER_CONFIG. Errors and `qworker config show` name the source of a value: `--tick`, `QWORKER_TICK`,
+`qworker.toml: daemon.tick`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Options)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value as people may see it (no password shows), and where it came from."""
+    """A value for people, without passwords, and its source."""
 
     value: str
     source: str
@@ -35,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[T]):
-    """Options, and the setting behind each of their fields."""
+    """Options, and the setting of each field."""
 
     options: T
     settings: Mapping[str, Setting]
@@ -48,10 +48,10 @@ def load(
     environ: Mapping[str, str],
     file: ConfigFile,
 ) -> Loaded[T]:
-    """Load an options class: what was `given` (None counts as not given), the environment, the file, the defaults.
+    """Load an options class from `given` values (None: not given), the environment, the file and the defaults.
 
-    Given text is parsed, other values are taken as they are. Raises `InvalidOptionError` naming the place of a value
-    that is not accepted.
+    Parses given text and checks other given values. Raises `InvalidOptionError`, which names the source of a value that
+    is not accepted.
     """
     table = _table(file, options.section)
     values: dict[str, Any] = {}
@@ -67,9 +67,9 @@ def load(
             values[name] = kind.parse(environ[variable], variable)
             sources[name] = variable
         elif name in table:
-            place = f"{options.section}.{name}" if options.section else name
-            values[name] = kind.check(table[name], f"{file.name}: {place}")
-            sources[name] = f"{file.name}: {place}"
+            key = f"{options.section}.{name}" if options.section else name
+            values[name] = kind.check(table[name], f"{file.name}: {key}")
+            sources[name] = f"{file.name}: {key}"
     loaded = options(**values)
     settings = {
         name: Setting(kind.show(getattr(loaded, name)), sources.get(name, "default"))
@@ -81,12 +81,12 @@ def load(
 def _table(file: ConfigFile, section: str) -> Mapping[str, object]:
     table = file.values.get(section, {}) if section else file.values
     if not isinstance(table, Mapping):
-        raise InvalidOptionError(f"{file.name}: {section}", "is no table", f"write [{section}]")
+        raise InvalidOptionError(f"{file.name}: {section}", "is not a table", f"write [{section}]")
     return table
 
 
 def check_keys(file: ConfigFile, classes: Iterable[type[Options]]) -> None:
-    """Raise `InvalidOptionError` for a key of the file that none of the `classes` reads."""
+    """Raise `InvalidOptionError` for a key of the file that no class of `classes` has."""
     known: dict[str, list[str]] = {}
     for options in classes:
         known.setdefault(options.section, []).extend(kinds_of(options))
@@ -96,10 +96,12 @@ def check_keys(file: ConfigFile, classes: Iterable[type[Options]]) -> None:
         for name in _table(file, section):
             if name in names:
                 continue
-            place = f"{file.name}: {section}.{name}" if section else f"{file.name}: {name}"
-            homes = [f"[{home}]" if home else "the top" for home in known if name in known[home]]
-            if homes:
+            key = f"{file.name}: {section}.{name}" if section else f"{file.name}: {name}"
+            tables = [
+                f"[{other}]" if other else "the top" for other in known if name in known[other]
+            ]
+            if tables:
                 raise InvalidOptionError(
-                    place, "stands in the wrong place", f"it belongs in {' or '.join(homes)}"
+                    key, "is in the wrong table", f"move it to {' or '.join(tables)}"
                 )
-            raise unknown_option(ascii(place)[1:-1], name, names)
+            raise unknown_option(ascii(key)[1:-1], name, names)

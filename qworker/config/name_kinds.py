@@ -1,4 +1,4 @@
-"""Kinds of options that hold names: one, several, or several with weights."""
+"""Kinds of names: one, several, or several with weights."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["NameKind", "NamesKind", "WeightsKind"]
 
 @dataclass(frozen=True, slots=True)
 class NameKind(Kind):
-    """A name by the rule of `check`, one of `qworker.wire.names`."""
+    """A name; `rule` is a check of `qworker.wire.names`."""
 
     rule: Callable[[object, str], str] = dataclasses.field(kw_only=True)
 
     @property
     def limit(self) -> str:
-        """Said by the rule itself; this stands for an empty text."""
+        """For an empty text; the rule's own errors say more."""
         return "it must be a name"
 
     def _checked(self, value: object, field: str) -> str:
@@ -29,7 +29,7 @@ class NameKind(Kind):
 
 @dataclass(frozen=True, slots=True)
 class NamesKind(Kind):
-    """Names, each once; text separates them by commas. Empty only as a value, not as text."""
+    """Names without duplicates; as text separated by commas. May be empty, but not as text."""
 
     rule: Callable[[object, str], str] = dataclasses.field(kw_only=True)
 
@@ -45,9 +45,9 @@ class NamesKind(Kind):
     def _checked(self, value: object, field: str) -> tuple[str, ...]:
         if isinstance(value, str) or not isinstance(value, Iterable):
             raise self._refused(value, field, "is not a list of names")
-        names = tuple(self.rule(each, field) for each in value)
+        names = tuple(self.rule(name, field) for name in value)
         if len(set(names)) < len(names):
-            raise self._refused(list(names), field, "names one twice")
+            raise self._refused(list(names), field, "has a name twice")
         return names
 
     def _parsed(self, text: str) -> object:
@@ -86,11 +86,11 @@ class WeightsKind(Kind):
                 or not isinstance(weight, int)
                 or not 1 <= weight <= self.maximum
             ):
-                raise self._refused(weight, f"{field}.{name}", "is not such a weight")
+                raise self._refused(weight, f"{field}.{name}", "is not a valid weight")
         return MappingProxyType(dict(value))
 
     def _parsed(self, text: str) -> object:
-        pairs = [each.partition("=") for each in text.split(",")]
+        pairs = [pair.partition("=") for pair in text.split(",")]
         if len({name for name, _, _ in pairs}) < len(pairs):
             return text
         return {

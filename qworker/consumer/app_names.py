@@ -1,4 +1,4 @@
-"""Which module a name of an app means: `shop.tasks`, or a path to a .py file; and what a wrong one may have meant."""
+"""Finds the module of an app by name (`shop.tasks`) or by the path of a .py file, with hints for wrong names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["default_name", "find_module", "no_module"]
 
 
 def default_name(spec: str, apps_in_module: int) -> str:
-    """Name the app of `module[:attribute]` that has no name of its own: by its module, as seen from this directory.
+    """Name the app of `module[:attribute]` that has no name of its own after its module, seen from this directory.
 
     `old`, `old.py`, `./old.py` and `old:app` are one app; the attribute counts only if the module holds several apps.
-    A file outside of this directory is named by its last part: its folder may be another at every release.
+    For a file outside of this directory only the last part counts: its folder may differ at every release.
     """
     named, _, attribute = spec.partition(":")
     if named.endswith(".py") or "/" in named:
@@ -31,7 +31,7 @@ def default_name(spec: str, apps_in_module: int) -> str:
 def find_module(name: str) -> str:
     """Return the name to import a module by, and make it importable: from its folder, or from the current one.
 
-    Raises `AppLoadError` for a path without a file, and for what is no name of a module.
+    Raises `AppLoadError` for a path without a file, and for anything that cannot be the name of a module.
     """
     if name.endswith(".py") or "/" in name:
         path = Path(os.path.abspath(name))
@@ -44,7 +44,7 @@ def find_module(name: str) -> str:
         return path.name.removesuffix(".py")
     if not all(part.isidentifier() for part in name.split(".")):
         raise AppLoadError(
-            f"{ascii(name)[:80]} is no module; write MODULE, MODULE:ATTR, or the path of a .py file"
+            f"{ascii(name)[:80]} is not the name of a module; write MODULE, MODULE:ATTR, or the path of a .py file"
         )
     here = os.getcwd()
     if here not in sys.path:
@@ -53,9 +53,9 @@ def find_module(name: str) -> str:
 
 
 def _append_here() -> None:
-    """Let an app of another folder import what stands in the current one, if nobody else may have put it there.
+    """Let an app in another folder import from the current one, unless other users may write there.
 
-    Behind everything installed: a file in the current folder never takes the place of a package.
+    The current folder comes last: a file there never replaces an installed package.
     """
     here = Path.cwd()
     if str(here) not in sys.path and is_trusted_directory(here):
@@ -63,7 +63,7 @@ def _append_here() -> None:
 
 
 def no_module(name: str) -> AppLoadError:
-    """Make the error for a module that is nowhere, with the one in the current directory that may be meant."""
+    """Make the error for a missing module, with a hint at a similar one in the current directory."""
     here = Path.cwd()
     parent, _, last = name.rpartition(".")
     hint = ""
@@ -80,5 +80,5 @@ def _modules_in(folder: Path) -> list[str]:
     except OSError:
         return []
     return [
-        each.stem for each in entries if each.suffix == ".py" or (each / "__init__.py").is_file()
+        path.stem for path in entries if path.suffix == ".py" or (path / "__init__.py").is_file()
     ]

@@ -1,6 +1,6 @@
-"""What a handler raised, in words that fit a dead letter and a line of the log.
+"""Turns errors of handlers into text for dead letters and the log.
 
-The error is the user's: its `str` may raise, hang in a loop of causes, or be as long as the body that it quotes.
+They are the user's: their `str` may raise, hang in a loop of causes, or be as long as the body that they quote.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import traceback
 from typing import Final
 
-__all__ = ["MAX_CHARACTERS", "failure_text", "name_of", "words_of"]
+__all__ = ["MAX_CHARACTERS", "failure_text", "name_of", "text_of"]
 
-#: What a dead letter keeps of an error.
+#: Characters of an error that a dead letter keeps.
 MAX_CHARACTERS: Final = 2048
 _MESSAGE_CHARACTERS: Final = 1000
 _FRAMES: Final = 8
@@ -21,23 +21,23 @@ _NAME_OF_TYPE: Final = type.__dict__["__name__"].__get__
 
 def name_of(error: BaseException) -> str:
     """The name of an error's class, in at most 200 characters."""
-    # Not by the attribute: a metaclass may make anything of it.
+    # Not as an attribute, which a metaclass may redefine.
     return str(_NAME_OF_TYPE(type(error)))[:200]
 
 
-def words_of(value: object) -> str:
-    """A value that a handler gave as text, such as a reason, in at most `MAX_CHARACTERS` that can be stored."""
+def text_of(value: object) -> str:
+    """A value that a handler gave as text, such as a reason, in at most `MAX_CHARACTERS` of valid UTF-8."""
     try:
         return _storable(str(value)[:MAX_CHARACTERS])
-    except BaseException:  # noqa: BLE001 - whatever the user's class does
+    except BaseException:  # noqa: BLE001 - code of the user's class
         return "(its text cannot be shown)"
 
 
 def failure_text(error: BaseException) -> str:
-    """The end of the traceback and the error's words, in at most `MAX_CHARACTERS` that can be stored."""
+    """The end of the traceback and the error's message, in at most `MAX_CHARACTERS` of valid UTF-8."""
     try:
         return _storable(_failure_text(error))
-    except BaseException:  # noqa: BLE001 - whatever the user's class does
+    except BaseException:  # noqa: BLE001 - code of the user's class
         return f"{name_of(error)} (its text cannot be shown)"
 
 
@@ -45,7 +45,7 @@ def _failure_text(error: BaseException) -> str:
     text = "".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip()
     if len(text) <= MAX_CHARACTERS:
         return text
-    # Of a long message the beginning says more, of the frames the last ones.
+    # Of a long message the beginning matters most, of the frames the last ones.
     message = "".join(traceback.format_exception_only(error)).rstrip()
     if len(message) > _MESSAGE_CHARACTERS:
         message = message[: _MESSAGE_CHARACTERS - 3] + "..."
@@ -54,5 +54,5 @@ def _failure_text(error: BaseException) -> str:
 
 
 def _storable(text: str) -> str:
-    """Escape what UTF-8 cannot carry: a lone surrogate of a file's name, say."""
+    """Escape characters that UTF-8 cannot encode, such as a lone surrogate of a file name."""
     return text.encode("utf-8", "backslashreplace").decode()[:MAX_CHARACTERS]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Annotated, ClassVar
 
-from qworker.client.options import MAX_VISIBILITY_MS, MIN_VISIBILITY_MS
 from qworker.config.fields import Options
 from qworker.config.kinds import (
     DAY_MS,
@@ -20,8 +19,9 @@ from qworker.config.kinds import (
 )
 from qworker.config.name_kinds import NamesKind, WeightsKind
 from qworker.durations import Duration
+from qworker.engine.options import MAX_VISIBILITY_MS, MIN_VISIBILITY_MS
 from qworker.errors import InvalidOptionError
-from qworker.telemetry.options import METRICS_HOST, METRICS_PORT
+from qworker.telemetry.options import METRICS_HOST, METRICS_PORT, METRICS_QUEUES
 from qworker.wire.names import check_queue
 
 __all__ = ["RunOptions"]
@@ -39,7 +39,10 @@ class RunOptions(Options):
     concurrency: Annotated[
         int | None,
         IntegerKind(
-            "handlers at once in a child", minimum=1, maximum=1000, none="1 if sync, 100 if async"
+            "handlers that run at a time in a child",
+            minimum=1,
+            maximum=1000,
+            none="1 if sync, 100 if async",
         ),
     ] = None
     queues: Annotated[
@@ -50,11 +53,13 @@ class RunOptions(Options):
         Mapping[str, int],
         WeightsKind("shares of queues; empty: strictly in their order", rule=check_queue),
     ] = field(default_factory=dict)
-    burst: Annotated[bool, FlagKind("end when the queues are empty")] = False
-    reload: Annotated[bool, FlagKind("start anew when a source file changes")] = False
+    burst: Annotated[bool, FlagKind("exit when the queues are empty")] = False
+    reload: Annotated[bool, FlagKind("restart the children when a source file changes")] = False
     grace: Annotated[
         Duration,
-        DurationKind("what running handlers get to end", maximum_ms=HOUR_MS, zero="nothing"),
+        DurationKind(
+            "time that running handlers get to finish", maximum_ms=HOUR_MS, zero="no time"
+        ),
     ] = "25s"
     max_messages: Annotated[
         int, IntegerKind("messages after which a child is replaced", maximum=10**12, zero="never")
@@ -76,11 +81,12 @@ class RunOptions(Options):
     ] = "debug"
     metrics_host: Annotated[str, METRICS_HOST] = "127.0.0.1"
     metrics_port: Annotated[int, METRICS_PORT] = 9464
+    metrics_queues: Annotated[int, METRICS_QUEUES] = 1000
     reaper: Annotated[bool, FlagKind("carry a reaper")] = True
     visibility: Annotated[
         Duration | None,
         DurationKind(
-            "visibility of its leases",
+            "visibility of the worker's leases",
             minimum_ms=MIN_VISIBILITY_MS,
             maximum_ms=MAX_VISIBILITY_MS,
             none="the queue's",
@@ -92,7 +98,7 @@ class RunOptions(Options):
     unknown_wait: Annotated[
         Duration,
         DurationKind(
-            "what a message waits for a worker that knows its task or key",
+            "how long a message waits for a worker that knows its task or key",
             maximum_ms=30 * DAY_MS,
             zero="it is dead at once",
         ),
@@ -107,7 +113,7 @@ class RunOptions(Options):
     watchdog: Annotated[
         Duration,
         DurationKind(
-            "end the process when receiving stalls for",
+            "exit when receiving stalls for this long",
             minimum_ms=5000,
             maximum_ms=HOUR_MS,
             zero="never",

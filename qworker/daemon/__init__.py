@@ -1,5 +1,5 @@
-"""The reaper daemon: moves due and timed-out messages back, fires schedules, shows the queues to Prometheus.
+"""The reaper daemon: moves due and timed-out messages back, fires schedules, exports the queues to Prometheus.
 
-`reaper` is one bounded pass, `loop` waits between passes, `service` is the process around them (and, as a thread,
-the reaper that `qworker run` carries).
+`reaper` makes one bounded pass, `loop` waits between passes, and `thread` runs the loop inside `qworker run` as well as
+in `qworker daemon`.
 """

@@ -1,48 +1,50 @@
-"""What a server would lose: its settings and state, read once, as findings in plain words.
+"""What a server would lose in a crash, by its settings and state.
 
-Numbers are measured on redis 7.0.15: with snapshots only a kill lost all of 63,027 acknowledged sends, with
+Measured on redis 7.0.15: a kill of a server with snapshots alone lost all of 63,027 acknowledged sends, with
 `appendfsync everysec` none of 54,931 (a crash of the host may take the last second).
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from qworker.client.commands.command import Command
-from qworker.client.sync import Client
+from qworker.client.execute.sync import Client
 from qworker.daemon.registry import AWAY
+from qworker.engine.command import Command
+from qworker.engine.raw import raw, server_info
 from qworker.errors import (
     AccessDeniedError,
     ServerError,
     UnsupportedServerError,
+    server_refused,
 )
 from qworker.store.nodes import Address
 
-__all__ = ["Durability", "Finding", "Grade", "inspect_server"]
+__all__ = ["Durability", "Grade", "Weakness", "inspect_server"]
 
 _GIVE_UP_S: Final = 2.0
 
 
 class Grade(Enum):
-    """What a finding means."""
+    """How bad a weakness is."""
 
     LOSS = "loss"
     """Accepted messages are lost when the server restarts, fails over or runs full."""
     OPEN = "open"
-    """Whoever reaches the server, or learns one password, may read and delete every message."""
+    """Anyone who reaches the server, or learns one password, can read and delete every message."""
     RISK = "risk"
-    """Nothing is lost as long as something else does not go wrong."""
+    """Nothing is lost unless something else goes wrong."""
     UNKNOWN = "unknown"
     """The server does not say."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is not as it should be: what it costs, and the line of the server's configuration to set."""
+class Weakness:
+    """A setting or state that may cost messages: what it costs, and the line of the server's configuration to set."""
 
     name: str
     grade: Grade
@@ -55,16 +57,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """A server and the findings about it."""
+    """A server and its weaknesses."""
 
     engine: str
     """"redis" or "valkey"."""
     version: str
-    findings: tuple[Finding, ...]
+    findings: tuple[Weakness, ...]
 
     @property
     def durable(self) -> bool | None:
-        """Whether nothing accepted is lost by a crash; None where the server does not say."""
+        """Whether a crash loses nothing that was accepted; None if the server does not say."""
         grades = {finding.grade for finding in self.findings}
         if Grade.LOSS in grades:
             return False
@@ -72,14 +74,14 @@ class Durability:
 
     @property
     def open(self) -> bool:
-        """Whether others than those who should may do everything on the server."""
+        """Whether people who should not can do everything on the server."""
         return any(finding.grade is Grade.OPEN for finding in self.findings)
 
 
 def inspect_server(client: Client) -> Durability:
-    """Read what the server says of itself, of a Cluster what each node says that serves now; changes nothing.
+    """Read the server's settings and state, those of each node that serves now in a Cluster; changes nothing.
 
-    Where CONFIG is forbidden (managed servers) INFO still tells most, and the rest is a finding of grade unknown.
+    If CONFIG is forbidden (managed servers), INFO says most of it, and the rest is a weakness of grade unknown.
     Raises the `ServerError` of a server that does not answer.
     """
     masters, seen, silent = client.factory.masters(), list[Durability](), ServerError("no server")
@@ -90,14 +92,13 @@ def inspect_server(client: Client) -> Durability:
             silent = error
     if not seen:
         raise silent
-    findings = dict.fromkeys(finding for each in seen for finding in each.findings)
+    findings = dict.fromkeys(finding for server in seen for finding in server.findings)
     return Durability(seen[0].engine, seen[0].version, tuple(findings))
 
 
 def _inspect(client: Client, node: Address) -> Durability:
-    sections = ("INFO", "server", "persistence", "memory", "replication")
-    info = _read(client, sections, _info, node)
-    config = _read(client, ("CONFIG", "GET", *_SETTINGS), _config, node)
+    info = _read(client, server_info("server", "persistence", "memory", "replication", node=node))
+    config = _read(client, raw("CONFIG", "GET", *_SETTINGS, decode=_config, node=node))
     findings = [
         *_persistence(info, config),
         *_memory(info, config),
@@ -109,7 +110,7 @@ def _inspect(client: Client, node: Address) -> Durability:
     return Durability(engine, version, tuple(findings))
 
 
-#: What is asked of CONFIG, by name: passwords are among the rest.
+#: Settings are asked for by name, because the others include passwords.
 _SETTINGS: Final = (
     "appendonly",
     "appendfsync",
@@ -122,17 +123,17 @@ _SETTINGS: Final = (
 _Facts = Mapping[str, str]
 
 
-def _persistence(info: _Facts, config: _Facts) -> Iterator[Finding]:
+def _persistence(info: _Facts, config: _Facts) -> Iterator[Weakness]:
     appendonly = config.get("appendonly") or _yes_no(info.get("aof_enabled"))
     if appendonly is None:
         yield _unknown("appendonly", "whether it writes accepted messages to disk (appendonly)")
         return
     if appendonly != "yes":
-        yield Finding(
+        yield Weakness(
             "appendonly",
             Grade.LOSS,
             "appendonly is off: when the server stops, every message since its last snapshot is lost, "
-            "or all of them where it makes no snapshots",
+            "or all of them if it makes no snapshots",
             "appendonly yes",
         )
         return
@@ -140,35 +141,35 @@ def _persistence(info: _Facts, config: _Facts) -> Iterator[Finding]:
     if appendfsync is None:
         yield _unknown("appendfsync", "how often it syncs its append-only file (appendfsync)")
     elif appendfsync == "no":
-        yield Finding(
+        yield Weakness(
             "appendfsync",
             Grade.LOSS,
             "appendfsync is no: when the host stops, the messages of about the last 30 seconds are lost",
             "appendfsync everysec",
         )
     if info.get("aof_last_write_status", "ok") != "ok":
-        yield Finding(
+        yield Weakness(
             "aof_last_write_status",
             Grade.LOSS,
-            "the last write to the append-only file failed, so nothing new reaches the disk: free space "
-            "there, and see the server's log",
+            "the last write to the append-only file failed, so nothing new reaches the disk: free some "
+            "space there, and see the server's log",
             "",
         )
 
 
-def _memory(info: _Facts, config: _Facts) -> Iterator[Finding]:
+def _memory(info: _Facts, config: _Facts) -> Iterator[Weakness]:
     policy = config.get("maxmemory-policy") or info.get("maxmemory_policy")
     if policy is None:
         yield _unknown("maxmemory-policy", "what it deletes when it is full (maxmemory-policy)")
     elif policy != "noeviction":
-        yield Finding(
+        yield Weakness(
             "maxmemory-policy",
             Grade.LOSS,
             f"maxmemory-policy is {policy}: a full server deletes whole queues and leases to make room",
             "maxmemory-policy noeviction",
         )
     if (config.get("maxmemory") or info.get("maxmemory")) == "0":
-        yield Finding(
+        yield Weakness(
             "maxmemory",
             Grade.RISK,
             "maxmemory is not set: the server grows until the system kills it, instead of refusing sends",
@@ -176,20 +177,20 @@ def _memory(info: _Facts, config: _Facts) -> Iterator[Finding]:
         )
 
 
-def _replication(info: _Facts, config: _Facts) -> Iterator[Finding]:
+def _replication(info: _Facts, config: _Facts) -> Iterator[Weakness]:
     if info.get("role") != "master" or info.get("connected_slaves", "0") == "0":
         return
     if config.get("min-replicas-to-write") == "0":
-        yield Finding(
+        yield Weakness(
             "min-replicas-to-write",
             Grade.RISK,
-            "the server takes writes without a replica in touch: cut off from its replicas it accepts "
+            "the server accepts writes without a connected replica: cut off from its replicas, it accepts "
             "messages that a failover drops",
             "min-replicas-to-write 1",
         )
 
 
-def _access(client: Client, node: Address, config: _Facts) -> Iterator[Finding]:
+def _access(client: Client, node: Address, config: _Facts) -> Iterator[Weakness]:
     url = client.factory.url
     hosts = [node.host for node in url.nodes] or ([url.host] if url.host else [])
     elsewhere = not all(map(_loopback, hosts))
@@ -198,30 +199,30 @@ def _access(client: Client, node: Address, config: _Facts) -> Iterator[Finding]:
     if not elsewhere and (not open_to_all or url.scheme == "unix"):
         return
     if url.password is None and url.ssl_certfile is None:
-        yield Finding(
+        yield Weakness(
             "requirepass",
             Grade.OPEN,
-            "the server asks for no password: whoever reaches its port can read and delete every message",
+            "the server asks for no password: anyone who reaches its port can read and delete every message",
             "requirepass <password>, or an ACL user",
         )
     elif url.username in (None, "default"):
-        # Asked as this user only: one with fewer rights would be refused, and that would be logged.
-        user = _read(client, ("ACL", "GETUSER", "default"), _user, node)
+        # Only this user asks: one with fewer rights would be refused, and the server would log that.
+        user = _read(client, raw("ACL", "GETUSER", "default", decode=_user, node=node))
         if "+@all" in user.get("commands", ""):
-            yield Finding(
+            yield Weakness(
                 "default-user",
                 Grade.OPEN,
-                "the default user may do everything: whoever learns the one password can read and delete every "
+                "the default user may do everything: anyone who learns its password can read and delete every "
                 "message, and change the server",
                 "users of `qworker acl`, and user default off",
             )
 
 
-def _unknown(name: str, what: str) -> Finding:
-    return Finding(
+def _unknown(name: str, what: str) -> Weakness:
+    return Weakness(
         name,
         Grade.UNKNOWN,
-        f"the server does not say {what}; ask whoever runs it, or allow the commands INFO and CONFIG GET",
+        f"the server does not report {what}; ask its operator, or allow the commands INFO and CONFIG GET",
         "",
     )
 
@@ -239,36 +240,25 @@ def _yes_no(flag: str | None) -> str | None:
     return {"1": "yes", "0": "no"}.get(flag or "")
 
 
-def _read(
-    client: Client,
-    words: tuple[str, ...],
-    decode: Callable[[Any], dict[str, str]],
-    node: Address,
-) -> dict[str, str]:
-    """Ask; nothing where the command is forbidden, renamed away or does not know these arguments."""
+def _read(client: Client, command: Command[dict[str, str]]) -> dict[str, str]:
+    """Execute a command; nothing if it is forbidden, renamed away or does not know these arguments."""
     try:
-        command = Command(None, (), words, decode, node=node)
         return client.execute(command, give_up_s=_GIVE_UP_S)
     except (AccessDeniedError, UnsupportedServerError):
         return {}
     except ServerError as error:
-        if type(error) is not ServerError:
+        if not server_refused(error):
             raise
         return {}
 
 
-def _info(reply: bytes) -> dict[str, str]:
-    lines = reply.decode("utf-8", "replace").splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
 def _user(reply: list[Any]) -> dict[str, str]:
-    """Read ACL GETUSER: names and values in turn, of which those that are lists become words."""
+    """Read ACL GETUSER: names and values in turn; lists become words."""
     named = dict(zip(reply[::2], reply[1::2], strict=False))
     words = {name: value if isinstance(value, list) else [value] for name, value in named.items()}
     return {
         name.decode("utf-8", "replace"): " ".join(
-            each.decode("utf-8", "replace") for each in value if isinstance(each, bytes)
+            word.decode("utf-8", "replace") for word in value if isinstance(word, bytes)
         )
         for name, value in words.items()
     }

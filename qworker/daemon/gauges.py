@@ -1,155 +1,56 @@
-"""What the daemon tells Prometheus of queues: the truth as Redis holds it.
+"""Metrics of queues, read from Redis for each scrape.
 
-Every process that reaps exports the same queue figures, so queries use `max by (queue)`. They are read when they are
-asked for, over connections of their own, and kept for a few seconds: a scrape never waits for a pass nor a pass for
-a scrape.
+Every process that reaps exports the same figures, so queries use `max by (queue)`. A scrape reads them over its
+own connections and keeps them for a few seconds: it never waits for a pass, nor a pass for it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from qworker.client.commands.command import Command
-from qworker.client.commands.inspecting import Inspection, inspect
-from qworker.client.journal import ReaderLag, lags
-from qworker.client.options import QueueAttributes
+from qworker.client.execute.sync import Client
+from qworker.client.manage.journal import ReaderLag, lags
 from qworker.client.plan import run_plans
-from qworker.client.sync import Client
-from qworker.errors import QworkerError, concerns_the_call
-from qworker.telemetry.logs import Seldom
+from qworker.daemon.figures import Figures, families, known_counters
+from qworker.daemon.registry import AWAY
+from qworker.engine.command import Command
+from qworker.engine.inspect import Inspection, inspect
+from qworker.engine.options import QueueAttributes
+from qworker.errors import QworkerError, ServerError, concerns_the_call
+from qworker.store.nodes import Address
+from qworker.telemetry.logs import LogThrottle
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
-from qworker.wire.reasons import DEATH_REASONS
 
 __all__ = ["MAX_QUEUES", "OTHER", "QueueCollector"]
 
 _log = structlog.get_logger(__name__)
 
-#: Queues with a label of their own; the rest is added up under `OTHER`.
+#: Queues with their own label, by default; the others are added up under `OTHER`.
 MAX_QUEUES: Final = 1000
 OTHER: Final = "__other__"
 #: Seconds for which figures are kept.
 KEPT_S: Final = 3.0
-#: Figures are also kept this many times as long as it took to read them: at most 5 % of a server's time.
+#: Figures are also kept this many times as long as reading them took: scrapes use at most 5 % of a server's time.
 _KEPT_TIMES: Final = 20.0
 _GIVE_UP_S: Final = 0.5
-#: Queues that are looked at in one trip: 7 ms of the server, which serves others in between.
-READ_AT_ONCE: Final = 100
-#: Different reasons of dead letters per queue; handlers may choose their own.
-_MOST_REASONS: Final = 20
-
-#: Counter in `stats` → metric (without `_total`) and help.
-_COUNTERS: Final = {
-    "sent": ("qworker_sent", "Messages stored by a send."),
-    "received": ("qworker_received", "Deliveries."),
-    "acked": ("qworker_acked", "Messages done."),
-    "nacked": ("qworker_nacked", "Deliveries that failed."),
-    "released": ("qworker_released", "Messages given back uncounted."),
-    "unknown": (
-        "qworker_unknown",
-        "Deliveries to workers that knew no such task, or held no such key; the message was put back.",
-    ),
-    "expired": ("qworker_expired", "Messages whose time to live was over."),
-    "timeouts": ("qworker_timeouts", "Deliveries whose lease ran out or whose worker died."),
-    "redriven": ("qworker_redriven", "Dead letters put back to ready."),
-    "stale": (
-        "qworker_stale_receipts",
-        "Settlements that found nothing to settle: their lease had run out, or an earlier try, whose reply was lost, "
-        "had counted.",
-    ),
-    "promoted": ("qworker_promoted", "Delayed messages moved to ready."),
-}
-_GAUGES: Final = {
-    "ready": ("qworker_messages_ready", "Messages that can be received now."),
-    "delayed": ("qworker_messages_delayed", "Messages that wait for their due time."),
-    "unacked": ("qworker_messages_unacked", "Messages received and not settled."),
-    "dead": ("qworker_messages_dead", "Dead letters."),
-    "oldest_s": (
-        "qworker_oldest_ready_age_seconds",
-        "How long the oldest ready message has been ready; its delays do not count.",
-    ),
-    "late_s": ("qworker_reap_lateness_seconds", "How long the next thing to reap has been due."),
-}
-#: The same of the journal, only of queues that have one.
-_JOURNAL: Final = {
-    "journal_entries": ("qworker_journal_entries", "Entries of the journal."),
-    "journal_bytes": ("qworker_journal_bytes", "Size of the journal, about."),
-    "journal_shed": (
-        "qworker_journal_shed",
-        "1 while the journal is not written because the server is nearly full.",
-    ),
-    "journal_unread": (
-        "qworker_journal_unread_ratio",
-        "What the slowest reader has not read, as a part of the journal's cap: from 1 on it misses entries.",
-    ),
-}
-_REASON: Final = "dead:"
-
-
-@dataclass(slots=True)
-class _Figures:
-    """The figures of a queue, or of several together (ages: the greatest)."""
-
-    gauges: dict[str, float] = field(default_factory=dict)
-    counters: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(
-        # All from 0 on, so that the first death of a reason shows as an increase.
-        default_factory=lambda: Counter(dict.fromkeys(DEATH_REASONS, 0))
-    )
-    paused_in: bool = False
-    paused_out: bool = False
-
-    def add(self, seen: Inspection) -> None:
-        due = [at for at in (seen.next_due_ms, seen.next_deadline_ms) if at is not None]
-        late_s = max(0, seen.now_ms - min(due)) / 1000 if due else 0.0
-        for name, number in (
-            ("ready", seen.ready),
-            ("delayed", seen.delayed),
-            ("unacked", seen.unacked),
-            ("dead", seen.dead),
-        ):
-            self.gauges[name] = self.gauges.get(name, 0.0) + number
-        self._most("oldest_s", seen.oldest_age_s)
-        self._most("late_s", late_s)
-        for name, number in seen.stats.items():
-            if name in _COUNTERS:
-                self.counters[name] += max(0, number)
-        reasons = sorted(name for name in seen.stats if name.startswith(_REASON))
-        for at, name in enumerate(reasons):
-            reason = name.removeprefix(_REASON)
-            if at >= _MOST_REASONS and reason not in DEATH_REASONS:
-                reason = "other"
-            self.reasons[reason] += max(0, seen.stats[name])
-        if seen.journal != "off" or seen.journal_entries:
-            for name, number in (
-                ("journal_entries", seen.journal_entries),
-                ("journal_bytes", seen.journal_bytes),
-            ):
-                self.gauges[name] = self.gauges.get(name, 0.0) + number
-            self._most("journal_shed", seen.journal_shed)
-        self.paused_in = self.paused_in or seen.paused in ("in", "all")
-        self.paused_out = self.paused_out or seen.paused in ("out", "all")
-
-    def add_unread(self, ratio: float) -> None:
-        """Note what the slowest reader of a queue's journal has not read."""
-        self._most("journal_unread", ratio)
-
-    def _most(self, name: str, number: float) -> None:
-        self.gauges[name] = max(self.gauges.get(name, 0.0), number)
+#: Queues that are read in one trip: 2 ms of the server, for which others wait.
+READ_AT_ONCE: Final = 50
 
 
 class QueueCollector(Collector):
-    """Exports the figures of the queues that `queues()` names; nothing where the server does not answer."""
+    """Exports the figures of the queues that `queues()` returns; nothing while the server does not answer.
+
+    In a Cluster, those of queues whose node answers. The first `max_queues` by name have their own labels; 0: none.
+    """
 
     def __init__(
         self,
@@ -165,22 +66,26 @@ class QueueCollector(Collector):
         self._max_queues = max_queues
         self._kept_s = kept_s
         self._clock = clock
-        self._seldom = Seldom(clock=clock)
+        self._throttle = LogThrottle(clock=clock)
         self._lock = threading.Lock()
-        self._figures: dict[str, _Figures] = {}
+        self._figures: dict[str, Figures] = {}
         self._good_until = float("-inf")
+        #: The last counters of each queue or shard that is part of a sum.
+        self._counted: dict[str, dict[str, int]] = {}
+        #: Nodes of a Cluster that did not serve in this reading.
+        self._away: dict[Address, ServerError] = {}
 
     def describe(self) -> Iterable[Metric]:
-        """Name the metrics without asking the server: a registry asks on registration."""
-        return _families({})
+        """Name the metrics without a call to the server: a registry asks on registration."""
+        return families({})
 
     def collect(self) -> Iterator[Metric]:
-        """Read the figures of all queues, O(queues) calls in trips of a hundred, or those of a few seconds ago."""
+        """Read the figures of all queues, O(queues) calls in trips of fifty; or return those of a few seconds ago."""
         with self._lock:
             if self._clock() >= self._good_until:
                 self._refresh()
             figures = self._figures
-        yield from _families(figures)
+        yield from families(figures)
 
     def _refresh(self) -> None:
         started = self._clock()
@@ -189,99 +94,103 @@ class QueueCollector(Collector):
         except QworkerError as error:
             # Old figures would look like a queue at rest.
             figures = {}
-            if (held := self._seldom.more("unread")) is not None:
-                _log.warning("queue_figures_unread", problem=str(error), held_back=held)
+            if (suppressed := self._throttle.admit("unread")) is not None:
+                _log.warning("queue_figures_unread", problem=str(error), held_back=suppressed)
         self._figures = figures
         ended = self._clock()
         self._good_until = ended + max(self._kept_s, _KEPT_TIMES * (ended - started))
 
-    def _read(self) -> dict[str, _Figures]:
-        figures: dict[str, _Figures] = {}
+    def _read(self) -> dict[str, Figures]:
+        figures: dict[str, Figures] = {}
         queues = self._queues()
+        self._away.clear()
+        counted: dict[str, dict[str, int]] = {}
+        divided = {keys.name for keys in queues if keys.shard}
         chunks = [queues[at : at + READ_AT_ONCE] for at in range(0, len(queues), READ_AT_ONCE)]
-        # Two at a time: the server looks at one chunk while the other is added up here.
+        # Two at a time: the server reads one chunk while the other is added up here.
         with ThreadPoolExecutor(2) as pool:
-            for looks in pool.map(self._look, chunks):
-                for keys, seen, behind in looks:
-                    self._add(figures, keys, seen, behind)
+            for readings in pool.map(self._read_chunk, chunks):
+                for keys, seen, behind in readings:
+                    # The first of them by name have labels: the same ones at every scrape and in every process.
+                    named = keys.name in figures or len(figures) < self._max_queues
+                    of_queue = figures.setdefault(keys.name if named else OTHER, Figures())
+                    if isinstance(seen, QworkerError):
+                        self._unread(keys.queue, seen)
+                        known = self._counted.get(keys.queue, {})
+                        of_queue.count(known)
+                    else:
+                        known = known_counters(seen.stats)
+                        self._add(of_queue, keys, seen, behind)
+                    if not named or keys.name in divided:
+                        # If a part were missing and the sum fell, Prometheus would see a reset counter, and count all
+                        # that is left as an increase.
+                        counted[keys.queue] = known
+        figures = {name: of_queue for name, of_queue in figures.items() if of_queue.gauges}
+        if self._away and not figures:
+            raise next(iter(self._away.values()))
+        self._counted = counted
         return figures
 
     def _add(
         self,
-        figures: dict[str, _Figures],
+        of_queue: Figures,
         keys: QueueKeys,
-        seen: Inspection | QworkerError,
+        seen: Inspection,
         behind: list[ReaderLag] | QworkerError,
     ) -> None:
-        if isinstance(seen, QworkerError):
-            self._unread(keys.queue, seen)
-            return
-        # The first of them by name have labels: the same ones at every scrape and in every process.
-        named = keys.name in figures or len(figures) < self._max_queues
-        of_queue = figures.setdefault(keys.name if named else OTHER, _Figures())
         of_queue.add(seen)
         if isinstance(behind, QworkerError):
             self._unread(keys.queue, behind)
         elif behind:
             most = whole(seen.meta.get("journal_cap")) or QueueAttributes().journal_cap
-            # That of the slowest reader.
-            of_queue.add_unread(max(each.unread_bytes for each in behind) / most)
+            of_queue.add_unread(max(lag.unread_bytes for lag in behind) / most)
 
-    def _look(self, queues: Sequence[QueueKeys]) -> list[_Look]:
-        """Look at queues in one trip, and in a few more at the readers of those with a journal."""
-        seen: list[Inspection | QworkerError] = self._ask([*map(inspect, queues)])
-        read = [
+    def _read_chunk(self, queues: Sequence[QueueKeys]) -> list[_Reading]:
+        """Read queues in one trip, and in a few more the journal readers of those with a journal."""
+        inspections: list[Inspection | QworkerError] = self._ask([*map(inspect, queues)])
+        journalled = [
             keys
-            for keys, each in zip(queues, seen, strict=True)
-            if isinstance(each, Inspection) and (each.journal != "off" or each.journal_entries)
+            for keys, seen in zip(queues, inspections, strict=True)
+            if isinstance(seen, Inspection) and (seen.journal != "off" or seen.journal_entries)
         ]
-        behind = dict(zip(read, run_plans(self._ask, [*map(lags, read)]), strict=True))
-        return [(keys, each, behind.get(keys, [])) for keys, each in zip(queues, seen, strict=True)]
+        lagging = run_plans(self._ask, [*map(lags, journalled)])
+        behind = dict(zip(journalled, lagging, strict=True))
+        return [
+            (keys, seen, behind.get(keys, []))
+            for keys, seen in zip(queues, inspections, strict=True)
+        ]
 
     def _ask(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        return self._client.execute_each(commands, give_up_s=_GIVE_UP_S)
+        """Execute commands in one trip; each reading waits only once for a node of a Cluster that is away."""
+        factory = self._client.factory
+        nodes = [factory.node(command.key) for command in commands]
+        asked = [number for number, node in enumerate(nodes) if node not in self._away]
+        answers = self._client.execute_each(
+            [commands[number] for number in asked], give_up_s=_GIVE_UP_S
+        )
+        results = dict(zip(asked, answers, strict=True))
+        for number, answer in results.items():
+            node = nodes[number]
+            if factory.clustered and node is not None and isinstance(answer, AWAY):
+                self._away[node] = answer
+        return [
+            results[number] if number in results else self._away[node]  # type: ignore[index]
+            for number, node in enumerate(nodes)
+        ]
 
     def _unread(self, queue: str, error: QworkerError) -> None:
-        """Tell of an error that concerns one queue alone, and raise any other."""
+        """Log an error that concerns one queue or one node alone, and raise any other."""
+        if self._client.factory.clustered and isinstance(error, AWAY):
+            if (suppressed := self._throttle.admit("away")) is not None:
+                _log.warning("queue_figures_unread", problem=str(error), held_back=suppressed)
+            return
         if not concerns_the_call(error):
             raise error
-        if (held := self._seldom.more(queue)) is not None:
-            _log.error("queue_figures_unread", queue=queue, problem=str(error), held_back=held)
+        if (suppressed := self._throttle.admit(queue)) is not None:
+            _log.error(
+                "queue_figures_unread", queue=queue, problem=str(error), held_back=suppressed
+            )
 
 
-#: A queue, what was seen of it, and how far the readers of its journal are behind.
-_Look = tuple[QueueKeys, Inspection | QworkerError, list[ReaderLag] | QworkerError]
-
-
-def _families(figures: dict[str, _Figures]) -> Iterator[Metric]:
-    for key, (name, words) in _GAUGES.items():
-        gauge = GaugeMetricFamily(name, words, labels=["queue"])
-        for queue, of_queue in figures.items():
-            gauge.add_metric([queue], of_queue.gauges[key])
-        yield gauge
-    for key, (name, words) in _JOURNAL.items():
-        gauge = GaugeMetricFamily(name, words, labels=["queue"])
-        for queue, of_queue in figures.items():
-            if key in of_queue.gauges:
-                gauge.add_metric([queue], of_queue.gauges[key])
-        yield gauge
-    paused = GaugeMetricFamily(
-        "qworker_queue_paused",
-        "1 where sends (in) or receives (out) pause.",
-        None,
-        ["queue", "state"],
-    )
-    for queue, of_queue in figures.items():
-        paused.add_metric([queue, "in"], of_queue.paused_in)
-        paused.add_metric([queue, "out"], of_queue.paused_out)
-    yield paused
-    for key, (name, words) in _COUNTERS.items():
-        counter = CounterMetricFamily(name, words, labels=["queue"])
-        for queue, of_queue in figures.items():
-            counter.add_metric([queue], of_queue.counters[key])
-        yield counter
-    dead = CounterMetricFamily("qworker_dead", "Messages buried.", labels=["queue", "reason"])
-    for queue, of_queue in figures.items():
-        for reason, number in sorted(of_queue.reasons.items()):
-            dead.add_metric([queue, reason], number)
-    yield dead
+#: A queue, its figures, and how far the readers of its journal are behind.
+_Reading = tuple[QueueKeys, Inspection | QworkerError, list[ReaderLag] | QworkerError]

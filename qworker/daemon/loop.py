@@ -1,8 +1,7 @@
-"""The loop around the reaper's passes: it waits, and decides what a failed pass means. Nothing else."""
+"""The loop around the reaper's passes: it waits between them, and logs and repeats those that fail."""
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import threading
 import time
@@ -14,7 +13,7 @@ import structlog
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.tick import Tick
 from qworker.errors import QworkerError
-from qworker.telemetry.logs import Seldom
+from qworker.telemetry.logs import LogThrottle
 
 __all__ = ["ReaperLoop", "pause_after"]
 
@@ -22,8 +21,8 @@ _log = structlog.get_logger(__name__)
 
 #: No pass begins sooner than this after the last one, so that messages due at every millisecond are moved together.
 SHORTEST_PAUSE_S: Final = 0.02
-#: Nor sooner than this many times what looking at all queues took (a tick at most): a loop that waits for due times
-#: uses a fifth of a core, however many queues there are. Work that is left over does not wait.
+#: Nor sooner than this many times the duration of the sweep of all queues (a tick at most): a loop that waits for due
+#: times uses a fifth of a core at most, however many queues there are. Work that is left over does not wait.
 REST: Final = 4.0
 #: The wait after a failed pass doubles from the first of these to the last.
 FIRST_BACKOFF_S: Final = 0.1
@@ -36,9 +35,9 @@ LONGEST_SPREAD_S: Final = 0.1
 def pause_after(tick: Tick, tick_s: float, jitter: float) -> float:
     """Return the seconds to wait after a pass; `jitter` is a random number from 0 to 1.
 
-    No pause while there is work. Else a tick, shortened by up to 15 % so that reapers that began together do not stay
-    together, or until the next thing is due if that is sooner. Where several reapers wait for the same due time each
-    adds a few milliseconds of its own: the first does the work and the others find none.
+    No pause while there is work. Otherwise a tick, shortened by up to 15 % so that reapers that started together drift
+    apart, or until the next thing is due if that is sooner. Of several reapers that wait for the same due time each
+    adds a few milliseconds: the first does the work, and the others find none.
     """
     if tick.more:
         return 0.0
@@ -47,7 +46,7 @@ def pause_after(tick: Tick, tick_s: float, jitter: float) -> float:
         spread_s = min(LONGEST_SPREAD_S, SPREAD_S * (tick.reapers - 1)) * jitter
         due_s = (tick.next_wake_ms - tick.now_ms) / 1000 - tick.elapsed_s + spread_s
         pause_s = min(pause_s, due_s)
-    return max(pause_s, min(tick_s, max(SHORTEST_PAUSE_S, REST * tick.looking_s)))
+    return max(pause_s, min(tick_s, max(SHORTEST_PAUSE_S, REST * tick.sweep_s)))
 
 
 class ReaperLoop:
@@ -64,9 +63,8 @@ class ReaperLoop:
     ) -> None:
         """Make a loop that does not run yet.
 
-        `before` is called once, before the first pass; while it raises, that is a failed pass. `after` is told of
-        every pass, None of a failed one, and must not raise. `sleep` waits for so many seconds and is cut short by
-        `stop`; None waits on an event.
+        `before` is called before the first pass; while it raises, the pass has failed. `after` gets each pass, None for
+        a failed one, and must not raise. `sleep` waits for some seconds, and `stop` must cut it short; None: an event.
         """
         self._reaper = reaper
         self._before = before
@@ -74,18 +72,18 @@ class ReaperLoop:
         self._stopping = threading.Event()
         self._sleep = self._stopping.wait if sleep is None else sleep
         self._clock = clock
-        self._seldom = Seldom(every_s=10.0, clock=clock)
+        self._throttle = LogThrottle(every_s=10.0, clock=clock)
         self._failing_since: float | None = None
         self._failed = 0
         #: When the last pass ended, failed or not, by the loop's clock; None before the first.
         self.passed_at: float | None = None
 
     def run(self) -> None:
-        """Run passes until `stop`. Raises nothing but what ends a process."""
+        """Run passes until `stop`. Raises only what ends a process."""
         while not self._stopping.is_set():
             tick = self._pass()
             if tick is None and self._stopping.is_set():
-                break  # by the preparation, or too late to matter
+                break  # stopped by `before`, or during the failed pass
             self.passed_at = self._clock()
             if self._after is not None:
                 self._after(tick)
@@ -98,7 +96,7 @@ class ReaperLoop:
                 self._sleep(pause_s)
 
     def stop(self) -> None:
-        """Let the running script be the last one, and end a wait. From any thread."""
+        """End the wait, or the pass after its running script. From any thread."""
         self._reaper.stop()
         self._stopping.set()
 
@@ -114,7 +112,7 @@ class ReaperLoop:
                 if self._stopping.is_set():
                     return None
             tick = self._reaper.tick()
-        except Exception as error:  # noqa: BLE001  a loop that ends with a pass would leave messages where they are
+        except Exception as error:  # noqa: BLE001 - without the loop no message would move
             self._failed_pass(error)
             return None
         if self._failing_since is not None:
@@ -125,24 +123,21 @@ class ReaperLoop:
             )
             self._failing_since, self._failed = None, 0
         if not tick.idle:
-            _log.debug(
-                "tick_done",
-                **{name: value for name, value in dataclasses.asdict(tick).items() if value},
-            )
+            _log.debug("tick_done", **tick.log_fields())
         return tick
 
     def _failed_pass(self, error: Exception) -> None:
         self._failed += 1
         if self._failing_since is None:
             self._failing_since = self._clock()
-        if (held := self._seldom.more(type(error).__name__)) is not None:
+        if (suppressed := self._throttle.admit(type(error).__name__)) is not None:
             _log.error(
                 "tick_failed",
                 error=type(error).__name__,
                 problem=str(error),
                 failed=self._failed,
-                held_back=held,
-                # An error of ours says all; another one is a defect, and its place matters.
+                held_back=suppressed,
+                # The text of our own errors is enough; any other one is a defect and needs its traceback.
                 exc_info=not isinstance(error, QworkerError),
             )
 

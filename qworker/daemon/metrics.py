@@ -1,4 +1,4 @@
-"""What a reaper tells Prometheus of itself: its passes, the schedules it fired, and the server that it found."""
+"""Metrics of a reaper: its passes, the schedules that it fired, and its server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ReaperMetrics", "export_version", "package_version"]
 
 
 class ReaperMetrics:
-    """What one reaper exports of itself. Methods are called by the loop, one thread at a time."""
+    """The metrics of one reaper. Only one thread at a time may call a method."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._ticks = Counter(
@@ -35,7 +35,7 @@ class ReaperMetrics:
         )
         self._broken = Gauge(
             "qworker_reaper_broken_queues",
-            "Queues that the last pass left alone: a key of theirs holds another type.",
+            "Queues that the last pass left alone: one of their keys holds another type.",
             registry=registry,
         )
         self._fired = Counter(
@@ -50,11 +50,10 @@ class ReaperMetrics:
         export_version(registry)
 
     def passed(self, tick: Tick | None, scheduled: Iterable[tuple[str, str]] = ()) -> None:
-        """Count a pass; None is one that failed. `scheduled`: queue and task of each schedule that may fire."""
+        """Count a pass, None for a failed one. `scheduled`: queue and task of each known schedule."""
         for queue, task in scheduled:
-            self._fired.labels(
-                queue, task
-            )  # counts from 0 before it fires, so that its first time shows
+            # Counts from 0 before it fires, so that the first time shows as an increase.
+            self._fired.labels(queue, task)
         if tick is None:
             self._errors.inc()
             return
@@ -62,11 +61,11 @@ class ReaperMetrics:
         self._last.set_to_current_time()
         self._seconds.observe(tick.elapsed_s)
         self._broken.set(len(tick.broken))
-        for fired in tick.fired:
-            self._fired.labels(fired.queue, fired.task).inc(fired.slots)
+        for (queue, task), slots in tick.fired.items():
+            self._fired.labels(queue, task).inc(slots)
 
     def server(self, engine: str, engine_version: str, durable: bool | None) -> None:
-        """Say which server it is, and whether it keeps what it has accepted; None where that is not known."""
+        """Export the server, and whether it is durable; None if that is unknown."""
         if self._server is None:
             self._server = Gauge(
                 "qworker_server_info", "The server.", ["engine", "version"], registry=self._registry
@@ -78,20 +77,20 @@ class ReaperMetrics:
         if self._durable is None:
             self._durable = Gauge(
                 "qworker_server_durable",
-                "1 where a crash of the server loses no accepted message of more than a second ago.",
+                "1 if a crash of the server loses no message accepted more than a second ago.",
                 registry=self._registry,
             )
         self._durable.set(durable)
 
 
 def export_version(registry: CollectorRegistry) -> None:
-    """Say which version of qworker this process runs."""
+    """Export the version of qworker."""
     build = Gauge("qworker_build_info", "The version of qworker.", ["version"], registry=registry)
     build.labels(package_version()).set(1)
 
 
 def package_version() -> str:
-    """The version of this package."""
+    """Return the version of this package."""
     for name in ("qworker-redis", "qworker"):
         try:
             return version(name)

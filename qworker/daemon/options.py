@@ -9,7 +9,7 @@ from qworker.config.fields import Options
 from qworker.config.kinds import ChoiceKind, DurationKind
 from qworker.durations import Duration, format_ms
 from qworker.errors import InvalidOptionError
-from qworker.telemetry.options import METRICS_HOST, METRICS_PORT
+from qworker.telemetry.options import METRICS_HOST, METRICS_PORT, METRICS_QUEUES
 
 __all__ = ["DaemonOptions", "check_tick"]
 
@@ -25,15 +25,18 @@ class DaemonOptions(Options):
     ] = "1s"
     metrics_host: Annotated[str, METRICS_HOST] = "127.0.0.1"
     metrics_port: Annotated[int, METRICS_PORT] = 9465
+    metrics_queues: Annotated[int, METRICS_QUEUES] = 1000
     durability: Annotated[
         str,
-        ChoiceKind("what a server that can lose messages means", choices=("strict", "warn", "off")),
+        ChoiceKind(
+            "reaction to a server that can lose messages", choices=("strict", "warn", "off")
+        ),
     ] = "warn"
     tick_ms: int = field(init=False)
 
 
 def check_tick(tick_ms: int, visibility_ms: int, queue: str) -> None:
-    """Raise `InvalidOptionError` if a tick is half of a queue's visibility or more.
+    """Raise `InvalidOptionError` if a tick is at least half of a queue's visibility.
 
     Reaping is late by up to a tick: with such a tick a timeout could last half as long again.
     """

@@ -1,4 +1,4 @@
-"""Overdue leases of a queue, in the order in which they are reaped."""
+"""Overdue leases of a queue, in the order of reaping."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["OverdueLeases"]
 
 
 class OverdueLeases:
-    """Leases of one kind among those that are overdue, given in the order of their delivery.
+    """Leases of one kind among overdue ones, which are given in the order of delivery.
 
-    Those of several messages are taken from the end: what goes to the head of ready comes in its old order then. `lone`
-    ones, whose messages go behind the other suspects, are taken from the beginning. `skipped` are of the other kind, in
-    the order of delivery; `moved` were reaped, set aside, or are not overdue any more.
+    Leases of several messages are taken from the end, so that messages return to the head of ready in their old order.
+    `lone` ones, whose messages go behind the other suspects, are taken from the beginning. `skipped` are of the other
+    kind, in the order of delivery; `moved` were reaped or set aside, or are not overdue any more.
     """
 
     def __init__(self, ids: Sequence[str], *, lone: bool = False) -> None:
@@ -30,18 +30,18 @@ class OverdueLeases:
         return [self.waiting.pop() for _ in range(number)][::-1]
 
     def first(self, ids: Sequence[str], number: int) -> set[str]:
-        """Tell which of some leases a call comes to first."""
+        """Return the leases that a call reaps first."""
         return set(ids[:number] if self.lone else ids[len(ids) - number :])
 
     def give_back(self, ids: Sequence[str]) -> None:
-        """Let leases be taken once more, first."""
+        """Put leases back, to be taken first."""
         if self.lone:
             self.waiting.extendleft(reversed(ids))
         else:
             self.waiting.extend(ids)
 
     def skip(self, ids: Sequence[str]) -> None:
-        """Pass over leases of the other kind, named in the order in which they were looked at."""
+        """Pass over leases of the other kind, given in the order in which the call met them."""
         if self.lone:
             self.skipped.extend(ids)
         else:

@@ -1,7 +1,7 @@
-"""Keeps the scripts loaded on every server, for clients that may not load any: all but daemon and operator.
+"""Keeps the scripts loaded on every server, for clients that may not load them: all but daemon and operator.
 
-A server forgets its scripts when it restarts, and a replica that takes over never had them. Whoever may load them does
-so when a call finds one missing; whoever may not waits for this, or for `qworker scripts load`.
+A server forgets its scripts when it restarts, and a replica that takes over never had them. A client with the right to
+load them does so when one is missing; others wait for the daemon, or for `qworker scripts load`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from typing import Any, Final
 
 import structlog
 
-from qworker.client.commands.command import Command
-from qworker.client.sync import Client
+from qworker.client.execute.sync import Client
+from qworker.engine.command import Command
+from qworker.engine.raw import raw
+from qworker.engine.scripts import SCRIPT_NAMES, load_script
 from qworker.errors import ServerError
 from qworker.store.nodes import Address
-from qworker.store.scripts import SCRIPT_NAMES, load_script
 
-__all__ = ["Preloader", "load_missing_scripts", "missing_scripts"]
+__all__ = ["Preloader", "load_missing_scripts", "missing_scripts", "script_shas"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds between two looks: one call to each server.
+#: Seconds between two checks: one call to each server.
 _EVERY_S: Final = 1.0
 _GIVE_UP_S: Final = 2.0
 
 
 class Preloader:
-    """Looks every second whether all scripts are on every master, and loads those that are not."""
+    """Checks every second that all scripts are on every master, and loads missing ones."""
 
     def __init__(self, client: Client, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -36,9 +37,9 @@ class Preloader:
         self._due = float("-inf")
 
     def keep(self) -> int:
-        """Load what is missing, if it is time to look; returns how many scripts that were. Raises `ServerError`.
+        """Load missing scripts, if it is time to check; returns how many were loaded.
 
-        A server that does not answer keeps none of the others from being looked at.
+        Raises the `ServerError` of a server that does not answer, after the others were checked.
         """
         if self._clock() < self._due:
             return 0
@@ -56,11 +57,16 @@ class Preloader:
         return loaded
 
 
+def script_shas() -> dict[str, str]:
+    """Return the scripts of this version: name → SHA1."""
+    return {name: load_script(name).sha for name in SCRIPT_NAMES}
+
+
 def missing_scripts(client: Client, node: Address) -> list[str]:
-    """Name the scripts that one server lacks. Raises `ServerError`."""
-    shas = (load_script(name).sha for name in SCRIPT_NAMES)
-    there: list[Any] = _ask(client, node, "SCRIPT", "EXISTS", *shas)
-    return [name for name, found in zip(SCRIPT_NAMES, there, strict=True) if not found]
+    """Return the names of scripts that one server lacks. Raises `ServerError`."""
+    shas = script_shas()
+    loaded: list[int] = _ask(client, node, "SCRIPT", "EXISTS", *shas.values())
+    return [name for name, is_loaded in zip(shas, loaded, strict=True) if not is_loaded]
 
 
 def load_missing_scripts(client: Client, node: Address) -> list[str]:
@@ -72,5 +78,5 @@ def load_missing_scripts(client: Client, node: Address) -> list[str]:
 
 
 def _ask(client: Client, node: Address, *words: str | bytes) -> Any:
-    command: Command[Any] = Command(None, (), words, lambda reply: reply, node=node)
+    command: Command[Any] = raw(*words, node=node)
     return client.execute(command, give_up_s=_GIVE_UP_S)

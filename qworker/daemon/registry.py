@@ -1,10 +1,10 @@
-"""Which queues there are: those of which there are keys.
+"""The queues of a namespace: those that have keys.
 
-The index `ns:queues` names them, so that they need not be sought. It may be lost, away, too large or written by a
-stranger, and a plain `RPUSH` of somebody else announces nothing. So an entry counts where there are keys of that queue,
-and leaves the index where there are none for a while. And the key space is looked through, a slice per call: at the
-start, then every ten seconds where the server holds up to 16,000 keys, more seldom the more there are, every ten
-minutes from a million on; every ten seconds while the index cannot be read or has shrunk. What is found is announced.
+The index `ns:queues` names them. It may be lost, away, too large or written by others, and a plain `RPUSH` does not
+announce its queue. So an entry counts only if its queue has keys, and is removed after a while without. In addition
+the reaper scans the key space, a slice per call, and announces the queues that it finds: at the start, then every ten
+seconds if the server holds up to 16,000 keys, less often the more keys there are, down to every ten minutes from a
+million on; and every ten seconds while the index cannot be read or has shrunk.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
-from qworker.client.commands.command import Command
-from qworker.client.commands.index import MAX_ASKED, announce, names, present, withdraw
-from qworker.client.registry import is_place
+from qworker.client.namespace.queues import is_shard_name
+from qworker.engine.command import Command
+from qworker.engine.index import MAX_ASKED, announce, names, present, withdraw
+from qworker.engine.raw import raw
 from qworker.errors import (
     AccessDeniedError,
     BrokenQueueError,
@@ -32,7 +33,7 @@ from qworker.errors import (
     concerns_the_call,
 )
 from qworker.store.nodes import Address
-from qworker.telemetry.logs import Seldom
+from qworker.telemetry.logs import LogThrottle
 from qworker.wire.keys import QueueKeys, queues_key
 
 __all__ = ["AWAY", "Execute", "Registry"]
@@ -40,28 +41,28 @@ __all__ = ["AWAY", "Execute", "Registry"]
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-#: Seconds after which the index is read again although it has as many entries as before.
+#: Seconds after which the index is read again although its size has not changed.
 REREAD_S: Final = 10.0
-#: The most seconds between two walks through the key space; the fewest are `REREAD_S`. In between it is this many per
-#: SCAN of the last one, times the reapers that share them.
+#: The most seconds between two walks through the key space; the fewest are `REREAD_S`. In between, it is the rest per
+#: SCAN of the last walk, times the number of reapers, which share the walks.
 DISCOVER_S: Final = 600.0
 _REST_PER_SCAN_S: Final = 0.6
-#: Seconds for which walks follow each other closely after the index has shrunk: who uses a queue announces it again
-#: within a minute, but may be gone before.
-_UNEASY_S: Final = 70.0
-#: Keys that one SCAN looks at: about 0.2 ms of the server.
+#: Seconds of frequent walks after the index has shrunk: clients announce their queues again within a minute, but may be
+#: gone before.
+_ALERT_S: Final = 70.0
+#: Keys that one SCAN visits, about 0.2 ms of the server.
 _SCANNED: Final = 1000
-#: SCANs of one call, once the first walk is over.
+#: SCANs of one call after the first walk.
 _SCANS: Final = 20
-#: Pages of the index, of 1,000 entries, that one call reads; and known queues that one reading looks at again.
+#: Pages of the index, of 1,000 entries, that one call reads; and known queues that one reading checks for keys.
 _PAGES: Final = 20
 _CHECKED: Final = 500
-#: Entries without keys that are remembered, and that a log line names.
+#: Entries without keys that are remembered, and those that a log line names.
 _MOST_ABSENT: Final = 100_000
 _LOGGED: Final = 10
 
 
-#: What a call to a node of a Cluster raises that is away; others may serve.
+#: Errors of a call to a node of a Cluster that is away; others may serve.
 AWAY: Final = (UnavailableError, InDoubtError, LoadingError)
 
 
@@ -74,7 +75,7 @@ class Execute(Protocol):
 
 
 class Registry:
-    """The queues of one namespace, as of the last `refresh`: those of which there are keys."""
+    """The queues of one namespace that have keys, as of the last `refresh`."""
 
     def __init__(
         self,
@@ -84,9 +85,9 @@ class Registry:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        #: In the order of their names.
+        #: Sorted by name.
         self.queues: tuple[QueueKeys, ...] = ()
-        #: How many reapers share the walks through the key space.
+        #: The number of reapers, which share the walks through the key space.
         self.reapers = 1
         self._execute = execute
         self._namespace = namespace
@@ -94,24 +95,24 @@ class Registry:
         self._key = queues_key(namespace)
         self._clock = clock
         self._keys: dict[str, QueueKeys] = {}
-        #: Entries of which there was no key, and since when.
+        #: Entries without a key, and since when.
         self._absent: dict[str, float] = {}
-        self._seldom = Seldom(clock=clock)
+        self._throttle = LogThrottle(clock=clock)
         self._size = -1
         self._read_at = float("-inf")
-        #: Where the reading of the index goes on, None between two; and what it has named so far.
+        #: The cursor of the next page of the index, None between two readings; and the names that this one has read.
         self._page: str | None = None
         self._named: set[str] = set()
-        self._others = 0
-        #: The queue that is looked at next, whether there are still keys of it.
+        self._ignored = 0
+        #: The next known queue to check for keys.
         self._turn = ""
-        #: Servers that the walk has still to go through, and the cursor in the first of them.
+        #: Servers that the walk still has to scan, and the cursor in the first of them.
         self._ahead: list[Address] = []
         self._cursor = "0"
         self._scans = 0
         self._walk_at = float("-inf")
         self._walked = False
-        self._uneasy_until = float("-inf")
+        self._alert_until = float("-inf")
         # meta, ready, unacked or delayed; the pattern leaves leases, which are many, on the server.
         self._pattern = f"{namespace}:{{*}}:[mrud][en]*"
         self._part = re.compile(
@@ -119,16 +120,16 @@ class Registry:
         )
 
     def refresh(self, budget_s: float) -> None:
-        """Read the index where it may have changed, and go on with a walk through the key space that is due.
+        """Read the index if it may have changed, and continue a walk through the key space that is due.
 
-        One O(1) call where nothing has changed. The first walk takes up to `budget_s` seconds a call, a later one
+        One O(1) call if nothing has changed. The first walk takes up to `budget_s` seconds a call, a later one
         at most 20 SCANs. Raises the `ServerError` of a server that does not answer.
         """
         now = self._clock()
         try:
             self._follow_index(now, budget_s)
         except AWAY as error:
-            # In a Cluster the node of the index may be away alone, and the queues of others are known.
+            # In a Cluster the node of the index may be away alone, and the queues of other nodes are known.
             if len(self._masters()) == 1:
                 raise
             self._without_index("unread", error)
@@ -144,12 +145,12 @@ class Registry:
     # -- the index -----------------------------------------------------------------------------
 
     def _follow_index(self, now: float, budget_s: float) -> None:
-        size = self._execute(Command(None, (), ("HLEN", self._key), int))
+        size = self._execute(raw("HLEN", self._key, decode=int))
         if size < self._size:
-            # Somebody removed a queue, or the server has lost what it held (no AOF, a failover, FLUSHDB).
-            self._uneasy(now)
+            # An operator removed a queue, or the server has lost its data (no AOF, a failover, FLUSHDB).
+            self._alert(now)
         if self._page is None and (size != self._size or now - self._read_at >= REREAD_S):
-            self._page, self._named, self._others, self._read_at = "0", set(), 0, now
+            self._page, self._named, self._ignored, self._read_at = "0", set(), 0, now
         self._size = size
         if self._page is None:
             return
@@ -158,38 +159,38 @@ class Registry:
                 return
             page = self._execute(names(self._namespace, self._page))
             self._page = None if page.cursor == "0" else page.cursor
-            found = {name for name in page.names if is_place(name)}
-            self._others += page.others + len(page.names) - len(found)
-            self._named |= found
-            self._look_for(sorted(found - self._keys.keys()))
+            valid = {name for name in page.names if is_shard_name(name)}
+            self._ignored += page.others + len(page.names) - len(valid)
+            self._named |= valid
+            self._check_unknown(sorted(valid - self._keys.keys()))
             if self._page is None:
                 self._end_of_index()
                 return
 
     def _end_of_index(self) -> None:
-        """Compare what the index names with what is known: a queue of which there are keys is written there again."""
+        """Compare the index with the known queues; announce those again that it has lost but that have keys."""
         lost = sorted(self._keys.keys() - self._named)
         self._named = set()
-        there = self._present(lost)
+        present = self._present(lost)
         for name in lost:
-            if name not in there:
+            if name not in present:
                 del self._keys[name]
-        if there:
-            self._announce(there)
-        self._check_some()
-        if self._others and (held := self._seldom.more("others")) is not None:
+        if present:
+            self._announce(present)
+        self._check_known()
+        if self._ignored and (suppressed := self._throttle.admit("others")) is not None:
             _log.warning(
-                "index_entries_ignored", key=self._key, entries=self._others, held_back=held
+                "index_entries_ignored", key=self._key, entries=self._ignored, held_back=suppressed
             )
 
-    def _look_for(self, found: Sequence[str]) -> None:
-        """Take entries of which there are keys for queues; others leave the index after some time without."""
-        there = self._present(found)
+    def _check_unknown(self, unknown: Sequence[str]) -> None:
+        """Take entries that have keys as queues; remove those that have had none for some time."""
+        present = self._present(unknown)
         now = self._clock()
         gone = []
-        for name in found:
-            if name in there:
-                self._know(name)
+        for name in unknown:
+            if name in present:
+                self._add(name)
             elif name not in self._absent:
                 if len(self._absent) < _MOST_ABSENT:
                     self._absent[name] = now
@@ -197,30 +198,33 @@ class Registry:
                 gone.append(name)
         self._withdraw(gone)
 
-    def _check_some(self) -> None:
-        """Look at some of the known queues in turn, whether there are still keys of them."""
+    def _check_known(self) -> None:
+        """Check that known queues still have keys, some of them in turn."""
         known = sorted(self._keys)
         first = bisect_left(known, self._turn)
         some = [*known[first:], *known[:first]][:_CHECKED]
         self._turn = known[(first + len(some)) % len(known)] if known else ""
-        there = self._present(some)
+        present = self._present(some)
         now = self._clock()
         gone = []
         for name in some:
-            if name in there:
+            if name in present:
                 self._absent.pop(name, None)
             elif now - self._absent.setdefault(name, now) >= REREAD_S:
                 gone.append(name)
                 del self._keys[name]
         self._withdraw(gone)
 
-    def _present(self, found: Sequence[str]) -> set[str]:
-        there = set()
-        for first in range(0, len(found), MAX_ASKED):
-            some = found[first : first + MAX_ASKED]
+    def _present(self, queues: Sequence[str]) -> set[str]:
+        """Return those that have keys."""
+        named = set()
+        for first in range(0, len(queues), MAX_ASKED):
+            some = queues[first : first + MAX_ASKED]
             answers = self._execute(present([QueueKeys(self._namespace, name) for name in some]))
-            there |= {name for name, each in zip(some, answers, strict=True) if each is not None}
-        return there
+            named |= {
+                name for name, shards in zip(some, answers, strict=True) if shards is not None
+            }
+        return named
 
     def _withdraw(self, gone: Sequence[str]) -> None:
         if not gone:
@@ -232,51 +236,51 @@ class Registry:
             self._absent.pop(name, None)
         _log.info("index_entries_removed", entries=len(gone), queues=list(gone[:_LOGGED]))
 
-    def _know(self, name: str) -> None:
+    def _add(self, name: str) -> None:
         self._absent.pop(name, None)
         if name not in self._keys:
             self._keys[name] = QueueKeys(self._namespace, name)
 
     def _without_index(self, problem: str, error: QworkerError) -> None:
-        """Go on with the queues that are known, and find others by walks that follow each other closely."""
+        """Go on with the known queues, and find others by frequent walks."""
         self._page = None
         now = self._clock()
-        self._uneasy_until = now + _UNEASY_S
+        self._alert_until = now + _ALERT_S
         self._walk_at = min(self._walk_at, now + REREAD_S)
         if now - self._read_at >= REREAD_S:
             self._read_at = now
-            self._check_some_without_index()
-        if (held := self._seldom.more(problem)) is not None:
+            self._check_without_index()
+        if (suppressed := self._throttle.admit(problem)) is not None:
             log = _log.warning if problem == "unread" else _log.error
             log(
                 f"index_{problem}",
                 key=self._key,
                 problem=str(error),
                 queues=len(self._keys),
-                held_back=held,
+                held_back=suppressed,
             )
 
-    def _check_some_without_index(self) -> None:
-        known = sorted(self._keys)
-        there = self._present(known[:_CHECKED])
-        for name in known[:_CHECKED]:
-            if name not in there:
+    def _check_without_index(self) -> None:
+        some = sorted(self._keys)[:_CHECKED]
+        present = self._present(some)
+        for name in some:
+            if name not in present:
                 del self._keys[name]
 
     # -- the walk ------------------------------------------------------------------------------
 
     def _walk(self, deadline: float) -> None:
-        """Go on with the walk through the key space, and take what is found for queues."""
+        """Continue the walk through the key space, and add the queues of the keys that it finds."""
         scans, away = 0, False
         self._ahead = self._ahead or list(self._masters())
         try:
             while scans == 0 or (self._clock() < deadline and (not self._walked or scans < _SCANS)):
                 words = ("SCAN", self._cursor, "MATCH", self._pattern, "COUNT", _SCANNED)
                 try:
-                    command = Command(None, (), words, _page, node=self._ahead[0])
+                    command = raw(*words, decode=_page, node=self._ahead[0])
                     self._cursor, keys = self._execute(command)
                 except AWAY:
-                    # A cursor is of use on the server that gave it, and that may be another one by now.
+                    # A cursor holds only on the server that gave it, and another one may have taken over.
                     if len(self._masters()) == 1:
                         self._begin_again(REREAD_S)
                         raise
@@ -291,13 +295,13 @@ class Registry:
                     self._begin_again(self._rest_s(soon=away))
                     break
         except (AccessDeniedError, OutOfMemoryError) as error:
-            # Only queues that nobody announced are missed by this.
+            # Only queues that no client announced are missed.
             _log.warning("discovery_refused", problem=str(error))
             self._begin_again(DISCOVER_S)
 
     def _rest_s(self, *, soon: bool) -> float:
-        """Seconds until the next walk: a reaper's walks use less than a two thousandth of a server's time."""
-        if soon or self._clock() < self._uneasy_until:
+        """Seconds until the next walk: walks use less than a two thousandth of a server's time."""
+        if soon or self._clock() < self._alert_until:
             return REREAD_S
         return min(DISCOVER_S, max(REREAD_S, _REST_PER_SCAN_S * self._scans * self.reapers))
 
@@ -305,27 +309,25 @@ class Registry:
         self._ahead, self._cursor, self._scans = [], "0", 0
         self._walk_at = self._clock() + after_s
 
-    def _uneasy(self, now: float) -> None:
-        self._uneasy_until = now + _UNEASY_S
+    def _alert(self, now: float) -> None:
+        self._alert_until = now + _ALERT_S
         self._begin_again(0.0)
 
     def _register(self, keys: list[str]) -> None:
-        found = {match[1] for key in keys if (match := self._part.fullmatch(key))}
-        fresh = [name for name in sorted(found - self._keys.keys()) if is_place(name)]
-        if not fresh:
-            return
-        for name in fresh:
-            self._know(name)
-            if self._announce([name]):
-                _log.info("queue_found", queue=name)
+        queues = {match[1] for key in keys if (match := self._part.fullmatch(key))}
+        for name in sorted(queues - self._keys.keys()):
+            if is_shard_name(name):
+                self._add(name)
+                if self._announce([name]):
+                    _log.info("queue_found", queue=name)
 
-    def _announce(self, found: Iterable[str]) -> bool:
-        """Write queues into the index; returns whether any was missing there. They are served all the same."""
+    def _announce(self, queues: Iterable[str]) -> bool:
+        """Write queues into the index; returns whether one was missing. If that fails, they are served all the same."""
         try:
-            return self._execute(announce(self._namespace, sorted(found))) > 0
+            return self._execute(announce(self._namespace, sorted(queues))) > 0
         except QworkerError as error:
-            if (held := self._seldom.more("unwritten")) is not None:
-                _log.warning("index_unwritten", problem=str(error), held_back=held)
+            if (suppressed := self._throttle.admit("unwritten")) is not None:
+                _log.warning("index_unwritten", problem=str(error), held_back=suppressed)
             return True
 
 

@@ -1,51 +1,48 @@
-"""What operators do to schedules: pause, resume, run now. Each holds for every daemon at once, see `lua/fire.lua`."""
+"""Pause, resume and run schedules, at every daemon at once: see `lua/send/fire.lua`."""
 
 from __future__ import annotations
 
-from typing import Final
-
-from qworker.client.commands.command import Command
-from qworker.client.commands.sending import NewMessage
-from qworker.client.options import SendOptions
+from qworker.client.execute.sync import Client
 from qworker.client.queue_ref import QueueRef
-from qworker.client.sending import store
-from qworker.client.sync import Client
-from qworker.daemon.schedules import FIRED, PAUSED, StoredSchedule, server_now_ms
+from qworker.client.send import store
+from qworker.daemon.schedules import FIRED, PAUSED, server_now_ms
 from qworker.durations import format_ms
+from qworker.engine.options import SendOptions
+from qworker.engine.raw import raw
+from qworker.engine.send import NewMessage
 from qworker.wire.keys import QueueKeys
+from qworker.wire.schedule import StoredSchedule
 
 __all__ = ["pause", "resume", "run_now"]
 
-_SET: Final = "HSET"
-
 
 def pause(client: Client, keys: QueueKeys, name: str) -> bool:
-    """Let a schedule fire no more until it is resumed; registering it again leaves it paused.
+    """Pause a schedule until it is resumed; registering it again leaves it paused.
 
-    Returns False where it is paused already.
+    Returns False if it was paused already.
     """
     now_ms = server_now_ms(client.execute)
     words = ("HSETNX", keys.schedules, name + PAUSED, now_ms)
-    return client.execute(Command(None, (), words, bool))
+    return client.execute(raw(*words, decode=bool))
 
 
 def resume(client: Client, keys: QueueKeys, name: str) -> bool:
-    """Let a paused schedule fire from its next slot on; what was due meanwhile is skipped, whatever `missed` says.
+    """Let a paused schedule fire from its next slot on; slots that have passed are skipped, regardless of `missed`.
 
-    Returns False where it is not paused.
+    Returns False if it was not paused.
     """
-    if not client.execute(Command(None, (), ("HEXISTS", keys.schedules, name + PAUSED), bool)):
+    if not client.execute(raw("HEXISTS", keys.schedules, name + PAUSED, decode=bool)):
         return False
     now_ms = server_now_ms(client.execute)
     # The slot goes first: without the pause all slots since would be due.
-    client.execute(Command(None, (), (_SET, keys.schedules, name + FIRED, now_ms), int))
-    return client.execute(Command(None, (), ("HDEL", keys.schedules, name + PAUSED), bool))
+    client.execute(raw("HSET", keys.schedules, name + FIRED, now_ms, decode=int))
+    return client.execute(raw("HDEL", keys.schedules, name + PAUSED, decode=bool))
 
 
 def run_now(client: Client, queue: QueueRef, name: str, schedule: StoredSchedule) -> str:
-    """Send the message of a schedule now, beside its slots and also while it is paused; returns the message id.
+    """Send the message of a schedule now, in addition to its slots and even while paused; returns the message id.
 
-    Raises what a send raises.
+    Raises as a send does.
     """
     message = NewMessage(client.ids.message_id(), schedule.tail(name))
     ttl = None if schedule.ttl_ms is None else format_ms(schedule.ttl_ms)

@@ -1,7 +1,7 @@
-"""Fire the schedules that are due: the part of a reaper's pass that sends.
+"""Fires the schedules that are due, the part of a reaper's pass that sends.
 
 Every slot is one call of `fire.lua`, which compares it with the last slot that fired: any number of reapers fire it
-once. What each reaper keeps in memory only saves it from asking for what is not due.
+once. A reaper remembers schedules only to save calls for those that are not due.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import structlog
 
 from qworker.app.schedule import Schedule, parse_schedule
-from qworker.client.commands.scheduling import fire, skip
-from qworker.client.owners import ORPHANED_MS, read_owners
+from qworker.client.namespace.owners import ORPHANED_MS, read_owners
 from qworker.daemon.registry import AWAY, Execute
-from qworker.daemon.schedules import StoredSchedule, find_scheduled, read_schedules
-from qworker.daemon.tick import Tally
+from qworker.daemon.schedules import find_scheduled, read_schedules
+from qworker.daemon.tick import Tick
+from qworker.engine.fire import fire, skip
 from qworker.errors import (
     AccessDeniedError,
     InvalidError,
@@ -27,27 +26,30 @@ from qworker.errors import (
     RefusedError,
     ServerError,
     concerns_the_call,
+    server_refused,
 )
-from qworker.telemetry.logs import Seldom
+from qworker.telemetry.logs import LogThrottle
 from qworker.wire.ids import IdSource
 from qworker.wire.keys import QueueKeys
+from qworker.wire.schedule import StoredSchedule
 
 __all__ = ["MOST_MISSED", "ON_TIME_MS", "Scheduler", "due_slots"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds between two looks at which schedules there are.
+#: Seconds between two reads of the schedules.
 READ_S: Final = 5.0
-#: Slots that `missed=all` makes good for at most; older ones are dropped.
+#: Missed slots that `missed=all` fires at most; older ones are dropped.
 MOST_MISSED: Final = 100
-#: With `missed=skip` a slot fires if it is noticed this soon: a daemon may be replaced meanwhile.
+#: With `missed=skip` a slot fires up to this late: a daemon may just have been replaced.
 ON_TIME_MS: Final = 60_000
-#: A last slot that is so far ahead was fired by a clock that has been set back since, or is nobody's (see `fire.lua`).
+#: A last slot this far ahead was fired by a clock that has been set back since, or was not written by us (see
+#: `fire.lua`).
 AHEAD_MS: Final = 3_600_000
 
 
 def due_slots(schedule: Schedule, fired_ms: int, now_ms: int) -> tuple[list[int], int | None]:
-    """Say which slots after `fired_ms` are to fire at `now_ms`, in their order, and up to which one all are skipped.
+    """Return the slots after `fired_ms` to fire at `now_ms`, in order, and the slot up to which all are skipped.
 
     At most `MOST_MISSED` slots. O(slots).
     """
@@ -66,8 +68,8 @@ def due_slots(schedule: Schedule, fired_ms: int, now_ms: int) -> tuple[list[int]
 
 
 @dataclass(slots=True)
-class _Entry:
-    """A schedule as this reaper knows it."""
+class _Job:
+    """A schedule as this reaper remembers it."""
 
     keys: QueueKeys
     name: str
@@ -75,7 +77,7 @@ class _Entry:
     stored: StoredSchedule
     schedule: Schedule
     fired_ms: int
-    #: When to look at it next: at its next slot, or at once while a slot is refused.
+    #: When to fire next: at its next slot, or at once while a slot is refused.
     due_ms: int
 
 
@@ -96,179 +98,182 @@ class Scheduler:
         self._namespace = namespace
         self._clustered = clustered
         self._clock = clock
-        self._seldom = Seldom(clock=clock)
-        self._entries: dict[tuple[str, str], _Entry] = {}
+        self._throttle = LogThrottle(clock=clock)
+        self._jobs: dict[tuple[str, str], _Job] = {}
+        #: Queues that have schedules, by name.
         self._scheduled: dict[str, QueueKeys] = {}
-        #: When the app of each schedule was seen last, in ms.
+        #: App → when a worker of it was seen last, ms.
         self._owners: dict[str, int] = {}
         self._read_at = float("-inf")
 
     def fire(
         self,
         queues: Sequence[QueueKeys],
-        tally: Tally,
+        tick: Tick,
         deadline: float,
         now_ms: int | None = None,
     ) -> None:
-        """Fire what is due at the tally's time, until `deadline` by the clock, and note when the next slot is.
+        """Fire the slots due at the time of the pass, until `deadline` by the clock, and note when the next is due.
 
-        A queue that refuses (paused, full) or a full server leaves its slots for the next pass, and is logged.
+        A queue that refuses (paused, full) or a full server keeps its slots for the next pass, and is logged.
         """
-        self._read(queues, tally)
-        for entry in self.due(tally.now_ms):
+        self._read(queues, tick)
+        for job in self.due(tick.now_ms):
             if self._clock() >= deadline:
-                tally.more = True
+                tick.more = True
                 break
             try:
-                self._fire(entry, tally, now_ms)
+                self._fire(job, tick, now_ms)
             except (RefusedError, InvalidError, ServerError) as error:
-                # A node of a Cluster that is away keeps its own schedules waiting, and no others.
+                # A node of a Cluster that is away delays its own schedules, and no others.
                 away = self._clustered and isinstance(error, AWAY)
-                if not (away or _leaves_the_slot(error)):
+                if not (away or _keeps_the_slot(error)):
                     raise
-                self._refused(entry, error, tally)
-        for entry in self._entries.values():
-            tally.wake_at(entry.due_ms)
+                self._refused(job, error, tick)
+        for job in self._jobs.values():
+            tick.wake_at(job.due_ms)
 
-    def due(self, now_ms: int) -> list[_Entry]:
-        """The schedules to look at now, the longest due first."""
-        due = [entry for entry in self._entries.values() if entry.due_ms <= now_ms]
-        return sorted(due, key=lambda entry: entry.due_ms)
+    def due(self, now_ms: int) -> list[_Job]:
+        """Return the schedules that are due, the longest due first."""
+        due = [job for job in self._jobs.values() if job.due_ms <= now_ms]
+        return sorted(due, key=lambda job: job.due_ms)
 
     @property
     def tasks(self) -> set[tuple[str, str]]:
-        """The queue and the task of each schedule that is known."""
-        return {(entry.keys.queue, entry.stored.task) for entry in self._entries.values()}
+        """The queue and task of each known schedule."""
+        return {(job.keys.queue, job.stored.task) for job in self._jobs.values()}
 
     def forget(self) -> None:
-        """Look at once which schedules there are, at the next pass."""
+        """Read the schedules again at the next pass."""
         self._read_at = float("-inf")
 
     # -- reading -------------------------------------------------------------------------------
 
-    def _read(self, queues: Sequence[QueueKeys], tally: Tally) -> None:
+    def _read(self, queues: Sequence[QueueKeys], tick: Tick) -> None:
         now = self._clock()
         if now - self._read_at < READ_S:
             return
-        known = {keys.queue for keys in queues}
-        scheduled = {name: keys for name, keys in self._scheduled.items() if name in known}
+        names = {keys.queue for keys in queues}
+        scheduled = {name: keys for name, keys in self._scheduled.items() if name in names}
         others = [keys for keys in queues if keys.queue not in scheduled]
         scheduled |= {keys.queue: keys for keys in find_scheduled(self._execute, others)}
         if scheduled:
             self._read_owners()
-        entries: dict[tuple[str, str], _Entry] = {}
+        jobs: dict[tuple[str, str], _Job] = {}
         self._scheduled = {}
         for keys in scheduled.values():
-            found = dict(self._entries_of(keys, tally))
-            if found:
+            of_queue = dict(self._jobs_of(keys, tick))
+            if of_queue:
                 self._scheduled[keys.queue] = keys
-                entries |= {key: entry for key, entry in found.items() if entry is not None}
-        self._entries = entries
+                jobs |= {name: job for name, job in of_queue.items() if job is not None}
+        self._jobs = jobs
         self._read_at = now
 
-    def _entries_of(
-        self, keys: QueueKeys, tally: Tally
-    ) -> Iterator[tuple[tuple[str, str], _Entry | None]]:
-        """The schedules of a queue; None for those that do not fire now."""
+    def _jobs_of(
+        self, keys: QueueKeys, tick: Tick
+    ) -> Iterator[tuple[tuple[str, str], _Job | None]]:
+        """Yield the schedules of a queue; None for those that do not fire now."""
         try:
             stored = read_schedules(self._execute, keys)
         except ServerError as error:
-            if type(error) is not ServerError and not isinstance(error, AccessDeniedError):
+            if not server_refused(error) and not isinstance(error, AccessDeniedError):
                 raise
-            tally.broken.add(keys.queue)
-            if self._seldom.more(f"broken {keys.queue}") is not None:
+            tick.broken.add(keys.queue)
+            if self._throttle.admit(f"broken {keys.queue}") is not None:
                 _log.error("schedules_broken", queue=keys.queue, problem=str(error))
             return
-        latest_ms = tally.now_ms + AHEAD_MS
+        latest_ms = tick.now_ms + AHEAD_MS
         for name, written in stored.items():
             value, last_ms = written.value, written.fired_ms
             fired_ms = None if last_ms is None or last_ms > latest_ms else last_ms
-            entry = self._entries.get((keys.queue, name))
-            if entry is None or entry.value != value or entry.fired_ms > latest_ms:
-                entry = self._made(keys, name, value, fired_ms, tally)
+            job = self._jobs.get((keys.queue, name))
+            if job is None or job.value != value or job.fired_ms > latest_ms:
+                job = self._new_job(keys, name, value, fired_ms, tick)
             elif fired_ms is not None:
-                entry.fired_ms = max(entry.fired_ms, fired_ms)
-            if entry is not None:
-                rests = written.paused_ms is not None or self._is_orphaned(entry, tally.now_ms)
-                yield (keys.queue, name), None if rests else entry
+                job.fired_ms = max(job.fired_ms, fired_ms)
+            if job is not None:
+                rests = written.paused_ms is not None or self._is_orphaned(job, tick.now_ms)
+                yield (keys.queue, name), None if rests else job
 
     def _read_owners(self) -> None:
         try:
             self._owners = read_owners(self._execute, self._namespace)
         except ServerError as error:
-            # Forbidden by an ACL of an older version, of another type, or on a node that is away: all go on to fire.
+            # Forbidden by an ACL of an older version, of another type, or on a node that is away: all schedules fire.
             away = self._clustered and isinstance(error, AWAY)
-            if not (away or type(error) is ServerError or isinstance(error, AccessDeniedError)):
+            if not (away or server_refused(error) or isinstance(error, AccessDeniedError)):
                 raise
             self._owners = {}
-            if self._seldom.more("owners") is not None:
+            if self._throttle.admit("owners") is not None:
                 _log.warning("owners_unread", problem=str(error))
 
-    def _is_orphaned(self, entry: _Entry, now_ms: int) -> bool:
-        seen_ms = self._owners.get(entry.stored.app)
+    def _is_orphaned(self, job: _Job, now_ms: int) -> bool:
+        seen_ms = self._owners.get(job.stored.app)
         if seen_ms is None or now_ms - seen_ms <= ORPHANED_MS:
             return False
-        if (held := self._seldom.more(f"orphaned {entry.keys.queue} {entry.name}")) is not None:
+        if (
+            suppressed := self._throttle.admit(f"orphaned {job.keys.queue} {job.name}")
+        ) is not None:
             days = round((now_ms - seen_ms) / 86_400_000, 1)
-            fields = {"app": entry.stored.app, "app_seen_days_ago": days, "held_back": held}
-            self._tell("schedule_orphaned", entry, **fields)
+            fields = {"app": job.stored.app, "app_seen_days_ago": days, "held_back": suppressed}
+            self._note("schedule_orphaned", job, **fields)
         return True
 
-    def _made(
-        self, keys: QueueKeys, name: str, value: bytes, fired_ms: int | None, tally: Tally
-    ) -> _Entry | None:
+    def _new_job(
+        self, keys: QueueKeys, name: str, value: bytes, fired_ms: int | None, tick: Tick
+    ) -> _Job | None:
         try:
-            stored = msgspec.json.decode(value, type=StoredSchedule)
+            stored = StoredSchedule.parse(value)
             schedule = parse_schedule(stored.spec)
-        except (msgspec.MsgspecError, UnicodeDecodeError, InvalidError) as error:
-            if self._seldom.more(f"unreadable {keys.queue} {name}") is not None:
+        except InvalidError as error:
+            if self._throttle.admit(f"unreadable {keys.queue} {name}") is not None:
                 _log.error(
                     "schedule_unreadable", queue=keys.queue, schedule=name, problem=str(error)
                 )
             return None
-        # Without a last slot that can be (written by hand) it begins now, like one that was just registered.
-        last_ms = tally.now_ms if fired_ms is None else fired_ms
-        return _Entry(keys, name, value, stored, schedule, last_ms, due_ms=0)
+        # Without a valid last slot it begins now, as if it had just been registered.
+        last_ms = tick.now_ms if fired_ms is None else fired_ms
+        return _Job(keys, name, value, stored, schedule, last_ms, due_ms=0)
 
     # -- firing --------------------------------------------------------------------------------
 
-    def _fire(self, entry: _Entry, tally: Tally, now_ms: int | None) -> None:
-        slots, skipped_ms = due_slots(entry.schedule, entry.fired_ms, tally.now_ms)
+    def _fire(self, job: _Job, tick: Tick, now_ms: int | None) -> None:
+        slots, skipped_ms = due_slots(job.schedule, job.fired_ms, tick.now_ms)
         if skipped_ms is not None:
-            command = skip(entry.keys, entry.name, skipped_ms, entry.value, now_ms=now_ms)
+            command = skip(job.keys, job.name, skipped_ms, job.value, now_ms=now_ms)
             if self._execute(command):
-                tally.skipped += 1
-                self._tell("schedule_skipped", entry, slot_ms=skipped_ms)
-            entry.fired_ms = skipped_ms
+                tick.skipped += 1
+                self._note("schedule_skipped", job, slot_ms=skipped_ms)
+            job.fired_ms = skipped_ms
         for slot_ms in slots:
             command = fire(
-                entry.keys,
-                entry.name,
+                job.keys,
+                job.name,
                 slot_ms,
-                entry.value,
+                job.value,
                 message_id=self._ids.message_id(),
-                tail=entry.stored.tail(entry.name),
-                priority=entry.stored.priority,
-                ttl_ms=entry.stored.ttl_ms,
+                tail=job.stored.tail(job.name),
+                priority=job.stored.priority,
+                ttl_ms=job.stored.ttl_ms,
                 now_ms=now_ms,
             )
             if self._execute(command):
-                tally.fire(entry.keys.queue, entry.stored.task)
-                tally.late(tally.now_ms - slot_ms)
-                self._tell("schedule_fired", entry, slot_ms=slot_ms)
-            entry.fired_ms = slot_ms
-        entry.due_ms = entry.schedule.next_after_ms(tally.now_ms)
+                tick.fire(job.keys.queue, job.stored.task)
+                tick.late(tick.now_ms - slot_ms)
+                self._note("schedule_fired", job, slot_ms=slot_ms)
+            job.fired_ms = slot_ms
+        job.due_ms = job.schedule.next_after_ms(tick.now_ms)
 
-    def _refused(self, entry: _Entry, error: Exception, tally: Tally) -> None:
-        tally.errors += 1
-        if (held := self._seldom.more(f"refused {entry.keys.queue} {entry.name}")) is not None:
-            self._tell("schedule_refused", entry, problem=str(error), held_back=held)
+    def _refused(self, job: _Job, error: Exception, tick: Tick) -> None:
+        tick.errors += 1
+        if (suppressed := self._throttle.admit(f"refused {job.keys.queue} {job.name}")) is not None:
+            self._note("schedule_refused", job, problem=str(error), held_back=suppressed)
 
-    def _tell(self, event: str, entry: _Entry, **fields: object) -> None:
+    def _note(self, event: str, job: _Job, **fields: object) -> None:
         level = _log.info if event == "schedule_fired" else _log.warning
-        level(event, schedule=entry.name, queue=entry.keys.queue, task=entry.stored.task, **fields)
+        level(event, schedule=job.name, queue=job.keys.queue, task=job.stored.task, **fields)
 
 
-def _leaves_the_slot(error: Exception) -> bool:
-    """Say whether an error is about this schedule alone; a full server takes no sends but everything else."""
+def _keeps_the_slot(error: Exception) -> bool:
+    """Say whether an error is about this schedule alone; a full server refuses sends only."""
     return concerns_the_call(error) or isinstance(error, OutOfMemoryError | AccessDeniedError)

@@ -1,52 +1,50 @@
-"""Schedules as they stand in Redis: `ns:{queue}:schedules`, a HASH `<name>` → JSON, `<name>:fired` → last slot ms and,
-while an operator pauses it, `<name>:paused` → since when, ms.
+"""Schedules in Redis: `ns:{queue}:schedules`, a HASH `<name>` → JSON, `<name>:fired` → last slot ms and, while an
+operator pauses it, `<name>:paused` → since when, ms.
 
-Whoever knows an app writes its set (`register`); every reaper reads all of them and fires what is due (see
-`scheduler`). So schedules go on while no worker runs, and need no process of their own.
+A worker writes the schedules of its app (`register`); every reaper reads all of them and fires those that are due (see
+`scheduler`). So schedules fire while no worker runs, and need no separate process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import structlog
 
-from qworker.app.schedule import Schedule, parse_schedule
-from qworker.client.commands.command import Brief, Command
-from qworker.client.commands.index import announce
-from qworker.client.commands.inspecting import existing
-from qworker.client.owners import (
+from qworker.app.schedule import parse_schedule
+from qworker.client.execute.sync import Client
+from qworker.client.namespace.owners import (
     ORPHANED_MS,
     forget_owner,
     note_owner,
     read_owners,
     same_owner,
 )
-from qworker.client.registry import named
-from qworker.client.sync import Client
+from qworker.client.namespace.queues import named
 from qworker.daemon.registry import Execute
+from qworker.engine.command import Brief
+from qworker.engine.index import announce
+from qworker.engine.inspect import existing
+from qworker.engine.raw import raw, server_time
 from qworker.errors import (
     AccessDeniedError,
     BrokenQueueError,
-    InvalidNameError,
+    InvalidError,
     InvalidOptionError,
     ServerError,
+    server_refused,
 )
-from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
-from qworker.wire.names import check_queue, check_schedule, check_task
+from qworker.wire.names import check_queue, check_schedule
 from qworker.wire.numbers import whole
+from qworker.wire.schedule import StoredSchedule
 
 __all__ = [
     "ListedSchedule",
-    "NewSchedule",
     "Registered",
-    "StoredSchedule",
     "WrittenSchedule",
-    "decoded",
     "find_scheduled",
     "list_schedules",
     "read_schedules",
@@ -62,57 +60,18 @@ PAUSED: Final = ":paused"
 _ASKED_AT_ONCE: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSchedule:
-    """A schedule of an app: what to send when. `body` is that of the message, in UTF-8.
-
-    `ttl_ms` None takes the queue's, 0 is none; `max_receives` None takes the queue's. `signature` is that of all its
-    messages (`Keyring.sign_schedule`): who fires them holds no key.
-    """
-
-    name: str
-    schedule: Schedule
-    task: str
-    queue: str
-    body: bytes
-    priority: int = 0
-    ttl_ms: int | None = None
-    max_receives: int | None = None
-    signature: str = ""
-
-
-class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The JSON of a schedule. `spec` is text for `qworker.app.schedule.parse_schedule`; `app` names its owner."""
-
-    app: str
-    spec: str
-    task: str
-    queue: str
-    body: str
-    priority: int = 0
-    ttl_ms: int | None = None
-    max_receives: int | None = None
-    signature: str = ""
-
-    def tail(self, name: str) -> bytes:
-        """The envelope of its messages from the flags on; `name` is the schedule's."""
-        flags: dict[str, str] = {}
-        if self.signature:
-            flags |= {"n": name, "s": self.signature}
-        if self.max_receives is not None:
-            flags["m"] = str(self.max_receives)
-        if self.priority:
-            flags["p"] = str(self.priority)
-        return tail(self.body.encode(), flags)
-
-
 @dataclass(frozen=True, slots=True)
 class WrittenSchedule:
-    """A schedule as its hash holds it: `value` is the JSON. Times in ms, None for what is not written there."""
+    """A schedule and its state as its HASH holds them: `value` is the JSON. Times in ms, None if there is none."""
 
     value: bytes
     fired_ms: int | None
     paused_ms: int | None = None
+
+    @property
+    def stored(self) -> StoredSchedule | None:
+        """The schedule; None if it cannot be read."""
+        return _parsed(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +88,8 @@ class ListedSchedule:
     """A schedule for people. Times in ms since 1970.
 
     `last_ms` None: no slot has fired. `problem` says why it cannot fire (then `next_ms` is None). `paused_ms`: since
-    when an operator pauses it. `app_seen_ms`: when a worker of its app was seen last, None if that is not known;
-    `orphaned`: that is so long ago that it does not fire.
+    when it has been paused. `app_seen_ms`: when a worker of its app was seen last, None if unknown; `orphaned`: too
+    long ago, so it does not fire.
     """
 
     name: str
@@ -152,25 +111,18 @@ class ListedSchedule:
 
 
 def register(
-    client: Client, namespace: str, app: str, schedules: Iterable[NewSchedule]
+    client: Client, namespace: str, app: str, schedules: Mapping[str, StoredSchedule]
 ) -> Registered:
-    """Write the schedules of an app, and remove those of the same app that are not among them; `app` is its name.
+    """Write the schedules of an app by their names, and remove all others that name it as their app.
 
-    A schedule of another app with the same name in the same queue becomes this app's. What an operator has paused
-    stays so.
-    A schedule that is new, or whose times were changed, fires from its next slot on and never for the past. Not
-    atomic as a whole, and harmless where it stops halfway: call it again. Two versions of an app that run side by side
-    have the schedules of the one that registered last. Raises `InvalidNameError`, `InvalidOptionError` for a name used
-    twice in a queue, and `ServerError`. O(queues of the namespace).
+    A schedule of another app with the same name in the same queue becomes this app's; a paused one stays paused. One
+    that is new, or whose times were changed, fires from its next slot on and never for the past. Not atomic as a whole,
+    but if it stops halfway you may call it again. Two versions of an app that run side by side have the schedules of
+    the one that registered last. Raises `InvalidNameError` and `ServerError`. O(queues of the namespace).
     """
-    wanted: dict[str, dict[str, bytes]] = {}
-    for each in schedules:
-        of_queue = wanted.setdefault(check_queue(each.queue), {})
-        if check_schedule(each.name) in of_queue:
-            raise InvalidOptionError(
-                "schedule", f"{each.name!r} stands twice in queue {each.queue!r}", "give it a name"
-            )
-        of_queue[each.name] = _encoded(app, each)
+    wanted: dict[str, dict[str, StoredSchedule]] = {}
+    for name, schedule in schedules.items():
+        wanted.setdefault(check_queue(schedule.queue), {})[check_schedule(name)] = schedule
     now_ms = server_now_ms(client.execute)
     _note_seen(client, namespace, app, now_ms, bool(wanted))
     known = [QueueKeys(namespace, name) for name in sorted({*_queues(client, namespace), *wanted})]
@@ -183,15 +135,16 @@ def register(
             removed += gone
     for queue, of_queue in wanted.items():
         keys = QueueKeys(namespace, queue)
-        stored = _fields(client.execute, keys)
-        for name, value in of_queue.items():
-            before = stored.get(name)
+        values = _fields(client.execute, keys)
+        for name, schedule in of_queue.items():
+            value, before = schedule.encode(), values.get(name)
+            stored = None if before is None else _parsed(before)
             # The slot goes first: a schedule without one would have all of the past before it.
-            if before is None or _times(before) != _times(value):
+            if stored is None or stored.times != schedule.times:
                 words = ("HSET", keys.schedules, name + FIRED, now_ms)
-                client.execute(Command(None, (), words, int))
+                client.execute(raw(*words, decode=int))
             if before != value:
-                client.execute(Command(None, (), ("HSET", keys.schedules, name, value), int))
+                client.execute(raw("HSET", keys.schedules, name, value, decode=int))
                 (added if before is None else changed).append(name)
         client.briefly(Brief(announce(namespace, [queue])))
     return Registered(tuple(added), tuple(changed), tuple(removed))
@@ -210,14 +163,14 @@ def list_schedules(client: Client, namespace: str) -> list[ListedSchedule]:
 
 
 def remove(execute: Execute, keys: QueueKeys, names: Iterable[str]) -> int:
-    """Remove schedules of a queue; returns how many were there."""
+    """Remove schedules of a queue; returns how many there were."""
     fields = [name + part for name in names for part in (FIRED, PAUSED)]
-    execute(Command(None, (), ("HDEL", keys.schedules, *fields), int))
-    return execute(Command(None, (), ("HDEL", keys.schedules, *names), int))
+    execute(raw("HDEL", keys.schedules, *fields, decode=int))
+    return execute(raw("HDEL", keys.schedules, *names, decode=int))
 
 
 def _queues(client: Client, namespace: str) -> list[str]:
-    """Name the queues that the index lists; none where it holds another type, which `doctor` tells."""
+    """Return the queues that the index lists; none if it holds another type, which `doctor` reports."""
     try:
         return sorted(client.run(named(namespace)))
     except BrokenQueueError as error:
@@ -227,17 +180,17 @@ def _queues(client: Client, namespace: str) -> list[str]:
 
 def find_scheduled(execute: Execute, queues: Sequence[QueueKeys]) -> list[QueueKeys]:
     """Find the queues that have schedules. One call per 500 queues without, some more around each that has."""
-    found: list[QueueKeys] = []
-    asked = [queues[at : at + _ASKED_AT_ONCE] for at in range(0, len(queues), _ASKED_AT_ONCE)]
-    while asked:
-        chunk = asked.pop()
+    scheduled: list[QueueKeys] = []
+    chunks = [queues[at : at + _ASKED_AT_ONCE] for at in range(0, len(queues), _ASKED_AT_ONCE)]
+    while chunks:
+        chunk = chunks.pop()
         number = execute(existing([keys.schedules for keys in chunk]))
         if number == len(chunk):
-            found += chunk
+            scheduled += chunk
         elif number:
             half = len(chunk) // 2
-            asked += [chunk[:half], chunk[half:]]
-    return sorted(found, key=lambda keys: keys.queue)
+            chunks += [chunk[:half], chunk[half:]]
+    return sorted(scheduled, key=lambda keys: keys.queue)
 
 
 def read_schedules(execute: Execute, keys: QueueKeys) -> dict[str, WrittenSchedule]:
@@ -254,18 +207,7 @@ def read_schedules(execute: Execute, keys: QueueKeys) -> dict[str, WrittenSchedu
 
 def server_now_ms(execute: Execute) -> int:
     """Read the server's clock."""
-    return execute(Command(None, (), ("TIME",), _ms))
-
-
-def decoded(value: bytes) -> StoredSchedule | None:
-    """Read the JSON of a schedule; None for what is none."""
-    try:
-        stored = msgspec.json.decode(value, type=StoredSchedule)
-        # It becomes the label of a metric and part of what is sent.
-        check_task(stored.task)
-    except (msgspec.MsgspecError, UnicodeDecodeError, InvalidNameError):
-        return None
-    return stored
+    return execute(server_time())
 
 
 def _note_seen(client: Client, namespace: str, app: str, now_ms: int, has_schedules: bool) -> None:
@@ -280,57 +222,43 @@ def _note_seen(client: Client, namespace: str, app: str, now_ms: int, has_schedu
 
 
 def _since_ms(written: bytes | None) -> int | None:
-    """Since when a schedule is paused; whatever stands there pauses it."""
+    """Since when a schedule has been paused; any value pauses it."""
     return None if written is None else whole(written) or 0
 
 
-def _encoded(app: str, new: NewSchedule) -> bytes:
-    return msgspec.json.encode(
-        StoredSchedule(
-            app=app,
-            spec=new.schedule.spec,
-            task=new.task,
-            queue=new.queue,
-            body=new.body.decode(),
-            priority=new.priority,
-            ttl_ms=new.ttl_ms,
-            max_receives=new.max_receives,
-            signature=new.signature,
-        )
-    )
-
-
 def _of_any(client: Client, keys: QueueKeys) -> dict[str, WrittenSchedule]:
-    """Read the schedules of a queue that may be anybody's: one that holds something else has none."""
+    """Read the schedules of any queue; one whose key holds another type has none."""
     try:
         return read_schedules(client.execute, keys)
     except ServerError as error:
-        if type(error) is not ServerError and not isinstance(error, AccessDeniedError):
+        if not server_refused(error) and not isinstance(error, AccessDeniedError):
             raise
         _log.error("schedules_broken", queue=keys.queue, problem=str(error))
         return {}
 
 
-def _gone(client: Client, keys: QueueKeys, app: str, wanted: dict[str, bytes]) -> list[str]:
-    gone = []
-    for name, written in _of_any(client, keys).items():
-        stored = decoded(written.value)
-        if stored is not None and same_owner(stored.app, app) and name not in wanted:
-            gone.append(name)
-    return gone
+def _gone(client: Client, keys: QueueKeys, app: str, wanted: Collection[str]) -> list[str]:
+    return [
+        name
+        for name, written in _of_any(client, keys).items()
+        if name not in wanted
+        and (stored := written.stored) is not None
+        and same_owner(stored.app, app)
+    ]
 
 
-def _times(value: bytes) -> str:
-    """The part of a schedule that says when: what becomes of missed slots may change without a new beginning."""
-    stored = decoded(value)
-    return "" if stored is None else stored.spec.rpartition(" missed=")[0]
+def _parsed(value: bytes) -> StoredSchedule | None:
+    try:
+        return StoredSchedule.parse(value)
+    except InvalidError:
+        return None
 
 
 def _listed(
     queue: str, name: str, written: WrittenSchedule, owners: Mapping[str, int], now_ms: int
 ) -> ListedSchedule:
     fired_ms = written.fired_ms
-    stored = decoded(written.value)
+    stored = written.stored
     if stored is None:
         return ListedSchedule(name, queue, "", "", "", None, fired_ms, "it cannot be read")
     seen_ms = owners.get(stored.app)
@@ -341,7 +269,7 @@ def _listed(
         problem = str(error)
     else:
         next_ms = schedule.next_after_ms(now_ms)
-        # At its registration a schedule notes that moment, which is no slot.
+        # A new schedule begins with the time of its registration, which is not a slot.
         if fired_ms is not None and schedule.previous_ms(fired_ms) != fired_ms:
             last_ms = None
     return ListedSchedule(
@@ -360,7 +288,7 @@ def _listed(
 
 
 def _fields(execute: Execute, keys: QueueKeys) -> dict[str, bytes]:
-    return execute(Command(None, (), ("HGETALL", keys.schedules), _hash))
+    return execute(raw("HGETALL", keys.schedules, decode=_hash))
 
 
 def _hash(reply: list[bytes]) -> dict[str, bytes]:
@@ -369,7 +297,3 @@ def _hash(reply: list[bytes]) -> dict[str, bytes]:
 
 def _texts(reply: list[bytes]) -> list[str]:
     return [word.decode("utf-8", "replace") for word in reply]
-
-
-def _ms(reply: Any) -> int:
-    return int(reply[0]) * 1000 + int(reply[1]) // 1000

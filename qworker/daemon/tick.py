@@ -1,65 +1,71 @@
-"""What one pass of the reaper came to: the value that log lines, metrics and tests read."""
+"""The result of one pass of the reaper, which log lines, metrics and tests read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-__all__ = ["Fired", "Tally", "Tick"]
-
-
-@dataclass(frozen=True, slots=True)
-class Fired:
-    """Slots of the schedules of one task that were fired."""
-
-    queue: str
-    task: str
-    slots: int
+__all__ = ["Tick"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tick:
-    """One pass. Times in ms since 1970 by the server's clock."""
+    """One pass, counted while it runs. Times in ms since 1970 by the server's clock."""
 
-    now_ms: int
     queues: int
-    """Queues looked at."""
-    promoted: int
+    """Queues of the namespace."""
+    now_ms: int = 0
+    promoted: int = 0
     """Delayed messages moved to ready."""
-    ended: int
+    ended: int = 0
     """Delayed messages that had expired or been cancelled."""
-    leases: int
+    leases: int = 0
     """Leases reaped."""
-    messages: int
+    messages: int = 0
     """Messages of those leases."""
-    dead: int
+    dead: int = 0
     """Of these, messages buried."""
-    suspects: int
+    suspects: int = 0
     """Of these, messages that will be delivered alone."""
-    set_aside: int
+    set_aside: int = 0
     """Leases that could not be reaped and were put behind the others."""
-    trimmed: int
+    trimmed: int = 0
     """Expired messages removed from the head of ready."""
-    pruned: int
+    pruned: int = 0
     """Idle lanes, expired unique keys and tombstones forgotten."""
-    fired: tuple[Fired, ...]
-    skipped: int
+    fired: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Slots of schedules that were fired, by queue and task."""
+    skipped: int = 0
     """Slots of schedules that were missed and skipped by their policy."""
-    broken: tuple[str, ...]
+    broken: set[str] = field(default_factory=set)
     """Queues with a key of another type."""
-    errors: int
+    errors: int = 0
     """Calls that failed for one queue alone."""
-    lateness_ms: int
+    lateness_ms: int = 0
     """How long the latest of the moved messages and leases had been due."""
-    next_wake_ms: int | None
-    """When the next thing is due; None where nothing is in sight."""
-    more: bool
-    """The time was up before all was done: there is work now."""
-    reapers: int
+    next_wake_ms: int | None = None
+    """When the next thing is due; None if nothing is in sight."""
+    more: bool = False
+    """The time was up before all work was done."""
+    reapers: int = 1
     """Reapers seen lately, this one included."""
-    looking_s: float
-    """How long it took to look at all queues."""
-    elapsed_s: float
+    sweep_s: float = 0.0
+    """How long the sweep of all queues took."""
+    elapsed_s: float = 0.0
     """How long the whole pass took."""
+
+    def fire(self, queue: str, task: str) -> None:
+        """Count a slot that was fired."""
+        self.fired[queue, task] = self.fired.get((queue, task), 0) + 1
+
+    def late(self, lateness_ms: int) -> None:
+        """Note how late something was moved."""
+        self.lateness_ms = max(self.lateness_ms, lateness_ms)
+
+    def wake_at(self, at_ms: int) -> None:
+        """Note the next due time; a past one waits for the next tick."""
+        if at_ms > self.now_ms and (self.next_wake_ms is None or at_ms < self.next_wake_ms):
+            self.next_wake_ms = at_ms
 
     @property
     def idle(self) -> bool:
@@ -72,66 +78,14 @@ class Tick:
         """Messages put back to ready, dead or done."""
         return self.promoted + self.ended + self.messages + self.trimmed
 
-
-@dataclass(slots=True)
-class Tally:
-    """A `Tick` while it is being counted."""
-
-    queues: int
-    now_ms: int = 0
-    promoted: int = 0
-    ended: int = 0
-    leases: int = 0
-    messages: int = 0
-    dead: int = 0
-    suspects: int = 0
-    set_aside: int = 0
-    trimmed: int = 0
-    pruned: int = 0
-    fired: dict[tuple[str, str], int] = field(default_factory=dict)
-    skipped: int = 0
-    broken: set[str] = field(default_factory=set)
-    errors: int = 0
-    lateness_ms: int = 0
-    next_wake_ms: int | None = None
-    more: bool = False
-    looking_s: float = 0.0
-
-    def fire(self, queue: str, task: str) -> None:
-        """Note a slot that was fired."""
-        self.fired[queue, task] = self.fired.get((queue, task), 0) + 1
-
-    def late(self, lateness_ms: int) -> None:
-        """Note how late something was moved."""
-        self.lateness_ms = max(self.lateness_ms, lateness_ms)
-
-    def wake_at(self, at_ms: int) -> None:
-        """Note when something will be due; what is past waits for the next tick."""
-        if at_ms > self.now_ms and (self.next_wake_ms is None or at_ms < self.next_wake_ms):
-            self.next_wake_ms = at_ms
-
-    def tick(self, reapers: int, elapsed_s: float) -> Tick:
-        """Close the count."""
-        return Tick(
-            now_ms=self.now_ms,
-            queues=self.queues,
-            promoted=self.promoted,
-            ended=self.ended,
-            leases=self.leases,
-            messages=self.messages,
-            dead=self.dead,
-            suspects=self.suspects,
-            set_aside=self.set_aside,
-            trimmed=self.trimmed,
-            pruned=self.pruned,
-            fired=tuple(Fired(queue, task, slots) for (queue, task), slots in self.fired.items()),
-            skipped=self.skipped,
-            broken=tuple(sorted(self.broken)),
-            errors=self.errors,
-            lateness_ms=self.lateness_ms,
-            next_wake_ms=self.next_wake_ms,
-            more=self.more,
-            reapers=reapers,
-            looking_s=self.looking_s,
-            elapsed_s=elapsed_s,
-        )
+    def log_fields(self) -> dict[str, Any]:
+        """Return the non-zero counts, as fields of a log line."""
+        fields = {name: value for name, value in asdict(self).items() if value}
+        if self.fired:
+            fields["fired"] = [
+                {"queue": queue, "task": task, "slots": slots}
+                for (queue, task), slots in self.fired.items()
+            ]
+        if self.broken:
+            fields["broken"] = sorted(self.broken)
+        return fields

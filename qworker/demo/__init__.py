@@ -1,4 +1,4 @@
-"""`qworker demo`: a real job on real input, with a worker killed on the way, and an honest account at the end."""
+"""`qworker demo`: a real job on real input, with a worker killed, and an account of every message at the end."""
 
 from __future__ import annotations
 

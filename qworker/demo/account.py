@@ -1,8 +1,8 @@
-"""The account: is every message that was sent also handled, or dead?
+"""The account: was every message that was sent also handled, or is it dead?
 
-Nothing is subtracted. The keys of all messages sent, all handled and all dead come from three places (two tables that
-senders and handlers write outside of the queue, and the dead letters on the server), and a message is lost if its key
-is in the first and in none of the others.
+Nothing is subtracted. The keys of all messages sent, handled and dead come from three sources (two tables that senders
+and handlers write outside the queue, and the dead letters on the server), and a message is lost if its key is in the
+first and in none of the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Account", "DeadKey", "settle_account"]
 
 @dataclass(frozen=True, slots=True)
 class DeadKey:
-    """A dead letter: the key of its message, why it died, and of which error."""
+    """A dead letter: the key of its message, the reason and the class of the error."""
 
     key: str
     reason: str
@@ -34,11 +34,11 @@ class Account:
     errors_by_reason: Mapping[str, tuple[str, ...]]
     """The classes of the errors that messages died of, the most frequent first."""
     waiting: int
-    """Sent, and still stored: only where the run was cut short."""
+    """Sent and still stored, if the run was cut short."""
     redelivered: int
-    """Messages that a killed worker had in hand and that another delivery brought to their end."""
+    """Messages that a killed worker held and that ended after another delivery."""
     duplicates: int
-    """Handled once more than once each."""
+    """Times that a message was handled again."""
     lost: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -48,37 +48,38 @@ def settle_account(
     handled: Set[str],
     dead: Iterable[DeadKey],
     waiting: Set[str] = frozenset(),
-    in_hand: Set[str] = frozenset(),
+    held: Set[str] = frozenset(),
     handled_by_others: Set[str] = frozenset(),
     duplicates: int = 0,
 ) -> Account:
-    """Compare the books. `in_hand`: what killed workers had received and not settled.
+    """Compare the keys. `held`: messages that the killed worker had received and not settled.
 
-    A message that somebody handled although nobody noted it as sent (its sender was killed between the two) counts as
-    sent.
+    A message that was handled but not noted as sent, because its sender was killed between the two, counts as sent.
     """
-    letters = list(dead)
-    buried = {letter.key for letter in letters}
+    dead_letters = list(dead)
+    buried = {dead_letter.key for dead_letter in dead_letters}
     known = sent | handled | buried
     return Account(
         sent=len(known),
         handled=len(handled),
-        dead=len(letters),
-        dead_by_reason=dict(Counter(letter.reason for letter in letters).most_common()),
-        errors_by_reason=_errors_by_reason(letters),
+        dead=len(dead_letters),
+        dead_by_reason=dict(
+            Counter(dead_letter.reason for dead_letter in dead_letters).most_common()
+        ),
+        errors_by_reason=_errors_by_reason(dead_letters),
         waiting=len((known & waiting) - handled - buried),
-        redelivered=len(in_hand & (handled_by_others | buried)),
+        redelivered=len(held & (handled_by_others | buried)),
         duplicates=duplicates,
         lost=frozenset(known - handled - buried - waiting),
     )
 
 
-def _errors_by_reason(letters: Iterable[DeadKey]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, Counter[str]] = {}
-    for letter in letters:
-        if letter.error_class:
-            found.setdefault(letter.reason, Counter())[letter.error_class] += 1
+def _errors_by_reason(dead_letters: Iterable[DeadKey]) -> dict[str, tuple[str, ...]]:
+    classes: dict[str, Counter[str]] = {}
+    for dead_letter in dead_letters:
+        if dead_letter.error_class:
+            classes.setdefault(dead_letter.reason, Counter())[dead_letter.error_class] += 1
     return {
-        reason: tuple(name for name, _ in classes.most_common())
-        for reason, classes in found.items()
+        reason: tuple(name for name, _ in counted.most_common())
+        for reason, counted in classes.items()
     }

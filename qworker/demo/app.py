@@ -31,12 +31,12 @@ __all__ = [
 NAMESPACE: Final = "demo"
 #: The queues, in the order in which workers take from them.
 QUEUES: Final = ("totals", "files", "checks")
-#: Where children find the results: the path of the SQLite file.
+#: The environment variable that gives children the path of the SQLite file with the results.
 RESULTS_VARIABLE: Final = "QWORKER_DEMO_RESULTS"
 
 app = QWorker(NAMESPACE)
 
-# Short waits: a demo is watched. The default is 1 s to 10 min.
+# Short waits, because you watch a demo; the default is 1 s to 10 min.
 _SOON: Final = Retry.exponential("100ms", cap="1s")
 
 
@@ -79,7 +79,7 @@ def _results() -> Results:
 
 
 def key_of(queue: str, message_id: str, body: bytes) -> str:
-    """Return the key by which the results know a message."""
+    """Return the key of a message in the results."""
     if queue != total.queue:
         return message_id
     key: str = msgspec.json.decode(body)["args"][0]["key"]

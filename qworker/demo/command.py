@@ -1,4 +1,4 @@
-"""`run_demo`: what `qworker demo` does, from the input to the exit code."""
+"""Runs the demo, from the input to the exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qworker.demo.history import check_history, make_history
 from qworker.demo.run import Demo
 from qworker.demo.sources import MOST_FILES, find_sources
 from qworker.demo.view import choose_view
-from qworker.store.embedded import PrivateStore
+from qworker.store.embedded.store import PrivateStore
 from qworker.telemetry.logs import configure_logs
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["INTERRUPTED", "run_demo"]
 
 INTERRUPTED: Final = 130
-#: Files of an environment at most where Spark takes its time as well.
+#: Most files of an environment if Spark is to follow, which takes time as well.
 _MOST_JOURNALLED: Final = 2000
 
 
@@ -39,11 +39,11 @@ def run_demo(
 ) -> int:
     """Index the Python source code below `path`, or the standard library's, and print the account.
 
-    `json`: the last line of stdout is one JSON object, and what people read goes to stderr. `procs`: worker processes,
-    None one per core (2 to 8). `keep`: let the store run until Ctrl-C, to look into it. `history`: journal the run, and
-    archive, report on and audit it with Spark, in this directory. Returns the exit code: 0, 1 where a message is lost
-    or the run stalled, 130 after Ctrl-C. Raises `InvalidOptionError` for a wrong path, `StoreError` where no server is
-    found, `SparkMissingError` and `JavaMissingError`.
+    `json`: the last line of stdout is one JSON object, and text for people goes to stderr. `procs`: worker processes,
+    None for one per core (2 to 8). `keep`: leave the store running until Ctrl-C. `history`: journal the run, and
+    archive, report on and audit it with Spark, in this directory. Returns the exit code: 0, 1 if a message is lost or
+    the run stalled, 130 after Ctrl-C. Raises `InvalidOptionError` for a wrong path, `StoreError` if there is no server,
+    `SparkMissingError` and `JavaMissingError`.
     """
     sources = find_sources(path, most=MOST_FILES if history is None else _MOST_JOURNALLED)
     if history is not None:
@@ -65,15 +65,15 @@ def run_demo(
             demo.work()
             outcome = demo.outcome()
             view.end(outcome)
-            past = None
+            audited = None
             if history is not None and not outcome.stopped:
-                past = make_history(store.url, history, view)
+                audited = make_history(store.url, history, view)
             _conclude(view, outcome, store, keep=keep)
             if json:
-                _print_json(outcome, past)
+                _print_json(outcome, audited)
             if keep and not demo.interrupted:
                 _wait()
-            code = outcome.exit_code or (past.exit_code if past is not None else 0)
+            code = outcome.exit_code or (audited.exit_code if audited is not None else 0)
             return INTERRUPTED if demo.interrupted else code
     except KeyboardInterrupt:
         view.say(
@@ -82,11 +82,11 @@ def run_demo(
         return INTERRUPTED
 
 
-def _print_json(outcome: Outcome, past: History | None) -> None:
-    """Print the outcome as one line of JSON; with a history that one's numbers, and those of the demo in `demo`."""
+def _print_json(outcome: Outcome, history: History | None) -> None:
+    """Print the outcome as one line of JSON; with a history the history, which holds the outcome as `demo`."""
     document = outcome.document()
-    if past is not None:
-        document = {**past.document(), "demo": document}
+    if history is not None:
+        document = {**history.document(), "demo": document}
     print(json.dumps(document), flush=True)  # noqa: T201
 
 
@@ -134,5 +134,5 @@ def _default_procs() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:
         cores = os.cpu_count() or 1
-    # Two at least, so that one can be killed while another goes on.
+    # At least two, so that one can be killed while another runs.
     return min(8, max(2, cores))

@@ -1,4 +1,4 @@
-"""What Spark makes of a demo's journal: archived, reported on and audited, while the store is still there."""
+"""Archives, reports on and audits a demo's journal with Spark, while the store still runs."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from qworker.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from qworker.demo.view import View
-    from qworker.pipeline.jobs.audit import Audit
+    from qworker.pipeline.jobs.audit import AuditResult
 
 __all__ = ["History", "check_history", "make_history"]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What came of it. `events`: as the server counted them; `archived`: distinct rows of the archive."""
+    """The result. `events`: the server's count; `archived`: distinct rows of the archive."""
 
     events: int
     archived: int
-    found: Audit
+    audit: AuditResult
     archive: Path
     report: Path
     seconds: float
 
     @property
     def exit_code(self) -> int:
-        """0 where every event is in the archive and the audit found nothing, else 1."""
-        return 1 if self.archived != self.events or self.found.wrong else 0
+        """0 if every event is in the archive and the audit found nothing wrong, else 1."""
+        return 1 if self.archived != self.events or self.audit.wrong else 0
 
     def document(self) -> dict[str, Any]:
-        """Write it as JSON takes it."""
-        found = self.found
+        """Return it for JSON."""
+        audit = self.audit
         return {
             "events": self.events,
             "archived": self.archived,
-            "messages": found.messages,
-            "acked": found.ended.get("acked", 0),
-            "dead": found.dead,
-            "lost": found.lost,
-            "acked_twice": found.acked_twice,
-            "started_after_ack": found.started_after_ack,
-            "open": found.open,
-            "unsure": found.unsure,
-            "gaps": found.gaps,
+            "messages": audit.messages,
+            "acked": audit.ended.get("acked", 0),
+            "dead": audit.dead,
+            "lost": audit.lost,
+            "acked_twice": audit.acked_twice,
+            "started_after_ack": audit.started_after_ack,
+            "open": audit.open,
+            "unsure": audit.unsure,
+            "gaps": audit.gaps,
             "report": str(self.report),
             "archive": str(self.archive),
             "spark_seconds": round(self.seconds, 1),
@@ -55,10 +55,10 @@ class History:
 
 
 def check_history(directory: Path) -> None:
-    """Raise before the demo begins: Spark or Java missing, or a directory that holds something else."""
-    from qworker.pipeline.jobs.report import check_charts
-    from qworker.pipeline.source.java import find_java
-    from qworker.pipeline.source.session import check_packages
+    """Raise before the demo begins if Spark or Java is missing, or if the directory is not empty."""
+    from qworker.pipeline.java import find_java
+    from qworker.pipeline.report import check_charts
+    from qworker.pipeline.session import check_packages
 
     check_packages()
     check_charts()
@@ -70,13 +70,13 @@ def check_history(directory: Path) -> None:
 
 
 def make_history(url: str, directory: Path, view: View) -> History:
-    """Archive, report on and audit what the demo's queues have journalled. Raises what Spark raises."""
+    """Archive, report on and audit the journals of the demo's queues. Raises what Spark raises."""
     from qworker.pipeline.jobs.archive import archive, read_archive
     from qworker.pipeline.jobs.audit import Window
     from qworker.pipeline.jobs.lake import Lake
     from qworker.pipeline.jobs.reading import audit_all, server_options
-    from qworker.pipeline.jobs.report import Scope, make_document, render
-    from qworker.pipeline.source.session import open_session
+    from qworker.pipeline.report import Scope, make_document, render
+    from qworker.pipeline.session import open_session
 
     begun = time.monotonic()
 
@@ -85,7 +85,7 @@ def make_history(url: str, directory: Path, view: View) -> History:
 
     view.say("The journal of all this, with Spark:", "title")
     source = server_options(url, NAMESPACE)
-    # A demo is small: starting many tasks would cost more than they do.
+    # The data is small: starting many tasks would cost more than it saves.
     spark = open_session(app="qworker-demo", settings={"spark.sql.shuffle.partitions": "4"})
     say("Spark has started")
     lake = Lake(directory / "archive")
@@ -98,10 +98,10 @@ def make_history(url: str, directory: Path, view: View) -> History:
     document = make_document(events, Scope(NAMESPACE, "the archive of the demo"))
     report.write_text(render(document), encoding="utf-8")
     say(f"wrote the report: {report}")
-    found = audit_all(spark, window=Window(), lake=lake, source=source)
-    ends = ", ".join(f"{number:,} {event}" for event, number in sorted(found.ended.items()))
-    say(f"audited {found.messages:,} messages: {ends}, {found.dead:,} dead")
-    wrong = ", ".join(f"{number:,} {name}" for name, number in found.wrong.items())
+    audit = audit_all(spark, window=Window(), lake=lake, source=source)
+    ends = ", ".join(f"{number:,} {event}" for event, number in sorted(audit.ended.items()))
+    say(f"audited {audit.messages:,} messages: {ends}, {audit.dead:,} dead")
+    wrong = ", ".join(f"{number:,} {name}" for name, number in audit.wrong.items())
     if wrong:
         say(f"WRONG: {wrong}")
     else:
@@ -109,12 +109,12 @@ def make_history(url: str, directory: Path, view: View) -> History:
             "every message is accounted for: none lost, none acked twice, none started after its ack"
         )
     view.say("")
-    return History(_counted(), rows, found, lake.root, report, time.monotonic() - begun)
+    return History(_counted(), rows, audit, lake.root, report, time.monotonic() - begun)
 
 
 def _counted() -> int:
-    """Events that the server says it has journalled."""
-    from qworker.client.commands.inspecting import inspect
+    """The server's count of journalled events."""
+    from qworker.engine.inspect import inspect
 
-    seen = (app.client.execute(inspect(app.queue(name).keys)) for name in QUEUES)
-    return sum(each.stats.get("journal_events", 0) for each in seen)
+    inspections = (app.client.execute(inspect(app.queue(name).keys)) for name in QUEUES)
+    return sum(seen.stats.get("journal_events", 0) for seen in inspections)

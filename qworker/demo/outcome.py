@@ -1,4 +1,4 @@
-"""What a demo came to: one value for the table, for JSON and for the exit code."""
+"""The result of a demo: one value for the table, for JSON and for the exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Outcome"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A run. `stopped`: why it ended early, '' if it did not. `seconds`: from the first send to the last settle."""
+    """The result of a run. `stopped`: why it ended early, or ''. `seconds`: from the first send to the last settle."""
 
     account: Account
     index: Index
@@ -33,7 +33,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 where all messages are accounted for, else 1."""
+        """0 if every message is accounted for, else 1."""
         return 1 if self.account.lost or self.stopped else 0
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
@@ -44,12 +44,10 @@ class Outcome:
         yield "dead", f"{account.dead:,}", ", ".join(self._reasons())
         if account.waiting:
             yield "waiting", f"{account.waiting:,}", "not handled when it was stopped"
-        yield "retried", f"{self.retried:,}", "failures that got another try"
+        yield "retried", f"{self.retried:,}", "failures that were tried again"
         yield "redelivered", f"{account.redelivered:,}", self._redelivered()
-        words = (
-            "handled twice, by the kill: delivery is at least once" if account.duplicates else ""
-        )
-        yield "duplicates", f"{account.duplicates:,}", words
+        cause = "handled twice because of the kill: at least once" if account.duplicates else ""
+        yield "duplicates", f"{account.duplicates:,}", cause
         yield "lost", f"{len(account.lost):,}", "sent, and neither handled nor dead"
         yield "workers killed", f"{self.workers_killed}", f"with SIGKILL, of {self.workers}"
         yield "seconds", f"{self.seconds:.1f}", ""
@@ -62,11 +60,11 @@ class Outcome:
 
     def _redelivered(self) -> str:
         if self.workers_killed:
-            return "in hand of the killed worker, and handled after that"
-        return "too few messages to catch a worker in the middle of one"
+            return "held by the killed worker, and handled afterwards"
+        return "too few messages to kill a worker in the middle of one"
 
     def document(self) -> dict[str, Any]:
-        """The outcome as JSON takes it."""
+        """Return it for JSON."""
         account = self.account
         return {
             "sent": account.sent,

@@ -1,4 +1,4 @@
-"""What the demo looks like at one moment: the value that the views draw."""
+"""The progress of the demo at one moment, which the views draw."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from qworker.demo.app import check_file, index_file, total
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from qworker.client.commands.inspecting import Inspection
-    from qworker.consumer.supervisor import Supervisor
+    from qworker.consumer.supervisor.supervisor import Supervisor
+    from qworker.engine.inspect import Inspection
 
 __all__ = ["TASKS", "Snapshot", "TaskProgress", "WorkerProgress", "take_snapshot"]
 
-#: The tasks in the order in which a file passes through them; each has a queue of its own.
+#: The tasks in the order in which a file passes through them; each has its own queue.
 TASKS: Final = (index_file, check_file, total)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """One task: messages sent, ended well, tried again after a failure, and dead."""
+    """One task: messages sent, acked, retried after a failure, and dead."""
 
     name: str
     sent: int
@@ -31,13 +31,13 @@ class TaskProgress:
 
     @property
     def ended(self) -> int:
-        """Messages that are done with."""
+        """Messages that are done."""
         return self.acked + self.dead
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """One worker: what it has handled, and the task that it runs, '' between two."""
+    """One worker: how many messages it has handled, and the task that it runs, or ''."""
 
     pid: int
     handled: int
@@ -46,7 +46,7 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment, `elapsed_s` after the first message was sent. `stored`: messages that are not done with."""
+    """The progress `elapsed_s` after the first send. `stored`: messages that are not done."""
 
     elapsed_s: float
     tasks: tuple[TaskProgress, ...]
@@ -60,12 +60,12 @@ class Snapshot:
 
     @property
     def ended(self) -> int:
-        """Messages done with, of all tasks."""
+        """Messages that are done, of all tasks."""
         return sum(task.ended for task in self.tasks)
 
     @property
     def retried(self) -> int:
-        """Failures that were, or will be, tried again."""
+        """Failures that were or will be retried."""
         return sum(task.retried for task in self.tasks)
 
     @property
@@ -77,7 +77,7 @@ class Snapshot:
 def take_snapshot(
     elapsed_s: float, queues: Mapping[str, Inspection], supervisor: Supervisor | None
 ) -> Snapshot:
-    """Put a moment together from what the server counts and from the boards of the workers."""
+    """Combine the server's counters with the boards of the workers."""
     names = sorted(task.name for task in TASKS)
     return Snapshot(
         elapsed_s,
@@ -86,7 +86,7 @@ def take_snapshot(
             WorkerProgress(
                 child.pid,
                 child.board.handled,
-                next((names[view.task] for view in child.board.running()), ""),
+                next((names[view.task] for view in child.board.running.views()), ""),
             )
             for child in (supervisor.children if supervisor else ())
         ),
@@ -99,7 +99,7 @@ def _task(name: str, stats: Mapping[str, int]) -> TaskProgress:
         name,
         sent=stats.get("sent", 0),
         acked=stats.get("acked", 0),
-        # The last failure of a message is not tried again.
+        # The last failure of a message is not retried.
         retried=max(0, stats.get("nacked", 0) - stats.get("dead:max_receives", 0)),
         dead=stats.get("dead", 0),
     )

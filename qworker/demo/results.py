@@ -1,11 +1,11 @@
-"""The result of the job, and its books, in one SQLite file outside of the queue.
+"""The results of the job in one SQLite file, outside the queue.
 
-    sent     key                        every message, by whoever sent it, after the send was confirmed
-    handled  key, task, path, pid       every time that a handler got to its end
-    files    path, …                    the index itself, each file once however often it was handled
+    sent     key                        every message, written by its sender after the send was confirmed
+    handled  key, task, path, pid       every time that a handler finished
+    files    path, …                    the index itself: each file once, however often it was handled
 
-The key of a message is its id; summaries carry a key of their own, because a batch handler is not told ids.
-Several processes write at a time; one that is killed leaves whole transactions only.
+The key of a message is its id; summaries carry their own key, because a batch handler does not get ids.
+Several processes write at a time; one that is killed leaves only whole transactions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BUSY_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What the files hold together. `imports`: the names imported by most files, with their number."""
+    """Totals over all files. `imports`: the names that most files import, with the number of files."""
 
     files: int
     lines: int
@@ -51,18 +51,18 @@ class Index:
 
 
 class Results:
-    """One connection to the file. Belongs to one thread of one process."""
+    """A connection to the file, for one thread."""
 
     def __init__(self, path: Path | str) -> None:
         self._database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
-        # What must survive is the death of a process, not of the machine.
+        # It must survive the death of a process, not of the machine.
         self._database.execute("PRAGMA synchronous = OFF")
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
-        """Make the file, with empty tables."""
+        """Create the file, with empty tables."""
         results = cls(path)
-        # Readers and one writer at a time do not wait for each other.
+        # Readers do not wait for the writer, nor the writer for readers.
         results._database.execute("PRAGMA journal_mode = WAL")
         results._database.executescript(_SCHEMA)
         return results
@@ -89,48 +89,48 @@ class Results:
                 "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)",
                 (
                     (
-                        each.path,
-                        each.module,
-                        each.lines,
-                        each.classes,
-                        each.functions,
-                        json.dumps(each.imports),
+                        summary.path,
+                        summary.module,
+                        summary.lines,
+                        summary.classes,
+                        summary.functions,
+                        json.dumps(summary.imports),
                     )
-                    for each in summaries
+                    for summary in summaries
                 ),
             )
 
     # -- reading -------------------------------------------------------------------------------
 
     def sent(self) -> set[str]:
-        """The keys of all messages whose sending was confirmed."""
+        """Return the keys of all messages whose send was confirmed."""
         return {key for (key,) in self._database.execute("SELECT key FROM sent")}
 
     def handled(self, *, by_others_than: int | None = None) -> set[str]:
-        """The keys of all messages whose handler got to its end, in any process or in all but one."""
+        """Return the keys of all messages whose handler finished, in any process or in all but one."""
         rows = self._database.execute(
             "SELECT DISTINCT key FROM handled WHERE pid IS NOT ?", (by_others_than,)
         )
         return {key for (key,) in rows}
 
     def duplicates(self) -> int:
-        """How many times a task got to its end for a file that it had been through before."""
+        """Count how often a task finished for a file that it had finished before."""
         rows = self._database.execute(
             "SELECT COUNT(*) FROM handled UNION ALL "
             "SELECT COUNT(*) FROM (SELECT DISTINCT task, path FROM handled)"
         )
-        all_of_them, distinct = (number for (number,) in rows)
-        return int(all_of_them - distinct)
+        handled, distinct = (number for (number,) in rows)
+        return int(handled - distinct)
 
     def index(self, most_imports: int = 6) -> Index:
-        """Add the index up."""
+        """Return the totals of the index."""
         files, *sums = self._database.execute(
             "SELECT COUNT(*), SUM(lines), SUM(classes), SUM(functions) FROM files"
         ).fetchone()
         imports: Counter[str] = Counter()
         for (names,) in self._database.execute("SELECT imports FROM files"):
             imports.update(json.loads(names))
-        lines, classes, functions = (each or 0 for each in sums)
+        lines, classes, functions = (number or 0 for number in sums)
         return Index(files, lines, classes, functions, tuple(imports.most_common(most_imports)))
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Results:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        # IMMEDIATE: a transaction that begins with a read and wants to write then is refused instead of made to wait.
+        # IMMEDIATE: SQLite refuses to let a transaction that began with a read wait for a write.
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -150,5 +150,5 @@ class Results:
 
 
 def keys_of(summaries: Sequence[FileSummary], task: str) -> list[tuple[str, str, str]]:
-    """Name summaries as `Results.note` takes what was handled."""
-    return [(each.key, task, each.path) for each in summaries]
+    """Return summaries as `Results.note` takes handled messages."""
+    return [(summary.key, task, summary.path) for summary in summaries]

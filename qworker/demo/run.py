@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
-from qworker.client.commands import configuring, inspecting
 from qworker.consumer.options import RunOptions
-from qworker.consumer.supervisor import Supervisor
-from qworker.daemon.embedded import EmbeddedReaper
+from qworker.consumer.supervisor.supervisor import Hooks, Supervisor
+from qworker.daemon.thread import EmbeddedReaper
 from qworker.demo.account import Account, settle_account
 from qworker.demo.app import (
     NAMESPACE,
@@ -27,29 +26,30 @@ from qworker.demo.progress import Snapshot, take_snapshot
 from qworker.demo.results import Results
 from qworker.demo.sabotage import Kill, kill_worker
 from qworker.demo.stored import dead_keys, waiting_keys
-from qworker.store.connection import ConnectionFactory
+from qworker.engine import attributes, inspect
+from qworker.store.connections import ConnectionFactory
 from qworker.telemetry.options import LogOptions
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from qworker.client.sync import Client
+    from qworker.client.execute.sync import Client
     from qworker.demo.sources import Sources
     from qworker.demo.view import View
-    from qworker.store.embedded import PrivateStore
+    from qworker.store.embedded.store import PrivateStore
 
 __all__ = ["Demo"]
 
-#: The kill comes when this share of all messages is done with.
+#: A worker is killed when this share of all messages is done.
 _KILL_AT: Final = 0.1
 _SHOW_S: Final = 0.1
-#: A run that gets nowhere for so long is given up.
+#: A run is aborted after this long without progress.
 _STALLED_S: Final = 120.0
 _TICK_MS: Final = 200
 
 
 class Demo:
-    """One run on a store that is there already. A context: leaving it closes connections and results."""
+    """One run on a store that runs already. A context: leaving it closes connections and results."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Demo:
         procs: int,
         journalled: bool = False,
     ) -> None:
-        """Take what it needs. `journalled`: the queues keep a journal of every event."""
+        """Connect. `journalled`: the queues keep a journal of every event."""
         self._store = store
         self._sources = sources
         self._view = view
@@ -72,14 +72,12 @@ class Demo:
         self._procs = procs
         if journalled:
             for name in QUEUES:
-                self._client.execute(
-                    configuring.configure(app.queue(name).keys, {"journal": "all"})
-                )
+                self._client.execute(attributes.configure(app.queue(name).keys, {"journal": "all"}))
         self._begun = time.monotonic()
         self._ended: float | None = None
         self._last: Snapshot | None = None
         self._moved_at = time.monotonic()
-        self._next_look = 0.0
+        self._next_show = 0.0
         self._kill: Kill | None = None
         self._back = False
         self._stopped = ""
@@ -97,7 +95,7 @@ class Demo:
     # -- sending -------------------------------------------------------------------------------
 
     def send(self) -> None:
-        """Send one message to index and one to check each file, in atomic chunks of 1,000."""
+        """Send two messages per file, one to index and one to check it, in atomic chunks of 1,000."""
         say, files = self._view.say, self._sources.files
         roots = ", ".join(self._sources.roots)
         say(
@@ -112,8 +110,8 @@ class Demo:
         )
         self._begun = time.monotonic()
         for task, calls in (
-            (index_file, [index_file.call(each.path, each.module) for each in files]),
-            (check_file, [check_file.call(each.path) for each in files]),
+            (index_file, [index_file.call(file.path, file.module) for file in files]),
+            (check_file, [check_file.call(file.path) for file in files]),
         ):
             self._results.note(sent=task.send_many(calls))
         seconds = time.monotonic() - self._begun
@@ -122,7 +120,7 @@ class Demo:
     # -- working -------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Run workers and a reaper until every queue is empty, and kill a worker on the way."""
+        """Run workers and a reaper until every queue is empty, and kill a worker midway."""
         self._moved_at = time.monotonic()
         reaper = EmbeddedReaper(self._client, NAMESPACE, tick_ms=_TICK_MS, durability="off")
         os.environ[RESULTS_VARIABLE] = str(self._results_path)
@@ -131,7 +129,7 @@ class Demo:
             self._factory,
             RunOptions(procs=self._procs, queues=QUEUES, grace="5s"),
             LogOptions(log_level="error"),
-            on_look=self._look,
+            Hooks(on_turn=self._on_turn),
         )
         reaper.start()
         try:
@@ -142,7 +140,7 @@ class Demo:
             reaper.stop()
             del os.environ[RESULTS_VARIABLE]
 
-    def _look(self) -> None:
+    def _on_turn(self) -> None:
         """Called by the supervisor twenty times a second, in its own thread."""
         now = time.monotonic()
         supervisor = self._supervisor
@@ -150,10 +148,10 @@ class Demo:
         if supervisor.stopping:
             return
         if self._kill is not None and not self._back:
-            self._tell_return(self._kill)
-        if now < self._next_look:
+            self._say_if_returned(self._kill)
+        if now < self._next_show:
             return
-        self._next_look = now + _SHOW_S
+        self._next_show = now + _SHOW_S
         snapshot = self._snapshot()
         self._view.show(snapshot)
         if self._last is None or snapshot.ended != self._last.ended:
@@ -169,13 +167,13 @@ class Demo:
             supervisor.stop()
 
     def _snapshot(self) -> Snapshot:
-        # In the order in which messages make others: what is empty behind an empty queue stays empty.
+        # In the order in which messages send others: if all are empty in this order, all stay empty.
         names = (index_file.queue, check_file.queue, *QUEUES)
-        seen = {
-            name: self._client.execute(inspecting.inspect(app.queue(name).keys))
+        queues = {
+            name: self._client.execute(inspect.inspect(app.queue(name).keys))
             for name in dict.fromkeys(names)
         }
-        return take_snapshot(time.monotonic() - self._begun, seen, self._supervisor)
+        return take_snapshot(time.monotonic() - self._begun, queues, self._supervisor)
 
     def _kill_one(self, supervisor: Supervisor) -> None:
         self._kill = kill_worker(supervisor, self._client)
@@ -183,17 +181,17 @@ class Demo:
             self._killed_at = time.monotonic()
             elapsed_s = self._killed_at - self._begun
             self._view.say(
-                f"  {elapsed_s:4.1f} s   worker {self._kill.pid} killed with SIGKILL, "
-                f"with {len(self._kill.in_hand)} messages in hand",
+                f"  {elapsed_s:4.1f} s   worker {self._kill.pid} killed with SIGKILL "
+                f"while it held {len(self._kill.held)} messages",
                 "bad",
             )
 
-    def _tell_return(self, kill: Kill) -> None:
+    def _say_if_returned(self, kill: Kill) -> None:
         if kill.is_settled(self._client):
             self._back = True
             now = time.monotonic()
             self._view.say(
-                f"  {now - self._begun:4.1f} s   those {len(kill.in_hand)} are back in their queues, "
+                f"  {now - self._begun:4.1f} s   its {len(kill.held)} messages are back in their queues, "
                 f"{1000 * (now - self._killed_at):.0f} ms after the kill",
                 "good",
             )
@@ -217,7 +215,7 @@ class Demo:
     # -- the account ---------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
-        """Compare what was sent with what was handled, what is dead and, after a stop, what still waits."""
+        """Compare the messages sent with those handled, dead and, after a stop, still waiting."""
         seconds = (self._ended or time.monotonic()) - self._begun
         return Outcome(
             account=self._account(),
@@ -238,7 +236,7 @@ class Demo:
             handled=self._results.handled(),
             dead=dead_keys(),
             waiting=waiting_keys() if self._stopped else frozenset(),
-            in_hand=kill.in_hand if kill else frozenset(),
+            held=kill.held if kill else frozenset(),
             handled_by_others=self._results.handled(by_others_than=kill.pid if kill else None),
             duplicates=self._results.duplicates(),
         )

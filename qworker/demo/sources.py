@@ -14,14 +14,14 @@ from qworker.errors import InvalidOptionError
 
 __all__ = ["Source", "Sources", "find_sources"]
 
-#: Files of an environment at most, so that a demo ends within a minute; a PATH of one's own has no limit.
+#: Most files of an environment, so that the demo takes less than a minute; a PATH has no limit.
 MOST_FILES: Final = 5000
 _NOT_SOURCE: Final = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file, and its name relative to where it was found, as a module: `asyncio.base_events`."""
+    """One file, and its name as a module below the directory: `asyncio.base_events`."""
 
     path: str
     module: str
@@ -29,7 +29,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What was found: the files in order, the directories searched, and what was left out, in words."""
+    """The files in order, the directories searched, and texts about files left out."""
 
     files: tuple[Source, ...]
     roots: tuple[str, ...]
@@ -37,9 +37,9 @@ class Sources:
 
 
 def find_sources(path: str | os.PathLike[str] | None, *, most: int = MOST_FILES) -> Sources:
-    """Find the .py files below `path`; None: the standard library and what is installed beside it, at most `most`.
+    """Find the .py files below `path`; None: the standard library and installed packages, at most `most` files.
 
-    Raises `InvalidOptionError` where `path` is no directory, cannot be read, or holds no .py file.
+    Raises `InvalidOptionError` if `path` is not a directory, cannot be read, or holds no .py file.
     """
     roots = _environment() if path is None else [_directory(path)]
     files: list[Source] = []
@@ -66,8 +66,8 @@ def find_sources(path: str | os.PathLike[str] | None, *, most: int = MOST_FILES)
 def _environment() -> list[str]:
     paths = sysconfig.get_paths()
     candidates = [paths["stdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()]
-    found = dict.fromkeys(os.path.realpath(each) for each in candidates)
-    return [each for each in found if os.path.isdir(each)]
+    directories = dict.fromkeys(os.path.realpath(path) for path in candidates)
+    return [path for path in directories if os.path.isdir(path)]
 
 
 def _directory(path: str | os.PathLike[str]) -> str:
@@ -81,7 +81,7 @@ def _directory(path: str | os.PathLike[str]) -> str:
 
 
 def _files_below(root: str, left_out: list[str]) -> Iterator[str]:
-    """Walk in sorted order without following links to directories; what cannot be read is noted."""
+    """Walk in sorted order without following links to directories; add unreadable ones to `left_out`."""
 
     def note(error: OSError) -> None:
         left_out.append(f"{error.filename}: {error.strerror}")

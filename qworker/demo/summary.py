@@ -1,5 +1,5 @@
-"""The work itself, which knows nothing of queues: what a file of Python source code holds, and whether it is old enough
-for another grammar."""
+"""The work itself, without queues: what a file of Python source code defines, and whether an older grammar accepts
+it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["FileSummary", "check_grammar", "summarize"]
 
 
 class FileSummary(msgspec.Struct, frozen=True):
-    """What one file holds. `imports` are the top-level names of absolute imports, sorted, each once."""
+    """What one file defines. `imports` are the top-level names of absolute imports, sorted, each once."""
 
-    #: Names this summary in the account: two summaries of one file, from two runs of a handler, have two keys.
+    #: Identifies this summary in the account: two summaries of one file, from two runs of a handler, have two keys.
     key: str
     path: str
     module: str
@@ -29,7 +29,7 @@ class FileSummary(msgspec.Struct, frozen=True):
 
 
 def summarize(path: str, module: str, key: str) -> FileSummary:
-    """Read and parse a file. Raises `OSError`, and `SyntaxError` for what this Python cannot parse."""
+    """Read and parse a file. Raises `OSError`, and `SyntaxError` if this Python cannot parse it."""
     source = Path(path).read_bytes()
     statements = list(_statements(_parse(source)))
     return FileSummary(
@@ -37,11 +37,12 @@ def summarize(path: str, module: str, key: str) -> FileSummary:
         path,
         module,
         lines=source.count(b"\n") + (not source.endswith(b"\n") and bool(source)),
-        classes=sum(isinstance(each, ast.ClassDef) for each in statements),
+        classes=sum(isinstance(statement, ast.ClassDef) for statement in statements),
         functions=sum(
-            isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in statements
+            isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
+            for statement in statements
         ),
-        imports=sorted({name for each in statements for name in _imported(each)}),
+        imports=sorted({name for statement in statements for name in _imported(statement)}),
     )
 
 
@@ -55,14 +56,14 @@ def check_grammar(path: str, grammar: tuple[int, int]) -> None:
 
 def _parse(source: bytes | str, grammar: tuple[int, int] | None = None) -> ast.Module:
     with warnings.catch_warnings(), _collector_off():
-        # Invalid escapes and the like: not what is asked here.
+        # Invalid escapes and the like do not matter here.
         warnings.simplefilter("ignore")
         return ast.parse(source, feature_version=grammar)
 
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Leave the garbage collector out: a tree has no cycles, and looking for them costs a third of the parsing."""
+    """Turn the garbage collector off: a tree has no cycles, and the search for them takes a third of the parsing."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -73,7 +74,7 @@ def _collector_off() -> Iterator[None]:
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Yield every statement; expressions are left out, they hold neither definitions nor imports."""
+    """Yield every statement; expressions contain neither definitions nor imports."""
     waiting: list[ast.stmt] = list(tree.body)
     while waiting:
         statement = waiting.pop()

@@ -1,4 +1,4 @@
-"""What the demo shows: a moving picture on a terminal, plain ASCII lines into a pipe or file."""
+"""The output of the demo: a live display on a terminal, plain ASCII lines into a pipe or file."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 __all__ = ["PlainView", "TerminalView", "View", "choose_view"]
 
-#: A plain line of progress comes so often at most.
+#: Shortest interval between two plain lines of progress.
 _PLAIN_EVERY_S: Final = 2.0
 _BAR_WIDTH: Final = 36
 
 
 class View(Protocol):
-    """Where the demo tells what it does."""
+    """The output of the demo."""
 
     def say(self, text: str, tone: str = "") -> None:
-        """Show a line that stays; `tone` is "", "good", "bad" or "dim"."""
+        """Print a line; `tone` is "", "good", "bad", "dim" or "title"."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show the moment, in place of the one before."""
+        """Show the progress, in place of the last one."""
 
     def end(self, outcome: Outcome | None) -> None:
-        """Take the moving part away, and show the table if there is an outcome."""
+        """Remove the live display, and print the table if there is an outcome."""
 
 
 def choose_view(*, stderr: bool) -> View:
-    """Choose by whether there is a terminal that can draw."""
+    """Choose a live display if the terminal can draw one."""
     from rich.console import Console
 
     console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -58,7 +58,7 @@ class PlainView:
         self._stream.flush()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Write how far it is, now and then."""
+        """Write the progress, at most every 2 s."""
         if snapshot.elapsed_s < self._next_s:
             return
         self._next_s = snapshot.elapsed_s + _PLAIN_EVERY_S
@@ -78,7 +78,7 @@ class PlainView:
 
 
 class TerminalView:
-    """Draws with rich, in place; what is said stays above the picture."""
+    """Draws with rich, in place; lines are printed above the display."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -88,10 +88,10 @@ class TerminalView:
         self._drawing = False
 
     def say(self, text: str, tone: str = "") -> None:
-        """Print a line above the picture."""
+        """Print a line above the display."""
         from rich.text import Text
 
-        # Between words: a path that is longer than the terminal stays whole, and can be copied.
+        # Wrapped between words: a path that is longer than the terminal stays whole and can be copied.
         lines = textwrap.wrap(
             text, self._console.width, break_long_words=False, break_on_hyphens=False
         )
@@ -99,14 +99,14 @@ class TerminalView:
             self._console.print(Text(line, style=_STYLES.get(tone, "")), soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw the moment."""
+        """Draw the progress."""
         if not self._drawing:
             self._drawing = True
             self._live.start()
-        self._live.update(_picture(snapshot), refresh=True)
+        self._live.update(_display(snapshot), refresh=True)
 
     def end(self, outcome: Outcome | None) -> None:
-        """Take the picture away and print the table."""
+        """Remove the display and print the table."""
         if self._drawing:
             self._drawing = False
             self._live.stop()
@@ -117,7 +117,7 @@ class TerminalView:
 _STYLES: Final = {"good": "green", "bad": "bold red", "dim": "dim", "title": "bold"}
 
 
-def _picture(snapshot: Snapshot) -> RenderableType:
+def _display(snapshot: Snapshot) -> RenderableType:
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -1,1 +1,1 @@
-"""Check what stands in Redis against the data model while queues are in use, and repair it: `qworker fsck`."""
+"""Checks Redis against the data model while queues are in use, and repairs it: `qworker fsck`."""

@@ -1,7 +1,7 @@
-"""Read a queue in bounded pages while others use it.
+"""Reads a queue in bounded pages while others use it.
 
-What stays where it is while it is read is seen. What moves may be seen twice or not at all, so nothing that is read
-here is a finding before a script has looked again.
+Items that stay in place are read. Items that move may be read twice or not at all, so damage is reported only after a
+script has checked it again.
 """
 
 from __future__ import annotations
@@ -10,38 +10,35 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.client.commands.command import Command
-from qworker.fsck.mending import Spot
+from qworker.client.inspect.walk import ListWalk, SortedSetWalk, StreamWalk
+from qworker.engine.raw import raw
+from qworker.engine.repair import Spot
 from qworker.wire.keys import LEVELS, QueueKeys
 from qworker.wire.leases import held_items
 
 if TYPE_CHECKING:
-    from qworker.client.commands.command import Word
-    from qworker.client.sync import Client
+    from qworker.client.execute.sync import Client
+    from qworker.engine.command import Word
 
-__all__ = ["Spots", "ask", "hash_pages", "lease_ids", "pages_of_keys", "score_pages"]
+__all__ = ["Spots", "ask", "hash_pages", "lease_ids", "pages_of_keys"]
 
 _PAGE: Final = 500
-#: Bytes that a page of messages is meant to have.
-_PAGE_BYTES: Final = 1 << 20
 _SCANNED: Final = 1000
 _LEASE_ID: Final = re.compile(rb"[A-Za-z0-9._-]+")
 
 
 def ask(client: Client, *words: Word) -> Any:
     """Send one plain command; returns its reply."""
-    return client.execute(Command(None, (), words, lambda reply: reply))
+    return client.execute(raw(*words))
 
 
 def pages_of_keys(client: Client, pattern: str) -> Iterator[list[bytes]]:
-    """Go through the names of all keys that match, 1,000 looked at per call, on each server that has keys."""
+    """Yield the names of all keys that match, from each server that has keys; 1,000 keys are visited per call."""
     for node in client.factory.masters():
         cursor = b"0"
         while True:
             words = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED)
-            page: tuple[bytes, list[bytes]] = client.execute(
-                Command(None, (), words, tuple, node=node)
-            )
+            page: tuple[bytes, list[bytes]] = client.execute(raw(*words, decode=tuple, node=node))
             cursor, names = page
             yield names
             if cursor == b"0":
@@ -49,26 +46,17 @@ def pages_of_keys(client: Client, pattern: str) -> Iterator[list[bytes]]:
 
 
 def hash_pages(client: Client, key: str) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Go through the fields of a HASH."""
-    yield from _pairs(client, "HSCAN", key)
-
-
-def score_pages(client: Client, key: str) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Go through the members of a ZSET, with their scores."""
-    yield from _pairs(client, "ZSCAN", key)
-
-
-def _pairs(client: Client, verb: str, key: str) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield the fields of a HASH with their values."""
     cursor = b"0"
     while True:
-        cursor, flat = ask(client, verb, key, cursor, "COUNT", _PAGE)
+        cursor, flat = ask(client, "HSCAN", key, cursor, "COUNT", _PAGE)
         yield list(zip(flat[::2], flat[1::2], strict=True))
         if cursor == b"0":
             return
 
 
 def lease_ids(client: Client, keys: QueueKeys, limit: int) -> list[str] | None:
-    """Name the leases at one instant; None where there are more than `limit`, or one that has no name."""
+    """Return the ids of the leases at one instant; None if there are over `limit`, or an invalid one."""
     names = ask(client, "ZRANGE", keys.unacked, 0, limit)
     if len(names) > limit or not all(_LEASE_ID.fullmatch(name) for name in names):
         return None
@@ -76,45 +64,38 @@ def lease_ids(client: Client, keys: QueueKeys, limit: int) -> list[str] | None:
 
 
 class Spots:
-    """Goes through all items of a queue, against the way that messages take, so that few are met twice.
+    """Yields all items of a queue, against the way of messages, so that few are met twice.
 
-    Whoever takes the item that is in hand out of its list says so by `took_out`.
+    Call `took_out` when you have taken the current item out of its list.
     """
 
     def __init__(self, client: Client, keys: QueueKeys) -> None:
         self._client = client
         self._keys = keys
-        self._taken = 0
+        self._list: ListWalk | None = None
 
     def took_out(self) -> None:
-        """Take note that the item in hand is gone: what is behind it has moved by one."""
-        self._taken += 1
+        """Note that the current item is gone: items before it in its list have moved by one."""
+        if self._list is not None:
+            self._list.took()
 
     def __iter__(self) -> Iterator[Spot]:
-        yield from self._dead()
-        for page in score_pages(self._client, self._keys.unacked):
-            for lease_id, _ in page:
-                yield from self._lease(lease_id)
-        yield from self._list("suspect", self._keys.suspect)
-        for level in reversed(range(LEVELS)):
-            yield from self._list(str(level), self._keys.ready[level])
-        for page in score_pages(self._client, self._keys.delayed):
-            for item, score in page:
-                yield Spot("delayed", item, score=float(score))
-
-    def _dead(self) -> Iterator[Spot]:
-        start, count = "-", _PAGE
-        while True:
-            entries = ask(self._client, "XRANGE", self._keys.dead, start, "+", "COUNT", count)
+        keys, run = self._keys, self._client.run
+        for entries in StreamWalk(keys.dead, _PAGE).pages(run):
             for entry_id, flat in entries:
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
                 whole = b"envelope" in fields
                 item = fields.get(b"envelope", b"")
                 yield Spot("dead", item, at=entry_id.decode(), whole=whole)
-            if len(entries) < count:
-                return
-            count = _next_count([sum(map(len, flat)) for _, flat in entries])
-            start = f"({entries[-1][0].decode()}"
+        for leases in SortedSetWalk(keys.unacked, _PAGE).pages(run):
+            for lease_id, _ in leases:
+                yield from self._lease(lease_id)
+        yield from self._in_list("suspect", keys.suspect)
+        for level in reversed(range(LEVELS)):
+            yield from self._in_list(str(level), keys.ready[level])
+        for members in SortedSetWalk(keys.delayed, _PAGE).pages(run):
+            for item, score in members:
+                yield Spot("delayed", item, score=float(score))
 
     def _lease(self, lease_id: bytes) -> Iterator[Spot]:
         try:
@@ -125,20 +106,9 @@ class Spots:
             for index, item in held_items([part for pair in page for part in pair]):
                 yield Spot("lease", item, lease_id=name, at=index.decode("utf-8", "replace"))
 
-    def _list(self, place: str, key: str) -> Iterator[Spot]:
-        # Counted from the tail: what is received at the head meanwhile makes no other message be missed.
-        seen, count = 0, _PAGE
-        while True:
-            items = ask(self._client, "LRANGE", key, -seen - count, -seen - 1)
-            self._taken = 0
-            for item in reversed(items):
+    def _in_list(self, place: str, key: str) -> Iterator[Spot]:
+        self._list = ListWalk(key, _PAGE)
+        for items in self._list.pages(self._client.run):
+            for item in items:
                 yield Spot(place, item)
-            if len(items) < count:
-                return
-            seen += count - self._taken
-            count = _next_count([len(item) for item in items])
-
-
-def _next_count(sizes: list[int]) -> int:
-    mean = sum(sizes) / len(sizes) + 1
-    return max(1, min(_PAGE, int(_PAGE_BYTES / mean)))
+        self._list = None

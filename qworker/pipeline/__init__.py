@@ -1,1 +1,1 @@
-"""The Spark pipeline over the journal: history, audit, reports, bulk send and redrive. Imports pyspark only inside."""
+"""The Spark pipeline: archive, audit and report of the journal, bulk send and redrive. Imports pyspark lazily."""

@@ -1,7 +1,7 @@
-"""Options as Spark hands them over: text by name, the names in any case; and those that reads and writes share.
+"""Options as Spark passes them: text by name, names in any case; and the options that reads and writes share.
 
-Every option is checked, and an unknown one refused with the nearest that there is: Spark itself would drop it in
-silence, and a misspelt limit would be none.
+Every option is checked, and an unknown one refused with the nearest name: Spark would drop it silently, and a misspelt
+limit would not limit anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qworker.wire.names import check_namespace
 
 __all__ = ["SparkOptions", "TextKind", "camel"]
 
-#: What Spark adds of its own to the options of a stream.
+#: Options that Spark adds to a stream.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 
 
@@ -45,41 +45,41 @@ class TextKind(Kind):
 class SparkOptions(Options):
     """Base of the options of reads and writes: the server and the namespace. In Spark the names are camelCase."""
 
-    #: Names in lower case under which Spark gives an option of another name.
+    #: Spark's name of an option, in lower case → ours.
     aliases: ClassVar[Mapping[str, str]] = {}
 
-    url: Annotated[ServerURL | None, UrlKind("the server", none="what urlEnv names")] = None
+    url: Annotated[ServerURL | None, UrlKind("the server", none="from urlEnv")] = None
     url_env: Annotated[
-        str, TextKind("environment variable with the URL, which keeps passwords out of plans")
+        str, TextKind("environment variable with the URL; keeps passwords out of query plans")
     ] = "QWORKER_URL"
     namespace: Annotated[str, NameKind("first part of every key", rule=check_namespace)] = "qworker"
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """Read options as Spark gives them. Raises `InvalidOptionError`, with the nearest name for an unknown one."""
+        """Read options as Spark passes them. Raises `InvalidOptionError`, with the nearest name for an unknown one."""
         kinds = {camel(name): (name, kind) for name, kind in kinds_of(cls).items()}
         by_lower = {name.lower(): name for name in kinds}
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, text in given.items():
             lower = name.lower()
             if lower in _OF_SPARK:
                 continue
             known = by_lower.get(cls.aliases.get(lower, lower))
             if known is None:
-                # Spark has made the name lower case, so it is compared as such.
+                # Spark passes names in lower case.
                 near = get_close_matches(lower, by_lower, 1)
                 field = f"option {ascii(name)[1:-1]}"
                 raise unknown_option(field, by_lower[near[0]] if near else name, kinds)
             python_name, kind = kinds[known]
-            found[python_name] = kind.parse(text, f"option {known}")
-        return cls(**found)
+            values[python_name] = kind.parse(text, f"option {known}")
+        return cls(**values)
 
     def server(self) -> ServerURL:
-        """The URL to connect to, read from the environment of this process where the options give none.
+        """The URL to connect to; without the option `url`, read from the environment of this process.
 
-        Starts an embedded store that is named. Raises `InvalidOptionError` where no server is named.
+        Starts the store of an `embedded:` URL. Raises `InvalidOptionError` if no server is named.
         """
-        from qworker.store.embedded import resolve_url
+        from qworker.store.embedded.store import resolve_url
 
         url = self.url
         if url is None:
@@ -88,7 +88,7 @@ class SparkOptions(Options):
                 raise InvalidOptionError(
                     "option url",
                     f"is not given, and {self.url_env} is not set",
-                    "set it to the URL of the server, before Spark is started on the driver",
+                    "set it to the URL of the server, before Spark starts on the driver",
                 )
             url = ServerURL.parse(text, self.url_env)
         if url.scheme == "embedded":
@@ -97,6 +97,6 @@ class SparkOptions(Options):
 
 
 def camel(name: str) -> str:
-    """Write a name as Spark has it: `max_queue_length` → `maxQueueLength`."""
+    """Write a name in Spark's style: `max_queue_length` → `maxQueueLength`."""
     first, *others = name.split("_")
-    return first + "".join(each.capitalize() for each in others)
+    return first + "".join(word.capitalize() for word in others)

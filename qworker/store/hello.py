@@ -1,4 +1,4 @@
-"""What a server says of itself when a connection begins: whether we can work with it, and which run of it this is."""
+"""The handshake: whether qworker supports the server, and which run of the server it is."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any, Final
 
 from qworker.errors import UnsupportedServerError
 
-__all__ = ["ASK_RUN", "ASK_SERVER", "Hello", "check_server", "run_id_of"]
+__all__ = ["ASK_RUN", "ASK_SERVER", "OLDEST_SERVER", "Hello", "check_server", "run_id_of"]
 
-#: The questions, as bytes of the protocol: who the server is, and which run of it this is.
+#: The two questions, as bytes of the protocol.
 ASK_SERVER: Final = b"*1\r\n$5\r\nHELLO\r\n"
 ASK_RUN: Final = b"*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n"
 _RUN_ID: Final = re.compile(rb"^run_id:([0-9a-f]{40})\r?$", re.MULTILINE)
 
-_OLDEST_SERVER: Final = (7, 0)
+#: Of Redis; its successor Valkey began with 7.2.
+OLDEST_SERVER: Final = (7, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The reply of HELLO. It needs no right: Redis checks no ACL for it, other than for INFO."""
+    """The reply of HELLO, which no ACL forbids, unlike INFO."""
 
     server: str = ""
     version: str = ""
@@ -29,7 +30,7 @@ class Hello:
     role: str = ""
     """"master" or "replica"."""
     client_id: int = 0
-    """Rises with every connection of one run of a server, and begins again with the next run."""
+    """Rises with every connection; restarts with the server."""
     dragonfly: str = ""
 
     @classmethod
@@ -48,16 +49,16 @@ class Hello:
 
 
 def run_id_of(reply: Any) -> str:
-    """Read which run of a server answered INFO: 40 random hex digits, drawn when it starts; '' if it does not say."""
+    """Read the run id from a reply of INFO: 40 random hex digits, drawn at every start; '' if it has none."""
     match = _RUN_ID.search(reply) if isinstance(reply, bytes) else None
     return "" if match is None else match[1].decode()
 
 
 def check_server(hello: Hello, address: str, *, clustered: bool = False) -> None:
-    """Raise `UnsupportedServerError` unless a Redis or Valkey from 7.0 on answers, of the kind that the URL names.
+    """Raise `UnsupportedServerError` unless it is Redis 7.0, Valkey 7.2 or newer, of the kind that the URL names.
 
-    KeyDB names the Redis it descends from, one before 7.0. DragonflyDB says that it is a Redis and adds its own
-    version; our scripts have not been tried on it.
+    KeyDB reports the Redis that it descends from, older than 7.0. DragonflyDB reports a Redis and its own version; the
+    scripts are not tested on it.
     """
     needs = "qworker needs Redis 7.0, Valkey 7.2, or newer"
     if hello.dragonfly:
@@ -67,14 +68,14 @@ def check_server(hello: Hello, address: str, *, clustered: bool = False) -> None
             f"{address} is a Sentinel, which stores nothing; write redis+sentinel://{address}/<service>"
         )
     match = re.match(r"([0-9]+)\.([0-9]+)", hello.version)
-    if match is None or (int(match[1]), int(match[2])) < _OLDEST_SERVER:
+    if match is None or (int(match[1]), int(match[2])) < OLDEST_SERVER:
         raise UnsupportedServerError(f"{address} is {hello.server} {hello.version}; {needs}")
     if hello.mode == "cluster" and not clustered:
         raise UnsupportedServerError(
             f"{address} is a node of a Cluster; write redis+cluster://{address}"
         )
     if hello.mode == "standalone" and clustered:
-        raise UnsupportedServerError(f"{address} is in no Cluster; write redis://{address}")
+        raise UnsupportedServerError(f"{address} is not in a Cluster; write redis://{address}")
 
 
 def _ascii(value: Any) -> str:

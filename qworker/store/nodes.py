@@ -1,4 +1,4 @@
-"""Where servers are: one address, or the list of them in the URL of a Cluster or of Sentinels."""
+"""Addresses of servers: one, or the list in the URL of a Cluster or of Sentinels."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from qworker.errors import InvalidOptionError
-from qworker.store.unquoted import unquoted
+from qworker.store.redacted import redacted
 
 __all__ = ["Address", "decode", "parse_nodes", "parse_port"]
 
 
 class Address(NamedTuple):
-    """A host name or address, and a port; of a Unix socket its path, and port 0."""
+    """A host name or address with a port; for a Unix socket its path with port 0."""
 
     host: str
     port: int
@@ -24,13 +24,13 @@ class Address(NamedTuple):
 
 
 def parse_nodes(netloc: str, default_port: int, field: str) -> tuple[Address, ...]:
-    """Read `[user:password@]host[:port],host[:port]`; one that is named twice counts once.
+    """Read `[user:password@]host[:port],host[:port]`; duplicates count once.
 
-    Raises `InvalidOptionError`, which quotes nothing.
+    Raises `InvalidOptionError`, without quoting the value.
     """
     nodes: list[Address] = []
     for part in netloc.rpartition("@")[2].split(","):
-        with unquoted(field, "cannot be parsed", "check brackets of an IPv6 address"):
+        with redacted(field, "cannot be parsed", "check the brackets of an IPv6 address"):
             one = urlsplit(f"//{part}")
         if not one.hostname:
             raise InvalidOptionError(
@@ -42,7 +42,7 @@ def parse_nodes(netloc: str, default_port: int, field: str) -> tuple[Address, ..
 
 def parse_port(parts: SplitResult, default: int, field: str) -> int:
     """Read the port of a URL with one host. Raises `InvalidOptionError`."""
-    with unquoted(field, "has a wrong port", "a port is a number from 1 to 65535"):
+    with redacted(field, "has a wrong port", "a port is a number from 1 to 65535"):
         port = parts.port
         if port == 0:
             raise ValueError
@@ -50,8 +50,8 @@ def parse_port(parts: SplitResult, default: int, field: str) -> int:
 
 
 def decode(text: str, field: str) -> str:
-    """Undo percent-encoding. Raises `InvalidOptionError` for what is no UTF-8, and for a NUL."""
-    with unquoted(field, "has an escape that is no UTF-8", "percent-encode the bytes of UTF-8"):
+    """Undo percent-encoding. Raises `InvalidOptionError` for invalid UTF-8 and for a NUL."""
+    with redacted(field, "has an escape that is not UTF-8", "percent-encode the bytes of UTF-8"):
         decoded = unquote(text, errors="strict")
     if "\0" in decoded:
         raise InvalidOptionError(field, "has a NUL (%00)", "leave it out")

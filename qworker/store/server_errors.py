@@ -1,8 +1,7 @@
-"""What redis-py raises, as errors of our tree: one table from the server's error code to the class.
+"""Maps errors of redis-py to `ServerError`s, by the server's error code.
 
-An error reply is definite: the server refused the call, whether or not it was sent over a new connection. What leaves
-open how much was done is a script that failed in its middle, and a connection that broke; of that the caller knows
-whether it had sent anything.
+An error reply is definite: the server refused the call. Two cases are not: a script that failed midway, and a
+connection that broke after the call was sent.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ _RULES: Final[dict[str, tuple[type[ServerError], str]]] = {
     "LOADING": (LoadingError, "the server is loading its data; try again in a moment"),
     "BUSY": (
         BusyError,
-        "a script has been running for long; wait for it, or end it with SCRIPT KILL",
+        "a script has been running for a long time; wait for it, or end it with SCRIPT KILL",
     ),
     "READONLY": (ReadOnlyError, "the server is a replica; connect to its master"),
     "MASTERDOWN": (ReadOnlyError, "the server is a replica that lost its master"),
     "UNBLOCKED": (ReadOnlyError, "the server became a replica during the call"),
     "TRYAGAIN": (ClusterMovingError, "the keys are being moved to another node; try again"),
-    "CLUSTERDOWN": (ClusterMovingError, "no node of the cluster serves the keys now"),
+    "CLUSTERDOWN": (ClusterMovingError, "no node of the Cluster serves the keys now"),
     "MISCONF": (
         NotPersistedError,
-        "the server cannot write to its disk; free space there, and see its log",
+        "the server cannot write to its disk; free space there, and check its log",
     ),
     "NOREPLICAS": (
         NoReplicasError,
@@ -60,19 +59,19 @@ _RULES: Final[dict[str, tuple[type[ServerError], str]]] = {
     ),
     "NOAUTH": (
         AccessDeniedError,
-        "the server asks for a password; put user:password@ into the URL (QWORKER_URL)",
+        "the server requires a password; put user:password@ into the URL (QWORKER_URL)",
     ),
     "WRONGPASS": (
         AccessDeniedError,
-        "user or password is wrong; check them in the URL (QWORKER_URL)",
+        "wrong user or password; check them in the URL (QWORKER_URL)",
     ),
     "NOPERM": (AccessDeniedError, "the user's ACL forbids this command or key; extend its rules"),
 }
 
-#: What ends an error that was raised while a script ran; Valkey leaves out the SHA1.
+#: The end of an error that was raised while a script ran; Valkey leaves out the SHA1.
 _IN_A_SCRIPT: Final = re.compile(r" script: (?:[0-9a-f]{40}, )?on @user_script:(\d+)\.$")
-#: The state of a server ends no script that has written: it is looked at before the first write (script.c,
-#: scriptVerifyWriteCommandAllow and scriptVerifyOOM).
+#: The server checks these before the first write of a script (script.c, scriptVerifyWriteCommandAllow and
+#: scriptVerifyOOM), so nothing was written.
 _BEFORE_WRITES: Final = frozenset(("OOM", "READONLY", "MASTERDOWN", "MISCONF", "NOREPLICAS"))
 _LOAD: Final = "'script|load'"
 _TOO_MANY_CLIENTS: Final = "max number of clients reached"
@@ -80,27 +79,27 @@ _TEXT_LIMIT: Final = 300
 
 
 def is_noscript(error: BaseException) -> bool:
-    """Say whether the server does not have the script of an EVALSHA: load it and call again."""
+    """Say whether the server lacks the script of an EVALSHA: load it and call again."""
     return isinstance(error, redis_errors.NoScriptError)
 
 
 def map_error(error: Exception, *, sent: bool) -> ServerError:
-    """Turn an exception of redis-py, or an OSError, into the named error for the caller to raise from it.
+    """Turn an exception of redis-py, or an OSError, into a named error, for you to raise from it.
 
-    `sent` is True from the moment in which the last byte of the call may have left: a connection that broke after
-    that is an `InDoubtError`, before it an `UnavailableError`. Error replies ignore it: they are definite, but for the
-    `UnfinishedError` of a script. A reply that no rule knows becomes a plain `ServerError`.
+    `sent`: the last byte of the call may have left. A connection that broke is then an `InDoubtError`, otherwise an
+    `UnavailableError`. Error replies ignore `sent`: they are definite, except for the `UnfinishedError` of a script. An
+    unknown error reply becomes a plain `ServerError`.
     """
     if isinstance(error, ServerError):
         return error
     if error.args and isinstance(error.args[0], redis_errors.RedisError):
-        # redis.asyncio wraps what a handshake over a Unix socket raised into a ConnectionError.
+        # redis.asyncio wraps errors of a handshake over a Unix socket in a ConnectionError.
         error = error.args[0]
     text = _text(error)
     if isinstance(error, redis_errors.AskError):
-        # MOVED is one, too.
+        # Also MOVED, a subclass.
         return RedirectedError(
-            f"the keys are on another node of a cluster (the server said: {text})",
+            f"the keys are on another node of the Cluster (the server said: {text})",
             error.slot_id,
             Address(str(error.host), error.port),
             asking=not isinstance(error, redis_errors.MovedError),
@@ -110,32 +109,32 @@ def map_error(error: Exception, *, sent: bool) -> ServerError:
     if inside and code not in _BEFORE_WRITES and isinstance(error, redis_errors.RedisError):
         return UnfinishedError(text, int(inside[1]))
     if code == "NOPERM" and _LOAD in text:
-        # A call that found its script missing did not run, and the daemon loads it for those who may not.
+        # The call did not run; a daemon loads the script for users who may not.
         return ScriptsNotLoadedError(
             f"{_scripts()} are not loaded and this user may not load them; the daemon loads them "
             f"within seconds, or run: qworker scripts load (the server said: {text})"
         )
     if is_noscript(error):
-        # Loaded and gone before the call, again and again: somebody runs SCRIPT FLUSH.
+        # They were loaded, and gone before the call, several times.
         return ScriptsNotLoadedError(
-            f"{_scripts()} are not loaded: the server forgets them as soon as they are (SCRIPT FLUSH?), or is "
-            f"another one by now; try again, or run: qworker scripts load (the server said: {text})"
+            f"{_scripts()} are not loaded: the server keeps forgetting them (SCRIPT FLUSH?), or was replaced; "
+            f"try again, or run: qworker scripts load (the server said: {text})"
         )
     if code in _RULES and isinstance(error, redis_errors.RedisError):
         kind, advice = _RULES[code]
         return kind(f"{advice} (the server said: {_with_code(code, text)})")
     if isinstance(error, redis_errors.AuthenticationError):
         return AccessDeniedError(
-            "the server did not take user and password; check them in the URL (QWORKER_URL) "
+            "the server refused user and password; check them in the URL (QWORKER_URL) "
             f"(the server said: {text})"
         )
     if _TOO_MANY_CLIENTS in text:
         return UnavailableError(
-            "the server takes no more connections; raise its maxclients, or run fewer processes"
+            "the server accepts no more connections; raise its maxclients, or run fewer processes"
         )
     if isinstance(error, redis_errors.InvalidResponse) and not sent:
         return UnsupportedServerError(
-            f"what answers there does not speak the Redis protocol; check the URL ({text})"
+            f"the server does not speak the Redis protocol; check the URL ({text})"
         )
     if isinstance(error, redis_errors.ResponseError):
         return _refused(text)
@@ -151,7 +150,7 @@ def _scripts() -> str:
         return "the scripts of qworker"
 
 
-#: No reply, or half of one. `InvalidResponse` after sending: the reply is lost in bytes that make no sense.
+#: No reply, half of one, or (`InvalidResponse`) bytes that make no sense.
 _BROKEN: Final = (
     redis_errors.ConnectionError,
     redis_errors.TimeoutError,
@@ -165,22 +164,22 @@ def _broken(text: str, *, sent: bool) -> ServerError:
     if sent:
         return InDoubtError(
             "the call was sent and no reply came, so it may or may not have run; "
-            f"only the identical call may be repeated ({text})"
+            f"repeat only the identical call ({text})"
         )
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return UnavailableError(
-            "the server's TLS certificate was not accepted; check ssl_ca_certs and the host name "
+            "the server's TLS certificate is not accepted; check ssl_ca_certs and the host name "
             f"in the URL ({text})"
         )
     return UnavailableError(
-        f"the server was not reached, nothing was sent; check that it runs and the URL ({text})"
+        f"the server was not reached, nothing was sent; check that it runs, and the URL ({text})"
     )
 
 
 def _refused(text: str) -> ServerError:
     if text.startswith(("unknown command", "ERR unknown command", "unknown subcommand")):
         return UnsupportedServerError(
-            f"the server lacks a command that qworker needs, or has it renamed ({text})"
+            f"the server lacks or has renamed a command that qworker needs ({text})"
         )
     return ServerError(f"the server refused the call ({text})")
 
@@ -191,10 +190,10 @@ def _with_code(code: str, text: str) -> str:
 
 def _text(error: Exception) -> str:
     text = str(error) or type(error).__name__
-    # The server quotes the arguments of a command it does not know. Those of AUTH are a password, those of EVALSHA are
-    # bodies: they go from the cause as well, which tracebacks print.
+    # The server quotes the arguments of an unknown command: a password (AUTH), or bodies (EVALSHA). They are removed
+    # from the cause as well, which tracebacks print.
     head, quoted, _ = text.partition(", with args beginning with")
     if quoted:
         error.args = (head,)
-    shown = "".join(letter if letter.isprintable() else "?" for letter in head)
+    shown = "".join(char if char.isprintable() else "?" for char in head)
     return shown if len(shown) <= _TEXT_LIMIT else shown[: _TEXT_LIMIT - 3] + "..."

@@ -1,4 +1,4 @@
-"""The TLS options of a server URL: files that exist and hold what they should, and two switches."""
+"""The TLS options of a server URL: three PEM files and two switches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from qworker.errors import InvalidOptionError
-from qworker.store.unquoted import unquoted
+from qworker.store.redacted import redacted
 
 __all__ = ["TLS_OPTIONS", "check_tls"]
 
@@ -23,15 +23,15 @@ _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 def check_tls(scheme: str, options: dict[str, str], field: str) -> dict[str, str | bool | None]:
-    """Check the TLS options among those of a URL; returns them as the fields of a `ServerURL`.
+    """Check the TLS options of a URL; returns fields of `ServerURL`.
 
-    Raises `InvalidOptionError` for one without rediss://, and for a file that is missing, unreadable or no PEM.
+    Raises `InvalidOptionError` for an option without rediss://, and for a file that is missing, unreadable or not PEM.
     """
     given = [name for name in TLS_OPTIONS if name in options]
     if not scheme.startswith("rediss"):
         if given:
             raise InvalidOptionError(
-                field, f"has the option {given[0]} without TLS", "it belongs to rediss://"
+                field, f"has the option {given[0]} without TLS", "use it with rediss://"
             )
         return {}
     files: dict[str, str] = {
@@ -63,15 +63,15 @@ def _file(text: str, name: str, field: str) -> str:
 def _check_pem(files: dict[str, str], field: str) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if "ssl_ca_certs" in files:
-        with unquoted(field, "ssl_ca_certs holds no certificate", "give a PEM file of CAs"):
+        with redacted(field, "ssl_ca_certs holds no certificate", "give a PEM file of CAs"):
             context.load_verify_locations(files["ssl_ca_certs"])
     if "ssl_certfile" in files:
-        with unquoted(
+        with redacted(
             field,
             "ssl_certfile and ssl_keyfile hold no certificate with its key",
             "give PEM files, the key without a passphrase",
         ):
-            # The empty passphrase keeps OpenSSL from asking for one on the terminal.
+            # An empty passphrase, so that OpenSSL does not ask for one on the terminal.
             context.load_cert_chain(
                 files["ssl_certfile"], files.get("ssl_keyfile"), password=lambda: b""
             )

@@ -1,8 +1,8 @@
 """Which server a call goes to: the only one, the master that Sentinels name, or the node that serves the key's slot.
 
-Finding that out takes questions to servers. They are written here once, as generators that yield each `Question` and
-are sent its reply, or the error; `ConnectionFactory` asks them, over sync or asyncio connections. What is known is a
-plain value, so it passes a fork and is shared by threads: whoever learns more replaces it.
+Searches ask servers. They are generators that yield a `Question` and are sent its reply or error; `ConnectionFactory`
+asks, over sync or asyncio connections. A topology's knowledge is plain values that are replaced as a whole, so forks
+and threads can share it.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ __all__ = ["Key", "Question", "RedirectedError", "Search", "Topology", "topology
 Key = str | bytes
 
 SLOTS: Final = 16384
-#: After a MOVED the whole map is read again, but not more often than this: one slot after another may be moving.
+#: The least time between two reads of the whole map after a MOVED: slots move one by one.
 _READ_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A plain command to a server; `sentinel`: it is a Sentinel, with a user of its own."""
+    """A plain command to a server; `sentinel`: to a Sentinel, with the Sentinels' user."""
 
     address: Address
     words: tuple[str, ...]
     sentinel: bool = False
 
 
-#: Yields questions, is sent replies or errors, and returns where to go.
+#: Yields questions, is sent replies or errors, and returns the server.
 Search = Generator[Question, Any, Address]
 
 
 class RedirectedError(ClusterMovingError):
-    """The node said who serves the slot (MOVED), or who might while it moves (ASK). Never leaves the client."""
+    """The slot is on another node (MOVED), or may be while it moves (ASK). The client handles it; you never see it."""
 
     def __init__(self, text: str, slot: int, address: Address, *, asking: bool) -> None:
         super().__init__(text)
@@ -57,45 +57,45 @@ class RedirectedError(ClusterMovingError):
 
 
 class Topology(Protocol):
-    """One way in which servers are arranged."""
+    """An arrangement of servers."""
 
-    def place(self, key: Key | None) -> Address | None:
-        """Where a call with this key goes, None with any key; None where that has to be searched for."""
+    def node(self, key: Key | None) -> Address | None:
+        """Return the server for calls with this key (None: any); None if `search` has to find it."""
         ...
 
     def search(self, key: Key | None) -> Search:
-        """Find out where a call goes. Raises `ServerError`, or `InvalidOptionError` for a URL that is wrong."""
+        """Find the server for calls with this key. Raises `ServerError`, and `InvalidOptionError` for a wrong URL."""
         ...
 
     def masters(self) -> tuple[Address, ...]:
-        """The servers that have slots, as far as they are known."""
+        """Return the known servers that have slots."""
         ...
 
     def accept(self, hello: Hello, address: Address) -> None:
-        """Raise `ReadOnlyError` for a server that is not (yet, or any more) what it was taken for."""
+        """Raise `ReadOnlyError` for a server that is not a master, or not yet."""
         ...
 
     def failed(self, error: ServerError, address: Address) -> bool:
-        """Learn from an error; returns whether the connection that gave it is of no more use."""
+        """Learn from an error; returns whether to drop the connection that raised it."""
         ...
 
 
 def topology_of(url: ServerURL) -> Topology:
-    """Make the topology that a URL names; nothing is known of it yet."""
-    if url.watched:
-        return Watched(url.nodes, url.service)
+    """Make the topology that a URL names."""
+    if url.has_sentinels:
+        return Sentinel(url.nodes, url.service)
     if url.clustered:
-        return Slots(url.nodes)
-    return Single(Address(url.path, 0) if url.path else Address(url.host, url.port))
+        return Cluster(url.nodes)
+    return Standalone(Address(url.path, 0) if url.path else Address(url.host, url.port))
 
 
-class Single:
+class Standalone:
     """One server."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
 
-    def place(self, key: Key | None) -> Address:
+    def node(self, key: Key | None) -> Address:
         return self._address
 
     def search(self, key: Key | None) -> Search:
@@ -106,20 +106,20 @@ class Single:
         return (self._address,)
 
     def accept(self, hello: Hello, address: Address) -> None:
-        """Take it as it is: a replica refuses writes by itself."""
+        """Accept any server: a replica refuses writes itself."""
 
     def failed(self, error: ServerError, address: Address) -> bool:
         return True
 
 
-class Watched:
-    """A master and its replicas, of which Sentinels say who is who."""
+class Sentinel:
+    """A master with replicas; Sentinels say which server is the master."""
 
     def __init__(self, sentinels: Sequence[Address], service: str) -> None:
         self._sentinels, self._service = tuple(sentinels), service
         self._master: Address | None = None
 
-    def place(self, key: Key | None) -> Address | None:
+    def node(self, key: Key | None) -> Address | None:
         return self._master
 
     def search(self, key: Key | None) -> Search:
@@ -130,8 +130,8 @@ class Watched:
             if isinstance(reply, Exception):
                 problem = reply
             elif reply is not None:
-                # The one that answered is asked first the next time: another may be frozen.
-                others = (each for each in self._sentinels if each != sentinel)
+                # Ask this one first next time: another may be frozen.
+                others = (other for other in self._sentinels if other != sentinel)
                 self._sentinels = (sentinel, *others)
                 self._master = Address(reply[0].decode(), int(reply[1]))
                 return self._master
@@ -141,7 +141,7 @@ class Watched:
                 f"names the service {self._service!r}, which its Sentinels do not watch",
                 "write the name that `SENTINEL MASTERS` shows",
             )
-        raise UnavailableError(f"no Sentinel says who the master is; {problem}") from problem
+        raise UnavailableError(f"no Sentinel names the master; {problem}") from problem
 
     def masters(self) -> tuple[Address, ...]:
         return () if self._master is None else (self._master,)
@@ -150,7 +150,7 @@ class Watched:
         if hello.role != "master":
             self._forget(address)
             raise ReadOnlyError(
-                f"{address} is named as the master and is a {hello.role}; a failover is going on"
+                f"{address} should be the master and is a {hello.role}; a failover is in progress"
             )
 
     def failed(self, error: ServerError, address: Address) -> bool:
@@ -162,8 +162,8 @@ class Watched:
             self._master = None
 
 
-class Slots:
-    """A Cluster: each slot has a master, and nodes say when that is another one."""
+class Cluster:
+    """A Cluster: every slot has a master, and nodes redirect calls for slots of others."""
 
     def __init__(
         self, nodes: Sequence[Address], *, clock: Callable[[], float] = time.monotonic
@@ -171,50 +171,50 @@ class Slots:
         self._named, self._clock = tuple(nodes), clock
         self._slots: list[Address | None] = [None] * SLOTS
         self._masters: tuple[Address, ...] = ()
-        #: Where calls without a key go: the master that told of the slots, since it serves.
+        #: For calls without a key: the master that sent the map, because it answers.
         self._any: Address | None = None
-        #: The map has to be read before it is used again.
+        #: The map must be read before its next use.
         self._stale = True
         self._read_at = float("-inf")
-        #: Nodes that failed since the map was read: asked last.
+        #: Nodes that failed since the map was read: ask them last.
         self._failed: frozenset[Address] = frozenset()
 
-    def place(self, key: Key | None) -> Address | None:
+    def node(self, key: Key | None) -> Address | None:
         if self._stale:
             return None
         return self._slots[_slot(key)] if key is not None else self._any
 
     def search(self, key: Key | None) -> Search:
         problem: Exception | None = None
-        # Others go by the old map meanwhile.
+        # Other threads use the old map until then.
         self._stale, self._read_at = not self._masters, self._clock()
         known = dict.fromkeys((*self._masters, *self._named))
-        for node in sorted(known, key=lambda each: each in self._failed):
+        for node in sorted(known, key=self._failed.__contains__):
             reply = yield Question(node, ("CLUSTER", "SLOTS"))
             if isinstance(reply, UnsupportedServerError):
                 raise reply
             if isinstance(reply, Exception):
                 problem = reply
             elif self._read(reply, node):
-                place = self.place(key)
-                if place is not None:
-                    return place
+                server = self.node(key)
+                if server is not None:
+                    return server
                 self._stale = True
-                raise ClusterMovingError(f"no node of the cluster serves slot {_slot(key or '')}")
+                raise ClusterMovingError(f"no node of the Cluster serves slot {_slot(key or '')}")
         self._stale = True
         raise UnavailableError(
-            f"no node of the cluster says which slots it serves ({problem})"
+            f"no node of the Cluster says which slots it serves ({problem})"
         ) from problem
 
     def masters(self) -> tuple[Address, ...]:
         return self._masters
 
     def accept(self, hello: Hello, address: Address) -> None:
-        """Take it as it is: a node that does not serve a slot says who does."""
+        """Accept any node: one that does not serve a slot redirects the call."""
 
     def failed(self, error: ServerError, address: Address) -> bool:
         if isinstance(error, RedirectedError):
-            if not error.address.host:  # it does not know its own name
+            if not error.address.host:  # the node does not know its own address
                 error.address = error.address._replace(host=address.host)
             if not error.asking:
                 self._slots[error.slot] = error.address
@@ -227,11 +227,11 @@ class Slots:
         return True
 
     def _read(self, reply: Any, asked: Address) -> bool:
-        """Take the reply of CLUSTER SLOTS; returns whether it names any master."""
+        """Read a reply of CLUSTER SLOTS; returns whether it names any master."""
         slots: list[Address | None] = [None] * SLOTS
         masters: dict[Address, None] = {}
         for first, last, master, *_ in reply:
-            # A node that does not know its own name leaves it out.
+            # A node that does not know its own address leaves it out.
             host = master[0].decode() if master[0] else ""
             node = Address(host if host not in ("", "?") else asked.host, int(master[1]))
             masters[node] = None

@@ -1,4 +1,4 @@
-"""How bytes reach a server: over TCP, TLS or a Unix socket, as redis-py's connection classes and their settings."""
+"""Transports (TCP, TLS, Unix socket) as redis-py's connection classes and their settings."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ _CLASSES: Final[dict[str, tuple[type[AbstractConnection], type[aio.AbstractConne
     "unix": (UnixDomainSocketConnection, aio.UnixDomainSocketConnection),
 }
 
-# A peer that vanished without a word is noticed after 30 + 3 × 10 s, also while nothing is sent. TCP_KEEPALIVE is
-# what macOS calls TCP_KEEPIDLE.
+# Detects a dead peer after 30 + 3 × 10 s, even while nothing is sent. TCP_KEEPALIVE is the TCP_KEEPIDLE of macOS.
 _KEEPALIVE: Final = {
     "TCP_KEEPIDLE": 30,
     "TCP_KEEPALIVE": 30,
@@ -38,19 +37,19 @@ _KEEPALIVE: Final = {
 def connection_classes(
     url: ServerURL,
 ) -> tuple[type[AbstractConnection], type[aio.AbstractConnection]]:
-    """The sync and the asyncio class for a URL's scheme."""
+    """Return the sync and the asyncio class for a URL."""
     return _CLASSES[url.scheme.partition("+")[0]]
 
 
 def address_settings(url: ServerURL, address: Address) -> dict[str, Any]:
-    """Where to connect to."""
+    """Return the settings that name the server."""
     if url.scheme == "unix":
         return {"path": address.host}
     return {"host": address.host, "port": address.port}
 
 
 def transport_settings(url: ServerURL) -> dict[str, Any]:
-    """Keepalive, and what TLS verifies."""
+    """Return the settings of keepalive and TLS."""
     if url.scheme == "unix":
         return {}
     options = {

@@ -1,16 +1,16 @@
-"""Server URLs: one frozen value per URL, checked whole before anything connects.
+"""Server URLs: one frozen value per URL, checked before anything connects.
 
 redis://[user:password@]host[:port][/db]      TCP, not encrypted
 rediss://…?ssl_ca_certs=/ca.pem               TLS; certificate and host name are verified
-redis+sentinel://host:port,host:port/service  the master that Sentinels call so; ?db=… sentinel_username=… …_password=…
+redis+sentinel://host:port,host:port/service  the master of a service; ?db=… sentinel_username=… sentinel_password=…
 redis+cluster://host:port,host:port           a Cluster, by some of its nodes
 unix://[user:password@]/path/to/socket?db=0   Unix socket
-embedded:   embedded:/directory               the embedded store, see `qworker.store.embedded`
+embedded:   embedded:/directory               the embedded store, see `qworker.store.embedded.store`
 
-`rediss+sentinel://` and `rediss+cluster://` are those with TLS, to every server that they lead to.
+`rediss+sentinel://` and `rediss+cluster://` use TLS for every server.
 
-A password may stand anywhere in a URL that is wrong (`redis://:secret`, `redis://u:se/cret@h`), so the errors of
-this module name the part that is wrong and never quote it.
+A wrong URL can have its password anywhere (`redis://:secret`, `redis://u:se/cret@h`), so the errors of this module name
+the wrong part and never quote it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from qworker.errors import InvalidOptionError
 from qworker.store.nodes import Address, decode, parse_nodes, parse_port
+from qworker.store.redacted import redacted
 from qworker.store.tls import TLS_OPTIONS, check_tls
-from qworker.store.unquoted import unquoted
 
 __all__ = ["SCHEMES", "ServerURL"]
 
-#: What to write, for errors.
+#: The schemes, for errors.
 SCHEMES: Final = (
     "write redis://, rediss://, redis+sentinel://, redis+cluster://, unix:// or embedded:"
 )
@@ -58,35 +58,35 @@ class ServerURL:
     """A parsed server URL. `str` and `repr` show the password as `***`."""
 
     scheme: str
-    """One of those above, without the colon."""
+    """A scheme as above, without the colon."""
     host: str = ""
-    """Host name or address; empty unless scheme is "redis" or "rediss"."""
+    """Host name or address; empty unless the scheme is "redis" or "rediss"."""
     port: int = _DEFAULT_PORT
     nodes: tuple[Address, ...] = ()
-    """The Sentinels, or the nodes of a Cluster that are asked for the others."""
+    """The Sentinels, or some nodes of a Cluster."""
     service: str = ""
-    """What Sentinels call the master."""
+    """The Sentinels' name for the master."""
     sentinel_username: str | None = None
     sentinel_password: str | None = None
-    """For the Sentinels; `username` and `password` are for the servers that they watch."""
+    """For the Sentinels; `username` and `password` are for the servers they watch."""
     path: str | None = None
     """The socket of "unix"; the directory of "embedded", None for the default one."""
     db: int = 0
     username: str | None = None
     password: str | None = None
     ssl_ca_certs: str | None = None
-    """PEM file of the accepted CAs; None: those of the system."""
+    """PEM file of accepted CAs; None: the system's."""
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_check_hostname: bool = True
     insecure: bool = False
-    """True: the server's certificate is not verified at all."""
+    """True: do not verify the server's certificate at all."""
 
     @classmethod
     def parse(cls, text: object, field: str = "url") -> ServerURL:
-        """Parse and check a URL; TLS files must exist and be readable, nothing is connected.
+        """Parse and check a URL; its TLS files must exist and be readable. Does not connect.
 
-        Raises `InvalidOptionError` for anything else; its text never quotes the URL.
+        Raises `InvalidOptionError`, which never quotes the URL.
         """
         if isinstance(text, cls):
             return text
@@ -96,12 +96,12 @@ class ServerURL:
 
     @property
     def address(self) -> str:
-        """Where the server is, for texts: "host:port", several of them, a socket path, or "embedded:…"."""
+        """The server's address for people: "host:port", several of them, a socket path, or "embedded:…"."""
         if self.scheme == "embedded":
             return f"embedded:{self.path or ''}"
         if self.scheme == "unix":
             return self.path or ""
-        return ",".join(str(each) for each in self.nodes or (Address(self.host, self.port),))
+        return ",".join(map(str, self.nodes or (Address(self.host, self.port),)))
 
     @property
     def tls(self) -> bool:
@@ -114,19 +114,19 @@ class ServerURL:
         return self.scheme.endswith("+cluster")
 
     @property
-    def watched(self) -> bool:
+    def has_sentinels(self) -> bool:
         """Whether it names Sentinels."""
         return self.scheme.endswith("+sentinel")
 
     def revealed(self) -> str:
-        """Write it with its passwords, as `parse` reads it: for another process, never for people."""
+        """Write the URL with its passwords, for another process to parse; never for people."""
         return self._written(lambda password: quote(password, safe=""))
 
     def __str__(self) -> str:
         return self._written(lambda _: "***")
 
     def _written(self, shown: Callable[[str], str]) -> str:
-        """Write it, with what `shown` makes of passwords."""
+        """Write the URL; `shown` writes passwords."""
         if self.scheme == "embedded":
             return f"embedded:{quote(self.path or '')}"
         user = quote(self.username or "", safe="")
@@ -134,13 +134,13 @@ class ServerURL:
         db = f"db={self.db}" if self.db else ""
         match self.scheme.rpartition("+")[2]:
             case "unix":
-                place = quote(self.path or "")
+                target = quote(self.path or "")
             case "sentinel":
-                place = f"{self.address}/{quote(self.service, safe='')}"
+                target = f"{self.address}/{quote(self.service, safe='')}"
             case "cluster":
-                place = self.address
+                target = self.address
             case _:
-                place, db = f"{self.address}/{self.db}", ""
+                target, db = f"{self.address}/{self.db}", ""
         options = [db] if db else []
         if self.sentinel_username is not None:
             options.append(f"sentinel_username={quote(self.sentinel_username, safe='')}")
@@ -154,7 +154,7 @@ class ServerURL:
         options += ["ssl_check_hostname=false"] if not self.ssl_check_hostname else []
         options += ["insecure=true"] if self.insecure else []
         query = "?" + "&".join(options) if options else ""
-        return f"{self.scheme}://{user}{secret}{'@' if user or secret else ''}{place}{query}"
+        return f"{self.scheme}://{user}{secret}{'@' if user or secret else ''}{target}{query}"
 
     def __repr__(self) -> str:
         return f"ServerURL({str(self)!r})"
@@ -168,7 +168,7 @@ def _parse(text: str, field: str) -> ServerURL:
             field, "has a space or control character", "percent-encode it (a space is %20)"
         )
     if _SURROGATE.search(text):
-        # What Python makes of bytes in the environment that are no UTF-8: no text that can be written again.
+        # From bytes in the environment that are not UTF-8.
         raise InvalidOptionError(
             field,
             "has bytes that are not UTF-8",
@@ -176,20 +176,20 @@ def _parse(text: str, field: str) -> ServerURL:
         )
     if _BAD_ESCAPE.search(text):
         raise InvalidOptionError(
-            field, "has a '%' that starts no escape", "write a plain '%' as %25"
+            field, "has a '%' that does not start an escape", "write a plain '%' as %25"
         )
     scheme = text.partition(":")[0]
     if scheme not in _KNOWN or ":" not in text:
-        # Without "://" the part before the colon may be a user, or a password.
-        known = re.fullmatch(r"([a-z][a-z0-9+.-]{0,20})://.*", text)
-        problem = f"{known[1]}:// is not a server" if known else "has no scheme"
+        # Without "://" the part before the colon may be a user or a password.
+        other = re.fullmatch(r"([a-z][a-z0-9+.-]{0,20})://.*", text)
+        problem = f"{other[1]}:// is not a known scheme" if other else "has no scheme"
         raise InvalidOptionError(field, problem, SCHEMES)
     if scheme == "embedded":
         return _embedded(text, field)
     if not text.startswith(f"{scheme}://"):
         raise InvalidOptionError(field, f"has no '//' after {scheme}:", SCHEMES)
-    with unquoted(field, "cannot be parsed", "check brackets of an IPv6 address"):
-        parts = urlsplit(text)
+    with redacted(field, "cannot be parsed", "check the brackets of an IPv6 address"):
+        parts = _split(text)
     if "#" in text:
         raise InvalidOptionError(field, "has a '#'", "write a plain '#' as %23")
     options = _options(parts, field)
@@ -203,7 +203,7 @@ def _parse(text: str, field: str) -> ServerURL:
     for name in _SENTINEL_OPTIONS:
         if name in options and not scheme.endswith("+sentinel"):
             raise InvalidOptionError(
-                field, f"has the option {name} without Sentinels", "it belongs to redis+sentinel://"
+                field, f"has the option {name} without Sentinels", "use it with redis+sentinel://"
             )
     match scheme.rpartition("+")[2]:
         case "unix":
@@ -228,7 +228,7 @@ def _sentinels(parts: SplitResult, options: dict[str, str], field: str) -> dict[
         raise InvalidOptionError(
             field,
             problem,
-            "write what the Sentinels call the master behind the hosts, /mymaster, and a database as ?db=1",
+            "write the Sentinels' name of the master after the hosts, /mymaster, and a database as ?db=1",
         )
     return {
         "nodes": parse_nodes(parts.netloc, _SENTINEL_PORT, field),
@@ -259,13 +259,22 @@ def _embedded(text: str, field: str) -> ServerURL:
 def _credentials(parts: SplitResult, field: str) -> tuple[str | None, str | None]:
     user, password = parts.username or None, parts.password
     if user and password is None:
-        # A lone name is as often a password in the wrong place as a user, and users are shown.
+        # A lone name may be a misplaced password, and users are shown.
         raise InvalidOptionError(
             field, "has a user without a password", "write user:password@, user:@ or :password@"
         )
     if user is None and not password:
         return None, None
     return user and decode(user, field), decode(password or "", field)
+
+
+def _split(text: str) -> SplitResult:
+    rest = text.partition("://")[2]
+    nodes = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "," not in nodes:
+        return urlsplit(text)
+    # From 3.14 on Python checks brackets as those of one host. `parse_nodes` checks each node.
+    return urlsplit(text.replace(nodes, "nodes", 1))._replace(netloc=nodes)
 
 
 def _socket_path(parts: SplitResult, field: str) -> str:
@@ -276,12 +285,12 @@ def _socket_path(parts: SplitResult, field: str) -> str:
     path = decode(parts.path, field)
     if path in ("", "/"):
         raise InvalidOptionError(field, "names no socket", "write unix:///absolute/path")
-    _check_path(path, field, "write unix://user:password@/path, with the third slash behind them")
+    _check_path(path, field, "write unix://user:password@/path, with the third slash after them")
     return path
 
 
 def _check_path(path: str, field: str, limit: str) -> None:
-    # A path is shown, a password is not: this one may be either.
+    # Paths are shown, and this one may hold a password.
     if _CREDENTIALS.search(path):
         raise InvalidOptionError(field, "has user:password@ in its path", limit)
 
@@ -296,14 +305,14 @@ def _tcp_db(parts: SplitResult, options: dict[str, str], field: str) -> int:
 
 
 def _db(text: str, field: str) -> int:
-    # How many databases there are, the server decides; it has 16 unless configured otherwise.
+    # The server decides how many databases it has; 16 by default.
     if re.fullmatch(r"[0-9]{1,5}", text) is None:
-        raise InvalidOptionError(field, "has a wrong database", "it is a number from 0, as in /0")
+        raise InvalidOptionError(field, "has a wrong database", "write a number from 0, as in /0")
     return int(text)
 
 
 def _options(parts: SplitResult, field: str) -> dict[str, str]:
-    with unquoted(field, "has a wrong query", "write ?name=value&name=value"):
+    with redacted(field, "has a wrong query", "write ?name=value&name=value"):
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     options: dict[str, str] = {}
     for name, value in pairs:
@@ -314,8 +323,8 @@ def _options(parts: SplitResult, field: str) -> dict[str, str]:
         if name == "ssl_cert_reqs":
             raise InvalidOptionError(
                 field,
-                "has the option ssl_cert_reqs, which is not read",
-                "certificates are verified; insecure=true switches that off",
+                "has the option ssl_cert_reqs, which qworker does not support",
+                "certificates are verified; insecure=true turns that off",
             )
         if name not in _OPTIONS:
             near = difflib.get_close_matches(name, _OPTIONS, n=1)

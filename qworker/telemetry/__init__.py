@@ -1,1 +1,1 @@
-"""Logs, and the listener for metrics and health."""
+"""Logs, and the HTTP listener for metrics and health."""

@@ -1,7 +1,7 @@
-"""A logger that never raises: what the application has made of structlog must not end the work that it tells of.
+"""A logger that never raises, with any configuration of structlog.
 
-An app may configure structlog as it likes (processors that raise, a logger whose methods are coroutines). Lines that
-cannot be logged that way are written to stderr as JSON, with the name of what went wrong.
+An app may configure processors that raise, or a logger whose methods are coroutines. Lines that fail are written to
+stderr as JSON, with the name of the error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STDERR: Final = 2
 
 
 class GuardedLogger:
-    """Logs with structlog as it is configured when a line is logged; raises nothing."""
+    """Logs with the current configuration of structlog; raises nothing."""
 
     __slots__ = ("_log",)
 
@@ -53,7 +53,7 @@ class GuardedLogger:
                 return
             answer.close()
             problem = "the configured logger is asynchronous"
-        except BaseException as error:  # noqa: BLE001 - a line of the log is not worth the work
+        except BaseException as error:  # noqa: BLE001 - work does not stop for a log line
             problem = type.__dict__["__name__"].__get__(type(error))
         _write_plainly({"level": level, "event": event, **fields, "log_problem": problem})
 
@@ -66,7 +66,7 @@ def guarded(name: str) -> GuardedLogger:
 def _write_plainly(line: dict[str, Any]) -> None:
     try:
         os.write(_STDERR, msgspec.json.encode(line, enc_hook=_shown) + b"\n")
-    except BaseException:  # noqa: BLE001 - nothing is left to tell it to
+    except BaseException:  # noqa: BLE001 - there is no other place to log to
         return
 
 

@@ -1,8 +1,8 @@
-"""The metrics listener: GET and HEAD of /metrics, /healthz and /readyz, and nothing else.
+"""The metrics listener: GET and HEAD of /metrics, /healthz and /readyz.
 
-It may stand where anybody reaches it, so everything is bounded: bytes and seconds of a request, connections at once.
-Where there are too many, the oldest unfinished request of the address that has most of them goes: slow clients do not
-keep probes and scrapes out. One request per connection; no page shows a message.
+It may be open to anyone, so bytes and seconds per request and the number of connections are bounded. At the limit of
+connections, the oldest unfinished request of the address with the most connections is dropped, so that slow clients do
+not lock out probes and scrapes. One request per connection; no page shows a message.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["MetricsListener"]
 
 _log = structlog.get_logger(__name__)
 
-#: Bytes of request line and headers together.
+#: Bytes of the request line and headers together.
 MAX_REQUEST: Final = 8192
-#: Seconds that an answer may take before it gives way to another request.
+#: Seconds after which an answer can be dropped for another request.
 ANSWER_S: Final = 2.0
 #: Seconds from the connection to the last byte of the request, and for each piece of the answer.
 REQUEST_S: Final = 5.0
@@ -39,9 +39,9 @@ Check = Callable[[], str | None]
 
 
 class MetricsListener:
-    """Serves a registry and two checks in threads of its own.
+    """Serves a registry and two checks in its own threads.
 
-    `healthy` and `ready` return None, or what is wrong: the answer is 503 then. Both must end within seconds.
+    `healthy` and `ready` return None, or the problem for a 503. Both must return within seconds.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class MetricsListener:
 
     @property
     def port(self) -> int | None:
-        """The port it listens on; None where it does not."""
+        """The port it listens on; None if it does not listen."""
         return None if self._server is None else int(self._server.server_address[1])
 
     def start(self) -> bool:
-        """Listen. An address that cannot be had is logged and returns False: the work matters more than its figures."""
+        """Listen; returns whether that worked. A failure is logged only: the work matters more than its metrics."""
         host, port = self._address
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -79,7 +79,7 @@ class MetricsListener:
         return True
 
     def stop(self) -> None:
-        """Stop listening. Answers that are being written may still end."""
+        """Stop listening. Answers in progress may still complete."""
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()
@@ -91,7 +91,7 @@ class MetricsListener:
             return HTTPStatus.OK, content_type, encode(self._registry)
         check = self._checks.get(path)
         if check is None:
-            return _words(HTTPStatus.NOT_FOUND, "/metrics, /healthz and /readyz are here")
+            return _words(HTTPStatus.NOT_FOUND, "try /metrics, /healthz or /readyz")
         problem = check()
         if problem is None:
             return _words(HTTPStatus.OK, "ok")
@@ -107,7 +107,7 @@ Answer = Callable[[str, str], tuple[HTTPStatus, str, bytes]]
 
 @dataclass(slots=True)
 class _Open:
-    """A connection since `since` (monotonic); `answering`: its request has been read whole."""
+    """A connection open since `since` (monotonic); `answering`: its request has been read."""
 
     address: str
     since: float
@@ -115,7 +115,7 @@ class _Open:
 
 
 class _Server(ThreadingHTTPServer):
-    """`ThreadingHTTPServer` for either address family, with a limit of connections."""
+    """`ThreadingHTTPServer` for both address families, with a connection limit."""
 
     daemon_threads = True
     block_on_close = False
@@ -129,7 +129,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        # That of the base class asks the resolver for the name of the host, which may take seconds.
+        # The base class resolves the host name, which may take seconds.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -147,7 +147,7 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
             return
         if victim is not None:
-            # Its thread, which waits for bytes, closes it.
+            # Its thread is waiting for bytes and closes it.
             with suppress(OSError):
                 victim.shutdown(socket.SHUT_RDWR)
         try:
@@ -157,23 +157,29 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def answering(self, request: socket.socket) -> None:
-        """Note that the request has been read: from now on it is we who take the time."""
+        """Note that the request has been read: from now on the time is ours."""
         with self._lock:
-            if (found := self._open.get(request)) is not None:
-                found.answering = True
+            if (connection := self._open.get(request)) is not None:
+                connection.answering = True
 
     def _victim(self) -> socket.socket | None:
-        """Choose the connection that gives way: of the address with most of them, the oldest without a whole request.
+        """Choose a connection to drop: the oldest unfinished request of the address with the most connections.
 
-        Where all have one, the oldest whose answer has taken `ANSWER_S`: its client does not read.
+        If all requests are read, the oldest whose answer has taken `ANSWER_S`: its client does not read.
         """
-        of_address = Counter(each.address for each in self._open.values())
+        per_address = Counter(connection.address for connection in self._open.values())
         late = time.monotonic() - ANSWER_S
         chosen = min(
             (
-                (each.answering, -of_address[each.address], each.since, number, request)
-                for number, (request, each) in enumerate(self._open.items())
-                if not each.answering or each.since < late
+                (
+                    connection.answering,
+                    -per_address[connection.address],
+                    connection.since,
+                    number,
+                    request,
+                )
+                for number, (request, connection) in enumerate(self._open.items())
+                if not connection.answering or connection.since < late
             ),
             default=None,
         )
@@ -190,12 +196,12 @@ class _Server(ThreadingHTTPServer):
             self._forget(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log one line where the base class prints a traceback; a client that hangs up is no news."""
+        """Log one line, in place of the base class's traceback: clients hang up all the time."""
         _log.debug("metrics_request_failed", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Reads one bounded request and answers it."""
+    """Reads and answers one bounded request."""
 
     server: _Server
     server_version = "qworker"
@@ -221,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(with_body=False)
 
     def __getattr__(self, name: str) -> Any:
-        # The base class looks for do_<METHOD>, and answers 501 where there is none.
+        # The base class looks up do_<METHOD>, and answers 501 if there is none.
         if name.startswith("do_"):
             return self._not_allowed
         raise AttributeError(name)
@@ -231,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         try:
             status, content_type, body = self.server.answer(path, self.headers.get("Accept") or "")
-        except Exception:  # noqa: BLE001  a collector that fails costs one scrape, with its reason in the log
+        except Exception:  # noqa: BLE001  a failing collector costs one scrape; the log has the reason
             _log.exception("metrics_failed", path=path[:100])
             status, content_type, body = _words(HTTPStatus.INTERNAL_SERVER_ERROR, "failed")
         self._send(status, content_type, body, with_body=with_body)
@@ -252,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Write no line per request."""
+        """Log nothing per request."""
 
 
 class _TooLongError(Exception):
@@ -260,7 +266,7 @@ class _TooLongError(Exception):
 
 
 class _Bounded(io.RawIOBase):
-    """A socket that gives so many bytes within so many seconds in all, not each: a slow client ends like a fast one."""
+    """A socket limited to `MAX_REQUEST` bytes and `REQUEST_S` in total, so that a slow client cannot hold it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

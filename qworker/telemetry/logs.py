@@ -1,12 +1,12 @@
-"""Logs: structlog to stderr, JSON for machines and readable lines for people.
+"""Logs: structlog to stderr, as JSON for machines or readable lines for people.
 
     configure_logs()                                # once, at the start of a process
     log = structlog.get_logger(__name__)
     log.info("message_acked", queue="emails", message_id="…")
 
-An event is a fixed name in the past tense, its values are fields; bodies are never among them. What the standard
-library's `logging` is given goes the same way. A log that cannot be written (closed pipe, full disk) is dropped:
-no work stops for want of a reader.
+An event is a fixed name in the past tense; its values are fields, never bodies. Records of the standard library's
+`logging` go the same way. Lines that cannot be written (closed pipe, full disk) are dropped: work does not stop for its
+log.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any, Final
 import structlog
 from structlog.typing import Processor
 
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, shown
 from qworker.telemetry.options import FORMATS, LEVELS
 
-__all__ = ["Seldom", "configure_logs"]
+__all__ = ["LogThrottle", "configure_logs"]
 
 Event = MutableMapping[str, Any]
 
-# Control characters and those that turn the direction of text: a value never moves a terminal's cursor, never
-# begins a line of its own and never hides what stands beside it.
+# Control characters and those that change the direction of text: a value must not move the terminal's cursor, begin a
+# new line, or hide the text beside it.
 _CONTROLS: Final = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     for code in (
@@ -41,7 +41,7 @@ _CONTROLS: Final = {
         *range(0x2066, 0x206A),
     )
 }
-#: Fields that the renderer writes below the line, in lines of their own.
+#: Fields that the renderer writes below the line.
 _IN_LINES: Final = ("exception", "stack")
 _TRACEBACK: Final = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
 
@@ -55,16 +55,14 @@ def configure_logs(
 ) -> None:
     """Set up structlog and `logging` for this process.
 
-    `format` auto: JSON, or coloured text where the log goes to a terminal (NO_COLOR is honoured). `fd` is the file
-    descriptor to write to; None is stderr. `processors` of structlog add to lines of both kinds. Raises
-    `InvalidOptionError` for another format or level.
+    `format` "auto": coloured text on a terminal (unless NO_COLOR is set), otherwise JSON. `fd`: the file descriptor to
+    write to; None: stderr. `processors` of structlog apply to the lines of both. Raises `InvalidOptionError` for an
+    unknown format or level.
     """
     if format not in FORMATS:
-        raise InvalidOptionError(
-            "log_format", f"{ascii(format)[:80]} is no format", _one_of(FORMATS)
-        )
+        raise InvalidOptionError("log_format", f"{shown(format)} is not a format", _one_of(FORMATS))
     if level not in LEVELS:
-        raise InvalidOptionError("log_level", f"{ascii(level)[:80]} is no level", _one_of(LEVELS))
+        raise InvalidOptionError("log_level", f"{shown(level)} is not a level", _one_of(LEVELS))
     number = logging.getLevelNamesMapping()[level.upper()]
     write = _Writer(_stderr() if fd is None else fd)
     people = format == "text" or (format == "auto" and write.to_terminal)
@@ -88,11 +86,8 @@ def configure_logs(
     _take_over_logging(write, number, common, ending)
 
 
-class Seldom:
-    """Lets a repeated event through once per key and minute.
-
-    `more(key)` says how many were held back since the last one that was let through; None: hold this one back too.
-    """
+class LogThrottle:
+    """Limits a repeated log event to one per key and minute."""
 
     def __init__(
         self, every_s: float = 60.0, *, clock: Callable[[], float] = time.monotonic
@@ -101,21 +96,21 @@ class Seldom:
         self._clock = clock
         self._last: dict[str, tuple[float, int]] = {}
 
-    def more(self, key: str) -> int | None:
-        """Count one event of `key`."""
+    def admit(self, key: str) -> int | None:
+        """Count an event; returns how many were suppressed since the last one, or None to suppress this one."""
         now = self._clock()
-        at, held = self._last.get(key, (float("-inf"), 0))
-        if now - at < self._every_s:
-            self._last[key] = (at, held + 1)
+        admitted_at, suppressed = self._last.get(key, (float("-inf"), 0))
+        if now - admitted_at < self._every_s:
+            self._last[key] = (admitted_at, suppressed + 1)
             return None
         if len(self._last) > 10_000:
             self._last.clear()
         self._last[key] = (now, 0)
-        return held
+        return suppressed
 
 
 class _Writer:
-    """What structlog calls a logger: one write per line, errors swallowed, no buffer that could hold a line back."""
+    """A logger for structlog: one unbuffered write per line, errors ignored."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -148,7 +143,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._write.msg(self.format(record))
-        except Exception:  # noqa: BLE001  a record whose arguments do not fit its text ends here, not in a handler
+        except Exception:  # noqa: BLE001  arguments that do not fit the record's text must not fail a handler
             self._write.msg('{"level": "error", "event": "log_record_unreadable"}')
 
 
@@ -171,14 +166,14 @@ def _take_over_logging(
 
 
 def _for_machines() -> list[Processor]:
-    # ASCII only: control characters and everything that is not ASCII is escaped by JSON itself.
-    return [_ordered, structlog.processors.JSONRenderer(default=_shown)]
+    # JSON escapes control characters and everything that is not ASCII.
+    return [_ordered, structlog.processors.JSONRenderer(default=_text)]
 
 
 def _for_people(write: _Writer) -> list[Processor]:
     renderer = structlog.dev.ConsoleRenderer(
         colors=write.to_terminal and not os.environ.get("NO_COLOR"),
-        # The default one shows local variables, which hold message bodies.
+        # The default shows local variables, and so message bodies.
         exception_formatter=structlog.dev.plain_traceback,
         pad_event_to=24,
         sort_keys=False,
@@ -192,22 +187,22 @@ def _ordered(_logger: object, _method: str, event: Event) -> Mapping[str, Any]:
 
 
 def _without_bytes(_logger: object, _method: str, event: Event) -> Event:
-    # Bytes are bodies and envelopes more often than not.
+    # Bytes are mostly bodies and envelopes.
     for name, value in event.items():
         if isinstance(value, bytes | bytearray | memoryview):
-            event[name] = _shown(value)
+            event[name] = _text(value)
     return event
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{len(value)} bytes>"
     return repr(value)
 
 
 def _words(value: object) -> str:
-    """Write a value for people: names as a list, not as Python."""
-    if isinstance(value, list | tuple) and value and all(isinstance(each, str) for each in value):
+    """Write a value for people: a list of names without Python's brackets and quotes."""
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
         return ", ".join(value)
     return value if isinstance(value, str) else repr(value)
 

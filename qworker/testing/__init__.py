@@ -1,4 +1,4 @@
-"""What users test their tasks with: real handlers and scripts, a real server of one's own, and time that one can pass.
+"""Tests of your tasks: real handlers and scripts, a private server, and time that passes on command.
 
     from qworker.testing import advance, drain
 
@@ -6,7 +6,7 @@
         sign_up("a@b.c")                                  # sends a message
         assert drain(shop).handled == 1                   # runs it, here
 
-Nothing is imported before it is used: pytest loads the plugin beside this file into every run.
+Names are imported on first use: pytest loads the plugin in this package into every run.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from qworker.testing.binding import bind
+    from qworker.testing.clock import advance
     from qworker.testing.draining import Drained, drain
-    from qworker.testing.passing import advance
 
 __all__ = ["Drained", "advance", "bind", "drain"]
 
 _HOMES: Final = {
     "Drained": "draining",
-    "advance": "passing",
+    "advance": "clock",
     "bind": "binding",
     "drain": "draining",
 }

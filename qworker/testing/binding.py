@@ -1,4 +1,4 @@
-"""Gives an app a server and a namespace of its own for as long as a test lasts."""
+"""Gives an app a server and its own namespace for a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
@@ -17,9 +17,9 @@ __all__ = ["bind"]
 
 @contextmanager
 def bind(app: QWorker, url: str) -> Iterator[QWorker]:
-    """Let an app use the server at `url`, in a namespace that nothing else uses; afterwards it is as it was.
+    """Let an app use the server at `url`, in its own namespace, so that tests never see each other's messages.
 
-    Tasks, schedules and middleware stay. So two tests on one server never see each other's messages.
+    Keeps tasks, schedules and middleware; afterwards the app uses its own server and namespace again.
     """
     namespace, factory = app.namespace, app._factory
     app.namespace = f"test-{uuid.uuid4().hex[:16]}"
@@ -29,5 +29,5 @@ def bind(app: QWorker, url: str) -> Iterator[QWorker]:
     finally:
         app.close()
         app.namespace = namespace
-        # None, too: the app then looks for its URL again when it is next used.
+        # With None the app looks up its URL again on next use.
         app.connect_with(factory)

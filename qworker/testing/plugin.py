@@ -1,10 +1,10 @@
-"""The pytest plugin: a private server for the session, and apps bound to it for a test.
+"""The pytest plugin: a private server for the session, and apps that use it for a test.
 
     @pytest.fixture
     def shop(qworker_bind):
         return qworker_bind(shop_module.app)
 
-Loaded by pytest wherever qworker is installed, so nothing is imported or started before a test asks for a fixture.
+pytest loads it wherever qworker is installed, so it imports and starts nothing until a test asks for a fixture.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["qworker_bind", "qworker_drain", "qworker_store"]
 
 @pytest.fixture(scope="session")
 def qworker_store() -> Iterator[str]:
-    """The URL of a Redis or Valkey server that only this test session uses; it and its data go with the session.
+    """The URL of a private Redis or Valkey server, which goes with the test session, data included.
 
-    With pytest-xdist each worker process has one. Skips nothing: without a server to run, the test fails and says so.
+    With pytest-xdist every worker process has one. Tests fail, and are not skipped, if there is no server to run.
     """
-    from qworker.store.embedded import PrivateStore
+    from qworker.store.embedded.store import PrivateStore
 
     with PrivateStore() as store:
         yield store.url
@@ -36,7 +36,7 @@ def qworker_store() -> Iterator[str]:
 
 @pytest.fixture
 def qworker_bind(qworker_store: str) -> Iterator[Callable[[QWorker], QWorker]]:
-    """A function that binds an app to the session's server, in a namespace of its own, until the test ends."""
+    """A function that lets an app use the session's server, in its own namespace, until the test ends."""
     from qworker.testing import bind
 
     with ExitStack() as bound:
@@ -45,7 +45,7 @@ def qworker_bind(qworker_store: str) -> Iterator[Callable[[QWorker], QWorker]]:
 
 @pytest.fixture
 def qworker_drain() -> Callable[..., Drained]:
-    """The function `qworker.testing.drain`, for tests that import nothing of qworker."""
+    """The function `qworker.testing.drain`, for tests that do not import qworker."""
     from qworker.testing import drain
 
     return drain

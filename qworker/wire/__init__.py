@@ -1,1 +1,1 @@
-"""What stands in Redis: keys, names, ids, envelopes and bodies."""
+"""Formats stored in Redis: keys, names, ids, envelopes and bodies."""

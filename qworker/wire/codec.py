@@ -1,12 +1,12 @@
-"""Bodies: Python values as JSON and back, and the call body that names a task.
+"""Bodies: Python values as JSON and back, and the body of a call, which names its task.
 
 JSON carries str, int of any size, finite float, bool, None, list and object. Tuples and sets become lists; datetime,
-date, time, timedelta, UUID, Decimal and bytes become text, Enum its value, dataclass and msgspec Struct objects: the
-types of the handler restore them. What JSON cannot carry is refused with its path, on sending. Never pickle.
+date, time, timedelta, UUID, Decimal and bytes become text, an Enum its value, dataclasses and Structs objects; the
+types of the handler restore them. Other values are refused on sending, with their path. Never pickle.
 
-msgspec alone writes NaN as null, turns the key 1 into "1" and knows no limit of depth. A look at every value in Python
-would cost ten times the encoding, so the text is proved instead: read back, it must equal the value taken down to
-builtins, three calls that run in C. Only what differs (a fault, or a harmless tuple) is walked through for its path.
+msgspec alone writes NaN as null, turns the key 1 into "1" and has no depth limit. Checking every value in Python would
+cost ten times the encoding. Instead the JSON is decoded and compared with the value as builtins, three calls in C; only
+if they differ (a fault, or a harmless tuple) Python walks through the value to find the path.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
-from qworker.errors import BodyTooLargeError, InvalidBodyError
+from qworker.errors import BodyTooLargeError, InvalidBodyError, shown
 
 __all__ = [
     "MAX_DEPTH",
@@ -40,9 +40,9 @@ __all__ = [
     "is_too_deep",
 ]
 
-#: The deepest nesting of a body. A call body spends two levels: the call itself, and its args or kwargs.
+#: The deepest nesting of a body. A call uses two levels: the call itself, and its args or kwargs.
 MAX_DEPTH: Final = 64
-#: A body of so many bytes cannot be nested too deep: 65 levels take 65 opening and as many closing brackets.
+#: A body of up to this many bytes cannot be too deep: 65 levels take 65 opening and 65 closing brackets.
 SHORT: Final = 2 * MAX_DEPTH
 
 _NO_ARGS: Final = Raw(b"[]")
@@ -50,7 +50,7 @@ _NO_KWARGS: Final = Raw(b"{}")
 
 
 class Call(Struct, frozen=True, gc=False):
-    """A call body, decoded down to its task: `args` (a JSON array) and `kwargs` (an object) are still JSON."""
+    """The body of a call: `args` (an array) and `kwargs` (an object) are still JSON."""
 
     task: str
     args: Raw = _NO_ARGS
@@ -66,7 +66,7 @@ def _is_model(value: object) -> bool:
 
 
 def _builtins_of(value: object) -> object:
-    """Take down what msgspec does not know: a model of pydantic, where the application has imported that."""
+    """Convert what msgspec does not know: a pydantic model, if the application has imported pydantic."""
     if _is_model(value):
         return value.model_dump(mode="json", by_alias=True)  # type: ignore[attr-defined]
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
@@ -80,7 +80,7 @@ _ERRORS: Final = (TypeError, ValueError, RecursionError, msgspec.MsgspecError)
 
 _BODY: Final = "body"
 _CARRIED: Final = (
-    "a body is made of str, int, finite float, bool, None, list, tuple, set, dict with text keys, datetime, date, "
+    "a body consists of str, int, finite float, bool, None, list, tuple, set, dict with text keys, datetime, date, "
     "time, timedelta, UUID, Decimal, bytes, Enum, dataclass, msgspec.Struct and pydantic model"
 )
 _TOO_DEEP: Final = f"is nested deeper than {MAX_DEPTH} levels"
@@ -89,12 +89,12 @@ _CALL: Final = 'a call body is {"task": "name", "args": [...], "kwargs": {...}}'
 
 
 def encode(value: object, *, number_keys: bool = False) -> bytes:
-    """Write a value as JSON; integers are exact at any size that Python writes (4,300 digits).
+    """Write a value as JSON; integers are exact up to the 4,300 digits that Python writes.
 
-    `number_keys`: keys may be numbers, which are text from then on (see `check_number_keys`).
+    `number_keys`: accept numbers as keys, which JSON turns into text (see `check_number_keys`).
 
-    Raises `InvalidBodyError`, its field the path of the offending value (`items[3].price`), for NaN and infinity,
-    lone surrogates, keys that are numbers, nesting over `MAX_DEPTH` and types that JSON cannot carry. O(size).
+    Raises `InvalidBodyError`, with the path of the value (`items[3].price`) as its field, for NaN and infinity, lone
+    surrogates, numbers as keys, nesting over `MAX_DEPTH`, and types that JSON cannot carry. O(size).
     """
     try:
         data = _ENCODER.encode(value)
@@ -109,7 +109,7 @@ def encode(value: object, *, number_keys: bool = False) -> bytes:
 def encode_call(
     task: str, args: Sequence[object], kwargs: Mapping[str, object], *, number_keys: bool = False
 ) -> bytes:
-    """Write the call body of `task(*args, **kwargs)`; empty kwargs are left out. Options and errors as of `encode`."""
+    """Write the body of the call `task(*args, **kwargs)`. Options and errors as for `encode`."""
     call: dict[str, object] = {"task": task, "args": list(args)}
     if kwargs:
         call["kwargs"] = kwargs
@@ -117,18 +117,18 @@ def encode_call(
 
 
 def check_number_keys(given: object, read: object) -> None:
-    """Raise `InvalidBodyError` unless keys of `given` that are numbers have come back as numbers in `read`.
+    """Raise `InvalidBodyError` unless all numbers that are keys in `given` are numbers in `read` as well.
 
-    `read` is what `given` comes to when it is written with `number_keys`, and read by its types.
+    `read` is `given` written with `number_keys` and converted back by the task's types.
     """
     try:
-        _compare_keys(_taken_down(given), _taken_down(read))
+        _compare_keys(_to_builtins(given), _to_builtins(read))
     except _Fault as fault:
         raise InvalidBodyError(_path(fault.steps), fault.problem, _CARRIED) from None
 
 
 def decode(data: bytes) -> Any:
-    """Read a JSON body without knowing its types; raises `InvalidBodyError` if it is none, or nested too deep."""
+    """Read a JSON body without types. Raises `InvalidBodyError` for other text, and for nesting over `MAX_DEPTH`."""
     try:
         value = _DECODER.decode(data)
     except _ERRORS as error:
@@ -139,10 +139,10 @@ def decode(data: bytes) -> Any:
 
 
 def decode_call(data: bytes) -> Call:
-    """Read a call body. Absent args and kwargs are empty, other fields are ignored.
+    """Read the body of a call. Missing args and kwargs are empty; other fields are ignored.
 
-    Raises `InvalidBodyError` for anything that is no such object, and for nesting over `MAX_DEPTH`. What stands in
-    args and kwargs is only known to be well-formed: the task's signature decodes it.
+    Raises `InvalidBodyError` for anything else, and for nesting over `MAX_DEPTH`. Checks only that args and kwargs are
+    well-formed: the task's signature decodes them.
     """
     try:
         call = _CALL_DECODER.decode(data)
@@ -165,7 +165,7 @@ def check_size(data: bytes, maxsize: int) -> None:
 
 
 class _Fault(Exception):  # noqa: N818  # never leaves this module
-    """What is wrong, and the steps from there outwards to the body."""
+    """A problem with a value, and the steps from the value outwards to the body."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -174,7 +174,7 @@ class _Fault(Exception):  # noqa: N818  # never leaves this module
 
 
 def _is_carried(value: object, data: bytes, *, number_keys: bool) -> bool:
-    """Say whether `data` reads back as the value. Tuples inside it say no, and so do NaN, number keys and raw JSON."""
+    """Say whether `data` decodes to the value. Also False for values with tuples, NaN, number keys or raw JSON."""
     try:
         plain = msgspec.to_builtins(value, str_keys=number_keys, enc_hook=_builtins_of)
         return bool(_DECODER.decode(data) == plain)
@@ -182,11 +182,11 @@ def _is_carried(value: object, data: bytes, *, number_keys: bool) -> bool:
         return False
 
 
-def _taken_down(value: object) -> object:
-    """Take a value down to builtins, with keys that are numbers as they are."""
+def _to_builtins(value: object) -> object:
+    """Convert a value to builtins; numbers as keys stay numbers."""
     return msgspec.to_builtins(
         value,
-        enc_hook=lambda each: decode(bytes(each)) if isinstance(each, Raw) else _builtins_of(each),
+        enc_hook=lambda part: decode(bytes(part)) if isinstance(part, Raw) else _builtins_of(part),
     )
 
 
@@ -199,7 +199,7 @@ def _compare_keys(before: object, after: object) -> None:
                 _refuse_key(key)
         if numbers and len(after) < len(before):
             raise _Fault("has a number and its text as keys, which are one key in JSON")
-        members = ((key, each, after[key]) for key, each in before.items() if key in after)
+        members = ((key, member, after[key]) for key, member in before.items() if key in after)
     elif isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
         pairs = enumerate(zip(before, after, strict=False))
         members = ((at, one, other) for at, (one, other) in pairs)
@@ -214,11 +214,13 @@ def _compare_keys(before: object, after: object) -> None:
 
 
 def _refuse_key(key: object) -> None:
-    raise _Fault(f"has the key {_shown(key)} of type {type(key).__qualname__}; a key must be text")
+    raise _Fault(
+        f"has the key {shown(key, 40)} of type {type(key).__qualname__}; a key must be text"
+    )
 
 
 def _examine(value: object, *, number_keys: bool) -> None:
-    """Raise `InvalidBodyError` for the first thing that JSON cannot carry, if there is one."""
+    """Raise `InvalidBodyError` for the first value that JSON cannot carry, if any."""
     try:
         _visit(value, 0, number_keys)
     except _Fault as fault:
@@ -245,7 +247,7 @@ def _visit(value: object, depth: int, number_keys: bool) -> None:
 
 
 def _members(value: object, number_keys: bool) -> Iterable[tuple[object, object]] | None:
-    """List what a container holds, with the step that leads there; None for a scalar."""
+    """List the steps to the members of a container, with the members; None for a scalar."""
     if isinstance(value, dict):
         _check_keys(value, number_keys)
         return value.items()
@@ -255,7 +257,7 @@ def _members(value: object, number_keys: bool) -> Iterable[tuple[object, object]
     if isinstance(value, Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = ((each.name, each.name) for each in dataclasses.fields(value))
+        names = ((field.name, field.name) for field in dataclasses.fields(value))
     else:
         return None
     fields = ((written, getattr(value, name, msgspec.UNSET)) for written, name in names)
@@ -292,7 +294,7 @@ def _check_text(text: str, verb: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise _Fault(
-            f"{verb} a lone surrogate (U+{ord(text[error.start]):04X}), which is no text"
+            f"{verb} a lone surrogate (U+{ord(text[error.start]):04X}), which is not text"
         ) from None
 
 
@@ -300,9 +302,7 @@ def _check_integer(value: int) -> None:
     try:
         str(value)
     except ValueError:
-        raise _Fault(
-            f"is an integer of {value.bit_length()} bits, too long to be written"
-        ) from None
+        raise _Fault(f"is an integer of {value.bit_length()} bits, too long to write") from None
 
 
 def _check_raw(raw: Raw) -> None:
@@ -324,17 +324,12 @@ def _path(steps: list[object]) -> str:
         elif isinstance(step, str) and step.isascii() and step.isidentifier():
             text += f".{step}"
         else:
-            text += f"[{_shown(step)}]"
+            text += f"[{shown(step, 40)}]"
     if len(text) > _PATH_LENGTH:
         text = text[:_PATH_LENGTH] + "..."
     if not text.startswith("."):
         return _BODY + text
     return text[1:]
-
-
-def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _problem(error: Exception) -> str:
@@ -343,7 +338,7 @@ def _problem(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return _TOO_DEEP
     text = str(error).replace("`", "")
-    # A sentence goes on in lower case, but JSON stays JSON.
+    # Lower case within a sentence, but JSON stays JSON.
     begin = text[:1].lower() if text[1:2].islower() else text[:1]
     return f"cannot be read: {begin}{text[1:160]}"
 
@@ -359,12 +354,12 @@ def is_too_deep(data: bytes) -> bool:
         return False
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Without escapes a quote begins or ends a string. Empty strings may go before the others: two neighbouring quotes
-    # leave the parity of every other one as it was.
+    # Without escapes every quote begins or ends a string. Removing empty strings first is safe: two neighbouring quotes
+    # do not change the parity of the others.
     brackets = data.translate(_BRACES_AS_BRACKETS, _ALL_BUT_MARKS).replace(b'""', b"")
     if b'"' in brackets:
         brackets = _STRING.sub(b"", brackets)
-    # Each pass removes the innermost level; in well-formed JSON every bracket has its partner.
+    # Each pass removes the innermost level: in well-formed JSON brackets are paired.
     for _ in range(MAX_DEPTH):
         if not brackets:
             return False

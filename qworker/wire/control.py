@@ -1,7 +1,7 @@
-"""What operators ask of a running worker, and what it answers: one JSON document each way.
+"""Requests of operators to a running worker, and its answers, as JSON documents.
 
-A request stands in the LIST `ns:control:<worker>`, which the worker reads every two seconds; its answers in the
-LIST `ns:answer:<request id>`. Both keys expire, so a request to a worker that has gone leaves nothing behind.
+The worker reads requests from the LIST `ns:control:<worker>` every two seconds, and answers in the LIST
+`ns:answer:<request id>`. Both keys expire, so requests to a worker that is gone leave nothing behind.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 __all__ = ["KEPT_MS", "Answer", "Request", "read_answer", "read_request", "write"]
 
-#: How long a request or an answer is kept that nobody takes. A request is no order for later: it is void by then.
+#: When a request or an answer expires that is not read.
 KEPT_MS: Final = 30_000
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -27,7 +27,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a worker says to a request. `done` False: it was refused or failed, and `text` says why."""
+    """A worker's answer to a request. `done` False: it was refused or failed, and `text` says why."""
 
     worker: str
     done: bool
@@ -36,12 +36,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def write(document: Request | Answer) -> bytes:
-    """Write a document as it stands in its key."""
+    """Write a document as it is stored."""
     return msgspec.json.encode(document)
 
 
 def read_request(written: bytes) -> Request | None:
-    """Read a request; None for what is none."""
+    """Read a request; None for anything else."""
     try:
         return msgspec.json.decode(written, type=Request)
     except _UNREADABLE:
@@ -49,7 +49,7 @@ def read_request(written: bytes) -> Request | None:
 
 
 def read_answer(written: bytes) -> Answer | None:
-    """Read an answer; None for what is none."""
+    """Read an answer; None for anything else."""
     try:
         return msgspec.json.decode(written, type=Answer)
     except _UNREADABLE:

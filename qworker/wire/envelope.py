@@ -2,10 +2,10 @@ r"""The envelope of a stored message: one text line, then the body.
 
     q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>
 
-`receives` counts deliveries that have ended; a message in hand is one more. `nacks` and `timeouts` together are held
-against max receives, `shared` (deliveries lost in company) never is. Flags: x expiry ms, m max receives, v visibility
-ms of its own, p priority, f first received ms, t became ready ms, o place at the head ms, u unique key, k unknown
-since ms, d redrives, w trace context, e codec. Values of flags are percent-encoded.
+`receives` counts deliveries that have ended; an unacked message has one more. `nacks` plus `timeouts` are held against
+max receives; `shared` (timeouts of leases with several messages) is not. Flags: x expiry ms, m max receives, v its own
+visibility ms, p priority, f first received ms, t became ready ms, o position at the head ms, u unique key, k unknown
+since ms, d redrives, w trace context, e codec, n schedule, s signature. Flag values are percent-encoded.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ __all__ = ["FIRST", "Envelope", "Kind", "flag_text", "head", "kind_of", "tail"]
 _HEADER: Final = re.compile(
     rb"q1 ([A-Za-z0-9._-]{1,64}) (\d{1,16}) (\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6})((?: [a-z]=[^ \n]*)*)\n"
 )
-#: The header of a first delivery, as nearly all are: `sent_ms`, and the flags with their leading spaces if there are
-#: any. A look at it costs two thirds of reading a header in full. An encrypted one does not match, for its body is no
-#: call yet: a message without flags pays nothing for that question.
+#: The header of a first delivery, as nearly all are: `sent_ms`, and the flags with their leading spaces. Matching it
+#: costs two thirds of parsing a header. A header with flag e (encrypted) does not match: its body is not a call yet.
 FIRST: Final = re.compile(rb"q1 [A-Za-z0-9._-]{1,64} (\d{1,16}) 0 0 0 0((?: [a-df-z]=[^ \n]*)+)?\n")
 #: Flags that are whole numbers.
 _NUMBERS: Final = frozenset("xmvpftdo")
@@ -33,7 +32,7 @@ _NEWER: Final = re.compile(rb"q\d+ ")
 
 
 class Kind(Enum):
-    """What an item of a list is."""
+    """The kind of an item in a list."""
 
     OWN = "own"
     PLAIN = "plain"
@@ -42,7 +41,7 @@ class Kind(Enum):
 
 
 def kind_of(item: bytes) -> Kind:
-    """Tell what an item is; an own item has a header that matches in full."""
+    """Return the kind of an item; OWN has a valid header."""
     if item[:1] in (b"{", b"["):
         return Kind.PLAIN
     if _HEADER.match(item):
@@ -53,27 +52,26 @@ def kind_of(item: bytes) -> Kind:
 
 
 def head(message_id: str) -> str:
-    """Write the part of a header before the time, which the server fills in."""
+    """Write the start of a header, up to the time, which the server fills in."""
     return f"q1 {message_id} "
 
 
 def tail(body: bytes, flags: dict[str, str] | None = None) -> bytes:
-    """Write the part of an envelope after the counters; flag values are encoded here."""
+    """Write the rest of an envelope after the counters; encodes flag values."""
     if not flags:
         return b"\n" + body
     return flag_text(flags).encode() + b"\n" + body
 
 
 def flag_text(flags: Mapping[str, str]) -> str:
-    """Write flags as they stand in a header, each with a space before it."""
+    """Write flags as a header has them, each after a space."""
     return "".join(f" {key}={quote(value, safe='')}" for key, value in flags.items())
 
 
 class Envelope:
     """A parsed envelope. Times are ms since 1970 by the server's clock.
 
-    The header is checked as a whole when it is parsed; its parts are converted when they are asked for, because most
-    messages are handled without anybody asking.
+    Parsing checks the whole header; its parts are converted on access, because most messages are handled without.
     """
 
     __slots__ = ("_match",)
@@ -83,7 +81,7 @@ class Envelope:
 
     @classmethod
     def parse(cls, item: bytes) -> Envelope | None:
-        """Read an own item; None where the header does not match (plain, newer and foreign items)."""
+        """Parse an own item; None for plain, newer and foreign ones."""
         match = _HEADER.match(item)
         return None if match is None else cls(match)
 
@@ -106,7 +104,7 @@ class Envelope:
 
     @property
     def ready_ms(self) -> int | None:
-        """When it became ready; None where nobody wrote it down: it was not sent to be ready at once."""
+        """When it became ready; None if that is not recorded, for a message that was not ready when sent."""
         match = self._match
         if match[7]:
             written = whole(self.flags.get("t"))
@@ -121,22 +119,22 @@ class Envelope:
 
     @property
     def nacks(self) -> int:
-        """Deliveries that failed by somebody's word."""
+        """Deliveries that failed: the handler or the receiver nacked."""
         return int(self._match[4])
 
     @property
     def timeouts(self) -> int:
-        """Deliveries that ended in nobody's word, alone."""
+        """Lease timeouts of a single-message lease."""
         return int(self._match[5])
 
     @property
     def shared(self) -> int:
-        """Deliveries lost in company."""
+        """Lease timeouts of a lease with several messages."""
         return int(self._match[6])
 
     @property
     def header(self) -> bytes:
-        """The header as it stands, with the newline behind it."""
+        """The stored header, with its newline."""
         return self._match[0]
 
     @property
@@ -147,19 +145,18 @@ class Envelope:
 
     @property
     def has_flags(self) -> bool:
-        """Whether there is any flag."""
+        """Whether it has any flags."""
         return self._match[7] != b""
 
     @property
     def flags(self) -> dict[str, str]:
-        """All flags, decoded; one that is repeated counts where it stands first."""
-        found: dict[str, str] = {}
+        """All flags, decoded; of a repeated flag the first counts."""
+        flags: dict[str, str] = {}
         for part in self._match[7].split(b" ")[1:]:
             key, raw = part[:1].decode(), part[2:]
             value = unquote_to_bytes(raw).decode("utf-8", "replace")
             if key in _NUMBERS and value.isascii() and value.isdigit() and not raw.isdigit():
-                value = raw.decode(
-                    "ascii", "replace"
-                )  # the scripts decode no numbers, and must read the same
-            found.setdefault(key, value)
-        return found
+                # Scripts do not decode numbers, and must read the same.
+                value = raw.decode("ascii", "replace")
+            flags.setdefault(key, value)
+        return flags

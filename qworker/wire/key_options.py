@@ -1,4 +1,4 @@
-"""Where a process has its keys from: a file that only its user can read, or the environment; never a flag.
+"""Where the keys of a process come from: a file that only its user can read, or the environment; never a flag.
 
     QWORKER_KEYS_FILE=/etc/qworker/keys.toml        [signing]
                                                     2026b = "<base64>"       the first one signs
@@ -9,7 +9,7 @@
     QWORKER_ENCRYPTION_KEYS=2026b:<base64>
     QWORKER_SIGNATURES=required | accepted
 
-A secret never shows: errors name the place and never quote it, `config show` has the ids only.
+Secrets are never shown: errors name the place without quoting it, and `config show` lists only ids.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
-from qworker.config.fields import Options
+from qworker.config.fields import Options, kinds_of
 from qworker.config.files import ConfigFile
 from qworker.config.kinds import ChoiceKind, Kind
 from qworker.config.loading import load
@@ -35,33 +35,32 @@ from qworker.wire.keyring import NO_KEYS, Keyring
 __all__ = ["KeyOptions", "keyring_of", "keys_of_environment"]
 
 _TABLES: Final = ("signing", "encryption")
-_FORM: Final = (
-    "it must be ID:BASE64, several separated by commas; the first is that of new messages"
-)
+_FORM: Final = "it must be ID:BASE64, or several with commas; new messages use the first"
 _FILE_FORM: Final = "a key file is TOML with the tables [signing] and [encryption] of ID = BASE64"
 _MAX_BYTES: Final = 64 * 1024
-#: What others, or the group beyond reading, may not have. (Services are often given secrets by their group.)
+_NO_FILE: Final = ConfigFile()
+#: Rights that others, and the group except for reading, may not have. (Services often get secrets by their group.)
 _TOO_OPEN: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True)
 class KeysKind(Kind):
-    """Keys by their ids; shown without their secrets."""
+    """Keys by id; shown without the secrets."""
 
     @property
     def limit(self) -> str:
-        """How to write them."""
+        """The form."""
         return _FORM
 
     def show(self, value: object) -> str:
-        """Write the ids."""
+        """Write the ids only."""
         return ",".join(f"{key_id}:***" for key_id in value) if isinstance(value, Mapping) else ""
 
     def parse(self, text: str, field: str) -> Mapping[str, bytes]:
         """Read the text of an environment variable."""
         keys: dict[str, bytes] = {}
-        for each in text.split(","):
-            key_id, colon, secret = each.strip().partition(":")
+        for pair in text.split(","):
+            key_id, colon, secret = pair.strip().partition(":")
             if not colon or key_id in keys:
                 raise InvalidOptionError(field, "cannot be read", _FORM)
             keys[key_id] = _secret(secret, field)
@@ -71,19 +70,19 @@ class KeysKind(Kind):
         if not isinstance(value, Mapping):
             raise InvalidOptionError(
                 field,
-                "stands in a configuration file",
-                "name a keys_file there, or use the environment",
+                "is not allowed in a configuration file",
+                "set keys_file there, or use the environment",
             )
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class FileKind(Kind):
-    """A path of a file, as text."""
+    """The path of a file, as text."""
 
     @property
     def limit(self) -> str:
-        """What it must be."""
+        """The form."""
         return "it must be the path of a file"
 
     def _checked(self, value: object, field: str) -> str:
@@ -97,20 +96,20 @@ class KeyOptions(Options):
     """Keys for signing and encrypting messages."""
 
     keys_file: Annotated[
-        str | None, FileKind("file of keys, which others may not read", none="no file")
+        str | None, FileKind("file of keys that other users cannot read", none="no file")
     ] = None
     signing_keys: Annotated[
         Mapping[str, bytes] | None,
-        KeysKind("keys that sign messages, and whose signatures are accepted", none="not signed"),
+        KeysKind("keys that sign and verify messages", none="not signed"),
     ] = None
     encryption_keys: Annotated[
         Mapping[str, bytes] | None,
-        KeysKind("keys that encrypt bodies and decrypt them", none="not encrypted"),
+        KeysKind("keys that encrypt and decrypt bodies", none="not encrypted"),
     ] = None
     signatures: Annotated[
         str,
         ChoiceKind(
-            "whether a message without a signature is refused, where there are signing keys",
+            "whether signing keys make unsigned messages invalid",
             choices=("required", "accepted"),
         ),
     ] = "required"
@@ -118,25 +117,26 @@ class KeyOptions(Options):
     def _check_together(self) -> None:
         if self.keys_file is not None and (self.signing_keys or self.encryption_keys):
             raise InvalidOptionError(
-                "keys_file", "is given beside keys themselves", "give one of the two"
+                "keys_file", "is given with keys themselves", "give one of the two"
             )
 
 
-def keys_of_environment(environ: Mapping[str, str] = os.environ) -> Keyring:
-    """Make the keyring that the environment describes; an empty one where it says nothing.
+def keys_of_environment(
+    environ: Mapping[str, str] = os.environ, file: ConfigFile = _NO_FILE
+) -> Keyring:
+    """Make the keyring of the environment, or of a configuration file; empty if neither names keys.
 
     Raises `InvalidOptionError`, which names the variable or the file and never quotes a key.
     """
-    if not any(f"QWORKER_{name.upper()}" in environ for name in _NAMES):
+    if not any(
+        f"QWORKER_{name.upper()}" in environ or name in file.values for name in kinds_of(KeyOptions)
+    ):
         return NO_KEYS
-    return keyring_of(load(KeyOptions, given={}, environ=environ, file=ConfigFile()).options)
-
-
-_NAMES: Final = ("keys_file", "signing_keys", "encryption_keys", "signatures")
+    return keyring_of(load(KeyOptions, given={}, environ=environ, file=file).options)
 
 
 def keyring_of(options: KeyOptions) -> Keyring:
-    """Make a keyring, reading the file if there is one. Raises `InvalidOptionError`."""
+    """Make a keyring; reads the file, if any. Raises `InvalidOptionError`."""
     signing, encryption = options.signing_keys or {}, options.encryption_keys or {}
     if options.keys_file is not None:
         signing, encryption = _read(Path(options.keys_file))
@@ -156,21 +156,20 @@ def _read(path: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
 
 def _table(path: Path, name: str, table: object) -> dict[str, bytes]:
     field = f"{path}: {name}"
-    if not isinstance(table, dict) or not all(isinstance(each, str) for each in table.values()):
-        raise InvalidOptionError(field, "is no table of texts", _FILE_FORM)
+    if not isinstance(table, dict) or not all(isinstance(text, str) for text in table.values()):
+        raise InvalidOptionError(field, "is not a table of texts", _FILE_FORM)
     return {key_id: _secret(secret, field) for key_id, secret in table.items()}
 
 
 def _document(path: Path) -> dict[str, Any]:
     field = f"keys_file {str(path)!r}"
     try:
-        # What is checked is what is read: the open file, and not another one that took its name meanwhile. A pipe would
-        # make the opening wait.
+        # Check the open file, not another one that may have taken its name. O_NONBLOCK: opening a pipe would wait.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise InvalidOptionError(field, "is no regular file", _FILE_FORM)
-            if found.st_mode & _TOO_OPEN:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise InvalidOptionError(field, "is not a regular file", _FILE_FORM)
+            if mode & _TOO_OPEN:
                 raise InvalidOptionError(
                     field, "can be read or written by others", f"chmod 600 {path}"
                 )
@@ -182,7 +181,7 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
-        # Without the cause: it might quote a key.
+        # Without the cause, which might quote a key.
         raise InvalidOptionError(field, "is not TOML in UTF-8", _FILE_FORM) from None
 
 
@@ -191,5 +190,5 @@ def _secret(text: str, field: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidOptionError(
-            field, "has a key that is not base64", "make one by: openssl rand -base64 32"
+            field, "has a key that is not base64", "make one with: openssl rand -base64 32"
         ) from None

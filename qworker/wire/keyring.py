@@ -1,7 +1,7 @@
-"""The keys of one process, and what it makes of them: senders sign and encrypt, receivers verify and decrypt.
+"""The keys of a process: senders sign and encrypt, receivers verify and decrypt.
 
-Encrypted first, then signed: a signature is verified before anything is decrypted, and both before a body is decoded.
-New messages take the first key of each kind, the others are accepted: that is how keys are changed without a stop.
+Bodies are encrypted, then signed: receivers verify before they decrypt, and decrypt before they decode.
+New messages use the first key of each kind; receivers accept all of them, so that you can rotate keys without downtime.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from qworker.errors import (
 )
 from qworker.wire.envelope import Envelope, Kind, kind_of
 from qworker.wire.sealing import CIPHER, KEY_BYTES, check_crypto, seal, unseal
-from qworker.wire.signing import Subject, fits, sign
+from qworker.wire.signing import Subject, sign, verify
 
 __all__ = ["NO_KEYS", "Keyring", "is_encrypted"]
 
 _KEY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
-#: An HMAC key that is shorter than its hash is the weaker for it.
+#: HMAC keys shorter than the hash are weaker.
 _SIGNING_BYTES: Final = 32
 _NO_FLAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Keyring:
-    """Keys by their ids. False where it holds none: then nothing is signed, encrypted or refused.
+    """Keys by id. False if it has none: then nothing is signed, encrypted or refused.
 
-    `signing`: keys of 32 bytes or more; `encryption`: of exactly 32. The first of each is the one of new messages.
-    `required` False also takes messages without a signature: for the time in which senders are given their keys.
-    Raises `InvalidOptionError`, which never quotes a key.
+    `signing`: keys of at least 32 bytes; `encryption`: keys of exactly 32. New messages use the first of each.
+    `required` False accepts unsigned messages, while you roll out keys to senders. Raises `InvalidOptionError`, which
+    never quotes a key.
     """
 
     __slots__ = ("_encryption", "_signing", "required")
@@ -61,24 +61,14 @@ class Keyring:
         return f"Keyring(signing={signing!r}, encryption={encryption!r}, required={self.required})"
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        raise TypeError("a keyring is not pickled: its keys would be written somewhere")
-
-    @property
-    def signs(self) -> bool:
-        """Whether new messages are signed."""
-        return bool(self._signing)
-
-    @property
-    def encrypts(self) -> bool:
-        """Whether new messages are encrypted."""
-        return bool(self._encryption)
+        raise TypeError("a keyring cannot be pickled: its keys would be written somewhere")
 
     # -- sending -------------------------------------------------------------------------------
 
     def protect(
         self, namespace: str, queue: str, message_id: str, body: bytes, flags: dict[str, str]
     ) -> bytes:
-        """Encrypt and sign the body of a new message; returns it as it is stored, and sets its flags."""
+        """Encrypt and sign the body of a new message; returns the body to store, and sets its flags."""
         for flag in "ens":
             flags.pop(flag, None)
         subject = Subject(namespace, queue, message_id)
@@ -91,9 +81,9 @@ class Keyring:
         return body
 
     def sign_schedule(self, namespace: str, queue: str, name: str, body: bytes) -> str:
-        """Make the flag s of the messages of a schedule, whose ids daemons make that hold no key; '' without keys.
+        """Make the flag s for the messages of a schedule, whose ids are made by daemons without keys; '' without keys.
 
-        Their bodies are not encrypted: they say nothing but the task, which the schedule tells anyway.
+        Their bodies are not encrypted: they only name the task, as the schedule does.
         """
         if not self._signing:
             return ""
@@ -106,10 +96,10 @@ class Keyring:
     # -- receiving -----------------------------------------------------------------------------
 
     def open(self, namespace: str, queue: str, item: bytes) -> bytes:
-        """Verify and decrypt a message as it is stored; returns it with its plain body behind the same header.
+        """Verify and decrypt a stored message; returns it with the same header and its plain body.
 
-        Foreign items and those of newer versions are returned as they are. Raises `BadSignatureError`,
-        `UndecipherableError` or `UnknownKeyError`.
+        Returns foreign items and those of newer versions unchanged. Raises `BadSignatureError`, `UndecipherableError`
+        or `UnknownKeyError`.
         """
         envelope = Envelope.parse(item)
         if envelope is None:
@@ -129,8 +119,8 @@ class Keyring:
             subject, envelope.id, codec, envelope.body
         )
 
-    def look(self, namespace: str, queue: str, item: bytes) -> tuple[bytes, str]:
-        """Open a message to show it: as `open` does, and '', or as it is stored, and why it may not be used."""
+    def try_open(self, namespace: str, queue: str, item: bytes) -> tuple[bytes, str]:
+        """Open a message to show it; returns it with '', or the stored item with the problem."""
         try:
             return self.open(namespace, queue, item), ""
         except ProtectionError as error:
@@ -149,13 +139,13 @@ class Keyring:
             raise UnknownKeyError(
                 subject.queue,
                 message_id,
-                f"is signed with the key {_shown(key_id)}, which is not held here",
+                f"is signed with the key {_shown(key_id)}, which this process lacks",
             )
-        if not fits(mac, key, subject, codec, body):
+        if not verify(mac, key, subject, codec, body):
             raise BadSignatureError(
                 subject.queue,
                 message_id,
-                f"has a signature of the key {_shown(key_id)} that is not one for this queue, id and body",
+                f"has a signature of the key {_shown(key_id)} that does not match its queue, id and body",
             )
 
     def _decrypt(self, subject: Subject, message_id: str, codec: str, body: bytes) -> bytes:
@@ -165,26 +155,26 @@ class Keyring:
             raise UnknownKeyError(
                 subject.queue,
                 message_id,
-                f"is encrypted with the key {_shown(key_id)}, which is not held here",
+                f"is encrypted with the key {_shown(key_id)}, which this process lacks",
             )
         plain = unseal(key, subject, codec, body)
         if plain is None:
             raise UndecipherableError(
                 subject.queue,
                 message_id,
-                f"is encrypted with the key {_shown(key_id)} and does not open: it was changed, or is not of this "
-                "queue and id",
+                f"is encrypted with the key {_shown(key_id)} and does not decrypt: it was changed, or is of another "
+                "queue or id",
             )
         return plain
 
 
 def is_encrypted(envelope: Envelope | None) -> bool:
-    """Say whether the body of a message is encrypted, or was before it was opened."""
+    """Say whether the body of a message is encrypted, or was until it was opened."""
     return envelope is not None and envelope.has_flags and "e" in envelope.flags
 
 
 def _shown(key_id: str) -> str:
-    # Of a header that anybody may have written.
+    # From a header that anyone can write.
     return ascii(key_id[:40])
 
 
@@ -194,16 +184,16 @@ def _checked(
     for key_id, key in keys.items():
         if not isinstance(key_id, str) or _KEY_ID.fullmatch(key_id) is None:
             raise InvalidOptionError(
-                field, "have an id that is none", "an id is 1 to 32 of A-Z, a-z, 0-9, '_' and '-'"
+                field, "have an invalid id", "an id is 1 to 32 of A-Z, a-z, 0-9, '_' and '-'"
             )
         if not isinstance(key, bytes) or (len(key) != exactly if exactly else len(key) < at_least):
             raise InvalidOptionError(
                 field,
                 f"have a key {key_id!r} of the wrong length",
-                f"{exactly or at_least} random bytes{'' if exactly else ' or more'}: openssl rand -base64 32",
+                f"use {exactly or at_least} random bytes{'' if exactly else ' or more'}: openssl rand -base64 32",
             )
     return dict(keys)
 
 
-#: What who has no keys has.
+#: The keyring without keys.
 NO_KEYS: Final = Keyring()

@@ -1,14 +1,14 @@
-"""Every Redis key of the data model. Nothing else makes a key name.
+"""Every Redis key of the data model; no other module writes key names.
 
-All keys of a queue share one hash tag, `ns:{queue}:part`, and so one Cluster slot. Outside the tag stand only the
-registry of queues and the presence keys.
+All keys of a queue share a hash tag, `ns:{queue}:part`, and so a Cluster slot. Only keys of the namespace, such as the
+index of queues and the presence of workers, have no tag.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from qworker.wire.names import place_name, split_place
+from qworker.wire.names import shard_name, split_shard_name
 
 __all__ = [
     "LEVELS",
@@ -28,10 +28,10 @@ LEVELS: Final = 10
 
 
 class QueueKeys:
-    """The keys of one queue in one namespace, or of one shard of it.
+    """The keys of a queue in a namespace, or of one of its shards.
 
-    `queue` is the name of the place: `orders/3`, or `orders` for the first shard and a queue that has no others; `name`
-    is the queue's and `shard` the number.
+    `queue` is the name of the shard: `orders/3`, or `orders` for the first one, which is the queue itself if it is not
+    divided. `name` is that of the queue, `shard` the number.
     """
 
     __slots__ = (
@@ -59,20 +59,20 @@ class QueueKeys:
     )
 
     def __init__(self, namespace: str, queue: str) -> None:
-        self.name, self.shard = split_place(queue)
-        self.queue = place_name(self.name, self.shard)
+        self.name, self.shard = split_shard_name(queue)
+        self.queue = shard_name(self.name, self.shard)
         base = f"{namespace}:{{{self.queue}}}:"
         #: LIST per priority level, index = level.
         self.ready = (base + "ready", *(f"{base}ready:{level}" for level in range(1, LEVELS)))
-        #: LIST: delivered alone, to a child that runs nothing else meanwhile.
+        #: LIST of suspects: delivered alone, to a child that runs nothing else.
         self.suspect = base + "suspect"
         #: ZSET envelope → due ms.
         self.delayed = base + "delayed"
         #: ZSET lease id → visibility deadline ms.
         self.unacked = base + "unacked"
-        #: HASH per lease: index → envelope, or all of them in one field: see `leases`.
+        #: HASH per lease: index → envelope, or all of them in one field (see `leases`).
         self.lease_prefix = base + "lease:"
-        #: LIST: bounded doorbell that waiting consumers block on.
+        #: LIST: the doorbell, bounded, on which waiting consumers block.
         self.wake = base + "wake"
         #: STREAM of dead letters.
         self.dead = base + "dead"
@@ -84,23 +84,23 @@ class QueueKeys:
         self.producers = base + "producers"
         #: HASH unique key → message id and expiry ms.
         self.unique = base + "unique"
-        #: HASH id of a row of a bulk write → message id and expiry ms; apart from `unique`, whose keys may be any text.
+        #: HASH id of a row of a bulk write → message id and expiry ms; not in `unique`, whose keys can be any text.
         self.rows = base + "rows"
         #: ZSET message id → expiry ms.
         self.cancelled = base + "cancelled"
         #: HASH schedule → spec, and last fired slot.
         self.schedules = base + "schedules"
-        #: STREAM of what became of messages, see `lua/lib/journal.lua`.
+        #: STREAM of events (see `lua/lib/journal.lua`).
         self.journal = base + "journal"
         #: HASH reader of the journal → `<epoch>-<last entry read> <ms>`.
         self.readers = base + "readers"
-        #: HASH mark of a message of another system → its id here, while an import moves it.
+        #: HASH mark of a message of another system → its id here, during an import.
         self.imported = base + "imported"
-        #: HASH per bulk write, which expires: the ledger of what was taken, see `lua/lib/ledger.lua`.
+        #: HASH per bulk write, which expires: the ledger of the rows stored (see `lua/lib/ledger.lua`).
         self.bulk_prefix = base + "bulk:"
 
     def all(self) -> tuple[str, ...]:
-        """Name every key but the leases and the bulk writes."""
+        """Return all keys except those of leases and bulk writes."""
         return (
             *self.ready,
             self.suspect,
@@ -121,49 +121,49 @@ class QueueKeys:
         )
 
     def lease(self, lease_id: str) -> str:
-        """Name the HASH of one lease."""
+        """Return the key of a lease, a HASH."""
         return self.lease_prefix + lease_id
 
     def bulk(self, write_id: str) -> str:
-        """Name the HASH of one bulk write."""
+        """Return the key of a bulk write, a HASH."""
         return self.bulk_prefix + write_id
 
 
 def queues_key(namespace: str) -> str:
-    """Name the HASH queue → shards: the registry of queues."""
+    """Return the index of queues: HASH queue → shards."""
     return f"{namespace}:queues"
 
 
 def reapers_key(namespace: str) -> str:
-    """Name the ZSET reaper → last seen ms."""
+    """Return ZSET reaper → last seen ms."""
     return f"{namespace}:reapers"
 
 
 def workers_key(namespace: str) -> str:
-    """Name the HASH worker → what it says of itself (JSON, with its time)."""
+    """Return HASH worker → its document (JSON, see `wire/presence.py`)."""
     return f"{namespace}:workers"
 
 
 def leaving_key(namespace: str) -> str:
-    """Name the HASH worker → when it was asked to leave, ms."""
+    """Return HASH worker → when it was asked to leave, ms."""
     return f"{namespace}:leaving"
 
 
 def control_key(namespace: str, worker: str) -> str:
-    """Name the LIST of requests to one worker (JSON, see `wire/control.py`); it expires."""
+    """Return LIST of requests to a worker (JSON, see `wire/control.py`), which expires."""
     return f"{namespace}:control:{worker}"
 
 
 def answer_key(namespace: str, request_id: str) -> str:
-    """Name the LIST of answers to one request (JSON); it expires."""
+    """Return LIST of answers to a request (JSON), which expires."""
     return f"{namespace}:answer:{request_id}"
 
 
 def owners_key(namespace: str) -> str:
-    """Name the HASH app with schedules → when a worker of it was seen last, ms."""
+    """Return HASH app with schedules → when a worker of it was last seen, ms."""
     return f"{namespace}:owners"
 
 
 def paused_tasks_key(namespace: str) -> str:
-    """Name the HASH task → since when it is paused, ms."""
+    """Return HASH paused task → since when, ms."""
     return f"{namespace}:paused_tasks"

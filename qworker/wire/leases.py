@@ -1,4 +1,4 @@
-"""What a lease holds, as the server stores it: see `lua/lib/lease.lua`."""
+"""The stored form of leases (see `lua/lib/lease.lua`)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 
 __all__ = ["held_items"]
 
-#: The field of messages that were delivered together, as long as none of them was settled by itself.
+#: The field for messages that were delivered together, until one of them is settled alone.
 _BATCH: Final = b"batch"
 _DECODER: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
-#: Bytes before the text of a MessagePack string or binary, by its first byte; those with a short text are 0xA0-0xBF.
+#: Length of the head of a MessagePack string or binary, by its first byte; 0xA0-0xBF are short strings.
 _HEADS: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5, 0xD9: 2, 0xDA: 3, 0xDB: 5}
 
 
 def held_items(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    """Read the HASH of a lease, given flat as `HGETALL` answers; returns (index, item) in no certain order.
+    """Read the HASH of a lease from the flat reply of `HGETALL`; returns (index, item) in any order.
 
-    What anybody wrote there beside the messages comes out as it is.
+    Returns foreign fields unchanged.
     """
     held: list[tuple[bytes, bytes]] = []
     for field, value in zip(flat[::2], flat[1::2], strict=True):
@@ -32,7 +32,7 @@ def held_items(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 
 
 def _unpacked(batch: bytes) -> list[bytes] | None:
-    """The items of a MessagePack array of strings; None where it is anything else."""
+    """Return the items of a MessagePack array of strings; None for anything else."""
     try:
         raws = _DECODER.decode(batch)
     except msgspec.DecodeError:

@@ -1,22 +1,22 @@
-"""Names and their rules: one place, used by every public call, the CLI and the configuration."""
+"""The rules of names, for public calls, the CLI and the configuration."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from qworker.errors import InvalidNameError
+from qworker.errors import InvalidNameError, shown
 
 __all__ = [
     "MAX_SHARDS",
     "check_app",
     "check_namespace",
-    "check_place",
     "check_queue",
+    "check_queue_or_shard",
     "check_schedule",
     "check_task",
-    "place_name",
-    "split_place",
+    "shard_name",
+    "split_shard_name",
 ]
 
 #: Shards of one queue.
@@ -41,25 +41,25 @@ def check_queue(name: object, field: str = "queue") -> str:
     return _check(name, field, _QUEUE, _QUEUE_LIMIT)
 
 
-def check_place(name: object, field: str = "queue") -> str:
+def check_queue_or_shard(name: object, field: str = "queue") -> str:
     """Return `name` if it names a queue or, as `queue/0`, a shard of one; raise `InvalidNameError` otherwise."""
-    queue, shard = split_place(name) if isinstance(name, str) else (name, 0)
+    queue, shard = split_shard_name(name) if isinstance(name, str) else (name, 0)
     if shard >= MAX_SHARDS:
         raise InvalidNameError(
-            field, f"{name!a} names shard {shard}", f"a queue has up to {MAX_SHARDS}, from 0"
+            field, f"{name!a} names shard {shard}", f"shards are 0 to {MAX_SHARDS - 1}"
         )
     check_queue(queue, field)
     return str(name)
 
 
-def split_place(name: str) -> tuple[str, int]:
-    """Tell the queue and the number of the shard that a name means; whatever is not written so is a queue."""
+def split_shard_name(name: str) -> tuple[str, int]:
+    """Split `queue/3` into queue and shard number; any other name is a queue, with shard 0."""
     match = _SHARD.fullmatch(name)
     return (name, 0) if match is None else (match[1], int(match[2]))
 
 
-def place_name(queue: str, shard: int) -> str:
-    """Name the place of a shard: `queue/3`; the first one is where the queue is that has no others."""
+def shard_name(queue: str, shard: int) -> str:
+    """Return the name of a shard: `queue/3`, or `queue` for the first one."""
     return f"{queue}/{shard}" if shard else queue
 
 
@@ -93,9 +93,7 @@ def _check(
     if not isinstance(name, str):
         raise InvalidNameError(field, f"is {type(name).__name__}, not str", limit)
     if rule.fullmatch(name) is None:
-        # repr escapes control characters: a name never reaches a terminal or a log raw.
-        shown = ascii(name if len(name) <= 80 else name[:77] + "...")
-        raise InvalidNameError(field, f"{shown} is not a valid name", limit)
+        raise InvalidNameError(field, f"{shown(name)} is not a valid name", limit)
     if name in reserved:
         raise InvalidNameError(field, f"{name!r} is reserved", limit)
     return name

@@ -1,4 +1,4 @@
-"""Reasons for which a message becomes a dead letter: one place, for what writes them and what lists them."""
+"""Why messages become dead letters."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final
 
 __all__ = ["DEATH_REASONS"]
 
-#: Reason → what it means. Consumers in other languages may have reasons of their own: one word of a-z and _.
+#: Reason → its meaning. Consumers in other languages may use other reasons: one word of a-z and _.
 DEATH_REASONS: Final = MappingProxyType(
     {
         "max_receives": "it failed as often as its max receives allows",
-        "not_retried": "its handler failed with an error that its retry policy gives up on",
-        "rejected": "its handler, or whoever received it, buried it",
+        "not_retried": "its handler failed with an error that its retry policy does not retry",
+        "rejected": "its handler or receiver buried it",
         "unknown_task": "no worker knows the task that it names",
         "bad_arguments": "its arguments do not fit the task",
-        "bad_signature": "it is not signed by a holder of the keys for this queue, id and body",
+        "bad_signature": "it has no valid signature for its queue, id and body",
         "undecipherable": "its body is encrypted, and was changed or belongs to another message",
-        "unknown_key": "no worker holds the key that it was signed or encrypted with",
-        "foreign": "it was not written by qworker, no consumer can take it",
-        "duplicate": "another message had its id; `qworker fsck` gave it one of its own",
+        "unknown_key": "no worker has the key that it was signed or encrypted with",
+        "foreign": "it was not written by qworker, and no consumer can take it",
+        "duplicate": "another message had its id; `qworker fsck` gave it a new one",
     }
 )

@@ -1,11 +1,11 @@
-r"""Encrypted bodies: AES-256-GCM of the `cryptography` package, extra `crypto`.
+r"""Encrypted bodies: AES-256-GCM of the `cryptography` package (extra `crypto`).
 
     e=a256gcm.<key id>                   a flag of the header
     body      <nonce, 12 bytes> <ciphertext> <tag, 16 bytes>
 
-What the message belongs to (see `signing.Subject`) is associated data: a body that is moved to another message or queue
-does not open. Each message is encrypted with a key of its own, HMAC-SHA256 of the key and that text: under one key a
-random nonce of 96 bits would do for 2^32 messages only, which a busy queue sends in a day.
+The subject (see `signing.Subject`) is associated data: a body that is moved to another message or queue does not
+decrypt. Each message has its own key, HMAC-SHA256 of the key and the subject: with a single key, random nonces of
+96 bits would be safe for 2^32 messages only, which a busy queue sends in a day.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["CIPHER", "KEY_BYTES", "OVERHEAD", "check_crypto", "seal", "unseal"]
 CIPHER: Final = "a256gcm"
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
-#: Bytes by which a sealed body is longer than the plain one.
+#: How many bytes a sealed body is longer than the plain one.
 OVERHEAD: Final = _NONCE_BYTES + 16
 
 
 def check_crypto() -> None:
-    """Raise `InvalidOptionError` where the extra is not installed."""
+    """Raise `InvalidOptionError` if the extra is not installed."""
     try:
         _crypto()
     except ImportError as error:
         raise InvalidOptionError(
             "encryption keys",
-            "are given, and the package cryptography is not installed",
+            "need the package cryptography, which is not installed",
             "pip install 'qworker-redis[crypto]'",
         ) from error
 
@@ -50,7 +50,7 @@ def seal(key: bytes, subject: Subject, codec: str, body: bytes) -> bytes:
 
 
 def unseal(key: bytes, subject: Subject, codec: str, body: bytes) -> bytes | None:
-    """Decrypt a body; None where it was changed, or belongs to another message, queue or key. O(size)."""
+    """Decrypt a body; None if it was changed, or belongs to another message, queue or key. O(size)."""
     if len(body) < OVERHEAD:
         return None
     about, (cipher, invalid) = subject.text(codec), _crypto()
@@ -64,13 +64,13 @@ def unseal(key: bytes, subject: Subject, codec: str, body: bytes) -> bytes | Non
 
 
 def _key_of(key: bytes, about: bytes) -> bytes:
-    """Make the key of one message."""
+    """Derive the key of one message."""
     return hmac.digest(key, about, "sha256")
 
 
 @cache
 def _crypto() -> tuple[type[AESGCM], type[Exception]]:
-    # Only here: who does not encrypt need not have it.
+    # Imported late: only those who encrypt need it.
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

@@ -1,8 +1,8 @@
-"""How a queue is divided into shards: places with keys of their own, which a Cluster keeps on several nodes.
+"""How a queue is divided into shards, each with its own keys, which a Cluster spreads over its nodes.
 
-The first shard has the queue's own name and keys, so a queue that is not divided has one shard, and may be divided any
-time. The others are `queue/1`, `queue/2` … The queue's own `meta` says into how many it is divided; the `meta` of each
-other shard has a mark, by which it takes what is sent, or refuses it.
+The first shard has the queue's own name and keys: a queue that is not divided has one shard, and can be divided at any
+time. The others are `queue/1`, `queue/2` … The queue's `meta` says how many there are; the `meta` of every other shard
+has a mark, by which it accepts or refuses sends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
-from qworker.wire.names import MAX_SHARDS, place_name
+from qworker.wire.names import MAX_SHARDS, shard_name
 
 __all__ = ["UNMARKED", "WHOLE", "Mark", "Shards"]
 
@@ -22,9 +22,9 @@ _MARKED: Final = re.compile(rb"(open|draining) (\d{1,2}) (\d{1,16})")
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """Messages are sent to the shards before `active`, and may be in all before `kept`: the others are to run empty.
+    """Shards 0 to `active` - 1 take messages; those up to `kept` - 1 are draining.
 
-    `epoch`: when it was divided so, in ms by the clock of the queue's server; it grows with every change. 0: never.
+    `epoch`: when the queue was divided so, in ms by its server's clock; grows with every change. 0: never divided.
     """
 
     active: int = 1
@@ -33,7 +33,7 @@ class Shards:
 
     @classmethod
     def parse(cls, written: Any) -> Shards | None:
-        """Read the field `shards` of a queue's meta; None where it says nothing that is meant so."""
+        """Read the field `shards` of a queue's meta; None for anything else."""
         match = _WRITTEN.fullmatch(written) if isinstance(written, bytes) else None
         if match is None:
             return None
@@ -42,23 +42,23 @@ class Shards:
 
     @property
     def divided(self) -> bool:
-        """Whether there is more than one shard."""
+        """Whether the queue has more than one shard."""
         return self.kept > 1
 
     def of_key(self, unique: str) -> int:
-        """Choose the shard of a unique key: the same one for all senders, as long as the number is the same."""
+        """Return the shard of a unique key: the same for all senders, while `active` does not change."""
         return crc32(unique.encode("utf-8", "surrogatepass")) % self.active
 
     def names(self, queue: str) -> list[str]:
-        """Name all shards that may hold messages."""
-        return [place_name(queue, number) for number in range(self.kept)]
+        """Return the names of all shards that may have messages."""
+        return [shard_name(queue, number) for number in range(self.kept)]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a shard beside the first one says of itself: whether it is `open` to what is sent, and since which division.
+    """Whether a shard other than the first accepts sends, and `active` and `epoch` of the reshard that set it.
 
-    `active` and `epoch` are those of the division that opened it or lets it run empty; 0 where none has.
+    `epoch` 0: the shard was never opened, or was removed.
     """
 
     open: bool = False
@@ -67,7 +67,7 @@ class Mark:
 
     @classmethod
     def parse(cls, written: Any) -> Mark:
-        """Read the field `shard` of a shard's meta; one that says nothing that is meant so takes no message."""
+        """Read the field `shard` of a shard's meta; anything else is `UNMARKED`, which accepts no sends."""
         match = _MARKED.fullmatch(written) if isinstance(written, bytes) else None
         if match is None or not 1 <= int(match[2]) <= MAX_SHARDS:
             return UNMARKED
@@ -76,5 +76,5 @@ class Mark:
 
 #: A queue that is not divided.
 WHOLE: Final = Shards()
-#: A shard that was never opened, or is removed.
+#: A shard that was never opened, or was removed.
 UNMARKED: Final = Mark()

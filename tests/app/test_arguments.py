@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from qworker.app.arguments import Signature
-from qworker.app.calls import Calls
+from qworker.app.arguments.binding import Signature
+from qworker.app.arguments.calls import Calls
 from qworker.errors import ArgumentsError, InvalidBodyError
 from qworker.wire import codec
 
@@ -75,21 +75,21 @@ def sweep() -> None: ...
 
 
 def received(signature: Signature, *args: object, **kwargs: object) -> object:
-    """What the function is called with after a send of these arguments, read whole or by the signature alike."""
+    """Return the arguments that the function gets after a send, the same on both paths of decoding."""
     body = signature.encode(args, kwargs)
     call = codec.decode_call(body)
     bound, named = signature.decode(call.args, call.kwargs)
     whole = Calls({signature: "owner"}).read(body)
     if whole is None:
         return bound, named
-    owner, every = whole
-    # What was not given is its default: the very object, where Python would put it in.
-    assert (owner, named, every[: len(bound)]) == ("owner", {}, bound)
-    return every, {}
+    owner, all_arguments = whole
+    # The fast path adds the defaults, the very objects.
+    assert (owner, named, all_arguments[: len(bound)]) == ("owner", {}, bound)
+    return all_arguments, {}
 
 
 def refused(signature: Signature, *args: object, **kwargs: object) -> ArgumentsError:
-    """The error on sending, which is also the one on receiving."""
+    """Return the error on sending, which is also the one on receiving."""
     with pytest.raises(ArgumentsError) as on_send:
         signature.check(args, kwargs)
     body = codec.encode_call(signature.task, args, kwargs)
@@ -126,10 +126,10 @@ class TestBinding:
         """A task without parameters takes none."""
         signature = Signature(sweep, "sweep")
         assert received(signature) == ((), {})
-        assert "got 1 arguments by position where it takes 0" in refused(signature, 1).problem
+        assert "got 1 positional arguments and takes 0" in refused(signature, 1).problem
 
     def test_a_default_is_the_very_object(self):
-        """A default is the function's own object, whatever its type."""
+        """A default is the function's own object, of any type."""
         marker = object()
 
         def handler(a: int, b: object = marker) -> None: ...
@@ -145,7 +145,7 @@ class TestBinding:
                 (), {"template": "x"}, "send_email(to)", "is missing", id="missing beside a name"
             ),
             pytest.param(
-                ("a", "b", 1, 2), {}, "send_email", "got 4 arguments by position", id="too many"
+                ("a", "b", 1, 2), {}, "send_email", "got 4 positional arguments", id="too many"
             ),
             pytest.param(
                 ("a",),
@@ -164,7 +164,7 @@ class TestBinding:
         ],
     )
     def test_arguments_that_do_not_bind_are_named(self, args, kwargs, field, problem):
-        """Arguments that do not bind are named, with the signature."""
+        """An error for arguments that do not bind names them and the signature."""
         error = refused(Signature(send_email, "send_email"), *args, **kwargs)
         assert error.field == field
         assert problem in error.problem
@@ -173,8 +173,8 @@ class TestBinding:
             == "the task is `send_email(to: str, template: str = ..., retries: int = ...)`"
         )
 
-    def test_required_names_are_missed(self):
-        """A parameter that is given by name only is missed too."""
+    def test_a_missing_keyword_only_parameter_is_named(self):
+        """A missing keyword-only parameter is named, too."""
 
         def handler(a: int, *, c: int) -> None: ...
 
@@ -186,7 +186,7 @@ class TestBinding:
         st.lists(st.integers(), max_size=5),
         st.dictionaries(st.sampled_from("abcdz"), st.integers(), max_size=5),
     )
-    def test_what_python_binds_is_what_is_bound(self, args, kwargs):
+    def test_arguments_bind_as_in_python(self, args, kwargs):
         """What Python binds is what is bound, and what it refuses is refused."""
         signature = Signature(everything, "t")
         try:
@@ -239,7 +239,7 @@ class TestTypes:
         ],
     )
     def test_types_come_back_by_their_annotation(self, annotation, value):
-        """A value comes back as its annotation says, by position and by name."""
+        """A value is converted back by its annotation, given by position and by name."""
 
         def handler(value) -> None: ...
 
@@ -248,8 +248,8 @@ class TestTypes:
         assert received(signature, value) == ((value,), {})
         assert received(signature, value=value) == ((), {"value": value})
 
-    def test_without_annotation_json_comes_as_it_is(self):
-        """Without an annotation JSON comes as it is."""
+    def test_an_unannotated_parameter_gets_plain_json(self):
+        """An unannotated parameter gets plain JSON."""
         assert received(Signature(untyped, "t"), [1], b=(2,)) == (([1],), {"b": [2]})
 
     @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ class TestTypes:
         ],
     )
     def test_values_of_the_wrong_type_are_refused(self, annotation, value, problem):
-        """A value of the wrong type is refused with the problem and the declared type."""
+        """An error for a value of the wrong type has the problem and the declared type."""
 
         def handler(other: int, value) -> None: ...
 
@@ -298,7 +298,7 @@ class TestTypes:
     def test_keys_that_would_not_come_back_are_refused(
         self, annotation, value, field, problem, by_name
     ):
-        """A key that is a number is refused where no annotation brings it back, also beside some that do."""
+        """A number as a key is refused unless an annotation converts it back, even beside keys that it does."""
 
         def handler(value) -> None: ...
 
@@ -312,7 +312,7 @@ class TestTypes:
         assert problem in caught.value.problem
 
     def test_number_keys_of_one_parameter_are_not_those_of_another(self):
-        """A parameter that takes keys that are numbers does not let them through for the one beside it."""
+        """A parameter that takes numbers as keys does not allow them in another one."""
 
         def handler(typed: dict[int, str], plain, *rest, **named: dict[int, int]) -> None: ...
 
@@ -326,8 +326,8 @@ class TestTypes:
                 signature.encode(args, {})
             assert caught.value.field == field
 
-    def test_text_that_is_no_number_is_refused_as_a_key_of_numbers(self):
-        """Text that is not a number is refused where keys are numbers."""
+    def test_text_is_refused_as_a_key_among_numbers(self):
+        """Text that is not a number is refused if keys are numbers."""
 
         def handler(value: dict[int, int]) -> None: ...
 
@@ -351,7 +351,7 @@ class TestTypes:
         ],
     )
     def test_keys_that_a_typed_dict_does_not_declare_are_refused(self, annotation, value, field):
-        """A key that a TypedDict does not declare is refused by name, on sending and on receiving."""
+        """An undeclared key of a TypedDict is refused, and named, on sending and on receiving."""
 
         def handler(value) -> None: ...
 
@@ -370,7 +370,7 @@ class TestTypes:
         )
 
     def test_the_path_leads_into_the_argument(self):
-        """The path leads into the argument."""
+        """The field of an error is the path inside the argument."""
 
         def handler(order: Order) -> None: ...
 
@@ -378,13 +378,13 @@ class TestTypes:
         assert error.field == "ship(order.items[0].zip)"
 
     def test_rest_parameters_are_typed(self):
-        """Arguments of *args and **kwargs have the type of their parameter."""
+        """Arguments in *args and **kwargs have the type of their parameter."""
         signature = Signature(everything, "t")
         assert refused(signature, 1, 2, "x", c=3).field == "t(rest)"
         assert refused(signature, 1, 2, c=3, z="x").field == "t(z)"
 
-    def test_what_json_cannot_carry_keeps_its_path(self):
-        """What JSON cannot carry is refused with its path in the body."""
+    def test_a_value_that_json_cannot_carry_is_named_by_its_path(self):
+        """A value that JSON cannot carry is refused with its path in the body."""
         with pytest.raises(InvalidBodyError) as caught:
             Signature(untyped, "t").check((1,), {"b": [float("nan")]})
         assert caught.value.field == "kwargs.b[0]"
@@ -417,7 +417,7 @@ class TestForeignBodies:
         assert problem in caught.value.problem
 
     def test_text_of_a_foreign_body_is_escaped_and_cut(self):
-        """Text of a foreign body never reaches a log raw, or at length."""
+        """Text of a foreign body never reaches a log raw or at full length."""
         signature = Signature(send_email, "send_email")
         error = refused(signature, **{"\x1b[31m\n" + "x" * 10_000: 1})
         assert str(error).isprintable()
@@ -438,7 +438,7 @@ class TestBatch:
         assert received(signature, order) == ((order,), {})
 
     def test_an_item_of_the_wrong_type_is_refused(self):
-        """An item of the wrong type is refused, so is a list of items, and an item by name."""
+        """An item of the wrong type is refused, and so are a list of items and an item by name."""
         signature = Signature(load, "load", batch=True)
         assert refused(signature, {"items": 5}).field == "load(events.items)"
         assert refused(signature, [Order([])]).field == "load(events)"

@@ -1,4 +1,4 @@
-"""Calls read whole: one decoder for many tasks, and what it leaves to their signatures."""
+"""The fast path of calls: one decoder for many tasks, and what it leaves to their signatures."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from qworker.app.arguments import Signature
-from qworker.app.calls import Calls
+from qworker.app.arguments.binding import Signature
+from qworker.app.arguments.calls import Calls
 
 
 def add(a: int, b: int = 5) -> None: ...
@@ -21,8 +21,10 @@ def anything(value: Any) -> None: ...
 
 
 def calls(*functions: Callable[..., object]) -> Calls[str]:
-    """The calls of some functions, each owned by its name."""
-    return Calls({Signature(each, each.__name__): each.__name__ for each in functions})
+    """Return the calls of some functions, whose names are their owners."""
+    return Calls(
+        {Signature(function, function.__name__): function.__name__ for function in functions}
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,12 +34,12 @@ def calls(*functions: Callable[..., object]) -> Calls[str]:
         (b'{"task":"add","args":[1]}', ("add", (1, 5))),
         (b'{"task":"greet","args":["x"]}', ("greet", ("x",))),
         (b'{"task":"sweep","args":[]}', ("sweep", ())),
-        # Written by others: any order, any space, fields that nobody knows.
+        # Written by other clients: any order, any space, unknown fields.
         (b' { "args" : [ 1, 2 ] , "x": {"y": [1]}, "task" : "add" } ', ("add", (1, 2))),
     ],
 )
-def test_a_call_by_position_is_read_whole(body: bytes, read: object) -> None:
-    """Task and arguments come out of one decoding, with the defaults of what was not given."""
+def test_a_call_by_position_is_decoded_at_once(body: bytes, read: object) -> None:
+    """One decoding yields the task and its arguments, defaults included."""
     assert calls(add, greet, sweep).read(body) == read
 
 
@@ -51,9 +53,9 @@ def test_a_call_by_position_is_read_whole(body: bytes, read: object) -> None:
         pytest.param(b'{"task":"add"}', id="no args"),
         pytest.param(b'{"task":"add","args":[1],"kwargs":{"b":2}}', id="by name"),
         pytest.param(b'{"args":[1]}', id="no task"),
-        pytest.param(b'{"task":1,"args":[1]}', id="task that is no text"),
+        pytest.param(b'{"task":1,"args":[1]}', id="task that is not text"),
         pytest.param(b'{"task":"add","args":[1]', id="cut off"),
-        pytest.param(b'{"task":"add","args":[1]}x', id="something behind"),
+        pytest.param(b'{"task":"add","args":[1]}x', id="trailing byte"),
         pytest.param(b'{"task":"greet","args":["\xff"]}', id="not UTF-8"),
         pytest.param(b'{"task":"many","args":[1]}', id="any number of arguments"),
         pytest.param(b'{"task":"named","args":[]}', id="needs a name"),
@@ -62,13 +64,13 @@ def test_a_call_by_position_is_read_whole(body: bytes, read: object) -> None:
         pytest.param(b'{"task":"anything","args":[' + b"[" * 64 + b"]" * 64 + b"]}", id="deep"),
     ],
 )
-def test_what_is_no_such_call_is_left_to_the_signature(body: bytes) -> None:
-    """Anything unusual is not read here: the general path knows the words for it."""
+def test_anything_else_is_left_to_the_signature(body: bytes) -> None:
+    """The general path names the problem."""
     assert calls(add, greet, sweep, many, named, anything).read(body) is None
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
-    """62 levels in an argument make 64 with the body and its args."""
+    """62 levels in an argument are 64 with the body and its args."""
     body = b'{"task":"anything","args":[' + b"[" * 62 + b"]" * 62 + b"]}"
     read = calls(anything).read(body)
     assert read is not None
@@ -76,8 +78,8 @@ def test_nesting_up_to_the_limit_is_read() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), LookupError("no"), SystemExit(3)])
-def test_what_a_type_of_the_user_raises_is_left_to_the_signature(error: BaseException) -> None:
-    """Code of an argument's own type may raise anything; here nothing comes of it."""
+def test_an_error_of_a_users_type_is_left_to_the_signature(error: BaseException) -> None:
+    """Code of an argument's type may raise anything; the fast path raises nothing."""
 
     class Picky(msgspec.Struct):
         number: int

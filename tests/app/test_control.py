@@ -12,7 +12,7 @@ from qworker.errors import InvalidOptionError, QworkerError
 
 
 def test_retry_is_both_instruction_and_source_of_policies():
-    """`Retry` is raised with a delay, and makes policies for tasks."""
+    """Handlers raise `Retry` with a delay, and tasks get policies from it."""
     assert Retry("5s").delay_ms == 5000
     assert Retry().delay_ms is None
     assert Retry(0).delay_ms == 0
@@ -23,32 +23,32 @@ def test_retry_is_both_instruction_and_source_of_policies():
 
 
 def test_release_is_at_once_or_after_a_delay():
-    """Release is at once, or after a delay."""
+    """A released message is ready at once, or after a delay."""
     assert Release().delay_ms == 0
     assert Release(delay="250ms").delay_ms == 250
 
 
 def test_reasons_are_kept():
-    """Reasons are kept and are the text of the exception."""
+    """A reason is kept, and is the text of the exception."""
     assert (Discard("old").reason, Bury("bad").reason) == ("old", "bad")
     assert (str(Discard("old")), str(Bury())) == ("old", "")
 
 
 @pytest.mark.parametrize(
-    "each", [Retry("5s"), Retry(), Discard("x"), Bury("x"), Release("1s"), LetExpire()]
+    "raised", [Retry("5s"), Retry(), Discard("x"), Bury("x"), Release("1s"), LetExpire()]
 )
-def test_control_flow_is_no_error_and_crosses_processes(each):
-    """Control flow is no error of qworker, and survives pickling."""
-    assert isinstance(each, ControlFlow)
-    assert not isinstance(each, QworkerError)
-    copy = pickle.loads(pickle.dumps(each))
-    assert (type(copy), vars(copy)) == (type(each), vars(each))
+def test_control_flow_is_not_an_error_and_crosses_processes(raised):
+    """Control flow is not an error of qworker, and survives pickling."""
+    assert isinstance(raised, ControlFlow)
+    assert not isinstance(raised, QworkerError)
+    copy = pickle.loads(pickle.dumps(raised))
+    assert (type(copy), vars(copy)) == (type(raised), vars(raised))
 
 
 @pytest.mark.parametrize("raised", [Retry, Release])
 @pytest.mark.parametrize("delay", ["soon", -1, float("nan"), True, "1e9d"])
-def test_a_delay_that_is_none_is_refused(raised, delay):
-    """A delay that is no duration is refused."""
+def test_a_delay_that_is_not_a_duration_is_refused(raised, delay):
+    """A delay that is not a duration is refused."""
     with pytest.raises(InvalidOptionError) as caught:
         raised(delay)
     assert caught.value.field == "delay"

@@ -1,4 +1,4 @@
-"""What may be a task: shapes of functions, names, and functions that are defined anew."""
+"""What can be a task: kinds of functions, names, and functions that are redefined."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 
 from qworker import InvalidNameError, InvalidOptionError, Middleware, QWorker, every
 from qworker.app.functions import is_async, wraps_async
+from qworker.app.options import TaskOptions, TaskOptionsDict
+from qworker.config.fields import kinds_of
 
 
 async def coroutine(n: int) -> None: ...
@@ -66,28 +68,28 @@ async def awaits_it(n: int) -> None:
         (awaits_it, True, False),
     ],
 )
-def test_what_is_called_says_whether_it_is_awaited(
+def test_the_function_that_runs_decides_whether_calls_are_awaited(
     handler: Callable[..., Any], awaited: bool, wraps: bool
 ) -> None:
-    """A handler is async by what a call of it reaches, not by what a decorator says that it wraps."""
+    """A handler is async if the function that a call reaches is, whatever a decorator says that it wraps."""
     assert (is_async(handler), wraps_async(handler)) == (awaited, wraps)
 
 
 @pytest.mark.parametrize(
     "handler", [Handler(), Plain(), Handler().handle, functools.partial(function)]
 )
-def test_annotations_are_found_whatever_the_shape(handler: Callable[..., Any]) -> None:
-    """Parameters of objects, methods and partials are typed as those of functions."""
+def test_annotations_of_every_kind_of_handler_are_read(handler: Callable[..., Any]) -> None:
+    """Parameters of objects, methods and partials are typed like those of functions."""
     assert str(QWorker("shapes").task(name="handle")(handler).signature) == "handle(n: int)"
 
 
 def test_a_partial_is_named_after_its_function() -> None:
-    """A partial without `name=` is the task of its function."""
+    """A partial without `name=` has the name of its function."""
     assert QWorker("shapes").task(functools.partial(function, 1)).name == "function"
 
 
 def test_attributes_of_a_function_do_not_become_those_of_its_task() -> None:
-    """A function's own `name`, `queue` or `send` stay its own, and its docstring is the task's."""
+    """A function's `name`, `queue` or `send` do not replace the task's; its docstring is the task's."""
 
     def handle() -> None:
         """Do it."""
@@ -100,7 +102,7 @@ def test_attributes_of_a_function_do_not_become_those_of_its_task() -> None:
 
 
 def test_a_task_of_two_apps_belongs_to_each() -> None:
-    """`@b.task @a.task` makes two tasks, each with its app, that run the same function."""
+    """`@b.task @a.task` makes two tasks of one function, one per app."""
     first, second = QWorker("first"), QWorker("second")
     inner = first.task(name="one")(coroutine)
     outer = second.task(name="two")(inner)
@@ -109,17 +111,17 @@ def test_a_task_of_two_apps_belongs_to_each() -> None:
     assert outer.function is coroutine
 
 
-# -- defined anew ------------------------------------------------------------------------------
+# -- redefined ---------------------------------------------------------------------------------
 
 
 def run_cell(app: QWorker, source: str, number: int) -> None:
-    """Run a cell as a notebook does: in one module, compiled from a file of its own."""
+    """Run a cell as a notebook does: in one module, from its own file."""
     scope = {"app": app, "__name__": "__main__", "every": every}
     exec(compile(source, f"/tmp/ipykernel_1/{number}.py", "exec"), scope)
 
 
 def test_a_cell_that_is_run_again_replaces_its_tasks() -> None:
-    """A notebook's cell may be run again, changed or not; the task is the newer function."""
+    """When a cell is run again, changed or not, the newer function becomes the task."""
     app = QWorker("cells")
     run_cell(app, "@app.task\ndef handle(n: int): return 1", 1)
     first = app.tasks["handle"]
@@ -138,7 +140,7 @@ def test_a_schedule_of_a_cell_that_is_run_again_is_replaced() -> None:
 
 
 def test_a_decorated_function_of_a_cell_is_replaced_too() -> None:
-    """What a decorator of another cell has wrapped is known by the function inside."""
+    """A function that another cell's decorator wrapped is recognised."""
     app = QWorker("cells")
 
     def logged(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,7 +156,7 @@ def test_a_decorated_function_of_a_cell_is_replaced_too() -> None:
 def test_a_module_that_is_loaded_again_replaces_its_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`importlib.reload` of a module that was edited makes its tasks anew."""
+    """`importlib.reload` of an edited module replaces its tasks."""
     source = tmp_path / "reloaded_jobs.py"
     head = "from tests.app.test_functions import RELOADED as app\n"
     source.write_text(head + "@app.task\ndef handle(): return 1\n")
@@ -173,7 +175,7 @@ RELOADED = QWorker("reloaded")
 
 
 def test_two_functions_of_one_name_in_one_source_are_refused() -> None:
-    """A second function of the same name is a mistake, also in the same module: both places are named."""
+    """A second function of the same name in one module is a mistake: the error names both lines."""
     app = QWorker("twice")
 
     @app.task
@@ -186,7 +188,7 @@ def test_two_functions_of_one_name_in_one_source_are_refused() -> None:
 
 
 def test_a_loop_that_makes_tasks_of_one_name_is_refused() -> None:
-    """One definition that is run several times makes functions that differ by what they enclose."""
+    """One definition that runs several times makes functions with different closures."""
     app = QWorker("loop")
 
     def make(queue: str) -> None:
@@ -203,8 +205,8 @@ def test_a_loop_that_makes_tasks_of_one_name_is_refused() -> None:
 # -- middleware --------------------------------------------------------------------------------
 
 
-def test_hooks_that_would_have_to_be_awaited_are_refused() -> None:
-    """A middleware with an async hook would never run: it is refused when it is used."""
+def test_async_hooks_are_refused() -> None:
+    """An async hook would never run: `use` refuses it."""
 
     class Hooks(Middleware):
         async def after(self, context: Any, outcome: str, error: Any) -> None:  # type: ignore[override]
@@ -239,18 +241,25 @@ def test_hooks_that_would_have_to_be_awaited_are_refused() -> None:
         ({"batch": True}, r"^batch: True is out of range"),
         ({"batch": 1001}, r"^batch: 1001 is out of range"),
         ({"max_wait": "1s"}, r"^max_wait: is set without batch"),
+        ({"at_most_once": "no"}, r"^at_most_once: 'no' is neither true nor false"),
     ],
 )
 def test_an_option_that_a_task_does_not_have_is_refused_by_name(
     option: dict[str, Any], said: str
 ) -> None:
-    """A wrong option is named on decoration, with the one that is meant or the limit."""
+    """Decoration names a wrong option, with the one that is meant or the limit."""
     app = QWorker("options")
     with pytest.raises(InvalidOptionError, match=said):
         app.task(**option)(function)
     assert app.tasks == {}
 
 
-def test_no_batch_is_said_by_none() -> None:
+def test_type_checkers_know_every_option() -> None:
+    """`TaskOptionsDict` and the overload for batches name the options of `TaskOptions`."""
+    typed = TaskOptionsDict.__annotations__.keys() | {"batch", "max_wait"}
+    assert typed == kinds_of(TaskOptions).keys()
+
+
+def test_batch_none_is_the_default() -> None:
     """`batch=None` is a handler of one message at a time, as without the option."""
-    assert QWorker("options").task(batch=None)(function).task_options.batch == 0
+    assert QWorker("options").task(batch=None)(function).task_options.batch is None

@@ -1,4 +1,4 @@
-"""Models of pydantic as arguments: annotated, nested, as plain values, and refused with the path of what is wrong."""
+"""Pydantic models as arguments: annotated, nested, as plain values, and refused with the path of the wrong value."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from datetime import date
 from decimal import Decimal
 from typing import Any, Literal
 
+import pydantic
 import pytest
 
 from qworker import ArgumentsError, InvalidBodyError, InvalidOptionError, QWorker
 from qworker.wire.codec import decode_call
 from tests.consumer.driving import drain, history_of
 
-pydantic = pytest.importorskip("pydantic")
 
-
-class Line(pydantic.BaseModel):
+class OrderLine(pydantic.BaseModel):
     """A line of an order."""
 
     sku: str
@@ -27,17 +26,17 @@ class Line(pydantic.BaseModel):
 
 
 class Order(pydantic.BaseModel):
-    """A model with another one inside, an alias and a date."""
+    """A model that contains another one, an alias and a date."""
 
     model_config = pydantic.ConfigDict(strict=True, populate_by_name=True)
 
-    lines: list[Line]
+    lines: list[OrderLine]
     day: date
     customer: str = pydantic.Field(alias="customerId", default="none")
 
 
 class Refund(pydantic.BaseModel):
-    """Another model, told by its kind."""
+    """Another model, distinguished by `kind`."""
 
     kind: Literal["refund"]
     amount: Decimal
@@ -51,13 +50,13 @@ class Parcel:
     weight: float
 
 
-LINE = Line(sku="a", number=2, price=Decimal("1.10"))
+LINE = OrderLine(sku="a", number=2, price=Decimal("1.10"))
 ORDER = Order(lines=[LINE], day=date(2024, 2, 29), customer="c")
 REFUND = Refund(kind="refund", amount=Decimal("1"))
 
 
 def round_trip(handler: Any, *args: object, **kwargs: object) -> tuple[Any, Any]:
-    """What a handler gets of a call."""
+    """Return the arguments that a handler gets."""
     task = QWorker("models").task(name="handle")(handler)
     call = decode_call(task.call(*args, **kwargs).body)
     return task.signature.decode(call.args, call.kwargs)
@@ -66,7 +65,7 @@ def round_trip(handler: Any, *args: object, **kwargs: object) -> tuple[Any, Any]
 def one(value: Order) -> None: ...
 
 
-def several(value: list[Order], by_name: dict[str, Line | None]) -> None: ...
+def several(value: list[Order], by_name: dict[str, OrderLine | None]) -> None: ...
 
 
 def either(value: Order | Refund | None) -> None: ...
@@ -90,19 +89,19 @@ def plain(value, other=None) -> None: ...  # type: ignore[no-untyped-def]
     ],
 )
 def test_models_arrive_as_they_were_sent(handler: Any, args: tuple[object, ...]) -> None:
-    """A model is one again on the other side, also inside of lists, dicts, unions and dataclasses."""
+    """A handler gets models, also inside lists, dicts, unions and dataclasses."""
     assert round_trip(handler, *args) == (args, {})
 
 
 def test_a_model_may_be_given_as_plain_values() -> None:
-    """What the model would accept as JSON is accepted in its place, by name as well."""
+    """Values that the model accepts as JSON are accepted in its place, by name as well."""
     given = {"lines": [], "day": "2024-02-29", "customerId": "c"}
     assert round_trip(one, given) == ((Order(lines=[], day=date(2024, 2, 29), customer="c"),), {})
     assert round_trip(one, value=given)[1]["value"].customer == "c"
 
 
 def test_without_an_annotation_a_model_arrives_as_plain_json() -> None:
-    """An unannotated parameter gets what the model dumps, as it does for a dataclass."""
+    """An unannotated parameter gets the model's dump, as for a dataclass."""
     dumped = {"sku": "a", "number": 2, "price": "1.10"}
     assert round_trip(plain, LINE, {"deep": [LINE]}) == ((dumped, {"deep": [dumped]}), {})
 
@@ -127,18 +126,18 @@ def test_without_an_annotation_a_model_arrives_as_plain_json() -> None:
         (one, ("x",), "handle(value)", "object"),
     ],
 )
-def test_what_a_model_refuses_is_named_by_its_path(
+def test_a_value_that_a_model_refuses_is_named_by_its_path(
     handler: Any, args: tuple[object, ...], field: str, problem: str
 ) -> None:
-    """Nothing is sent that the model refuses; the error has the path and pydantic's words."""
+    """Nothing is sent; the error has the path and pydantic's text."""
     with pytest.raises(ArgumentsError) as raised:
         round_trip(handler, *args)
     assert raised.value.field == field
     assert problem in raised.value.problem
 
 
-def test_a_model_that_holds_what_json_cannot_carry_is_refused_on_sending() -> None:
-    """NaN in a model is told with its path, as in any other value."""
+def test_a_model_with_values_that_json_cannot_carry_is_refused_on_sending() -> None:
+    """NaN in a model is reported with its path, as in any other value."""
 
     class Weight(pydantic.BaseModel):
         kilos: float
@@ -147,8 +146,8 @@ def test_a_model_that_holds_what_json_cannot_carry_is_refused_on_sending() -> No
         round_trip(plain, Weight(kilos=float("nan")))
 
 
-def test_a_type_that_neither_knows_is_refused_when_it_is_declared() -> None:
-    """An annotation with a model and something unknown names the parameter."""
+def test_an_annotation_with_a_model_and_an_unknown_type_is_refused() -> None:
+    """Neither pydantic nor msgspec knows the type; decoration names the parameter."""
 
     def handle(value: Order | Exception) -> None: ...
 
@@ -158,7 +157,7 @@ def test_a_type_that_neither_knows_is_refused_when_it_is_declared() -> None:
 
 @pytest.mark.parametrize("batch", [None, 10])
 def test_a_worker_gives_models_to_its_handlers(app: QWorker, batch: int | None) -> None:
-    """A handler gets models, also in batches; a message that its model refuses is dead with the reason."""
+    """A handler gets models, also in batches; a message that the model refuses is dead, with the reason."""
     seen: list[Order] = []
 
     def handle(order: Order) -> None:
@@ -176,12 +175,12 @@ def test_a_worker_gives_models_to_its_handlers(app: QWorker, batch: int | None) 
     assert seen == [ORDER]
     stats = history_of(app.queue("default"))
     assert (stats["acked"], stats["dead:bad_arguments"]) == (1, 1)
-    (letter,) = app.queue("default").dead()
-    assert ".lines): input should be a valid" in letter.error
+    (dead_letter,) = app.queue("default").dead()
+    assert ".lines): input should be a valid" in dead_letter.error
 
 
-def test_pydantic_is_not_imported_for_those_who_have_not() -> None:
-    """An app that does not use pydantic never pays for its import."""
+def test_pydantic_is_not_imported_for_an_app_without_models() -> None:
+    """An app that does not use pydantic does not pay for its import."""
     source = (
         "import sys; from qworker import QWorker; app = QWorker('a');"
         "task = app.task(name='t')(lambda a: a); task.call({'a': [1, None, 2.5]});"

@@ -1,4 +1,4 @@
-"""Parameters: which handlers can be decorated, and what is said of those that cannot."""
+"""Parameters: which handlers can be decorated, and the errors for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import pytest
 
-from qworker.app.parameters import item_of_batch, parameters_of
+from qworker.app.arguments.parameters import item_of_batch, parameters_of
 from qworker.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Event:
 
 def refused(function, *, batch: bool = False) -> InvalidOptionError:
     def decorate() -> None:
-        found = parameters_of(function, "task")
+        parameters = parameters_of(function, "task")
         if batch:
-            item_of_batch(found, "task")
+            item_of_batch(parameters, "task")
 
     with pytest.raises(InvalidOptionError) as caught:
         decorate()
@@ -51,7 +51,7 @@ def refused(function, *, batch: bool = False) -> InvalidOptionError:
 
 
 def test_parameters_are_shown_with_their_types():
-    """Parameters are shown with their types, defaults only as there."""
+    """Parameters are shown with their types, and with `...` for a default."""
 
     def handler(
         a, /, b: int, c: list[str] = EMPTY, *rest: bool, d: Event | None = None, **more: float
@@ -68,22 +68,22 @@ def test_parameters_are_shown_with_their_types():
 
 
 def test_annotations_of_a_decorated_function_are_its_own():
-    """Annotations of a decorated function are resolved where it was written."""
+    """Annotations of a decorated function are resolved in its own module."""
 
     def inner(event: Event) -> None: ...
 
     @functools.wraps(inner)
     def outer(*args: Any) -> None: ...
 
-    assert [each.annotation for each in parameters_of(outer, "task")] == [Event]
+    assert [parameter.annotation for parameter in parameters_of(outer, "task")] == [Event]
 
 
 def test_only_parameters_are_resolved():
-    """An annotation of the result that cannot be resolved is nobody's trouble."""
+    """An annotation of the result need not be resolvable."""
 
     def handler(a: int) -> Hidden: ...
 
-    assert [str(each) for each in parameters_of(handler, "task")] == ["a: int"]
+    assert [str(parameter) for parameter in parameters_of(handler, "task")] == ["a: int"]
 
 
 def test_types_may_be_recursive():
@@ -99,12 +99,12 @@ def test_object_takes_anything():
 
     def handler(a: object, b: list[object]) -> None: ...
 
-    decoders = [each.decode for each in parameters_of(handler, "task")]
+    decoders = [parameter.decode for parameter in parameters_of(handler, "task")]
     assert [decode(b'[1, {"x": null}]') for decode in decoders] == [[1, {"x": None}]] * 2
 
 
-def test_an_annotation_that_cannot_be_resolved_says_how_to_mend_it():
-    """An annotation that cannot be resolved says how to mend it."""
+def test_the_error_of_an_unresolvable_annotation_says_what_to_do():
+    """The error of an annotation that cannot be resolved says what to do."""
 
     def handler(a: int, app: Hidden) -> None: ...
 
@@ -121,10 +121,10 @@ def test_an_annotation_that_cannot_be_resolved_says_how_to_mend_it():
             Plain, "is annotated tests.app.test_parameters.Plain, which", id="arbitrary class"
         ),
         pytest.param(
-            list[Plain], "(it holds tests.app.test_parameters.Plain)", id="list of a class"
+            list[Plain], "(it contains tests.app.test_parameters.Plain)", id="list of a class"
         ),
         pytest.param(
-            HoldsPlain, "(it holds tests.app.test_parameters.Plain)", id="Struct of a class"
+            HoldsPlain, "(it contains tests.app.test_parameters.Plain)", id="Struct of a class"
         ),
         pytest.param(Path, "is annotated pathlib.Path", id="Path"),
         pytest.param(complex, "is annotated complex", id="complex"),
@@ -142,7 +142,7 @@ def test_an_annotation_that_cannot_be_resolved_says_how_to_mend_it():
     ],
 )
 def test_a_type_that_json_cannot_become_is_refused_at_decoration(annotation, problem):
-    """A type that JSON cannot become is refused at decoration, naming the parameter."""
+    """Decoration refuses a type that JSON cannot be converted to, and names the parameter."""
 
     def handler(first: int, second) -> None: ...
 
@@ -178,7 +178,7 @@ def test_the_item_of_a_batch_handler_is_given_by_position(annotation, item):
 
 
 def test_a_batch_handler_takes_one_list():
-    """A batch handler takes one list, nothing else."""
+    """A batch handler takes one list and nothing else."""
 
     def none() -> None: ...
     def two(a: list[int], b: int) -> None: ...

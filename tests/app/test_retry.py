@@ -28,13 +28,13 @@ def test_exponential_doubles_up_to_its_cap():
     assert waits(policy, 6) == [1000, 2000, 4000, 8000, 10_000, 10_000]
 
 
-def test_another_factor_grows_otherwise():
-    """Another factor grows otherwise."""
+def test_waits_grow_by_the_factor():
+    """Waits grow by the factor."""
     assert waits(RetryPolicy.exponential("100ms", factor=1.5), 4) == [100, 150, 225, 338]
 
 
-def test_fixed_waits_are_all_alike():
-    """Fixed waits are all alike."""
+def test_fixed_waits_are_equal():
+    """Fixed waits are equal."""
     assert waits(RetryPolicy.fixed("5s"), 3) == [5000] * 3
 
 
@@ -61,8 +61,8 @@ def test_the_count_of_nacks_begins_with_one():
     assert RetryPolicy.exponential("1s").delay_ms(0, never) == 1000
 
 
-def test_jitter_is_added_to_what_was_asked():
-    """Jitter is added to what was asked: the cap and a fixed wait are exceeded, never shortened."""
+def test_jitter_only_makes_waits_longer():
+    """Jitter is added: waits may exceed the cap or the fixed wait, and are never shorter."""
     assert RetryPolicy.exponential("1s", cap="10s", jitter=0.2).delay_ms(9, always) == 11_999
     assert RetryPolicy.fixed("1s", jitter=1.0).delay_ms(1, always) == 1999
     assert RetryPolicy.fixed("1s").delay_ms(1, always) == 1000
@@ -77,7 +77,7 @@ def test_jitter_is_added_to_what_was_asked():
     chance=st.floats(0, 1, exclude_max=True),
 )
 def test_a_wait_is_never_shorter_than_asked(first, further, factor, jitter, nacks, chance):
-    """A wait is never shorter than asked, nor longer than the cap and its jitter, whatever the count."""
+    """A wait is never shorter than asked, nor longer than the cap plus jitter, at any count."""
     cap = first + further
     policy = RetryPolicy(steps_ms=(first,), factor=factor, cap_ms=cap, jitter=jitter)
     wait = policy.delay_ms(nacks, lambda: chance)
@@ -87,7 +87,7 @@ def test_a_wait_is_never_shorter_than_asked(first, further, factor, jitter, nack
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda: RetryPolicy.exponential("soon"), id="no duration"),
+        pytest.param(lambda: RetryPolicy.exponential("soon"), id="not a duration"),
         pytest.param(lambda: RetryPolicy.exponential(0), id="nothing to multiply"),
         pytest.param(
             lambda: RetryPolicy.exponential("1m", cap="1s"), id="cap under the first wait"
@@ -100,7 +100,7 @@ def test_a_wait_is_never_shorter_than_asked(first, further, factor, jitter, nack
         pytest.param(lambda: RetryPolicy.fixed(float("inf")), id="infinite"),
         pytest.param(lambda: RetryPolicy.intervals(), id="no interval"),
         pytest.param(lambda: RetryPolicy.intervals("1s", "5"), id="interval without unit"),
-        pytest.param(lambda: RetryPolicy(steps_ms=(1.5,)), id="step that is no int"),
+        pytest.param(lambda: RetryPolicy(steps_ms=(1.5,)), id="step that is not an int"),
         pytest.param(
             lambda: RetryPolicy(steps_ms=(1,), cap_ms=2**53), id="cap beyond every due time"
         ),
@@ -130,8 +130,8 @@ def test_policies_out_of_range_are_refused(make):
         ({"on": OSError, "give_up_on": TimeLimitError}, TimeLimitError("task", 1.0), True),
     ],
 )
-def test_a_policy_says_which_errors_it_gives_up_on(given, error, gives_up):
-    """`on` and `give_up_on` go by class, subclasses included; `give_up_on` has the last word."""
+def test_a_policy_retries_only_some_errors(given, error, gives_up):
+    """`on` and `give_up_on` match classes and their subclasses; `give_up_on` wins."""
     for policy in (
         RetryPolicy.exponential("1s", **given),
         RetryPolicy.fixed("1s", **given),
@@ -142,7 +142,7 @@ def test_a_policy_says_which_errors_it_gives_up_on(given, error, gives_up):
 
 @pytest.mark.parametrize("field", ["on", "give_up_on"])
 @pytest.mark.parametrize("wrong", [int, "OSError", ValueError("x"), (OSError, 3), None])
-def test_what_is_not_an_exception_class_is_refused(field, wrong):
-    """Classes of errors are checked where the policy is made."""
+def test_anything_but_an_exception_class_is_refused(field, wrong):
+    """Exception classes are checked when the policy is made."""
     with pytest.raises(InvalidOptionError, match=f"retry {field}: .* is not an exception class"):
         RetryPolicy.fixed("1s", **{field: wrong})

@@ -1,4 +1,4 @@
-"""Schedules: their slots, also where the clock changes, and every schedule that is refused."""
+"""Schedules: their slots, also around clock changes, and schedules that are refused."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ HOUR_MS = 3_600_000
 
 
 def ms(text: str) -> int:
-    """Milliseconds of an ISO time with its offset."""
+    """Return the milliseconds of an ISO time with an offset."""
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def slots(schedule: Cron | Every, first: str, last: str) -> list[str]:
-    """The slots after `first` up to `last`, as times of UTC."""
-    found, now = [], ms(first)
+    """Return the slots after `first` up to `last`, in UTC."""
+    times, now = [], ms(first)
     while (now := schedule.next_after_ms(now)) <= ms(last):
-        found.append(datetime.fromtimestamp(now / 1000, UTC).strftime("%d %H:%M"))
-    return found
+        times.append(datetime.fromtimestamp(now / 1000, UTC).strftime("%d %H:%M"))
+    return times
 
 
 class TestCron:
@@ -39,8 +39,8 @@ class TestCron:
         assert schedule.previous_ms(noon) == noon
         assert schedule.previous_ms(noon - 1) == noon - 300_000
 
-    def test_a_time_of_day_is_one_of_its_zone(self):
-        """A time of day is one of its zone."""
+    def test_a_time_of_day_is_in_the_zone(self):
+        """A time of day is in the schedule's zone."""
         assert slots(
             cron("30 9 * * MON", tz=VIENNA), "2024-05-01T00:00:00Z", "2024-05-14T00:00:00Z"
         ) == [
@@ -69,21 +69,21 @@ class TestCron:
             "28 01:30",
         ]
 
-    def test_the_second_pass_of_an_hour_knows_what_ran_in_the_first(self):
+    def test_in_the_second_pass_of_an_hour_the_slot_of_the_first_is_past(self):
         """In the second pass of an hour the slot of the first is past, not next."""
         schedule = cron("30 2 * * *", tz=VIENNA)
         second_pass = ms("2024-10-27T02:10:00+01:00")
         assert schedule.previous_ms(second_pass) == ms("2024-10-27T02:30:00+02:00")
         assert schedule.next_after_ms(second_pass) == ms("2024-10-28T02:30:00+01:00")
 
-    def test_intervals_go_by_the_time_that_really_passes(self):
-        """With a star in minute or hour a change of the clock neither skips nor repeats a slot."""
+    def test_intervals_follow_elapsed_time(self):
+        """With a star in minute or hour, a clock change neither skips nor repeats a slot."""
         half_hours = cron("*/30 * * * *", tz=VIENNA)
         assert len(slots(half_hours, "2024-03-30T23:00:00Z", "2024-03-31T22:00:00Z")) == 46
         assert len(slots(half_hours, "2024-10-26T22:00:00Z", "2024-10-27T23:00:00Z")) == 50
 
     @pytest.mark.parametrize(
-        ("expression", "found"),
+        ("expression", "times"),
         [
             ("0 */2 * * *", ["04 13:00", "04 15:30", "04 17:30"]),
             (
@@ -93,17 +93,17 @@ class TestCron:
             ("*/30 1,2 * * *", ["04 14:00", "04 14:30", "04 15:00", "04 15:30", "04 16:00"]),
         ],
     )
-    def test_clock_that_is_set_by_half_an_hour_skips_nothing(self, expression, found):
-        """At Lord Howe 01:30 to 02:00 comes twice: what is due at 02:00, and in both passes, is, from both sides."""
+    def test_a_clock_change_of_half_an_hour_skips_nothing(self, expression, times):
+        """On Lord Howe 01:30 to 02:00 comes twice: slots of both passes and at 02:00 exist, in both directions."""
         schedule = cron(expression, tz="Australia/Lord_Howe")
         first, last = "2026-04-04T12:30:00+00:00", "2026-04-04T17:30:00+00:00"
-        assert slots(schedule, first, last) == found
+        assert slots(schedule, first, last) == times
         for now in range(ms(first), ms(last), 600_000):
             assert schedule.next_after_ms(schedule.previous_ms(now)) > now
             assert schedule.previous_ms(schedule.next_after_ms(now) - 1) <= now
 
-    def test_leap_days_come(self):
-        """Leap days come."""
+    def test_leap_days_are_slots(self):
+        """A schedule for 29 February has slots in leap years."""
         assert cron("0 0 29 2 *").next_after_ms(ms("2024-03-01T00:00:00Z")) == ms(
             "2028-02-29T00:00:00Z"
         )
@@ -132,8 +132,8 @@ class TestCron:
         offset_ms=st.integers(-30 * HOUR_MS, 30 * HOUR_MS),
     )
     @example("30 2 * * *", VIENNA, "2024-10-27", int(1.4 * HOUR_MS))
-    def test_slots_are_one_chain_from_both_sides(self, expression, zone, day, offset_ms):
-        """Looked at from any moment, the slots are one chain: nothing is skipped or seen twice."""
+    def test_slots_are_one_chain_in_both_directions(self, expression, zone, day, offset_ms):
+        """From any moment the slots are one chain: none is skipped or repeated."""
         schedule = cron(expression, tz=zone)
         now = ms(f"{day}T00:00:00Z") + offset_ms
         before, after = schedule.previous_ms(now), schedule.next_after_ms(now)
@@ -168,8 +168,8 @@ class TestCron:
             pytest.param(None, "None is not a str", id="None"),
         ],
     )
-    def test_a_wrong_expression_says_what_is_wrong(self, expression, problem):
-        """A wrong expression says what is wrong, and never at length."""
+    def test_the_error_of_a_wrong_expression_names_the_problem(self, expression, problem):
+        """The error of a wrong expression names the problem, and is short."""
         with pytest.raises(InvalidOptionError) as caught:
             cron(expression)
         assert caught.value.field == "cron"
@@ -180,18 +180,18 @@ class TestCron:
         ("tz", "text"),
         [
             pytest.param("Europe/Wien", "did you mean 'Europe/Vienna'?", id="near"),
-            pytest.param("../etc/passwd", "is no time zone", id="path"),
-            pytest.param("/etc/passwd", "is no time zone", id="absolute path"),
-            pytest.param("Europe", "is no time zone", id="folder"),
-            pytest.param("", "is no time zone", id="empty"),
-            pytest.param("a\0b", "is no time zone", id="NUL"),
-            pytest.param("x" * 5000, "is no time zone", id="long"),
+            pytest.param("../etc/passwd", "is not a time zone", id="path"),
+            pytest.param("/etc/passwd", "is not a time zone", id="absolute path"),
+            pytest.param("Europe", "is not a time zone", id="folder"),
+            pytest.param("", "is not a time zone", id="empty"),
+            pytest.param("a\0b", "is not a time zone", id="NUL"),
+            pytest.param("x" * 5000, "is not a time zone", id="long"),
             pytest.param(None, "None is not a str", id="None"),
             pytest.param(UTC, "is not a str", id="tzinfo"),
         ],
     )
     def test_an_unknown_zone_is_refused(self, tz, text):
-        """An unknown zone is refused, with the nearest one."""
+        """An unknown zone is refused, and the nearest one suggested."""
         with pytest.raises(InvalidOptionError) as caught:
             cron("* * * * *", tz=tz)
         assert caught.value.field == "tz"
@@ -200,15 +200,15 @@ class TestCron:
 
 class TestEvery:
     def test_slots_are_multiples_since_1970(self):
-        """Slots are multiples of the interval since 1970, for whoever asks."""
+        """Slots are multiples of the interval since 1970, for every daemon."""
         schedule = every("30s")
         assert schedule.next_after_ms(60_000) == 90_000
         assert schedule.next_after_ms(59_999) == 60_000
         assert schedule.previous_ms(60_000) == 60_000
         assert schedule.previous_ms(59_999) == 30_000
 
-    def test_a_change_of_the_clock_is_nothing(self):
-        """A change of the clock is nothing to an interval."""
+    def test_a_clock_change_does_not_affect_intervals(self):
+        """A clock change does not affect intervals."""
         assert slots(every("12h"), "2024-03-30T12:00:00Z", "2024-04-01T00:00:00Z") == [
             "31 00:00",
             "31 12:00",
@@ -216,7 +216,7 @@ class TestEvery:
         ]
 
     def test_equal_intervals_are_equal(self):
-        """Equal intervals are equal, however written."""
+        """Equal intervals are equal in any form."""
         assert every(90) == every("90s") == every("1.5m") == every(timedelta(seconds=90))
 
     @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ class TestSpec:
             "cron " + "* " * 5000 + "tz=UTC missed=once",
         ],
     )
-    def test_a_spec_that_is_none_is_refused(self, spec):
-        """A spec that is none is refused."""
+    def test_other_text_is_refused_as_a_spec(self, spec):
+        """Text that is not a spec is refused."""
         with pytest.raises(InvalidOptionError):
             parse_schedule(spec)
 
@@ -275,7 +275,7 @@ class TestSpec:
 
 class TestDeclared:
     def test_text_is_a_cron_expression_in_utc(self):
-        """`@app.schedule("*/5 * * * *")` is what it looks like."""
+        """`@app.schedule("*/5 * * * *")` takes a cron expression."""
         app = QWorker("text")
         app.schedule("*/5 * * * *")(handle)
         assert app.schedules["handle"].schedule == cron("*/5 * * * *")
@@ -283,7 +283,7 @@ class TestDeclared:
     @pytest.mark.parametrize(
         "given", ["5m", "", "@hourly", "* * * *", 300, None, timedelta(1), print]
     )
-    def test_what_is_not_a_schedule_is_refused_where_it_is_written(self, given):
+    def test_anything_but_a_schedule_is_refused_on_decoration(self, given):
         """Anything but a schedule is refused on decoration, and nothing is registered."""
         app = QWorker("refused")
         with pytest.raises(InvalidOptionError, match=r"schedule: .* is not a schedule; write cron"):
@@ -291,7 +291,7 @@ class TestDeclared:
         assert (app.tasks, app.schedules) == ({}, {})
 
     def test_a_wrong_field_of_text_is_named(self):
-        """Text is checked as `cron` checks it."""
+        """Text is checked like the argument of `cron`."""
         with pytest.raises(InvalidOptionError, match="minute '61'"):
             QWorker("refused").schedule("61 * * * *")
 
@@ -305,8 +305,8 @@ class TestDeclared:
             ({"tz": "UTC"}, "schedule option tz: is unknown; known are name"),
         ],
     )
-    def test_options_of_something_else_are_refused_by_name(self, option, said):
-        """An option that a schedule does not have says where it belongs."""
+    def test_options_of_a_task_are_refused_by_name(self, option, said):
+        """The error of an option that a schedule does not have says where it belongs."""
         with pytest.raises(InvalidOptionError, match=said):
             QWorker("refused").schedule("0 4 * * *", **option)
 

@@ -1,4 +1,4 @@
-"""Sending the calls of a task: now, later, many, with other options, from code of every kind."""
+"""Sending calls of a task: now, later, many, with other options, from sync and async code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.chaos import ChaosProxy
 
 @pytest.fixture
 def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app without tasks, in a namespace of its own."""
+    """An app without tasks, in its own namespace."""
     with closing(QWorker(namespace, url=store_url)) as app:
         yield app
 
 
 def bodies(app: QWorker) -> list[bytes]:
-    """What is ready on the default queue, in order."""
+    """Return the ready bodies of the default queue, in order."""
     ready = QueueKeys(app.namespace, "default").ready[0]
     with closing(app.client.factory.redis(ready)) as redis:
         items = redis.lrange(ready, 0, -1)
@@ -33,12 +33,12 @@ def bodies(app: QWorker) -> list[bytes]:
 
 
 def call_of(*args: object) -> bytes:
-    """The body of a call of the task `add`, whose arguments are plain numbers."""
-    return b'{"task":"add","args":[%s]}' % b",".join(b"%d" % each for each in args)
+    """Return the body of a call of `add` with numbers as arguments."""
+    return b'{"task":"add","args":[%s]}' % b",".join(b"%d" % number for number in args)
 
 
 def test_a_decorated_function_stays_a_function(app: QWorker) -> None:
-    """Calling a task runs it here and now, and sends nothing; its name and docstring are the function's."""
+    """Calling a task runs its function and sends nothing; name and docstring are the function's."""
 
     @app.task
     def add(a: int, b: int = 1) -> int:
@@ -50,8 +50,8 @@ def test_a_decorated_function_stays_a_function(app: QWorker) -> None:
     assert bodies(app) == []
 
 
-def test_each_way_to_send_returns_the_ids_of_what_it_stored(app: QWorker) -> None:
-    """Now, later and many, from sync and from async code: ids in the order of the calls."""
+def test_every_way_to_send_returns_the_ids_of_its_messages(app: QWorker) -> None:
+    """Now, later and many, from sync and async code: ids in the order of the calls."""
 
     @app.task
     def add(a: int, b: int) -> int:
@@ -72,13 +72,13 @@ def test_each_way_to_send_returns_the_ids_of_what_it_stored(app: QWorker) -> Non
         call_of(*args) for args in ((1, 2), (5, 6), (9, 9), (10, 10), (11, 11), (12, 12))
     ]
     delayed = list(queue.peek(10, state="delayed"))
-    assert [each.body for each in delayed] == [call_of(3, 4), call_of(7, 8)]
-    assert {each.id for each in (*queue.peek(10), *delayed)} == set(ids)
-    assert [each.id for each in queue.peek(10)] == [ids[n] for n in (0, 2, 4, 5, 6, 7)]
+    assert [message.body for message in delayed] == [call_of(3, 4), call_of(7, 8)]
+    assert {message.id for message in (*queue.peek(10), *delayed)} == set(ids)
+    assert [message.id for message in queue.peek(10)] == [ids[n] for n in (0, 2, 4, 5, 6, 7)]
 
 
 def test_many_calls_are_checked_before_one_is_sent(app: QWorker) -> None:
-    """A call that does not fit, or is another task's, keeps all of them from being sent."""
+    """If one call does not fit or is of another task, none is sent."""
 
     @app.task
     def add(a: int) -> None: ...
@@ -89,7 +89,7 @@ def test_many_calls_are_checked_before_one_is_sent(app: QWorker) -> None:
     with pytest.raises(ArgumentsError):
         add.send_many(add.call(n) for n in [1, 2, "three"])  # type: ignore[arg-type]
     with pytest.raises(
-        InvalidOptionError, match="a call of task 'other' is among them; only calls of 'add'"
+        InvalidOptionError, match="include a call of task 'other'; send only calls of 'add'"
     ):
         add.send_many([add.call(1), other.call(2)])
 
@@ -97,7 +97,7 @@ def test_many_calls_are_checked_before_one_is_sent(app: QWorker) -> None:
 
 
 def test_more_calls_than_a_chunk_holds_are_sent_in_order(app: QWorker) -> None:
-    """2,500 calls go in three chunks, of which each is stored as a whole."""
+    """2,500 calls are sent in three atomic chunks."""
 
     @app.task
     def add(a: int) -> None: ...
@@ -108,8 +108,8 @@ def test_more_calls_than_a_chunk_holds_are_sent_in_order(app: QWorker) -> None:
     assert bodies(app) == [call_of(n) for n in range(2500)]
 
 
-def test_options_of_a_send_are_over_those_of_the_task(app: QWorker) -> None:
-    """Priority, time to live, max receives and unique key of one send; the task itself is as before."""
+def test_options_of_a_send_win_over_those_of_the_task(app: QWorker) -> None:
+    """Priority, time to live, max receives and unique key of one send; the task does not change."""
 
     @app.task(priority=2, ttl="1h")
     def add(a: int) -> None: ...
@@ -126,16 +126,17 @@ def test_options_of_a_send_are_over_those_of_the_task(app: QWorker) -> None:
     assert urgent_one.flags.keys() & usual.flags.keys() >= {"x"}
 
 
+@pytest.mark.slow
 def test_threads_coroutines_and_forked_children_of_one_app_store_each_message_once(
     app: QWorker,
 ) -> None:
-    """Four forked children, four threads and a hundred coroutines send at once, and every tenth reply is lost."""
+    """Four forked children, four threads and a hundred coroutines send at once, while every tenth reply is lost."""
     with ChaosProxy(app.url) as proxy, closing(QWorker(app.namespace, url=proxy.url)) as chaotic:
 
         @chaotic.task
         def add(who: int, n: int) -> None: ...
 
-        add.send(0, 0)  # there is a connection that forks inherit
+        add.send(0, 0)  # opens a connection that forks inherit
         proxy.cut_reply(every=10, of=b"EVALSHA")
         children = [
             forked(lambda who=who: [add.send(who, n) for n in range(50)]) for who in range(1, 5)
@@ -167,7 +168,7 @@ def test_threads_coroutines_and_forked_children_of_one_app_store_each_message_on
 
 
 def forked(work: object) -> int:
-    """Do some work in a forked child, which ends with code 0 if that succeeds; returns its pid."""
+    """Run `work` in a forked child, which exits with 0 if it succeeds; returns its pid."""
     pid = os.fork()
     if pid == 0:
         code = 1

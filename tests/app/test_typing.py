@@ -1,4 +1,4 @@
-"""What a type checker makes of tasks: `typed_tasks.py` beside this file says what it must accept and refuse."""
+"""Typing of tasks: mypy must accept and refuse the lines of `typed_tasks.py` as their comments say."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ _EXPECTED = re.compile(r"# error: (\[.*\])")
 _FOUND = re.compile(r"^[^:]+:(\d+): error: .*\[([a-z-]+)\]$", re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_mypy_accepts_and_refuses_what_tasks_do(tmp_path: Path) -> None:
-    """Plain, async and batch tasks are typed in calls, sends and options: every line as its comment says, no other."""
-    mypy = pytest.importorskip("mypy.api", reason="mypy is in the dependency group `check`")
+    """Calls, sends and options of plain, async and batch tasks are typed: mypy reports exactly the marked errors."""
+    from mypy import api as mypy
+
     expected = Counter(
         (number, code)
         for number, line in enumerate(CASES.read_text("utf-8").splitlines(), 1)
@@ -27,5 +29,5 @@ def test_mypy_accepts_and_refuses_what_tasks_do(tmp_path: Path) -> None:
         ["--strict", "--config-file", "", "--cache-dir", str(tmp_path / "cache"), str(CASES)]
     )
 
-    found = Counter((int(line), code) for line, code in _FOUND.findall(report))
-    assert found == expected, report
+    counter = Counter((int(line), code) for line, code in _FOUND.findall(report))
+    assert counter == expected, report

@@ -1,4 +1,4 @@
-"""How tasks look to a type checker; read by mypy, never run. Each expected error stands beside its line."""
+"""Tasks as a type checker sees them; read by mypy, never run. Comments mark the expected errors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def settle(events: Sequence[Event]) -> list[BaseException | None]:
 assert_type(load, BatchTask[Event, Coroutine[Any, Any, None]])
 assert_type(load.send(event), str)
 assert_type(load.call(event), Call)
-assert_type(load.send_many(load.call(each) for each in [event]), list[str])
+assert_type(load.send_many(load.call(item) for item in [event]), list[str])
 assert_type(load.send_later("1m", event), str)
 assert_type(load.options(priority=9), Sender[[Event], Coroutine[Any, Any, None]])
 assert_type(load.options(priority=9).send(event), str)
@@ -115,7 +115,15 @@ def one_at_a_time(event: Event) -> None: ...
 def waits_for_nothing(event: Event) -> None: ...
 
 
-# -- queues: each verb is written once, and typed for the sync and the async queue ---------------
+@app.task(retries=3)  # error: [call-overload] [untyped-decorator]
+def misses_its_option(event: Event) -> None: ...
+
+
+@app.task(batch=10, priority="9")  # error: [call-overload] [untyped-decorator]
+def mistypes_its_option(events: list[Event]) -> None: ...
+
+
+# -- queues: verbs are typed for the sync and the async queue ------------------------------------
 
 
 def use_queue() -> None:
@@ -131,7 +139,7 @@ async def use_queue_async() -> None:
     queue = app.aqueue("emails")
     assert_type(await queue.send("x"), str)
     assert_type(await queue.redrive("1-1", rate="100/s"), list[str])
-    assert_type([each async for each in queue.scan("ready")], list[Stored])
+    assert_type([message async for message in queue.scan("ready")], list[Stored])
     await queue.peek(state=1)  # error: [arg-type]
 
 

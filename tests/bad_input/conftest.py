@@ -26,7 +26,7 @@ from tests.consumer.conftest import app, lab  # noqa: F401  fixtures
 
 @dataclass(frozen=True)
 class Bench:
-    """What a caller has in hand: an app with tasks, one of its queues, a message that was received from it."""
+    """What a caller holds: an app with tasks, one of its queues, a message that was received from it."""
 
     app: QWorker
     queue: Queue

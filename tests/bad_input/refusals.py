@@ -13,7 +13,7 @@ from tests.bad_input.conftest import Bench
 
 __all__ = ["CARRIED", "Refused", "attribute", "body", "check", "option", "task"]
 
-CARRIED = "a body is made of str, int, finite float"
+CARRIED = "a body consists of str, int, finite float"
 
 
 class Refused(NamedTuple):

@@ -23,6 +23,9 @@ def received(bench: Bench) -> bytes:
     return message.body
 
 
+@pytest.mark.bad_input(
+    "body or key: exactly maxsize", "body or key: 0 bytes", "body or key: bytes of every value"
+)
 @pytest.mark.parametrize(
     "body",
     [b"", b"x" * MAXSIZE, bytes(range(256)), b"\n", b"q1 x 0\n", b"{}\r\n"],
@@ -35,6 +38,7 @@ def test_bytes_come_back_as_they_were_sent(bench: Bench, body: bytes) -> None:
     assert received(bench) == body
 
 
+@pytest.mark.bad_input("body or key: integer over 2^53")
 @pytest.mark.parametrize("number", [2**53 + 1, 2**64, -(2**63) - 1, 12345678901234567, 10**400])
 def test_an_integer_is_exact_through_every_move(bench: Bench, number: int) -> None:
     """Sent, delayed, nacked, buried, redriven: no script reads a body."""
@@ -44,14 +48,15 @@ def test_an_integer_is_exact_through_every_move(bench: Bench, number: int) -> No
     bench.queue.nack(message)
     (message,) = bench.queue.receive()
     bench.queue.bury(message)
-    (letter,) = bench.queue.dead()
-    bench.queue.redrive(letter.entry_id)
+    (dead_letter,) = bench.queue.dead()
+    bench.queue.redrive(dead_letter.entry_id)
 
     assert decode(received(bench)) == {"n": number, "empty": []}
     (delayed,) = bench.queue.peek(state="delayed")
     assert decode(delayed.body) == {"n": number, "empty": []}
 
 
+@pytest.mark.bad_input("body or key: datetime, UUID, Decimal, set and bytes are fine")
 def test_types_that_json_lacks_are_restored_by_the_handler(bench: Bench) -> None:
     """datetime, UUID, Decimal, set and bytes, by the annotations of the task."""
     seen: list[object] = []
@@ -67,6 +72,7 @@ def test_types_that_json_lacks_are_restored_by_the_handler(bench: Bench) -> None
     assert tuple(seen) == given
 
 
+@pytest.mark.bad_input("body or key: depth over 64")
 def test_64_levels_are_taken(bench: Bench) -> None:
     """One less than what is refused."""
     bench.queue.send(b"[" * 64 + b"]" * 64)
@@ -78,6 +84,9 @@ def test_64_levels_are_taken(bench: Bench) -> None:
     assert received(bench).count(b"[") == received(bench).count(b"[") == 64
 
 
+@pytest.mark.bad_input(
+    "body or key: unique key held, same body", "body or key: unique key held, another body"
+)
 @pytest.mark.parametrize("payload", [{"to": "ada"}, {"to": "grace"}], ids=["same", "other"])
 def test_a_unique_key_that_is_held_keeps_any_body_out(bench: Bench, payload: object) -> None:
     """The id of the message that holds it comes back; its body stays, and nothing else is stored."""
@@ -91,6 +100,7 @@ def test_a_unique_key_that_is_held_keeps_any_body_out(bench: Bench, payload: obj
     assert decode(received(bench)) == {"to": "ada"}
 
 
+@pytest.mark.bad_input("body or key: a batch of 0")
 def test_a_batch_of_nothing_does_nothing(bench: Bench) -> None:
     """No call, no queue."""
     before = bench.dump()
@@ -101,6 +111,7 @@ def test_a_batch_of_nothing_does_nothing(bench: Bench) -> None:
     assert bench.dump() == before
 
 
+@pytest.mark.bad_input("body or key: a batch over 1,000")
 def test_more_than_a_call_takes_go_in_several(bench: Bench) -> None:
     """Chunks of 1,000, each stored whole."""
     ids = bench.queue.send_all(range(2001))
@@ -109,6 +120,7 @@ def test_more_than_a_call_takes_go_in_several(bench: Bench) -> None:
     assert bench.queue.inspect().ready == 2001
 
 
+@pytest.mark.bad_input("number or time: delay 0", "number or time: eta in the past")
 @pytest.mark.parametrize(
     "options",
     [
@@ -128,6 +140,7 @@ def test_no_wait_is_ready_at_once(bench: Bench, options: dict[str, object]) -> N
     assert bench.queue.inspect().ready == 1
 
 
+@pytest.mark.bad_input("number or time: delay over the limit")
 def test_a_delay_reaches_as_far_as_a_score_is_exact(bench: Bench) -> None:
     """A due time of 2^53 ms, about 285,000 years."""
     bench.queue.send({}, delay=timedelta(milliseconds=2**53 - 2**42))
@@ -137,8 +150,9 @@ def test_a_delay_reaches_as_far_as_a_score_is_exact(bench: Bench) -> None:
     assert math.isclose(delayed.at_ms, 2**53, rel_tol=1e-3)
 
 
+@pytest.mark.bad_input("number or time: visibility out of range")
 def test_visibility_0_is_visible_now(bench: Bench) -> None:
-    """For a message in hand, and only there."""
+    """For an unacked message, and only there."""
     bench.queue.extend(bench.message, 0)
 
     assert bench.queue.inspect().ready == 1

@@ -14,6 +14,8 @@ from tests.consumer.workers import Lab
 from tests.rights import like_others
 from tests.timing import DEADLINE_S
 
+pytestmark = pytest.mark.bad_input
+
 Run = Callable[..., Ran]
 
 SHOW = ("config", "show")
@@ -44,12 +46,16 @@ def flag(said: str, *args: str) -> Wrong:
 
 URLS = {
     "empty": variable("QWORKER_URL", "", "is empty; write redis://"),
-    "another scheme": variable("QWORKER_URL", "http://h", "http:// is not a server; write redis"),
+    "another scheme": variable(
+        "QWORKER_URL", "http://h", "http:// is not a known scheme; write redis"
+    ),
     "no scheme": variable("QWORKER_URL", "localhost:6379", "has no scheme; write redis://"),
     "port over 65535": variable("QWORKER_URL", "redis://h:99999", "has a wrong port; a port is"),
     "port 0": variable("QWORKER_URL", "redis://h:0", "has a wrong port; a port is a number from 1"),
-    "bad percent escape": variable("QWORKER_URL", "redis://h/%zz", "has a '%' that starts no"),
-    "escape that is no UTF-8": variable("QWORKER_URL", "redis://:%ff@h", "has an escape that is"),
+    "bad percent escape": variable(
+        "QWORKER_URL", "redis://h/%zz", "has a '%' that does not start an"
+    ),
+    "escape that is not UTF-8": variable("QWORKER_URL", "redis://:%ff@h", "has an escape that is"),
     "missing CA file": variable(
         "QWORKER_URL", "rediss://h?ssl_ca_certs=/none.pem", "ssl_ca_certs: no file '/none.pem'"
     ),
@@ -57,9 +63,9 @@ URLS = {
     "unknown option": variable(
         "QWORKER_URL", "redis://h?dbb=1", "has an unknown option; did you mean db?"
     ),
-    "of the second variable": variable("REDIS_URL", "http://h", "http:// is not a server"),
+    "of the second variable": variable("REDIS_URL", "http://h", "http:// is not a known scheme"),
     "of Sentinel": flag(
-        "--url: names no service; write what", *LIST, "--url", "redis+sentinel://h"
+        "--url: names no service; write the Sent", *LIST, "--url", "redis+sentinel://h"
     ),
     "of Cluster": flag("--url: names an empty host; write", *LIST, "--url", "redis+cluster://h,"),
     "of Cluster with a database": flag(
@@ -69,7 +75,7 @@ URLS = {
         "no such option '--sentinel'", *LIST, "--sentinel", "--cluster"
     ),
     "beside the embedded store": flag(
-        "--embedded: is given beside --url; give one of the two",
+        "--embedded: excludes --url; pass one of them",
         *(*LIST, "--embedded", "--url", "redis://h"),
     ),
 }
@@ -79,9 +85,7 @@ FILES = {
         b"[daemon]\ntik = '1s'", "qworker.toml: daemon.tik: is unknown; did you mean tick?"
     ),
     "unknown table": file(b"[deamon]", "qworker.toml: deamon: is unknown; did you mean daemon?"),
-    "key in the wrong place": file(
-        b"tick = '1s'", "stands in the wrong place; it belongs in [daemon]"
-    ),
+    "key in the wrong place": file(b"tick = '1s'", "is in the wrong table; move it to [daemon]"),
     "wrong type": file(b"[run]\nprocs = '2'", "qworker.toml: run.procs: '2' is not an integer"),
     "boolean for an integer": file(b"[run]\nprocs = true", "run.procs: True is not an integer"),
     "key written twice": file(b"[daemon]\ntick = 5\ntick = 6", "is not TOML: "),
@@ -90,9 +94,9 @@ FILES = {
     "not UTF-8": file(b"namespace = '\xff'", "is not UTF-8 (at byte 13)"),
     "not TOML": file(b"namespace: a", "is not TOML: "),
     "larger than any": file(b"#" * (1024 * 1024 + 1), "is larger than 1 MiB"),
-    "directory": flag("is no regular file; name a TOML file", *LIST, "--config", "/"),
+    "directory": flag("is not a regular file; name a TOML file", *LIST, "--config", "/"),
     "missing": flag("/none.toml: cannot be read: No such file", *LIST, "--config", "/none.toml"),
-    "device": flag("/dev/zero: is no regular file", *LIST, "--config", "/dev/zero"),
+    "device": flag("/dev/zero: is not a regular file", *LIST, "--config", "/dev/zero"),
 }
 
 VARIABLES = {
@@ -138,8 +142,8 @@ FLAGS = {
     "weight of a queue not received from": flag(
         "weights: 'b' is not among the queues", "run", "m", "--queues", "a", "--weights", "b=1"
     ),
-    "message id": flag("ID: 'a b' is no message id; it is what", "message", "show", "a b"),
-    "message id with a brace": flag("ID: '{x}' is no message id", "message", "cancel", "{x}"),
+    "message id": flag("ID: 'a b' is not a message id; pass an id as", "message", "show", "a b"),
+    "message id with a brace": flag("ID: '{x}' is not a message id", "message", "cancel", "{x}"),
     "receipt": flag("receipt: 'a:b' is not a receipt", "message", "show", "a:b"),
     "module that is not there": flag("there is no module 'nowhere'", "run", "nowhere"),
 }  # fmt: skip
@@ -183,6 +187,7 @@ def test_what_is_wrong_is_said_in_one_line(
     assert shop.dump() == before
 
 
+@pytest.mark.bad_input("configuration: wrong file")
 def test_an_unreadable_file_is_refused(bare: Run, in_empty_directory: Path) -> None:
     """By its name, with the reason."""
     path = in_empty_directory / "qworker.toml"
@@ -195,6 +200,7 @@ def test_an_unreadable_file_is_refused(bare: Run, in_empty_directory: Path) -> N
     assert (ran.code, "cannot be read: Permission denied" in ran.err) == (2, True)
 
 
+@pytest.mark.bad_input("configuration: wrong file")
 def test_an_empty_file_says_nothing(bare: Run, in_empty_directory: Path) -> None:
     """All is as without it."""
     (in_empty_directory / "qworker.toml").write_bytes(b"")
@@ -202,6 +208,8 @@ def test_an_empty_file_says_nothing(bare: Run, in_empty_directory: Path) -> None
     assert bare(*SHOW).code == 0
 
 
+@pytest.mark.slow
+@pytest.mark.bad_input("number or time: grace of 30 s")
 def test_a_long_grace_time_is_noted(lab: Lab) -> None:
     """Kubernetes would kill the worker before it ends; it starts all the same."""
     lab.app("@app.task\ndef handle() -> None: ...")
@@ -211,6 +219,8 @@ def test_a_long_grace_time_is_noted(lab: Lab) -> None:
     assert "note: grace is 30s; Kubernetes kills 30 s after SIGTERM" in worker.log.read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.bad_input("configuration: module that cannot be used")
 @pytest.mark.parametrize(
     ("source", "spec", "said"),
     [
@@ -220,8 +230,12 @@ def test_a_long_grace_time_is_noted(lab: Lab) -> None:
         ("", "jobs.app", "or on the Python path; did you mean jobs:app?"),
         ("", "./job.py", "/job.py'"),
         ("", "../jobs", "there is no file '/"),
-        ("", "my jobs", "'my jobs' is no module; write MODULE, MODULE:ATTR, or the path"),
-        ("", ".", "'.' is no module; write MODULE, MODULE:ATTR, or the path"),
+        (
+            "",
+            "my jobs",
+            "'my jobs' is not the name of a module; write MODULE, MODULE:ATTR, or the path",
+        ),
+        ("", ".", "'.' is not the name of a module; write MODULE, MODULE:ATTR, or the path"),
         ("", "jobs:ap", "module 'jobs' has no 'ap'; the module holds app"),
         ("", "jobs:note", "'jobs:note' is function, not a QWorker; the module holds app"),
         (
@@ -252,6 +266,7 @@ def test_an_app_that_cannot_be_used_is_bad_input(
     assert lab.queue().peek() == []
 
 
+@pytest.mark.slow
 def test_a_module_that_is_imported_under_two_names_is_bad_input(lab: Lab) -> None:
     """Its tasks would be there twice: the line names the place, and no message is touched."""
     lab.app("sys.path.insert(0, 'shop')\nimport tasks\nimport shop.tasks\n")

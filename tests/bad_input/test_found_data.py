@@ -1,4 +1,4 @@
-"""What may stand in the keys of a queue that nobody of ours wrote, or that only a part is left of."""
+"""What may stand in the keys of a queue that qworker did not write, or that only a part is left of."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from redis import Redis
 
 from qworker import QWorker, Retry
-from qworker.client.commands.extending import extend
-from qworker.client.options import QueueAttributes
 from qworker.client.queue import Queue
 from qworker.daemon.reaper import Reaper
+from qworker.engine.extend import extend
+from qworker.engine.options import QueueAttributes
 from qworker.errors import BrokenQueueError
 from qworker.fsck.check import check
-from qworker.fsck.finding import Finding, Kind
+from qworker.fsck.damage import Damage, Kind
 from qworker.wire.envelope import tail
 from qworker.wire.keyring import NO_KEYS, Keyring
 from qworker.wire.keys import QueueKeys
@@ -74,7 +74,7 @@ def drive(store_url: str, namespace: str, queue_name: str) -> Iterator[Drive]:
 
 
 def put(app: QWorker, *items: bytes) -> None:
-    """Push items to ready, as anybody may."""
+    """Push items to ready, as any program may."""
     with redis_of(app) as redis:
         redis.rpush(QueueKeys(app.namespace, "default").ready[0], *items)
 
@@ -89,18 +89,19 @@ def taken(app: QWorker) -> bytes:
 
 def findings(app: QWorker, *, repair: bool = False) -> list[Kind]:
     """What fsck finds in the namespace of `app`."""
-    found = check(app.client, app.namespace, repair=repair)
-    return [each.kind for each in found if isinstance(each, Finding)]
+    results = check(app.client, app.namespace, repair=repair)
+    return [result.kind for result in results if isinstance(result, Damage)]
 
 
 # -- keys of another type ------------------------------------------------------------------------
 
 
+@pytest.mark.bad_input("data found: key of another type")
 @pytest.mark.parametrize("part", PARTS)
 def test_a_key_of_any_other_type_stops_its_queue_alone(
     app: QWorker, redis: Redis, part: str
 ) -> None:
-    """Nothing is received or written, and the key is named; the neighbour goes on, and so does the queue, mended."""
+    """Nothing is received or written, and the key is named; the neighbour works, and the queue after its repair."""
     queue, neighbour = app.queue("orders"), app.queue("healthy")
     queue.configure(QueueAttributes(journal="all"))
     queue.send_all([b"1", b"2", b"3"])
@@ -129,19 +130,20 @@ def test_a_key_of_any_other_type_stops_its_queue_alone(
 
 
 def _content(redis: Redis, app: QWorker, name: str) -> dict[bytes, Any]:
-    """What stands in the keys of a queue, byte for byte; when a reaper came by is no matter."""
+    """What stands in the keys of a queue, byte for byte; when a reaper passed does not matter."""
     keys = redis.scan_iter(match=f"{app.namespace}:{{{name}}}:*", count=1000)
-    found: dict[bytes, Any] = {key: redis.dump(key) for key in keys}
+    results: dict[bytes, Any] = {key: redis.dump(key) for key in keys}
     stats = QueueKeys(app.namespace, name).stats
     if redis.type(stats) == b"hash":
-        found[stats.encode()] = {**redis.hgetall(stats), b"reaped_ms": b""}
-    return found
+        results[stats.encode()] = {**redis.hgetall(stats), b"reaped_ms": b""}
+    return results
 
 
 # -- items that are cut, foreign, or large ---------------------------------------------------------
 
 
-def test_an_envelope_cut_at_any_byte_is_dead_and_harms_nobody(
+@pytest.mark.bad_input("data found: envelope cut at any byte")
+def test_an_envelope_cut_at_any_byte_is_dead_and_harms_no_message(
     app: QWorker, queue: Queue, handled: list[int]
 ) -> None:
     """Cut in its header it is foreign, with its bytes; cut in its body it has bad arguments; the whole one runs."""
@@ -155,16 +157,17 @@ def test_an_envelope_cut_at_any_byte_is_dead_and_harms_nobody(
     drain(app)
 
     assert handled == [1, 2]
-    letters = queue.dead(1000)
-    assert Counter(letter.reason for letter in letters) == {
+    dead_letters = queue.dead(1000)
+    assert Counter(dead_letter.reason for dead_letter in dead_letters) == {
         "foreign": start,
         "bad_arguments": len(whole) - start,
     }
-    bytes_of_foreign = {each.message.body for each in letters if each.reason == "foreign"}
+    bytes_of_foreign = {each.message.body for each in dead_letters if each.reason == "foreign"}
     assert bytes_of_foreign == {whole[:at] for at in range(start)}
     assert (queue.inspect().ready, queue.inspect().unacked, queue.inspect().delayed) == (0, 0, 0)
 
 
+@pytest.mark.bad_input("data found: envelope cut at any byte")
 def test_an_envelope_cut_at_any_byte_does_not_stop_the_reaper(drive: Drive) -> None:
     """Lost with its worker: what is cut in its header is buried with its bytes, all else comes back."""
     whole = own("abc", receives=1, nacks=1, flags=" m=9 f=1", body="body")
@@ -178,11 +181,17 @@ def test_an_envelope_cut_at_any_byte_does_not_stop_the_reaper(drive: Drive) -> N
     reaper.close()
     assert (tick.leases, tick.errors, tick.set_aside) == (1, 0, 0)
     dead = drive.state("dead")["dead"]
-    assert [each["envelope"] for each in dead] == cuts[:start]
-    assert {each["reason"] for each in dead} == {"foreign"}
+    assert [dead_letter["envelope"] for dead_letter in dead] == cuts[:start]
+    assert {dead_letter["reason"] for dead_letter in dead} == {"foreign"}
     assert len(drive.state("ready")["ready"]) == len(cuts) - start
 
 
+@pytest.mark.slow
+@pytest.mark.bad_input(
+    "data found: foreign push",
+    "data found: body that is none",
+    "data found: body that is very large",
+)
 @pytest.mark.parametrize(
     ("item", "reason"),
     [
@@ -197,7 +206,7 @@ def test_an_envelope_cut_at_any_byte_does_not_stop_the_reaper(drive: Drive) -> N
         pytest.param(b'{"' + b"x" * 2**25, "bad_arguments", id="32 MiB of half an object"),
     ],
 )
-def test_what_others_push_is_dead_and_harms_nobody(
+def test_foreign_items_are_dead_and_harm_no_message(
     app: QWorker, queue: Queue, handled: list[int], item: bytes, reason: str
 ) -> None:
     """Whatever it is, and however large: dead at once with its bytes; the messages around it are handled."""
@@ -208,10 +217,11 @@ def test_what_others_push_is_dead_and_harms_nobody(
     drain(app)
 
     assert handled == [1, 2]
-    (letter,) = queue.dead()
-    assert (letter.reason, letter.message.body) == (reason, item)
+    (dead_letter,) = queue.dead()
+    assert (dead_letter.reason, dead_letter.message.body) == (reason, item)
 
 
+@pytest.mark.bad_input("data found: unknown codec or key")
 @pytest.mark.parametrize(
     "keys", [NO_KEYS, Keyring(encryption={"k1": bytes(32)})], ids=["without keys", "with keys"]
 )
@@ -220,7 +230,7 @@ def test_what_others_push_is_dead_and_harms_nobody(
     [b"\x28\xb5\x2f\xfd\x20\x00", b'{"task": "note", "args": [1]}'],
     ids=["packed", "like a call"],
 )
-def test_a_codec_that_nobody_here_knows_is_left_to_others_for_a_while(
+def test_an_unknown_codec_is_left_to_other_workers_for_a_while(
     store_url: str, namespace: str, keys: Keyring, body: bytes
 ) -> None:
     """The body is not read: the message is given back for others, and in the end dead as it was stored."""
@@ -233,9 +243,9 @@ def test_a_codec_that_nobody_here_knows_is_left_to_others_for_a_while(
     make_due(app)
     drain(app, unknown_wait_ms=0)
 
-    (letter,) = app.queue("default").dead()
-    assert (letter.reason, letter.error_class) == ("unknown_key", "UnknownKeyError")
-    assert (letter.message.body, letter.message.unreadable) == (body, True)
+    (dead_letter,) = app.queue("default").dead()
+    assert (dead_letter.reason, dead_letter.error_class) == ("unknown_key", "UnknownKeyError")
+    assert (dead_letter.message.body, dead_letter.message.unreadable) == (body, True)
     history = history_of(app.queue("default"))
     assert (history["released"], history["unknown"]) == (1, 1)
     assert handled == []
@@ -245,10 +255,11 @@ def test_a_codec_that_nobody_here_knows_is_left_to_others_for_a_while(
 # -- one message in two places ---------------------------------------------------------------------
 
 
+@pytest.mark.bad_input("data found: the same item twice")
 def test_an_item_that_stands_twice_in_ready_is_two_deliveries(
     app: QWorker, queue: Queue, handled: list[int]
 ) -> None:
-    """Each is settled by its own receipt, no count of the queue is below nothing, and fsck sets the books right."""
+    """Each is settled by its own receipt, no count of the queue is below nothing, and fsck corrects the counters."""
     app.tasks["note"].send(1)
     item = taken(app)
     put(app, item, item)
@@ -262,6 +273,7 @@ def test_an_item_that_stands_twice_in_ready_is_two_deliveries(
     assert findings(app) == []
 
 
+@pytest.mark.bad_input("data found: a message in two places")
 @pytest.mark.parametrize("hours", [1, -1], ids=["due later", "overdue"])
 def test_of_ready_and_delayed_the_earlier_place_stays(
     app: QWorker, queue: Queue, handled: list[int], redis: Redis, hours: int
@@ -283,6 +295,7 @@ def test_of_ready_and_delayed_the_earlier_place_stays(
 # -- numbers that are none -------------------------------------------------------------------------
 
 
+@pytest.mark.bad_input("data found: nonsense in meta", "data found: nonsense in stats")
 @pytest.mark.parametrize("value", NONSENSE)
 def test_nonsense_among_attributes_and_counters_counts_as_the_default(
     app: QWorker, queue: Queue, redis: Redis, value: str
@@ -307,10 +320,11 @@ def test_nonsense_among_attributes_and_counters_counts_as_the_default(
     Reaper(app.client, app.namespace).tick()
 
     assert runs == [1] * 5
-    assert [letter.reason for letter in queue.dead()] == ["max_receives"]
+    assert [dead_letter.reason for dead_letter in queue.dead()] == ["max_receives"]
 
 
-@pytest.mark.parametrize("value", [each for each in NONSENSE if " " not in each])
+@pytest.mark.bad_input("data found: nonsense in a header")
+@pytest.mark.parametrize("value", [text for text in NONSENSE if " " not in text])
 @pytest.mark.parametrize("flag", "xmvpf")
 def test_nonsense_in_a_flag_is_as_if_it_were_not_there(
     app: QWorker, queue: Queue, flag: str, value: str
@@ -329,9 +343,10 @@ def test_nonsense_in_a_flag_is_as_if_it_were_not_there(
     drain(app)
 
     assert runs == [1] * 5
-    assert [letter.reason for letter in queue.dead()] == ["max_receives"]
+    assert [dead_letter.reason for dead_letter in queue.dead()] == ["max_receives"]
 
 
+@pytest.mark.bad_input("data found: deadline that is none")
 @pytest.mark.parametrize("score", ["-inf", -5, 0.5])
 def test_a_deadline_of_the_past_is_over(
     app: QWorker, queue: Queue, handled: list[int], redis: Redis, score: Any
@@ -345,6 +360,7 @@ def test_a_deadline_of_the_past_is_over(
     assert handled == [1]
 
 
+@pytest.mark.bad_input("data found: deadline that is none")
 @pytest.mark.parametrize("score", ["+inf", 32_503_680_000_000, 9e15])
 def test_a_deadline_that_no_receive_writes_is_found_and_brought_near(
     app: QWorker, queue: Queue, redis: Redis, score: Any
@@ -363,7 +379,7 @@ def test_a_deadline_that_no_receive_writes_is_found_and_brought_near(
 
 
 def _received(app: QWorker, queue: Queue, redis: Redis, score: Any) -> str:
-    """Send a message, receive it, and write a deadline of its own; returns the lease id."""
+    """Send a message, receive it, and write a deadline; returns the lease id."""
     queue.send({"task": "note", "args": [1]})
     assert len(queue.receive(1)) == 1
     keys = QueueKeys(app.namespace, "default")

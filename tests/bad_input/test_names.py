@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from qworker import QWorker
-from qworker.app.task import TaskOptions
+from qworker.app.options import TaskOptions
 from qworker.errors import InvalidNameError
 from tests.bad_input.conftest import Bench
+
+pytestmark = pytest.mark.bad_input
 
 NOT_VALID = "is not a valid name"
 RESERVED = "is reserved"
@@ -53,7 +55,7 @@ PLACES: dict[str, Callable[[Bench, object], object]] = {
     "low level": lambda bench, name: bench.app.queue(name).send({}),
     "low level, async": lambda bench, name: asyncio.run(sent_async(bench.app, name)),
     "task": lambda bench, name: bench.app.task(queue=name)(lambda: None).send(),
-    "options of a task": lambda _, name: TaskOptions.of(queue=name),
+    "options of a task": lambda _, name: TaskOptions(queue=name),
     "name without a call": lambda bench, name: bench.app.queue(name),
 }
 
@@ -100,4 +102,4 @@ def test_the_longest_and_the_oddest_names_are_taken(bench: Bench, name: str) -> 
 
     queue.send({"n": 1})
 
-    assert [each.body for each in queue.peek()] == [b'{"n":1}']
+    assert [message.body for message in queue.peek()] == [b'{"n":1}']

@@ -13,6 +13,8 @@ from qworker.errors import InvalidOptionError
 from tests.bad_input.conftest import Bench
 from tests.bad_input.refusals import Refused, attribute, check, option, task
 
+pytestmark = pytest.mark.bad_input
+
 FORMS = "write a duration such as '250ms'"
 YEARS = "it must be a duration from 0s to about 285,000 years"
 VISIBILITY = "1s to 12h"
@@ -59,11 +61,11 @@ TABLE: dict[str, Refused] = {
     "ttl -1": option("ttl", -1, "-1 is out of range", YEARS),
     "naive eta": option("eta", datetime(2031, 1, 1), "has no time zone", "with a time zone"),
     "eta of text": option("eta", "2031-01-01", "is not a datetime", "with a time zone"),
-    "eta beside a delay": Refused(
+    "eta together with a delay": Refused(
         lambda bench: bench.queue.send({}, delay=1, eta=datetime(2031, 1, 1, tzinfo=UTC)),
         InvalidOptionError,
         "eta",
-        "beside a delay",
+        "together with a delay",
         "give one of the two",
     ),
     "priority 10": option("priority", 10, "10 is out of range", "from 0 to 9"),
@@ -104,7 +106,7 @@ TABLE: dict[str, Refused] = {
     "batch -1": task("batch", -1, "-1 is out of range", "from 1 to 1000, or None"),
     "batch 0": task("batch", 0, "0 is out of range", "or None for a handler of one message"),
     "batch over a thousand": task("batch", 1001, "1001 is out of range", "to 1000"),
-    "retry that is none": task("retry", 5, "5 is no retry policy", "write Retry.exponential"),
+    "retry that is none": task("retry", 5, "5 is not a retry policy", "write Retry.exponential"),
     "retry NaN": Refused(
         lambda _: Retry.exponential(math.nan), InvalidOptionError, "retry first", "nan", FORMS
     ),

@@ -15,16 +15,16 @@ import pytest
 from qworker import QWorker
 from qworker.client.message import Message
 from qworker.client.queue import Queue
-from qworker.consumer.presence import Presence
+from qworker.consumer.supervisor.operators.presence import Presence
 from qworker.daemon.presence import reaper_name
 from qworker.daemon.reaper import Reaper
 from qworker.fsck.check import check
 from qworker.wire import codec
 from qworker.wire.ids import IdSource
 from tests.consumer.driving import until
-from tests.faults import system
-from tests.faults.server import FaultServer
 from tests.servers import missing
+from verification.faults import system
+from verification.faults.server import FaultServer
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -40,7 +40,7 @@ class Timed:
     queue: Queue
     reaper: Reaper
     clock: system.ClockShim
-    #: Received by a consumer that goes on; for a minute.
+    #: Received by a consumer that continues; for a minute.
     held: Message
 
     def set_clock(self, offset_s: float) -> None:
@@ -57,7 +57,9 @@ class Timed:
         """The messages that wait or are received, wherever they stand."""
         states = ("ready", "delayed", "unacked")
         return sorted(
-            codec.decode(each.body) for state in states for each in self.queue.peek(9, state=state)
+            codec.decode(message.body)
+            for state in states
+            for message in self.queue.peek(9, state=state)
         )
 
     @property
@@ -90,6 +92,7 @@ def timed(namespace: str, tmp_path: Path) -> Iterator[Timed]:
 ALL = ["due", "held", "later", "lost"]
 
 
+@pytest.mark.bad_input("time or host: clock back an hour within a pass")
 def test_a_clock_that_goes_back_an_hour_within_a_pass_only_delays(
     timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +113,7 @@ def test_a_clock_that_goes_back_an_hour_within_a_pass_only_delays(
     assert timed.bodies == ALL
 
 
+@pytest.mark.bad_input("time or host: clock forward a day")
 def test_a_clock_that_goes_forward_a_day_takes_nothing_from_a_consumer_that_lives(
     timed: Timed,
 ) -> None:
@@ -148,7 +152,10 @@ def _before(
     monkeypatch.setattr(timed.app.client, "execute", first)
 
 
-def test_workers_and_reapers_of_one_host_and_pid_are_told_apart(
+@pytest.mark.bad_input(
+    "time or host: pid used again", "time or host: cloned container, forked process"
+)
+def test_workers_and_reapers_of_one_host_and_pid_are_kept_apart(
     app: QWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Containers of one image share host name and pid: names, message ids and leases are drawn for each process."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qworker import QWorker
-from qworker.client.options import LARGEST_MAXSIZE
+from qworker.engine.options import LARGEST_MAXSIZE
 from qworker.errors import (
     ArgumentsError,
     BodyTooLargeError,
@@ -21,6 +21,8 @@ from qworker.errors import (
 )
 from tests.bad_input.conftest import Bench
 from tests.bad_input.refusals import CARRIED, Refused, body, check, option
+
+pytestmark = pytest.mark.bad_input
 
 
 def calls(bench: Bench, *names: object) -> Iterator[Any]:
@@ -68,7 +70,7 @@ BODIES: dict[str, Refused] = {
     "number as a key": body({"a": {1: 2}}, "a", "has the key 1 of type int"),
     "65 levels": body(nested(65), "body[0][0]", "is nested deeper than 64 levels"),
     "a list that holds itself": body(holds_itself(), "body[0][0]", "is nested deeper than 64"),
-    "integer of 5000 digits": body({"n": 10**5000}, "n", "too long to be written"),
+    "integer of 5000 digits": body({"n": 10**5000}, "n", "too long to write"),
 }
 
 ARGUMENTS: dict[str, Refused] = {
@@ -155,7 +157,7 @@ BATCHES: dict[str, Refused] = {
         lambda bench: bench.queue.peek(state="raedy"),
         InvalidOptionError,
         "state",
-        "'raedy' is no state",
+        "'raedy' is not a state",
         "one of ready, delayed, held, unacked, dead",
     ),
     "purge of what is in hand": Refused(
@@ -169,7 +171,7 @@ BATCHES: dict[str, Refused] = {
         lambda bench: bench.queue.pause("up"),
         InvalidOptionError,
         "pause",
-        "'up' is no direction",
+        "'up' is not a direction",
         "one of in, out, all",
     ),
 }
@@ -199,6 +201,7 @@ def test_a_value_that_cannot_be_accepted_is_refused(bench: Bench, case: str) -> 
     check(bench, TABLE[case])
 
 
+@pytest.mark.bad_input("body or key: before any network call")
 @pytest.mark.parametrize(
     "case", [name for name in TABLE if name.startswith(("body", "batch: one", "unique", "arg"))]
 )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from benchmarks.lives import of_ours
 from benchmarks.stand import PAD, Stand
 
 _BATCH = 100
 _TURNS = 20
+_ALONE = 1000
 
 
 def _calls(stand: Stand) -> Counter[str]:
     stats = stand.redis.info("commandstats")
-    calls = {name.removeprefix("cmdstat_"): each["calls"] for name, each in stats.items()}
+    calls = {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
     calls.pop("info", None)
     return Counter(calls)
 
@@ -36,3 +40,12 @@ def test_a_batch_takes_three_calls_and_no_more_commands_than_it_did() -> None:
     assert each <= 170, "a batch runs more commands than it did: one per ack, the rest per call"
     # A request of 14 kB may come in two reads; what measures this costs one or two in all.
     assert reads <= 5
+
+
+@pytest.mark.slow
+def test_a_message_alone_takes_two_round_trips() -> None:
+    """A worker of one at a time acks each with the receive of the next, by the short ways of the scripts."""
+    spent = of_ours(_ALONE, 1)
+    # A few are the worker's own: beats, ticks of its reaper, its wait for the first message.
+    assert spent["round_trips"] <= 2.2
+    assert spent["commands"] <= 27

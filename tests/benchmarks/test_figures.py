@@ -1,10 +1,10 @@
-"""What a benchmark came to, and how it is told."""
+"""What a benchmark came to, and how it is reported."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.figures import at_least, at_most, lines, measured, ratio
+from benchmarks.figures import at_least, at_most, gave_up, lines, measured, ratio
 from benchmarks.rounds import ContenderError, interleave
 from benchmarks.spread import quantile
 
@@ -57,6 +57,9 @@ def test_a_peer_that_does_not_work_is_named_and_left_out() -> None:
     said: list[str] = []
     samples = interleave({"us": lambda: {"rate": 1.0}, "peer": broken}, 2, said.append)
     assert samples.having("rate") == ["us"]
+    [row] = [figure.row() for figure in gave_up("drain", samples.gave_up)]
+    assert (row["measure"], row["value"]) == ("peer gave up: it does not import", None)
+    assert lines([row])[2] == "| drain | peer gave up: it does not import | – | – | – | – | – |"
     assert [line for line in said if "gives up" in line] == [
         "round 1/2  peer                         gives up: it does not import"
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.figures import at_least, measured
 from benchmarks.page import report, with_report
 
@@ -53,9 +55,26 @@ def test_another_server_is_named_beside_its_figures() -> None:
     assert len([line for line in text.splitlines() if "█" in line]) == 2
 
 
-def test_only_what_stands_between_the_markers_is_replaced() -> None:
+def test_costs_by_size_of_batch_are_a_table_of_their_own() -> None:
+    rows = [
+        measured("batches", f"{each}: server CPU", [value], "µs/message").row()
+        for each, value in {
+            "qworker, 1 at a time": 50.0,
+            "qworker, 10 at a time": 8.0,
+            "rq, no such setting": 400.0,
+        }.items()
+    ]
+    text = report([{**_result(0.1), "results": rows}])
+    assert "| batches | | 1 at a time | 10 at a time | no such setting |" in text
+    assert "| qworker | server CPU, µs/message | 50.0 (50.0 – 50.0) | 8.0 (8.0 – 8.0) | – |" in text
+    assert "| rq | server CPU, µs/message | – | – | 400.0 (400.0 – 400.0) |" in text
+
+
+def test_only_text_between_the_markers_is_replaced() -> None:
     page = Path(__file__).parents[2].joinpath("docs/benchmarks.md").read_text("utf-8")
     once = with_report(page, "figures")
     assert "\n<!-- results -->\n\nfigures\n<!-- end of results -->" in once
     assert with_report(once, "figures") == once
     assert once.partition("<!-- results -->")[0] == page.partition("<!-- results -->")[0]
+    with pytest.raises(ValueError, match="no markers <!-- nothing -->"):
+        with_report(page, "figures", "nothing")

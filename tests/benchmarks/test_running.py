@@ -1,4 +1,4 @@
-"""Benchmarks run, tiny and without peers: what they find is no matter here."""
+"""Benchmarks run, tiny and without peers: what they find does not matter here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import network, slow
 from benchmarks.__main__ import main
 from benchmarks.catalog import BENCHMARKS
 from benchmarks.figures import lines
@@ -32,6 +33,24 @@ def test_cost_counts_round_trips_of_a_whole_life() -> None:
     assert rows["LPUSH + RPOP, pipelines of 100: commands"]["value"] == pytest.approx(2, abs=0.1)
 
 
+def test_lone_sends_and_receives_each_message_by_a_call_of_its_own() -> None:
+    rows = _rows("lone", 500)
+    assert rows["qworker: commands"]["goal"] == "≤ 18"
+    assert 2 <= rows["qworker: round trips"]["value"] < 3
+    assert rows["LPUSH + RPOPLPUSH + LREM, one a trip: round trips"]["value"] == pytest.approx(
+        3, abs=0.1
+    )
+    assert rows["server CPU to three bare commands"]["goal"] == "≤ 1.6"
+
+
+def test_a_message_is_cheaper_in_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = (1, 10)
+    monkeypatch.setattr("benchmarks.batches._SIZES", sizes)
+    rows = _rows("batches", 300)
+    trips = [rows[f"qworker, {size} at a time: round trips"]["value"] for size in sizes]
+    assert trips == sorted(trips, reverse=True)
+
+
 def test_drain_is_compared_with_redis_without_acks() -> None:
     rows = _rows("drain --async", 1000)
     assert rows["qworker"]["value"] > 0
@@ -39,14 +58,34 @@ def test_drain_is_compared_with_redis_without_acks() -> None:
 
 
 def test_sending_is_compared_with_a_bare_push() -> None:
-    assert _rows("send", 500)["one at a time to redis-py RPUSH"]["goal"] == "≥ 0.7"
+    assert _rows("send", 500)["one at a time to redis-py RPUSH"]["goal"] == "≥ 0.75"
+
+
+def test_slow_handlers_are_told_with_what_they_cost_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benchmarks.slow._CASES", slow._CASES[:3])
+    rows = _rows("slow", 100)
+    assert rows["qworker, 64 coroutines of 20 ms"]["goal"] == "≥ 95"
+    assert rows["qworker, 8 processes of 20 ms: server CPU"]["value"] > 0
 
 
 def test_idle_measures_every_message() -> None:
     assert _rows("idle", 10)["qworker: p50"]["value"] > 0
 
 
-def test_a_round_trip_is_paid_by_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lone_message_takes_a_round_trip_more_from_a_distant_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benchmarks.network._DISTANCES", {5: network._DISTANCES[5]})
+    rows = _rows("network", 200)
+    row = rows["start of a lone message, 5 ms away, beyond its local time"]
+    assert (row["unit"], row["goal"]) == ("round trips", "≤ 1.5")
+    assert rows["drain, 5 ms away to its own rate"]["goal"] == "≥ 0.6"
+    assert Stand.rtt_ms == 0
+
+
+def test_a_round_trip_counts_for_the_measured_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is 20 ms away is so for the worker: nothing starts sooner than that."""
     monkeypatch.setattr(Stand, "rtt_ms", 20.0)
     row = _rows("idle", 5)["qworker: p50"]
@@ -55,6 +94,13 @@ def test_a_round_trip_is_paid_by_what_is_measured(monkeypatch: pytest.MonkeyPatc
 
 def test_expired_leases_are_all_given_back() -> None:
     assert _rows("expire", 1000)["messages given back"]["value"] > 0
+
+
+def test_many_queues_are_compared_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.many._QUEUES", (1, 200))
+    rows = _rows("many", 3)
+    assert rows["200 queues: p99"]["goal"] == "≤ 25"
+    assert rows["worker, 200 queues to 1 queue"]["goal"] == "≤ 1.2"
 
 
 def test_memory_knows_the_three_states() -> None:
@@ -66,6 +112,23 @@ def test_memory_knows_the_three_states() -> None:
 
 def test_length_goes_up_by_tens() -> None:
     assert "server CPU at 10,000 to 1,000 messages" in _rows("length", 10_000)
+
+
+def test_scrapes_are_measured_of_a_daemon_and_a_worker() -> None:
+    rows = _rows("scrape", 500)
+    assert rows["daemon, 500 queues: first scrape"]["goal"] == "≤ 2"
+    assert rows["daemon, 500 queues: size"]["value"] > 0.5
+    assert rows["worker, 100 tasks and queues: size"]["value"] > 0.4
+
+
+def test_pauses_are_listed_per_script_of_each_verb() -> None:
+    """Of the small messages and of the large bodies, with the goal of each, and reads without a script."""
+    rows = _rows("pauses", 1000)
+    assert rows["1,000 small, delete: delete: max"]["goal"] == "≤ 20"
+    assert rows["4 MiB, redrive: redrive: p99"]["goal"] == "≤ 5"
+    assert 0 < rows["4 MiB, show: LRANGE: p50"]["value"] < rows["4 MiB, send: send: p50"]["value"]
+    assert rows["4 MiB, floor: script that copies one: p50"]["goal"] is None
+    assert rows["4 MiB, reap: reap: to the copy"]["unit"] == "×"
 
 
 def test_the_command_line_writes_results_with_machine_and_versions(

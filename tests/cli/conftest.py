@@ -23,12 +23,12 @@ import pytest
 from click.testing import CliRunner
 
 from qworker.cli.main import cli
-from qworker.client.commands.command import Command
-from qworker.client.commands.configuring import configure
-from qworker.client.options import QueueAttributes
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
+from qworker.engine.attributes import configure
+from qworker.engine.options import QueueAttributes
+from qworker.engine.raw import raw
+from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
 from qworker.wire.codec import encode_call
 from qworker.wire.keys import QueueKeys, reapers_key, workers_key
@@ -70,7 +70,7 @@ class Shop:
         return QueueKeys(self.namespace, name)
 
     def ask(self, *words: str | int | bytes, node: Address | None = None) -> Any:
-        return self.client.execute(Command(None, (), words, lambda reply: reply, node=node))
+        return self.client.execute(raw(*words, node=node))
 
     def ask_each(self, *words: str) -> list[Any]:
         """Ask every master of a Cluster, or the one server."""
@@ -166,7 +166,7 @@ def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a server that is away up at once."""
-    monkeypatch.setattr("qworker.cli.session._PATIENCE_S", 0.05)
+    monkeypatch.setattr("qworker.cli.framework.context._PATIENCE_S", 0.05)
     monkeypatch.setattr("qworker.cli.doctor._PATIENCE_S", 0.05)
 
 
@@ -197,7 +197,7 @@ def run(shop: Shop, bare: Callable[..., Ran]) -> Callable[..., Ran]:
 
 @pytest.fixture
 def process(shop: Shop, tmp_path: Path) -> Callable[..., Ran]:
-    """Run a command line as a process of its own, its output in pipes."""
+    """Run a command line in a separate process, its output in pipes."""
 
     def run_process(*args: str, stdin: bytes = b"", **env: str) -> Ran:
         variables = {"QWORKER_URL": shop.url, "QWORKER_NAMESPACE": shop.namespace, **env}
@@ -223,7 +223,7 @@ def table(lines: Sequence[str]) -> list[dict[str, str]]:
 
 @dataclass
 class Terminal:
-    """A command line on a terminal of its own, 100 columns by 30 lines unless the test says otherwise."""
+    """A command line on its own terminal, 100 columns by 30 lines unless the test says otherwise."""
 
     process: subprocess.Popen[bytes]
     descriptor: int

@@ -1,4 +1,4 @@
-"""Very many dead letters: filtered, looked at, redriven at a rate, killed on the way, gone on with.
+"""Very many dead letters: filtered, looked at, redriven at a rate, killed on the way, continued.
 
 QWORKER_DEAD_LETTERS says how many; 100000 is the long form.
 """
@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from qworker.client.commands.receiving import settle_receive
-from qworker.client.commands.settling import Outcomes, settle
 from qworker.client.queue import Queue
+from qworker.engine.receive import settle_receive
+from qworker.engine.settle import Outcomes, settle
 from qworker.wire.codec import encode_call
 from qworker.wire.envelope import Envelope
 from tests.cli.conftest import QWORKER, Shop, clean_environment
@@ -22,7 +22,7 @@ from tests.cli.conftest import QWORKER, Shop, clean_environment
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 NUMBER = int(os.environ.get("QWORKER_DEAD_LETTERS", "20000"))
-#: Of ten letters each: six are meant, and four differ from them in one thing.
+#: Of ten dead letters each: six match, and four differ from them in one thing.
 KINDS = [
     *[("send_email", "ConnectionError", "Traceback:\nConnectionError: Connection refused")] * 6,
     ("render_pdf", "ConnectionError", "Traceback:\nConnectionError: Connection refused"),
@@ -79,7 +79,7 @@ def dead(shop: Shop) -> list[str]:
 
 
 def start(shop: Shop, *words: str) -> subprocess.Popen[bytes]:
-    """Start a redrive of what is meant, in a process of its own."""
+    """Start a redrive of what is meant, in its own process."""
     return subprocess.Popen(
         [str(QWORKER), "dead", "redrive", "emails", *FILTERS, "--yes", "--json", *words],
         env=clean_environment(QWORKER_URL=shop.url, QWORKER_NAMESPACE=shop.namespace),
@@ -87,8 +87,8 @@ def start(shop: Shop, *words: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_many_letters_are_redriven_once_each_however_often_it_is_killed(shop, process):
-    """After every kill each letter is in one place; at the end those that were meant are ready, in order."""
+def test_many_dead_letters_are_redriven_once_each_despite_kills(shop, process):
+    """After every kill each dead letter is in one place; at the end the matching ones are ready, in order."""
     began = time.monotonic()
     meant, others = fill(shop.queue())
     filled_s = time.monotonic() - began
@@ -121,11 +121,11 @@ def test_many_letters_are_redriven_once_each_however_often_it_is_killed(shop, pr
     before = len(ready(shop))
     began = time.monotonic()
     last = start(shop, "--rate", f"{rate}/s")
-    told = json.loads(last.communicate()[0])
+    document = json.loads(last.communicate()[0])
     last_s = time.monotonic() - began
 
     assert last.returncode == 0
-    assert told["redriven"] == MEANT - before
+    assert document["redriven"] == MEANT - before
     assert ready(shop) == meant
     assert dead(shop) == others
     assert last_s >= (MEANT - before) / rate
@@ -137,7 +137,7 @@ def test_many_letters_are_redriven_once_each_however_often_it_is_killed(shop, pr
     )
 
 
-def test_many_letters_go_as_fast_as_it_goes_and_are_dropped(shop, process):
+def test_many_dead_letters_are_redriven_unthrottled_and_dropped(shop, process):
     """Without a rate nothing waits; what is left is dropped."""
     meant, others = fill(shop.queue())
     began = time.monotonic()

@@ -17,7 +17,7 @@ def receipt_of(run: Run) -> str:
 
 
 def test_receive_prints_receipt_id_and_body(shop: Shop, run: Run) -> None:
-    """A line for each message, from the queues left to right; none is told on stderr."""
+    """A line for each message, from the queues left to right; none is reported on stderr."""
     ids = [*shop.queue("high").send_all(["a\n"]), *shop.queue("low").send_all(["b"])]
     ran = run("message", "receive", "high", "low", "-n", "5")
     lines = [line.split("  ") for line in ran.lines]
@@ -60,13 +60,13 @@ def test_nack_release_and_bury(shop: Shop, run: Run) -> None:
     (ready,) = shop.queue().peek()
     assert ready.receives == 0
     assert run("message", "bury", "emails", receipt_of(run), "--error", "no address").code == 0
-    (letter,) = shop.queue().dead()
-    assert (letter.reason, letter.error) == ("rejected", "no address")
+    (dead_letter,) = shop.queue().dead()
+    assert (dead_letter.reason, dead_letter.error) == ("rejected", "no address")
 
 
 @pytest.mark.parametrize("verb", ["nack", "release", "bury"])
 def test_stale_receipts_change_nothing(shop: Shop, run: Run, verb: str) -> None:
-    """Somebody else's delivery is not settled by an old receipt."""
+    """Another consumer's delivery is not settled by an old receipt."""
     shop.send()
     receipt = receipt_of(run)
     shop.queue().release(shop.queue().received(receipt))
@@ -84,13 +84,13 @@ def test_extend_prints_the_new_receipt(shop: Shop, run: Run) -> None:
     assert run("message", "ack", "emails", new).code == 0
 
 
-def test_pending_lists_what_is_in_hand(shop: Shop, run: Run) -> None:
+def test_pending_lists_unacked_messages(shop: Shop, run: Run) -> None:
     """Receipt, id, last delivery, elapsed and deliveries."""
     (sent,) = shop.send()
     receipt = receipt_of(run)
     (row,) = table(run("message", "pending", "emails").lines)
     assert (row["RECEIPT"], row["ID"], row["DELIVERIES"]) == (receipt, sent, "1")
-    assert "no such message" in run("message", "pending", "emails", "--elapsed", "1h").err
+    assert "no such unacked message" in run("message", "pending", "emails", "--elapsed", "1h").err
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_pending_lists_what_is_in_hand(shop: Shop, run: Run) -> None:
         (("receive", "emails", "-n", "0"), "--count"),
         (("claim", "emails"), "--elapsed"),
         (("claim", "emails", "--elapsed", "x"), "--elapsed: 'x' is not a duration"),
-        (("pop", "none"), "no queue is named 'none'"),
+        (("pop", "none"), "no such queue: 'none'"),
     ],
 )
 def test_bad_input_is_refused(shop: Shop, run: Run, args: tuple[str, ...], said: str) -> None:

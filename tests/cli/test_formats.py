@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.cli.formats import ago, count, moment, rate, safe, shortened, size, span, wrapped
+from qworker.formats import ago, count, moment, rate, safe, shortened, size, span, wrapped
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,7 @@ def test_a_moment_is_local_with_its_zone(monkeypatch):
     assert moment(-5) == "-5 ms"
 
 
+@pytest.mark.bad_input("data found: foreign push")
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

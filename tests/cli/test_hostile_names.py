@@ -45,6 +45,7 @@ def hostile(shop):
     return shop
 
 
+@pytest.mark.slow
 def test_only_names_of_queues_are_completed(hostile):
     """A shell is offered what can be a queue, and nothing that it would run or read as a file."""
     while not (names := complete(hostile, "queue", "show", "")):
@@ -71,11 +72,12 @@ def test_hints_may_be_pasted_into_a_shell(hostile, run):
     """The commands that doctor proposes have each name as one quoted word."""
     for name in NAMES[:2]:
         key = hostile.keys().schedules
-        hostile.ask("DEL", key, owners_key(hostile.namespace), workers_key(hostile.namespace))
+        for other in (key, owners_key(hostile.namespace), workers_key(hostile.namespace)):
+            hostile.ask("DEL", other)
         hostile.ask("HSET", key, name, schedule(name))
         hostile.ask("HSET", key, f"{name}:paused", "1")
         ran = run("doctor", "--json")
-        fixes = [each["fix"] for each in ran.json["findings"] if name in each["fix"]]
+        fixes = [finding["fix"] for finding in ran.json["findings"] if name in finding["fix"]]
         assert fixes
         for fix in fixes:
             assert shlex.quote(name) in fix
@@ -91,7 +93,7 @@ def test_namespaces_that_are_none_are_not_proposed(hostile, run):
         hostile.ask("DEL", "$(id):queues")
 
 
-def test_a_name_of_a_reaper_or_worker_is_no_command(hostile, run):
+def test_a_name_of_a_reaper_or_worker_is_never_a_command(hostile, run):
     """`worker drain` names who is there, escaped."""
     hostile.ask("DEL", leaving_key(hostile.namespace))
     ran = run("worker", "drain", "nobody")

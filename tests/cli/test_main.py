@@ -9,7 +9,7 @@ import sys
 import click
 import pytest
 
-from qworker.cli.failures import describe
+from qworker.cli.framework.errors import describe
 from qworker.cli.main import SECTIONS, cli
 from qworker.errors import InvalidOptionError, QueueFullError, UnavailableError
 from tests.cli.conftest import QWORKER, clean_environment
@@ -21,12 +21,12 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str
     if not isinstance(command, click.Group):
         return [path]
     context = click.Context(command, info_name="qworker")
-    found = []
+    commands = []
     for name in command.list_commands(context):
         child = command.get_command(context, name)
         assert child is not None
-        found += leaves(child, (*path, name))
-    return found
+        commands += leaves(child, (*path, name))
+    return commands
 
 
 # -- help --------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_every_destructive_verb_has_dry_run_and_yes(path):
 
 
 def test_help_imports_no_verb():
-    """`qworker --help` answers at once, however many verbs there come to be."""
+    """`qworker --help` answers at once, regardless of the number of verbs."""
     code = (
         "import sys, click\n"
         "from qworker.cli.main import cli\n"
@@ -103,13 +103,17 @@ def test_help_imports_no_verb():
 
     assert done.stderr.strip() == str(
         [
-            "qworker.cli.failures",
-            "qworker.cli.formats",
+            "qworker.cli.framework",
+            "qworker.cli.framework.commands",
+            "qworker.cli.framework.context",
+            "qworker.cli.framework.errors",
+            "qworker.cli.framework.near",
+            "qworker.cli.framework.output",
+            "qworker.cli.framework.queues",
+            "qworker.cli.framework.settings",
+            "qworker.cli.framework.streams",
+            "qworker.cli.framework.terminal",
             "qworker.cli.main",
-            "qworker.cli.screen",
-            "qworker.cli.session",
-            "qworker.cli.streams",
-            "qworker.cli.verbs",
         ]
     )
 
@@ -147,7 +151,7 @@ def test_global_options_stand_before_or_after_the_verb(bare, shop):
 
 
 def test_without_url_and_terminal_nothing_is_started(bare):
-    """No pod gets a store of its own by accident: the variable to set is named."""
+    """No pod gets its own store by accident: the variable to set is named."""
     ran = bare("queue", "ls")
 
     assert ran.code == 2
@@ -170,10 +174,11 @@ def test_redis_url_is_taken_where_an_app_would_take_it(bare, shop):
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
-        (["queu"], "qworker: 'queu' is no verb; did you mean 'queue'? (see qworker --help)"),
-        (["queue", "shwo"], "qworker queue: 'shwo' is no verb; did you mean 'show'?"),
-        (["dead", "list"], "did you mean 'ls'?"),
-        (["dead", "xyz"], "'xyz' is no verb; there are ls, show, edit, redrive, drop"),
+        (["queu"], "no such command 'queu'. Did you mean 'queue'? (see qworker --help)"),
+        (["queue", "lss"], "no such command 'lss'. Did you mean 'ls'? (see qworker queue --help)"),
+        (["dead", "list"], "Did you mean 'ls'?"),
+        (["dead", "xyz"], "no such command 'xyz' (see qworker dead --help)"),
+        (["spark", "adit"], "Did you mean 'audit'?"),
         (["queue", "ls", "--jsno"], "no such option '--jsno'. Did you mean '--json'?"),
         (["--ulr", "x", "queue", "ls"], "no such option '--ulr'. Did you mean '--url'?"),
         (["daemon", "--durablity", "warn"], "Did you mean one of: '--durability'"),
@@ -198,7 +203,7 @@ def test_redis_url_is_taken_where_an_app_would_take_it(bare, shop):
         (["queue", "ls", "--config", "/nonexistent"], "/nonexistent: cannot be read"),
         (["queue", "ls", "--namespace", "A"], "--namespace: 'A' is not a valid name"),
         (["queue", "ls", "--url", ""], "--url: is empty"),
-        (["queue", "ls", "--url", "http://x"], "--url: http:// is not a server"),
+        (["queue", "ls", "--url", "http://x"], "--url: http:// is not a known scheme"),
         (["queue", "ls", "--url", "redis://h:99999"], "--url: has a wrong port"),
         (["queue", "set", "a", "visibilty=1s"], "visibilty: is unknown; did you mean visibility?"),
         (["queue", "set", "a", "visibility"], "visibility: has no value; write visibility=VALUE"),
@@ -229,6 +234,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run, shop, args, hint):
     assert shop.dump() == before
 
 
+@pytest.mark.bad_input("queue name: in every verb of the command line")
 @pytest.mark.parametrize(
     "name",
     [
@@ -266,16 +272,17 @@ def test_errors_of_the_tree_have_their_codes_and_advice():
     """Bad input 2, refusals and servers 1, what we did not foresee 1 with how to report it."""
     assert describe(InvalidOptionError("x", "is bad", "be good")) == ("x: is bad; be good", 2)
     assert describe(QueueFullError("q", 5, 5)) == (
-        "queue 'q' is full: it stores 5 messages and maxlen is 5; nothing was sent; consume it, or raise "
+        "queue 'q' is full: it stores 5 messages and maxlen is 5; nothing was sent; add workers, or raise "
         "the limit: qworker queue set q maxlen=10",
         1,
     )
-    assert describe(UnavailableError("no")) == ("no; qworker doctor looks closer", 1)
+    assert describe(UnavailableError("no")) == ("no; run qworker doctor", 1)
     text, code = describe(KeyError("x"))
     assert code == 1
-    assert text.startswith("KeyError: 'x'; this is a bug of qworker or its environment")
+    assert text.startswith("KeyError: 'x'; this is a bug in qworker or its environment")
 
 
+@pytest.mark.slow
 def test_an_error_has_no_traceback_unless_it_is_asked_for(process):
     """QWORKER_DEBUG=1 shows where it comes from; no password in either."""
     url = "redis://:hunter2@localhost:1"
@@ -291,7 +298,8 @@ def test_an_error_has_no_traceback_unless_it_is_asked_for(process):
     assert "hunter2" not in quiet.err + loud.err
 
 
-def test_a_server_that_does_not_answer_is_told_in_time(shop, process):
+@pytest.mark.slow
+def test_a_server_that_does_not_answer_is_reported_in_time(shop, process):
     """A listener that never speaks: an error within the patience of an operator."""
     import socket
 
@@ -303,6 +311,7 @@ def test_a_server_that_does_not_answer_is_told_in_time(shop, process):
     assert ran.err.startswith("error: ")
 
 
+@pytest.mark.slow
 def test_an_app_that_cannot_be_imported_is_one_line(process):
     """`run` names the module."""
     ran = process("run", "no_such_module", "--metrics-port", "0")
@@ -316,13 +325,14 @@ def test_an_app_that_cannot_be_imported_is_one_line(process):
 
 
 def test_a_password_on_the_command_line_works_and_is_warned_about(bare, impatient):
-    """Everybody can read the process list."""
+    """Every user can read the process list."""
     ran = bare("queue", "ls", "--url", "redis://:hunter2@localhost:1")
 
     assert ran.err.startswith("warning: every user of this host can read the password in --url")
     assert "hunter2" not in ran.err + ran.out
 
 
+@pytest.mark.bad_input("configuration: password in the URL")
 @pytest.mark.parametrize(
     "args",
     [["queue", "ls"], ["doctor"], ["doctor", "--json"], ["config", "show"], ["config", "show", "--json"],
@@ -345,7 +355,8 @@ def test_a_password_is_shown_nowhere(bare, args, url, impatient):
 # -- pipes and signals -------------------------------------------------------------------------
 
 
-def test_a_reader_that_has_enough_is_no_error(shop):
+@pytest.mark.slow
+def test_a_reader_that_closes_the_pipe_is_not_an_error(shop):
     """`qworker queue peek q | head -1` ends quietly."""
     shop.send("emails", 1000)
     command = f"'{QWORKER}' queue peek emails --count 1000 --full | head -1; echo codes ${{PIPESTATUS[@]}}"
@@ -362,6 +373,7 @@ def test_a_reader_that_has_enough_is_no_error(shop):
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_quietly_with_130(shop, terminal):
     """No traceback, no "Aborted!"."""
     shop.send("emails")
@@ -376,6 +388,7 @@ def test_an_interrupt_ends_quietly_with_130(shop, terminal):
     assert "Abort" not in screen.seen
 
 
+@pytest.mark.slow
 def test_output_into_a_pipe_has_no_escape_codes(shop, process):
     """And colour is not forced by the terminal's name."""
     shop.send("emails", 2)

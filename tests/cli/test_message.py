@@ -6,13 +6,13 @@ from __future__ import annotations
 def test_show_finds_a_message_in_any_queue(run, shop):
     """The id is enough: all queues are looked through."""
     shop.send("aaa")
-    (found,) = shop.send("emails", priority=3, max_receives=7, ttl="1h", unique="key 1")
+    (message_id,) = shop.send("emails", priority=3, max_receives=7, ttl="1h", unique="key 1")
 
-    ran = run("message", "show", found)
+    ran = run("message", "show", message_id)
 
     assert ran.code == 0
     lines = [line.split(None, 1) for line in ran.lines if line]
-    assert ["id", found] in lines
+    assert ["id", message_id] in lines
     assert ["state", "ready"] in lines
     assert ["task", "send_email"] in lines
     assert ["priority", "3"] in lines
@@ -24,14 +24,14 @@ def test_show_finds_a_message_in_any_queue(run, shop):
 
 def test_show_as_json(run, shop):
     """All that is known of a message, as values."""
-    (found,) = shop.send("emails", priority=3, max_receives=7)
+    (message_id,) = shop.send("emails", priority=3, max_receives=7)
 
-    document = run("message", "show", found, "--queue", "emails", "--json").json
+    document = run("message", "show", message_id, "--queue", "emails", "--json").json
 
     sent_ms = document.pop("sent_ms")
     assert abs(sent_ms - shop.now_ms()) < 60_000
     assert document == {
-        "id": found,
+        "id": message_id,
         "queue": "emails",
         "state": "ready",
         "kind": "own",
@@ -61,7 +61,7 @@ def test_show_as_json(run, shop):
     }
 
 
-def test_show_takes_the_receipt_of_a_message_in_hand(run, shop):
+def test_show_takes_the_receipt_of_an_unacked_message(run, shop):
     """What `top` shows of a running handler leads to its message."""
     shop.send("emails", 2)
     message = shop.queue("emails").receive(2)[1]
@@ -85,15 +85,15 @@ def test_show_of_a_dead_letter_leads_to_its_reason(run, shop):
 
 
 def test_show_of_nothing_fails_with_a_reason(run, shop):
-    """An id that is nowhere is told as such, and a broken queue is named, not stumbled over."""
+    """An id that is nowhere is reported as such, and a broken queue is named, not stumbled over."""
     shop.send("emails")
     shop.break_queue("odd")
 
     ran = run("message", "show", "nope")
 
     assert ran.code == 1
-    assert "warning: queue odd was left out" in ran.err
-    assert "error: message 'nope' was not seen in the queues of namespace" in ran.err
+    assert "warning: skipped queue odd" in ran.err
+    assert "error: message 'nope' not found in the queues of namespace" in ran.err
 
 
 def test_cancel_drops_a_message_when_it_is_next_met(run, shop):
@@ -105,7 +105,7 @@ def test_cancel_drops_a_message_when_it_is_next_met(run, shop):
     wet = run("message", "cancel", first, "--yes")
 
     assert dry.out == f"would cancel {first} of emails (ready); nothing was changed\n"
-    assert wet.out == f"cancelled {first} of emails: it is dropped when it is next met\n"
+    assert wet.out == f"cancelled {first} of emails: it will be dropped when it is next received\n"
     assert [message.id for message in shop.queue("emails").receive(10)] == [second]
 
 
@@ -116,11 +116,11 @@ def test_cancel_of_a_running_message_says_that_it_is_not_stopped(run, shop):
 
     ran = run("message", "cancel", message.id, "--yes")
 
-    assert "a handler has it now and is not stopped" in ran.out
+    assert "its handler finishes" in ran.out
 
 
 def test_cancel_of_a_dead_letter_names_the_verb_for_it(run, shop):
-    """Nobody receives dead letters: a tombstone would do nothing."""
+    """Dead letters are never received: a tombstone would do nothing."""
     shop.bury("boom")
     dead_id = shop.queue("emails").dead(1)[0].message.id
 
@@ -132,12 +132,12 @@ def test_cancel_of_a_dead_letter_names_the_verb_for_it(run, shop):
 
 def test_cancel_as_json(run, shop):
     """What was cancelled, and where it was."""
-    (found,) = shop.send("emails")
+    (message_id,) = shop.send("emails")
 
-    document = run("message", "cancel", found, "--yes", "--json").json
+    document = run("message", "cancel", message_id, "--yes", "--json").json
 
     assert document == {
-        "id": found,
+        "id": message_id,
         "queue": "emails",
         "state": "ready",
         "cancelled": True,
@@ -145,7 +145,7 @@ def test_cancel_as_json(run, shop):
     }
 
 
-def test_show_tells_what_is_not_ours(run, shop):
+def test_show_reports_foreign_items(run, shop):
     """Items that others pushed are shown for what they are."""
     shop.send("emails")
     shop.ask("RPUSH", shop.keys().ready[0], '{"task":"t"}', "hello")

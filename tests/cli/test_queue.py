@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
-from qworker.client.commands.inspecting import inspect
+import pytest
+
+from qworker.engine.inspect import inspect
 from tests.cli.conftest import table
 
 
 def test_ls_shows_sizes_age_and_state(run, shop):
-    """A row per queue: what waits, what is in hand, what is dead, and whether it works."""
+    """A row per queue: ready, unacked and dead messages, and whether it works."""
     shop.send("emails", 3)
     shop.send("emails", 2, delay="1h")
     shop.queue("emails").receive(1)
@@ -55,6 +57,7 @@ def test_ls_as_json_has_stable_names_and_base_units(run, shop):
     }
 
 
+@pytest.mark.bad_input("data found: a broken queue is seen")
 def test_ls_lists_a_broken_queue_beside_the_others(run, shop):
     """One key of the wrong type must not hide the other queues."""
     shop.send("emails")
@@ -99,7 +102,7 @@ def test_show_marks_defaults_and_counts_everything(run, shop):
 
     assert ran.code == 0
     text = ran.out
-    assert "ready     2, the oldest for " in text
+    assert "ready     2, the oldest " in text
     assert "(2 of priority 7)" in text
     assert "unacked   1, in 1 lease, the next deadline in" in text
     assert re.search(r"delayed   1, the next due in (9m59s|10m00s)", text)
@@ -109,7 +112,7 @@ def test_show_marks_defaults_and_counts_everything(run, shop):
     assert rows["maxlen"].split() == ["maxlen", "0", "(no", "limit)", "default"]
     assert "became dead letters: 1 rejected" in text
     assert text.endswith(
-        "WHAT TO DO\n- no worker takes from it: qworker run MODULE --queues emails\n"
+        "WHAT TO DO\n- no worker receives from it: qworker run MODULE --queues emails\n"
         "- it has dead letters: qworker dead ls emails\n"
     )
 
@@ -138,8 +141,8 @@ def test_show_as_json_has_everything(run, shop):
     assert document["stored"] == 3
 
 
-def test_show_tells_rates(run, shop):
-    """The rate is what counters gain between two looks."""
+def test_show_prints_rates(run, shop):
+    """The rate is what counters gain between two readings."""
     shop.send("emails")
 
     ran = run("queue", "show", "emails", "--over", "20ms")
@@ -147,7 +150,8 @@ def test_show_tells_rates(run, shop):
     assert "PER-SECOND" in ran.out
 
 
-def test_show_says_what_is_stored_wrong(run, shop):
+@pytest.mark.bad_input("data found: nonsense in meta")
+def test_show_reports_damage(run, shop):
     """An attribute that cannot be read is named, with the default that counts instead."""
     shop.send("emails")
     shop.ask("HSET", shop.keys().meta, "visibility_ms", "abc")
@@ -157,7 +161,7 @@ def test_show_says_what_is_stored_wrong(run, shop):
     assert "default: stored is 'abc'" in ran.out
 
 
-def test_set_changes_only_what_is_named(run, shop):
+def test_set_changes_only_the_named_attributes(run, shop):
     """Other attributes stay as they are, and `default` takes one back."""
     shop.send("emails")
     run("queue", "set", "emails", "visibility=45s", "maxlen=10")
@@ -182,7 +186,7 @@ def test_set_as_json(run, shop):
     assert ran.json == {"queue": "emails", "set": {"ttl_seconds": 3600.0}}
 
 
-def test_set_makes_a_queue_only_when_told(run, shop):
+def test_set_creates_a_queue_only_on_request(run, shop):
     """A mistyped name must not become a queue; --create makes one."""
     shop.send("emails")
 
@@ -190,7 +194,7 @@ def test_set_makes_a_queue_only_when_told(run, shop):
     made = run("queue", "set", "fresh", "maxlen=3", "--create")
 
     assert refused.code == 2
-    assert refused.err == "error: queue: no queue is named 'emials'; did you mean 'emails'?\n"
+    assert refused.err == "error: queue: no such queue: 'emials'; did you mean 'emails'?\n"
     assert made.code == 0
     assert "fresh" in run("queue", "ls").out
 
@@ -227,7 +231,7 @@ def test_peek_of_every_state(run, shop):
 
 
 def test_peek_escapes_bodies_and_cuts_them(run, shop):
-    """A body cannot move the cursor; --full shows it whole, JSON tells bytes that are no text as base64."""
+    """A body cannot move the cursor; --full shows it whole, JSON tells bytes that are not text as base64."""
     shop.queue("emails").send(b"\x1b[31mred\n" + b"x" * 100)
     shop.queue("emails").send(b"\xff\xfe")
 
@@ -243,7 +247,7 @@ def test_peek_escapes_bodies_and_cuts_them(run, shop):
 
 
 def test_peek_of_nothing_says_so(run, shop):
-    """An empty state is no error."""
+    """An empty state is not an error."""
     shop.send("emails")
 
     ran = run("queue", "peek", "emails", "--state", "dead")
@@ -263,9 +267,9 @@ def test_pause_and_resume_add_up(run, shop):
     ]
 
     assert seen == [
-        "emails: paused out: hands out nothing\n",
-        "emails: paused: refuses what is sent, hands out nothing\n",
-        "emails: paused in: refuses what is sent\n",
+        "emails: paused out: nothing is delivered\n",
+        "emails: paused: sends are refused, nothing is delivered\n",
+        "emails: paused in: sends are refused\n",
         "emails: not paused\n",
     ]
 
@@ -298,8 +302,8 @@ def test_purge_deletes_the_states_that_are_named(run, shop):
     wet = run("queue", "purge", "emails", "--yes")
     both = run("queue", "purge", "emails", "--state", "delayed", "--state", "dead", "-y", "--json")
 
-    assert dry.out == "would delete 1,500 ready of emails; nothing was changed\n"
-    assert wet.out == "deleted 1,500 ready of emails\n"
+    assert dry.out == "would purge emails: 1,500 ready; nothing was changed\n"
+    assert wet.out == "purged emails: 1,500 ready\n"
     assert both.json == {"queue": "emails", "deleted": {"delayed": 2, "dead": 1}, "dry_run": False}
     assert run("queue", "ls", "--json").json["queues"][0]["dead"] == 0
 
@@ -326,4 +330,4 @@ def test_rm_names_the_workers_that_still_take_from_it(run, shop):
 
     ran = run("queue", "rm", "emails", "--yes")
 
-    assert ran.err == "workers that still take from it: web-1-a\n"
+    assert ran.err == "workers still receive from it: web-1-a\n"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from qworker.engine.raw import raw
 from qworker.wire.codec import encode_call
 from tests.cli.conftest import Ran, Shop
 
@@ -28,8 +29,8 @@ def test_shards_are_shown(divided: Shop, run: Callable[..., Ran]) -> None:
     assert len(ran.lines) == 4
     document = run("queue", "shards", "emails", "--json").json
     assert document["active"] == 3
-    assert [each["ready"] for each in document["shards"]] == [2, 2, 2]
-    assert not any(each["draining"] for each in document["shards"])
+    assert [shard["ready"] for shard in document["shards"]] == [2, 2, 2]
+    assert not any(shard["draining"] for shard in document["shards"])
 
 
 def test_a_queue_is_divided_and_drawn_together(shop: Shop, run: Callable[..., Ran]) -> None:
@@ -38,18 +39,18 @@ def test_a_queue_is_divided_and_drawn_together(shop: Shop, run: Callable[..., Ra
     assert run("queue", "shards", "emails", "2").code != 0
     ran = run("queue", "shards", "emails", "2", "--yes", "--json")
     assert ran.json["active"] == 2
+    queue = shop.queue()
     for _ in range(4):
-        shop.send()
+        queue.send({})
     fewer = run("queue", "shards", "emails", "1", "--yes")
     assert "draining" in fewer.out
-    assert "to run empty" in fewer.out
-    queue = shop.queue()
+    assert "1 shard draining" in fewer.out
     queue.ack(*queue.receive(100))
     assert len(run("queue", "shards", "emails", "1", "--json").json["shards"]) == 1
 
 
 def test_figures_are_sums(divided: Shop, run: Callable[..., Ran]) -> None:
-    """The queue is one line of the list; a shard by itself is looked at by its name."""
+    """The queue is one line of the list; a shard by itself is read by its name."""
     [listed] = run("queue", "ls", "--json").json["queues"]
     assert (listed["queue"], listed["ready"]) == ("emails", 6)
     assert run("queue", "show", "emails", "--over", "0", "--json").json["ready"] == 6
@@ -73,6 +74,36 @@ def test_dead_letters_of_all_shards(divided: Shop, run: Callable[..., Ran]) -> N
     assert rest["redriven"] == 4
     assert run("dead", "drop", "emails", "--all", "--yes", "--json").json["dropped"] == 1
     assert queue.inspect().ready == 5
+
+
+def test_dead_letters_of_the_same_entry_id_are_told_apart(
+    divided: Shop, run: Callable[..., Ran]
+) -> None:
+    """Show, edit, redrive, drop and delete change the dead letter of the named shard only."""
+    for n in range(3):
+        keys = divided.queue(f"emails/{n}").keys
+        for number in (1, 2):
+            words = (
+                "XADD",
+                keys.dead,
+                f"5-{number}",
+                "envelope",
+                f"q1 m{n}{number} 1 1 0 0 0\n{{}}",
+            )
+            divided.client.execute(raw(*words))
+    for n, entry_id in enumerate(("5-1", "5-1/1", "5-1/2")):
+        document = run("dead", "show", "emails", entry_id, "--json").json
+        assert (document["entry_id"], document["message"]["id"]) == (entry_id, f"m{n}1")
+    edited = run("dead", "edit", "emails", "5-1/1", "--body", "[1]", "--json").json
+    assert edited["new_entry_id"].endswith("/1")
+    assert (
+        run("dead", "redrive", "emails", "--id", "5-1/2", "--yes", "--json").json["redriven"] == 1
+    )
+    assert run("dead", "drop", "emails", "--id", "5-1", "--yes", "--json").json["dropped"] == 1
+    assert run("message", "delete", "emails", "m12", "--yes", "--json").json["deleted"] == ["m12"]
+    left = [dead_letter.message.id for dead_letter in divided.queue().dead()]
+    assert left == ["m02", "m22", "m11"]
+    assert run("dead", "drop", "emails", "--id", "", "--yes", "--json").json["dropped"] == 0
 
 
 def test_messages_are_found_in_any_shard(divided: Shop, run: Callable[..., Ran]) -> None:
@@ -101,7 +132,7 @@ def test_attributes_and_purges_reach_all_shards(divided: Shop, run: Callable[...
         (("emails", "0"), "0 is not in the range"),
         (("emails", "65"), "65 is not in the range"),
         (("emails", "x"), "not a valid integer"),
-        (("emails/1", "2"), "is a shard already; name its queue: emails"),
+        (("emails/1", "2"), "is a shard; name its queue: emails"),
         (("emials",), "did you mean 'emails'"),
         (("emails/64",), "names shard 64"),
     ],
@@ -124,7 +155,7 @@ def test_a_broken_shard_is_named_and_the_others_are_counted(
     divided.ask("DEL", key)
     divided.ask("SET", key, "x")
     listed = run("queue", "ls")
-    assert "emails is counted without emails/1: " in listed.err
+    assert "emails is incomplete: emails/1: " in listed.err
     assert run("queue", "show", "emails", "--over", "0", "--json").json["ready"] == 4
-    told = " ".join(run("doctor").out.split())
-    assert "a shard cannot be read, and what is in it waits: emails/1: " in told
+    text = " ".join(run("doctor").out.split())
+    assert "a shard cannot be read, and its messages wait: emails/1: " in text

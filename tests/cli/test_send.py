@@ -6,7 +6,7 @@ import pytest
 
 
 def bodies(shop, name: str = "emails") -> list[bytes]:
-    return [each.body for each in shop.queue(name).peek(1000)]
+    return [message.body for message in shop.queue(name).peek(1000)]
 
 
 def test_a_body_is_sent_byte_for_byte_and_its_id_printed(run, shop):
@@ -20,7 +20,7 @@ def test_a_body_is_sent_byte_for_byte_and_its_id_printed(run, shop):
 
 
 def test_a_new_queue_is_noted_with_the_one_that_may_be_meant(run, shop):
-    """A mistyped name makes a queue that nobody takes from: that is said at once."""
+    """A mistyped name makes a queue that no worker receives from: that is said at once."""
     shop.send("emails")
 
     assert (
@@ -55,19 +55,20 @@ def test_options_reach_the_message(run, shop):
     assert (stored.flags["p"], stored.flags["u"], stored.flags["m"]) == ("4", "a b", "9")
 
 
+@pytest.mark.bad_input("body or key: unique key held, another body")
 def test_a_unique_key_that_is_held_sends_nothing(run, shop):
     """The id of the message that holds the key is printed, and a note says so."""
     first = run("send", "emails", "{}", "--unique", "k")
     second = run("send", "emails", "{}", "--unique", "k")
 
     assert second.out == first.out
-    assert second.err == "nothing was sent: this message holds the unique key\n"
+    assert second.err == "nothing was sent: this message already holds the unique key\n"
     assert run("send", "emails", "{}", "--unique", "k", "--json").json["sent"] == 0
 
 
 @pytest.mark.parametrize("args", [["-"], []])
 def test_a_pipe_gives_the_body(run, shop, args):
-    """With `-`, and without a body where stdin is no terminal."""
+    """With `-`, and without a body where stdin is not a terminal."""
     run("send", "emails", *args, stdin=b'{"a": 1}\n')
 
     assert bodies(shop) == [b'{"a": 1}\n']
@@ -79,7 +80,7 @@ def test_an_empty_pipe_is_refused_unless_asked_for(run, shop):
     sent = run("send", "emails", "-", stdin=b"")
 
     assert refused.code == 2
-    assert refused.err.startswith("error: BODY: nothing came through the pipe")
+    assert refused.err.startswith("error: nothing to send: the pipe is empty")
     assert sent.code == 0
     assert bodies(shop) == [b""]
 
@@ -92,7 +93,7 @@ def test_a_file_gives_the_body(run, shop, tmp_path):
     ran = run("send", "emails", "--file", str(file))
 
     assert bodies(shop) == [b"\x00\xff\n"]
-    assert "note: the body is not JSON, so no task can take it" in ran.err
+    assert "note: the body is not JSON: only receivers of raw bytes" in ran.err
 
 
 def test_lines_are_messages_in_their_order(run, shop):
@@ -107,7 +108,7 @@ def test_lines_are_messages_in_their_order(run, shop):
     assert bodies(shop)[:2] == [b'{"n": 0}', b'{"n": 1}']
 
 
-def test_lines_as_json_tell_first_and_last(run, shop):
+def test_lines_as_json_name_first_and_last(run, shop):
     """Ids are listed up to 1,000."""
     few = run("send", "emails", "--lines", "--json", stdin=b"1\n2\n").json
     many = run("send", "emails", "--lines", "--json", stdin=b"1\n" * 1001).json
@@ -117,6 +118,7 @@ def test_lines_as_json_tell_first_and_last(run, shop):
     assert (many["sent"], many["ids"]) == (1001, None)
 
 
+@pytest.mark.bad_input("body or key: a bad one among many")
 def test_a_line_that_is_too_large_stops_all_of_them(run, shop):
     """Everything is checked before the first call; the error names the line and the queue's own limit."""
     shop.configure("emails", maxsize=1024)
@@ -130,6 +132,7 @@ def test_a_line_that_is_too_large_stops_all_of_them(run, shop):
     assert shop.queue("emails").inspect().ready == 0
 
 
+@pytest.mark.bad_input("body or key: larger than maxsize")
 def test_the_limit_of_the_queue_counts_in_both_directions(run, shop):
     """A queue that takes larger bodies takes them from here too."""
     shop.configure("emails", maxsize=1024 * 1024)
@@ -140,8 +143,9 @@ def test_the_limit_of_the_queue_counts_in_both_directions(run, shop):
     )
 
 
+@pytest.mark.slow
 def test_a_body_without_end_is_refused(process, shop):
-    """What is no file, or a pipe that never ends, is read up to what any queue takes."""
+    """What is not a file, or a pipe that never ends, is read up to what any queue takes."""
     device = process("send", "emails", "--file", "/dev/zero")
 
     assert device.code == 2
@@ -166,7 +170,7 @@ def test_a_queue_that_fills_up_on_the_way_says_how_far_it_came(run, shop):
     ran = run("send", "emails", "{}", "--count", "2000")
 
     assert ran.code == 1
-    assert "1,000 of 2,000 messages were sent, in order; what follows was not" in ran.err
+    assert "1,000 of 2,000 messages were sent, in order; the rest was not" in ran.err
     assert "maxlen is 1500" in ran.err
     assert "qworker queue set emails maxlen=3000" in ran.err
     assert shop.queue("emails").inspect().ready == 1000
@@ -198,12 +202,12 @@ def test_a_paused_queue_refuses_with_the_verb_that_opens_it(run, shop):
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (["{}", "--file", "x"], "BODY and --file both say what to send; give one of them"),
-        (["{}", "--task", "x"], "BODY and --task both say what to send; give one of them"),
-        (["{}", "--arg", "1"], "--arg and --kwarg are arguments of a task: give --task NAME too"),
-        (["--lines", "--task", "x"], "--lines goes with neither --count nor --task"),
-        (["--lines", "--count", "2"], "--lines goes with neither --count nor --task"),
-        (["{}", "--count", "2", "--unique", "k"], "--unique lets one message in"),
+        (["{}", "--file", "x"], "BODY and --file exclude each other"),
+        (["{}", "--task", "x"], "BODY and --task exclude each other"),
+        (["{}", "--arg", "1"], "--arg and --kwarg require --task"),
+        (["--lines", "--task", "x"], "--lines excludes --count and --task"),
+        (["--lines", "--count", "2"], "--lines excludes --count and --task"),
+        (["{}", "--count", "2", "--unique", "k"], "--unique admits one message"),
         (["--task", "x", "--arg", "a@b"], "--arg: 'a@b' is not JSON; write JSON, text in double"),
         (["--task", "x", "--arg", "NaN"], "--arg: 'NaN' is not JSON"),
         (["--task", "x", "--kwarg", "1"], "--kwarg: '1' has no name; write NAME=JSON"),
@@ -264,7 +268,7 @@ def test_a_task_that_no_worker_has_is_noted_with_the_one_that_may_be_meant(run, 
     assert (noted(right), near.code, far.code, right.code) == ([], 0, 0, 0)
 
 
-def test_where_nobody_can_say_whether_there_is_a_task_that_is_said(run, shop):
+def test_says_if_it_cannot_check_that_a_task_exists(run, shop):
     """No worker takes from the queue, or one has too many tasks to tell them."""
     shop.send("emails")
     shop.add_worker("gone", age_ms=60_000, tasks=["send_email"])
@@ -274,15 +278,15 @@ def test_where_nobody_can_say_whether_there_is_a_task_that_is_said(run, shop):
     untold = run("send", "emails", "--task", "send_mail")
 
     assert noted(nobody) == [
-        "note: no worker takes from 'emails' now, so nobody could say whether there is a task 'send_mail'"
+        "note: no worker receives from 'emails' now, so task 'send_mail' was not checked"
     ]
     assert noted(untold) == [
-        "note: a worker of 'emails' does not tell its tasks, so nobody could say whether there is a task 'send_mail'"
+        "note: a worker of 'emails' does not report its tasks, so task 'send_mail' was not checked"
     ]
 
 
-def test_no_lines_are_no_messages(run, shop):
-    """Nothing is sent, no queue comes to be, and nothing is said of a body."""
+def test_no_lines_send_no_messages(run, shop):
+    """Nothing is sent, no queue is created, and nothing is said of a body."""
     ran = run("send", "emails", "-", "--lines", stdin=b"\n\n")
 
     assert (ran.code, ran.out.startswith("sent 0 messages to emails")) == (0, True)

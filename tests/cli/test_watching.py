@@ -5,20 +5,22 @@ from __future__ import annotations
 import pytest
 
 from qworker.app.schedule import cron
-from qworker.cli.checks import _long_runs
-from qworker.cli.finding import Status
-from qworker.cli.presence import Worker
-from qworker.client.commands.settling import Outcomes, settle
-from qworker.client.options import QueueAttributes
-from qworker.client.owners import note_owner
-from qworker.daemon.schedules import NewSchedule, register
+from qworker.client.namespace.owners import note_owner
+from qworker.client.namespace.workers import Worker
+from qworker.daemon.schedules import register
+from qworker.engine.options import QueueAttributes
+from qworker.engine.settle import Outcomes, settle
+from qworker.health.finding import Status
+from qworker.health.server import _long_runs
+from qworker.wire.presence import ChildDocument, RunningDocument, WorkerDocument
+from qworker.wire.schedule import StoredSchedule
 from tests import servers
 from tests.cli.conftest import table
 
 # -- worker ------------------------------------------------------------------------------------
 
 
-def test_workers_are_listed_with_what_they_do(run, shop):
+def test_workers_are_listed_with_their_running_handlers(run, shop):
     """One row each; a silent one is gone, and says since when."""
     shop.add_worker("web-1-a")
     shop.add_worker("web-2-b", age_ms=40_000)
@@ -54,7 +56,7 @@ def test_workers_as_json_are_their_own_words(run, shop):
 @pytest.mark.parametrize(
     "entry", ["", "x", "[]", "1", '{"children": 7}', '{"children": [7, {"running": 1}]}']
 )
-def test_an_entry_that_is_no_workers_is_shown_and_breaks_nothing(run, shop, entry):
+def test_an_invalid_entry_of_a_worker_is_shown_and_breaks_nothing(run, shop, entry):
     """Whatever stands in the hash."""
     shop.ask("HSET", f"{shop.namespace}:workers", "odd\x1b[2J", entry)
 
@@ -79,14 +81,7 @@ def test_no_worker_says_how_to_start_one(run, shop):
 
 def test_schedules_are_listed_with_next_and_last(run, shop):
     """What each sends where, when next, when last."""
-    schedule = NewSchedule(
-        name="nightly",
-        schedule=cron("0 4 * * *", tz="UTC"),
-        task="sweep",
-        queue="cleaning",
-        body=b"{}",
-    )
-    register(shop.client, shop.namespace, "shop.tasks", [schedule])
+    register(shop.client, shop.namespace, "shop.tasks", nightly())
 
     ran = run("schedule", "ls")
 
@@ -99,23 +94,24 @@ def test_schedules_are_listed_with_next_and_last(run, shop):
     assert document["next_ms"] > shop.now_ms()
 
 
-def nightly(name="nightly", queue="cleaning"):
-    return NewSchedule(
-        name=name, schedule=cron("0 4 * * *"), task="sweep", queue=queue, body=b'{"task": "sweep"}'
-    )
+def nightly(name="nightly", queue="cleaning", app="shop.tasks"):
+    spec, body = cron("0 4 * * *").spec, '{"task": "sweep"}'
+    return {name: StoredSchedule(app=app, spec=spec, task="sweep", queue=queue, body=body)}
 
 
 def test_a_schedule_is_paused_run_and_resumed(run, shop):
     """Each verb says what holds then, and twice the same changes nothing."""
-    register(shop.client, shop.namespace, "shop.tasks", [nightly()])
+    register(shop.client, shop.namespace, "shop.tasks", nightly())
 
     assert run("schedule", "pause", "nightly").out == "nightly of cleaning: paused\n"
-    assert run("schedule", "pause", "nightly").out.endswith("it was so before\n")
+    assert run("schedule", "pause", "nightly").out.endswith("already paused\n")
     (row,) = table(run("schedule", "ls").lines)
     assert row["NEXT"].startswith("paused")
     shown = run("schedule", "show", "nightly", "--json").json
     assert (shown["fires"], shown["app"]) == (False, "shop.tasks")
-    assert found(run("doctor", "--json"))["schedules.paused"]["fix"].endswith("resume nightly")
+    assert findings_of(run("doctor", "--json"))["schedules.paused"]["fix"].endswith(
+        "resume nightly"
+    )
 
     sent = run("schedule", "run", "nightly", "--json").json
     assert shop.queue("cleaning").show(sent["id"]).body == b'{"task": "sweep"}'
@@ -125,13 +121,18 @@ def test_a_schedule_is_paused_run_and_resumed(run, shop):
         "schedule": "nightly", "queue": "cleaning", "state": "resumed", "changed": True
     }  # fmt: skip
     assert "next      in " in run("schedule", "show", "nightly").out
-    assert "it was not paused" in run("schedule", "resume", "nightly").out
+    assert "not paused" in run("schedule", "resume", "nightly").out
 
 
 def test_schedules_are_removed_by_name_and_by_app(run, shop):
-    """Those of others stay; without --yes nothing is removed where nobody can be asked."""
-    register(shop.client, shop.namespace, "old", [nightly("a"), nightly("b", "other")])
-    register(shop.client, shop.namespace, "new", [nightly("c")])
+    """Those of others stay; without --yes nothing is removed without a terminal."""
+    register(
+        shop.client,
+        shop.namespace,
+        "old",
+        nightly("a", app="old") | nightly("b", "other", app="old"),
+    )
+    register(shop.client, shop.namespace, "new", nightly("c", app="new"))
 
     assert run("schedule", "rm", "--app", "old").code == 2
     dry = run("schedule", "rm", "--app", "old", "--dry-run")
@@ -151,18 +152,18 @@ def test_schedules_are_removed_by_name_and_by_app(run, shop):
     [
         (("pause", "nightli"), "did you mean 'nightly'?"),
         (("run", "x"), "see qworker schedule ls"),
-        (("show", "twice"), "give --queue: a, b"),
-        (("pause", "twice", "--queue", "c"), "is not a schedule of queue 'c'"),
+        (("show", "twice"), "pass --queue: a, b"),
+        (("pause", "twice", "--queue", "c"), "no such schedule in queue 'c'"),
         (("rm", "--app", "nobody", "--yes"), "'nobody' has no schedule"),
-        (("rm",), "give the names of schedules, or --app"),
-        (("rm", "nightly", "--app", "x"), "give the names of schedules, or --app"),
+        (("rm",), "name schedules, or pass --app"),
+        (("rm", "nightly", "--app", "x"), "name schedules, or pass --app"),
     ],
 )
 def test_a_schedule_that_is_not_there_is_refused(run, shop, words, said):
     """With the name that may be meant; nothing is changed."""
     shop.send("c")
-    wanted = [nightly(), nightly("twice", "a"), nightly("twice", "b")]
-    register(shop.client, shop.namespace, "shop.tasks", wanted)
+    register(shop.client, shop.namespace, "shop.tasks", nightly() | nightly("twice", "a"))
+    register(shop.client, shop.namespace, "other", nightly("twice", "b", app="other"))
 
     ran = run("schedule", *words)
 
@@ -173,19 +174,21 @@ def test_a_schedule_that_is_not_there_is_refused(run, shop, words, said):
 
 def test_doctor_names_apps_whose_schedules_outlive_them(run, shop):
     """While they still fire, and when they have stopped; an app with a worker, or seen within an hour, is fine."""
-    register(shop.client, shop.namespace, "old", [nightly("a"), nightly("b")])
-    register(shop.client, shop.namespace, "new", [nightly("c")])
-    assert "schedules.orphaned" not in found(run("doctor", "--json"))
+    register(shop.client, shop.namespace, "old", nightly("a", app="old") | nightly("b", app="old"))
+    register(shop.client, shop.namespace, "new", nightly("c", app="new"))
+    assert "schedules.orphaned" not in findings_of(run("doctor", "--json"))
     for app in ("old", "new"):
         note_owner(shop.client.execute, shop.namespace, app, shop.now_ms() - 7_200_000)
     shop.add_worker("web-1-a", app="new.py")
 
-    finding = found(run("doctor", "--json"))["schedules.orphaned"]
+    finding = findings_of(run("doctor", "--json"))["schedules.orphaned"]
     note_owner(shop.client.execute, shop.namespace, "old", shop.now_ms() - 8 * 86_400_000)
-    later = found(run("doctor", "--json"))["schedules.orphaned"]
+    later = findings_of(run("doctor", "--json"))["schedules.orphaned"]
 
     assert finding["status"] == "warning"
-    assert finding["text"].startswith("2 schedules of app 'old' go on firing, and no worker")
+    assert finding["text"].startswith(
+        "2 schedules of app 'old' still fire, and the app has had no worker"
+    )
     assert finding["text"].endswith("for 2h00m: a, b")
     assert "qworker schedule rm --app old" in finding["fix"]
     assert "have stopped firing" in later["text"]
@@ -193,7 +196,7 @@ def test_doctor_names_apps_whose_schedules_outlive_them(run, shop):
 
 def test_no_schedule_says_what_makes_one(run, shop):
     """An empty list is an answer with a next step."""
-    assert "@app.schedule makes one" in run("schedule", "ls").err
+    assert "define one with @app.schedule" in run("schedule", "ls").err
 
 
 # -- top ---------------------------------------------------------------------------------------
@@ -228,7 +231,7 @@ def test_top_once_shows_queues_workers_and_handlers(run, shop):
     ]
 
 
-def test_top_says_who_is_missing(run, shop):
+def test_top_reports_missing_workers_and_reapers(run, shop):
     """No reaper and no worker is the first thing to know."""
     ran = run("top", "--once", "--every", "200ms")
 
@@ -249,6 +252,7 @@ def test_top_as_json(run, shop):
     assert document["memory_bytes"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (60, 20)])
 @pytest.mark.parametrize("problem", ["", "the server was not reached " * 5])
 def test_the_live_screen_fits_the_terminal(run, shop, width, height, problem):
@@ -258,20 +262,24 @@ def test_the_live_screen_fits_the_terminal(run, shop, width, height, problem):
 
     from rich.console import Console
 
-    from qworker.cli.live import compose
-    from qworker.cli.pictures import Picture
-    from qworker.cli.presence import Reaper, Worker
+    from qworker.cli.top.sampler import Snapshot
+    from qworker.cli.top.screen import compose
+    from qworker.client.namespace.workers import Reaper, Worker
 
-    handlers = [{"task": "t" * 50, "id": f"lease-{at}:0", "seconds": at} for at in range(20)]
-    entry = {"children": [{"pid": 1, "running": handlers}], "queues": ["q" * 40]}
-    workers = tuple(Worker(f"w{at}", 0, ("q" * 40,), entry) for at in range(30))
+    handlers = tuple(
+        RunningDocument(task="t" * 50, id=f"lease-{at}:0", seconds=at) for at in range(20)
+    )
+    described = WorkerDocument(
+        queues=("q" * 40,), children=(ChildDocument(pid=1, running=handlers),)
+    )
+    workers = tuple(Worker(f"w{at}", 0, described) for at in range(30))
     for at in range(40):
         shop.send(f"queue-{at}")
     shop.break_queue("odd")
     queues = {
         name: shop_inspect(shop, name) for name in [*(f"queue-{at}" for at in range(40)), "odd"]
     }
-    picture = Picture("server", 1000, 1, queues, {}, workers, (Reaper("r", 0),))
+    picture = Snapshot("server", 1000, 1, queues, {}, workers, (Reaper("r", 0),))
     output = io.StringIO()
     screen = Console(file=output, width=width, height=height, color_system=None)
 
@@ -281,7 +289,7 @@ def test_the_live_screen_fits_the_terminal(run, shop, width, height, problem):
     assert len(lines) <= height
     assert lines[-1].strip() == "q quits · rates per second"
     assert "QUEUES (41, " in output.getvalue()
-    assert "more are not shown" in output.getvalue()
+    assert "not shown" in output.getvalue()
     assert ("no answer from the server since" in output.getvalue()) == bool(problem)
 
 
@@ -300,15 +308,15 @@ def test_a_narrow_screen_leaves_out_whole_columns(shop, width, shown, left_out):
 
     from rich.console import Console
 
-    from qworker.cli.live import compose
-    from qworker.cli.pictures import Picture
+    from qworker.cli.top.sampler import Snapshot
+    from qworker.cli.top.screen import compose
 
     shop.send("greetings", 1234)
     queues = {"greetings": shop_inspect(shop, "greetings")}
     output = io.StringIO()
     screen = Console(file=output, width=width, height=30, color_system=None)
 
-    screen.print(compose(Picture("server", 1000, 1, queues), screen))
+    screen.print(compose(Snapshot("server", 1000, 1, queues), screen))
 
     table = output.getvalue().splitlines()[2:]
     for title in ["QUEUE", "READY", "DELAYED", "UNACKED", "DEAD", "STATE", *shown]:
@@ -319,7 +327,7 @@ def test_a_narrow_screen_leaves_out_whole_columns(shop, width, shown, left_out):
 
 
 def shop_inspect(shop, name):
-    from qworker.client.commands.inspecting import inspect
+    from qworker.engine.inspect import inspect
     from qworker.errors import BrokenQueueError
 
     try:
@@ -331,8 +339,8 @@ def shop_inspect(shop, name):
 # -- doctor ------------------------------------------------------------------------------------
 
 
-def found(ran) -> dict[str, dict[str, str]]:
-    return {each["check"]: each for each in ran.json["findings"]}
+def findings_of(ran) -> dict[str, dict[str, str]]:
+    return {finding["check"]: finding for finding in ran.json["findings"]}
 
 
 def test_doctor_is_content_with_a_healthy_namespace(run, shop):
@@ -346,14 +354,15 @@ def test_doctor_is_content_with_a_healthy_namespace(run, shop):
     assert ran.code == 0
     assert ran.lines[0].startswith("ok       server: valkey ")
     # The servers of tests keep less than they should in production, and are said to.
-    others = [name for name in found(document) if not name.startswith("durability")]
-    assert {found(document)[name]["status"] for name in others} == {"ok"}
+    others = [name for name in findings_of(document) if not name.startswith("durability")]
+    assert {findings_of(document)[name]["status"] for name in others} == {"ok"}
     assert document.json["healthy"] is True
-    assert found(document)["queues"]["text"] == "1 with 1 ready message in all"
-    assert found(document)["reapers"]["status"] == "ok"
+    assert findings_of(document)["queues"]["text"] == "1 with 1 ready message in all"
+    assert findings_of(document)["reapers"]["status"] == "ok"
 
 
-def test_doctor_finds_what_is_wrong_and_says_what_to_do(run, shop):
+@pytest.mark.bad_input("data found: a broken queue is seen")
+def test_doctor_finds_problems_and_suggests_fixes(run, shop):
     """Exit code 3, and every finding has its next step."""
     shop.send("emails", 2)
     shop.queue("emails").receive(1)
@@ -370,8 +379,8 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_do(run, shop):
 
     assert ran.code == 3
     assert ran.json["healthy"] is False
-    checks = found(ran)
-    status = {name: each["status"] for name, each in checks.items()}
+    checks = findings_of(ran)
+    status = {name: finding["status"] for name, finding in checks.items()}
     assert (
         status["reapers"] == status["overdue"] == status["queue.odd"] == status["full"] == "problem"
     )
@@ -383,8 +392,8 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_do(run, shop):
     assert checks["dead"]["fix"].startswith("qworker dead ls pdf")
     assert checks["unserved"]["text"].endswith("emails 1, full 1")
     assert "RENAME or DEL" in checks["queue.odd"]["fix"]
-    for each in checks.values():
-        assert bool(each["fix"]) == (each["status"] != "ok"), each
+    for check in checks.values():
+        assert bool(check["fix"]) == (check["status"] != "ok"), check
 
 
 def leave_unknown(shop, place="emails", *, since_s=90):
@@ -402,9 +411,9 @@ def test_doctor_names_tasks_that_no_worker_knows(run, shop):
     shop.send("emails")
     leave_unknown(shop)
 
-    nobody = found(run("doctor", "--json"))["unknown.emails"]
+    nobody = findings_of(run("doctor", "--json"))["unknown.emails"]
     shop.add_worker("web-2-b", tasks=["send_email"])
-    somebody = found(run("doctor", "--json"))["unknown.emails"]
+    somebody = findings_of(run("doctor", "--json"))["unknown.emails"]
 
     assert nobody["status"] == "problem"
     assert nobody["text"] == (
@@ -416,27 +425,27 @@ def test_doctor_names_tasks_that_no_worker_knows(run, shop):
     assert somebody["fix"].startswith("web-2-b may know it")
 
 
-def test_doctor_looks_for_unknown_tasks_in_every_shard(run, shop):
-    """Behind messages that wait for a time of their own, too."""
+def test_doctor_checks_every_shard_for_unknown_tasks(run, shop):
+    """Behind delayed messages, too."""
     shop.queue("emails").divide(2)
     shop.send("emails/1")
     leave_unknown(shop, "emails/1")
     shop.send("emails/1", 30, delay="1h")
 
-    assert found(run("doctor", "--json"))["unknown.emails"]["status"] == "problem"
+    assert findings_of(run("doctor", "--json"))["unknown.emails"]["status"] == "problem"
 
 
-def test_doctor_looks_at_journals_and_their_readers(run, shop):
-    """Content while all is read; a reader that is behind, that missed entries, and a shed journal are told."""
+def test_doctor_checks_journals_and_their_readers(run, shop):
+    """Content while all is read; a reader that is behind, that missed entries, and a shed journal are reported."""
     shop.add_worker()
     shop.add_reaper()
     queue = shop.queue("emails")
     queue.configure(QueueAttributes(journal="all", journal_cap="1MiB"))
     queue.register_reader("archive")
-    assert found(run("doctor", "--json"))["journal"]["status"] == "ok"
+    assert findings_of(run("doctor", "--json"))["journal"]["status"] == "ok"
 
     queue.send_all(["x"] * 15_000)
-    unread = found(run("doctor", "--json"))["journal.unread"]
+    unread = findings_of(run("doctor", "--json"))["journal.unread"]
     assert unread["status"] == "warning"
     assert "archive of emails " in unread["text"]
 
@@ -444,7 +453,7 @@ def test_doctor_looks_at_journals_and_their_readers(run, shop):
     queue.advance_reader("archive", epoch, 0)
     shop.ask("XTRIM", queue.keys.journal, "MAXLEN", 3)
     shop.ask("HSET", queue.keys.meta, "journal_shed", 1)
-    checks = found(run("doctor", "--json"))
+    checks = findings_of(run("doctor", "--json"))
     assert checks["journal.missed"]["status"] == "problem"
     assert "archive of emails " in checks["journal.missed"]["text"]
     assert checks["journal.shed"]["status"] == "warning"
@@ -471,26 +480,28 @@ def test_doctor_of_a_server_that_is_away_is_one_finding(bare, impatient):
     assert "hunter2" not in ran.out + ran.err
 
 
+@pytest.mark.bad_input("server: settings that lose messages")
 def test_doctor_reports_a_server_that_forgets(bare):
     """What a crash would lose is a problem, with the line to set."""
     with servers.start("valkey", "--appendonly", "no", "--maxmemory", "100mb") as server:
         ran = bare("doctor", "--namespace", "x", "--json", env={"QWORKER_URL": server.url})
 
     assert ran.code == 3
-    finding = found(ran)["durability.appendonly"]
+    finding = findings_of(ran)["durability.appendonly"]
     assert finding["status"] == "problem"
     assert finding["fix"] == "set in the server's configuration: appendonly yes"
-    assert "of 100 MiB used" in found(ran)["memory"]["text"]
+    assert "of 100 MiB used" in findings_of(ran)["memory"]["text"]
 
 
+@pytest.mark.bad_input("time or host: clocks of clients a day off")
 def test_doctor_speaks_of_a_clock_that_is_off(run, shop, monkeypatch):
     """By how much and in which direction."""
     import time
 
     now = time.time
-    monkeypatch.setattr("qworker.cli.checks.time.time", lambda: now() + 90)
+    monkeypatch.setattr("qworker.health.server.time.time", lambda: now() + 90)
 
-    clock = found(run("doctor", "--json"))["clock"]
+    clock = findings_of(run("doctor", "--json"))["clock"]
 
     assert clock["status"] == "warning"
     assert clock["text"] in (
@@ -499,6 +510,7 @@ def test_doctor_speaks_of_a_clock_that_is_off(run, shop, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_top_on_a_dumb_terminal_shows_one_picture(shop, terminal):
     """Where nothing can be drawn, it is printed once and ends, instead of standing empty."""
     shop.send("emails", 3)
@@ -509,16 +521,18 @@ def test_top_on_a_dumb_terminal_shows_one_picture(shop, terminal):
 
 def test_doctor_names_handlers_that_run_for_minutes():
     """The longest comes first, with its worker and the command that shows where it is; others are not named."""
-    running = [
-        {"task": "resize", "id": "l:1", "seconds": 200.5},
-        {"task": "mail", "id": "l:2", "seconds": 1},
-        {"task": "load", "id": "l:3", "seconds": 4000},
+    running = (
+        RunningDocument(task="resize", id="l:1", seconds=200.5),
+        RunningDocument(task="mail", id="l:2", seconds=1),
+        RunningDocument(task="load", id="l:3", seconds=4000),
+    )
+    described = WorkerDocument(children=(ChildDocument(pid=1, running=running),))
+    findings = list(_long_runs([Worker("w-1", 0, described)]))
+    assert [(finding.check, finding.status) for finding in findings] == [
+        ("workers.handlers", Status.OK)
     ]
-    entry = {"children": [{"pid": 1, "running": running}]}
-    findings = list(_long_runs([Worker("w-1", 0, ("q",), entry)]))
-    assert [(each.check, each.status) for each in findings] == [("workers.handlers", Status.OK)]
     assert findings[0].text == (
-        "handlers that run for minutes: load for 1h06m in w-1, resize for 3m20s in w-1; "
+        "handlers that have run for minutes: load for 1h06m in w-1, resize for 3m20s in w-1; "
         "qworker worker stack shows where"
     )
-    assert not list(_long_runs([Worker("w-1", 0, ("q",), {})]))
+    assert not list(_long_runs([Worker("w-1", 0, WorkerDocument())]))

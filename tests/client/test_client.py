@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
-from qworker.client.aio import AsyncClient
-from qworker.client.commands import Attempt, Command
-from qworker.client.commands.configuring import configure
-from qworker.client.commands.inspecting import inspect
-from qworker.client.commands.receiving import Batch, settle_receive
-from qworker.client.commands.sending import NewMessage, Sent, send
-from qworker.client.commands.settling import Outcomes
-from qworker.client.sync import Client
+from qworker.client.execute.aio import AsyncClient
+from qworker.client.execute.sync import Client
+from qworker.client.queue import AsyncQueue
+from qworker.engine import Attempt, Command
+from qworker.engine.attributes import configure
+from qworker.engine.inspect import inspect
+from qworker.engine.raw import raw
+from qworker.engine.receive import Batch, settle_receive
+from qworker.engine.send import NewMessage, Sent, send
+from qworker.engine.settle import Outcomes
 from qworker.errors import (
     BrokenQueueError,
     BusyError,
@@ -35,25 +39,21 @@ from qworker.errors import (
     ReadOnlyError,
     ServerError,
     UnavailableError,
+    server_refused,
 )
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.chaos import ChaosProxy
+from tests.consumer.driving import until
+from tests.timing import Watch
 
 
 @pytest.fixture
 def keys(namespace: str, queue_name: str) -> QueueKeys:
-    """The keys of a queue of its own."""
+    """The keys of a separate queue."""
     return QueueKeys(namespace, queue_name)
-
-
-@pytest.fixture
-def client(store_url: str) -> Iterator[Client]:
-    """A client of the shared server."""
-    with Client(ConnectionFactory(store_url), give_up_s=20) as client:
-        yield client
 
 
 @contextmanager
@@ -74,8 +74,8 @@ def one(keys: QueueKeys, client: Client | AsyncClient, body: str) -> Callable[..
 
 
 def bodies(client: Client, keys: QueueKeys) -> Counter[str]:
-    """The bodies that are ready, with how often each is there."""
-    items = client.execute(Command(None, (), ("LRANGE", keys.ready[0], 0, -1), list))
+    """The ready bodies, and how often each is stored."""
+    items = client.execute(raw("LRANGE", keys.ready[0], 0, -1, decode=list))
     return Counter(item.partition(b"\n")[2].decode() for item in items)
 
 
@@ -84,7 +84,7 @@ def bodies(client: Client, keys: QueueKeys) -> Counter[str]:
 
 @pytest.mark.parametrize("engine", [name for name, _ in servers.engines()])
 def test_script_that_the_server_forgot_is_loaded(engine: str, keys: QueueKeys) -> None:
-    """After a restart or a SCRIPT FLUSH the call is made all the same, sync and async."""
+    """After a restart or a SCRIPT FLUSH the call succeeds all the same, sync and async."""
     with servers.start(engine) as server:
         factory = ConnectionFactory(server.url)
 
@@ -108,14 +108,23 @@ def test_script_that_the_server_forgot_is_loaded(engine: str, keys: QueueKeys) -
 # -- errors that pass by themselves ---------------------------------------------------------------
 
 
+def refuses(client: redis.Redis, words: str) -> bool:
+    """Whether a server refuses a call with these words."""
+    try:
+        client.exists("a")
+    except redis.RedisError as error:
+        return bool(re.search(words, str(error)))
+    return False
+
+
 @pytest.mark.parametrize("engine", [name for name, _ in servers.engines()])
 class TestTransientErrors:
-    """A call that the server cannot serve now is made again until it can."""
+    """A call that the server cannot serve now is retried until it can."""
 
     def sends_after(
         self, url: str, keys: QueueKeys, over: Callable[[], Any], kind: type[ServerError]
     ) -> None:
-        """The error is seen at once without patience; with patience the send succeeds when `over` has been called."""
+        """Without patience the error is raised at once; with patience the send succeeds after `over` was called."""
         with Client(ConnectionFactory(url), give_up_s=0) as client, pytest.raises(kind):
             client.send(one(keys, client, "impatient"))
         timer = threading.Timer(0.15, over)
@@ -133,10 +142,10 @@ class TestTransientErrors:
             self.sends_after(server.url, keys, lambda: admin.replicaof("NO", "ONE"), ReadOnlyError)
 
     def test_busy_script(self, engine: str, keys: QueueKeys) -> None:
-        """A script of somebody else that runs for long is waited for."""
+        """A send waits for a long script of another client."""
         with servers.start(engine, "--busy-reply-threshold", "1") as server:
             admin, spinner = server.redis(), server.redis()
-            # A busy Redis 7.0 does not let anybody greet it: the one who ends the script is there before.
+            # A busy Redis 7.0 accepts no HELLO: connect before the script runs.
             admin.ping()
 
             def spin() -> None:
@@ -145,25 +154,29 @@ class TestTransientErrors:
 
             thread = threading.Thread(target=spin)
             thread.start()
-            time.sleep(0.05)
+            until(lambda: refuses(admin, "BUSY"))
             self.sends_after(server.url, keys, admin.script_kill, BusyError)
             thread.join()
 
+    @pytest.mark.slow
     def test_loading(self, engine: str, keys: QueueKeys) -> None:
-        """A server that reads its data set is waited for."""
-        options = ("--enable-debug-command", "yes", "--key-load-delay", "2000",
+        """A send waits for a server that loads its data set."""
+        # It would load for two seconds: time for the first send, until it is told to hurry.
+        options = ("--enable-debug-command", "yes", "--key-load-delay", "10000",
                    "--loading-process-events-interval-bytes", "1024")  # fmt: skip
         with servers.start(engine, *options) as server:
             admin = server.redis()
             admin.mset({f"k{number}": "x" * 2000 for number in range(200)})
             thread = threading.Thread(target=lambda: admin.execute_command("DEBUG", "RELOAD"))
             thread.start()
-            time.sleep(0.05)
-            self.sends_after(server.url, keys, lambda: None, LoadingError)
+            until(lambda: refuses(admin, "loading"))
+            finish = partial(admin.config_set, "key-load-delay", 0)
+            self.sends_after(server.url, keys, finish, LoadingError)
             thread.join()
 
+    @pytest.mark.slow
     def test_cluster_without_slots(self, engine: str, keys: QueueKeys) -> None:
-        """A cluster whose slots have no node yet is waited for."""
+        """A send waits for a cluster whose slots have no node yet."""
         port, bus = servers.free_port(), servers.free_port()
         options = ("--port", str(port), "--cluster-enabled", "yes", "--cluster-port", str(bus))
         with servers.start(engine, "--bind", "127.0.0.1", *options) as server:
@@ -178,19 +191,19 @@ class TestTransientErrors:
     def test_server_that_is_not_there_yet(
         self, engine: str, keys: QueueKeys, tmp_path: Path
     ) -> None:
-        """A server that starts later is connected to when it is there."""
+        """A send waits for a server that starts later."""
         with servers.start(engine) as server:
             socket = tmp_path / "s"
             self.sends_after(
                 f"unix://{socket}", keys, lambda: socket.symlink_to(server.socket), UnavailableError
             )
 
-    def test_lasting_trouble_is_told_at_once(self, engine: str, keys: QueueKeys) -> None:
-        """What lasts until somebody acts is not waited for: too few replicas, no memory."""
+    def test_lasting_errors_are_raised_at_once(self, engine: str, keys: QueueKeys) -> None:
+        """Too few replicas and no memory last until an operator acts: the send does not wait."""
         with servers.start(engine) as server:
             admin = server.redis()
             with Client(ConnectionFactory(server.url), give_up_s=20) as client:
-                begin = time.monotonic()
+                watch = Watch(os.getpid())
                 admin.config_set("min-replicas-to-write", 1)
                 with pytest.raises(NoReplicasError):
                     client.send(one(keys, client, "a"))
@@ -199,7 +212,7 @@ class TestTransientErrors:
                 with pytest.raises(OutOfMemoryError):
                     client.send(one(keys, client, "b"))
                 admin.config_set("maxmemory", 0)
-                assert time.monotonic() - begin < 5
+                assert watch.passed_s() < 5
                 client.send(one(keys, client, "c"))
                 assert bodies(client, keys) == {"c": 1}
 
@@ -218,8 +231,8 @@ def test_lost_reply_of_a_send_stores_it_once(store_url: str, keys: QueueKeys) ->
         assert bodies(client, keys) == dict.fromkeys(("warm", "a", "b"), 1)
 
 
-def test_lost_request_of_a_send_is_made_up_for(store_url: str, keys: QueueKeys) -> None:
-    """A send that never arrived is repeated and stored then."""
+def test_lost_request_of_a_send_is_repeated(store_url: str, keys: QueueKeys) -> None:
+    """A send that never arrived is repeated and stored."""
     with ChaosProxy(store_url) as proxy, through(proxy) as client:
         client.send(one(keys, client, "warm"))
         proxy.cut_request(every=1, of=b"EVALSHA", times=1)
@@ -257,7 +270,7 @@ def test_lost_reply_of_a_receive_is_resumed(store_url: str, keys: QueueKeys) -> 
 def test_refusal_after_doubt_is_doubt(
     store_url: str, client: Client, keys: QueueKeys, refusal: str
 ) -> None:
-    """A refusal says nothing about an earlier try: the caller hears that the send is in doubt, and why."""
+    """A refusal proves nothing about an earlier attempt: the caller learns that the send is in doubt, and why."""
     attributes = {"paused": "in"} if refusal == "paused" else {"maxlen": "1"}
     client.send(one(keys, client, "warm"))
     client.execute(configure(keys, attributes))
@@ -274,10 +287,10 @@ def test_refusal_after_doubt_is_doubt(
     assert bodies(client, keys) == {"warm": 1, "later": 1}
 
 
-def test_stored_send_is_a_success_whatever_the_queue_says_by_now(
+def test_stored_send_is_a_success_even_if_the_queue_is_full_now(
     store_url: str, client: Client, keys: QueueKeys
 ) -> None:
-    """A repetition is asked for before the queue's limits: what was stored stays stored."""
+    """The script checks for a repetition before the limits: a stored message stays stored."""
     client.execute(configure(keys, {"maxlen": "1"}))
     with ChaosProxy(store_url) as proxy, through(proxy) as chaotic:
         proxy.cut_next_reply(of=b"EVALSHA")
@@ -285,39 +298,39 @@ def test_stored_send_is_a_success_whatever_the_queue_says_by_now(
     assert bodies(client, keys) == {"a": 1}
 
 
-def test_commands_in_one_trip_have_results_of_their_own(
+def test_commands_in_one_trip_have_their_own_results(
     client: Client, namespace: str, keys: QueueKeys
 ) -> None:
-    """What is refused, or fails, spoils nothing beside it."""
+    """A refusal or a failure does not affect the others."""
     broken = QueueKeys(namespace, "broken")
-    client.execute(Command(None, (), ("SET", broken.dead, "x"), bool))
-    client.execute(Command(None, (), ("HSET", keys.stats, "sent", 4), int))
+    client.execute(raw("SET", broken.dead, "x", decode=bool))
+    client.execute(raw("HSET", keys.stats, "sent", 4, decode=int))
     first, refused, failed, last = client.execute_each(
         [
             inspect(keys),
             inspect(broken),
-            Command(None, (), ("HGETALL", broken.dead), dict),
+            raw("HGETALL", broken.dead, decode=dict),
             inspect(keys),
         ]
     )
     assert first.sent_total == last.sent_total == 4
     assert isinstance(refused, BrokenQueueError)
-    assert type(failed) is ServerError
+    assert server_refused(failed)
 
 
-def test_a_server_that_is_away_is_waited_for_once(keys: QueueKeys, tmp_path: Path) -> None:
+def test_a_trip_waits_once_for_a_server_that_is_away(keys: QueueKeys, tmp_path: Path) -> None:
     """Not once per command of a trip."""
     with Client(ConnectionFactory(f"unix://{tmp_path}/none"), give_up_s=0.2) as client:
-        begun = time.monotonic()
+        watch = Watch(os.getpid())
         errors = client.execute_each([inspect(keys)] * 50)
-        assert time.monotonic() - begun < 2
+        assert watch.passed_s() < 2
     assert len(errors) == 50
-    assert all(isinstance(each, UnavailableError) for each in errors)
+    assert all(isinstance(error, UnavailableError) for error in errors)
 
 
-def test_gives_up_after_its_time(store_url: str, keys: QueueKeys, tmp_path: Path) -> None:
-    """A call that cannot be made is given up in time: as unavailable where it never left, else as in doubt."""
-    begin = time.monotonic()
+def test_a_call_is_given_up_in_time(store_url: str, keys: QueueKeys, tmp_path: Path) -> None:
+    """As unavailable if it was never sent, else as in doubt."""
+    watch = Watch(os.getpid())
     with (
         Client(ConnectionFactory(f"unix://{tmp_path}/none"), give_up_s=0.3) as client,
         pytest.raises(UnavailableError),
@@ -332,11 +345,11 @@ def test_gives_up_after_its_time(store_url: str, keys: QueueKeys, tmp_path: Path
         proxy.cut_reply(0)
         client.send(one(keys, client, "b"))
         assert bodies(client, keys) == {"a": 1, "b": 1}
-    assert time.monotonic() - begin < 5
+    assert watch.passed_s() < 5
 
 
 def test_silent_server_is_noticed(store_url: str, keys: QueueKeys) -> None:
-    """A connection on which nothing comes back is given up after the reply timeout, and the call made on another."""
+    """A connection without a reply is given up after the reply timeout, and the call made on another."""
     with (
         ChaosProxy(store_url) as proxy,
         through(proxy, reply_timeout_s=0.2, connect_timeout_s=0.2) as client,
@@ -382,21 +395,21 @@ def test_interrupted_call_leaves_no_reply_behind(store_url: str, keys: QueueKeys
             with pytest.raises(_Interruption), interruption(0.1):
                 call()
             proxy.blackhole = False
-            assert client.execute(Command(None, (), ("ECHO", "mine"), bytes)) == b"mine"
+            assert client.execute(raw("ECHO", "mine", decode=bytes)) == b"mine"
         assert not client.send(one(keys, client, "next")).repeated
-        found = bodies(client, keys)
-        assert found["next"] == found["warm"] == 1
-        assert found["interrupted"] <= 1
+        stored = bodies(client, keys)
+        assert stored["next"] == stored["warm"] == 1
+        assert stored["interrupted"] <= 1
 
 
 def greetings(server: servers.Server) -> int:
-    """Connections that were opened as the factory opens them: greeted, and checked."""
+    """Count the connections that the factory has opened and checked."""
     stats = server.redis().info("commandstats")
     return int(stats["cmdstat_hello"]["calls"])
 
 
 def test_an_interrupted_call_ends_its_connection(keys: QueueKeys) -> None:
-    """redis-py would open it again by itself, past all checks: the next call opens one of its own, and greets."""
+    """redis-py would reopen it without our checks: the next call opens and checks a new one."""
     with (
         servers.start("valkey") as server,
         ChaosProxy(server.url) as proxy,
@@ -435,13 +448,13 @@ def test_a_cancelled_call_ends_its_connection(keys: QueueKeys) -> None:
 
 def attempt() -> Attempt[Any]:
     """An attempt with plenty of time."""
-    return Attempt(Command(None, (), ("PING",), bytes), give_up_s=60)
+    return Attempt(raw("PING", decode=bytes), give_up_s=60)
 
 
 def test_pauses_grow_to_half_a_second() -> None:
-    """Tries come after pauses that double, with some spread, and are never longer than half a second."""
-    tries = attempt()
-    pauses = [tries.failed(UnavailableError("no")) for _ in range(12)]
+    """Pauses between attempts double, with some spread, up to half a second."""
+    attempts = attempt()
+    pauses = [attempts.failed(UnavailableError("no")) for _ in range(12)]
     for number, pause_s in enumerate(pauses):
         longest = min(0.01 * 2**number, 0.5)
         assert longest / 2 <= pause_s <= longest
@@ -451,36 +464,34 @@ def test_pauses_grow_to_half_a_second() -> None:
     "error", [OutOfMemoryError("x"), NoReplicasError("x"), ServerError("x"), QueuePausedError("q")]
 )
 def test_lasting_errors_end_an_attempt(error: Any) -> None:
-    """What another try does not change is raised as it is."""
+    """An error that another attempt does not change is raised as it is."""
     with pytest.raises(type(error)) as caught:
         attempt().failed(error)
     assert caught.value is error
 
 
-def test_after_doubt_only_what_may_pass_is_tried_again() -> None:
-    """In doubt a try goes on through a full server, and ends in the doubt at what never passes."""
-    tries = attempt()
+def test_after_doubt_only_transient_errors_are_retried() -> None:
+    """In doubt, attempts continue while the server is full, and end in the doubt at an error that never passes."""
+    attempts = attempt()
     doubt = InDoubtError("lost")
-    assert not tries.in_doubt
-    tries.failed(doubt)
-    assert tries.in_doubt
-    assert tries.failed(OutOfMemoryError("full")) > 0
+    attempts.failed(doubt)
+    assert attempts.failed(OutOfMemoryError("full")) > 0
     with pytest.raises(InDoubtError) as caught:
-        tries.failed(ServerError("broken"))
+        attempts.failed(ServerError("broken"))
     assert caught.value is doubt
     assert isinstance(caught.value.__cause__, ServerError)
 
 
 def test_only_doubt_turns_a_receive_into_its_repetition(keys: QueueKeys) -> None:
-    """The repetition of a receive asks to resume; a call that surely did not run is made again as it was."""
+    """The repetition of a receive resumes; a call that certainly did not run is repeated unchanged."""
     command = settle_receive(keys, "L", 5)
-    tries = Attempt(command, give_up_s=60)
-    tries.failed(UnavailableError("no"))
-    assert tries.command.args == command.args
-    tries.failed(InDoubtError("lost"))
-    assert tries.command.args == (command.args[0], 1, *command.args[2:])
-    tries.failed(InDoubtError("lost"))
-    assert tries.command.args == (command.args[0], 1, *command.args[2:])
+    attempts = Attempt(command, give_up_s=60)
+    attempts.failed(UnavailableError("no"))
+    assert attempts.command.args == command.args
+    attempts.failed(InDoubtError("lost"))
+    assert attempts.command.args == (command.args[0], 1, *command.args[2:])
+    attempts.failed(InDoubtError("lost"))
+    assert attempts.command.args == (command.args[0], 1, *command.args[2:])
 
 
 # -- many at once ---------------------------------------------------------------------------------
@@ -504,6 +515,7 @@ def test_threads_store_each_message_once(store_url: str, client: Client, keys: Q
     assert bodies(client, keys) == {f"{name}{n}": 1 for name in "abcd" for n in range(250)}
 
 
+@pytest.mark.slow
 def test_coroutines_store_each_message_once(
     store_url: str, client: Client, keys: QueueKeys
 ) -> None:
@@ -525,6 +537,8 @@ def test_coroutines_store_each_message_once(
     assert bodies(client, keys) == {f"{name}.{n}": 1 for name in range(100) for n in range(10)}
 
 
+@pytest.mark.slow
+@pytest.mark.bad_input("time or host: cloned container, forked process")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forked_children_store_each_message_once(
     store_url: str, client: Client, keys: QueueKeys
@@ -564,11 +578,30 @@ def test_cancelled_coroutine_leaves_no_reply_behind(store_url: str, keys: QueueK
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(client.send(one(keys, client, "cancelled")), 0.1)
             proxy.blackhole = False
-            assert await client.execute(Command(None, (), ("ECHO", "mine"), bytes)) == b"mine"
+            assert await client.execute(raw("ECHO", "mine", decode=bytes)) == b"mine"
             assert not (await client.send(one(keys, client, "next"))).repeated
 
     with ChaosProxy(store_url) as proxy:
         asyncio.run(work(proxy))
+
+
+def test_a_coroutine_is_cancelled_at_any_step(store_url: str, namespace: str) -> None:
+    """Whichever step of a call the cancellation meets, the call ends; it does not continue to wait."""
+
+    async def work() -> None:
+        async with AsyncClient(ConnectionFactory(store_url)) as client:
+            queue = AsyncQueue(client, namespace, "q")
+            await queue.send("warm")
+            await queue.pop()
+            for steps in (*range(20), *range(20, 400, 20)):
+                receiving = asyncio.create_task(queue.receive(wait="20s"))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                receiving.cancel()
+                await asyncio.wait([receiving], timeout=5)
+                assert receiving.cancelled(), steps
+
+    asyncio.run(work())
 
 
 def test_client_may_be_used_after_close(client: Client, keys: QueueKeys) -> None:

@@ -1,4 +1,4 @@
-"""The largest body that a queue takes is what its attribute says, for every way to send."""
+"""The attribute maxsize limits bodies, for every way to send."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from qworker import QWorker
 from qworker.cli.main import cli
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
+from qworker.engine import acl
 from qworker.errors import BodyTooLargeError
-from qworker.store import acl
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from tests import servers
 
 BIG = "x" * 300_000
@@ -45,13 +45,13 @@ def _asend(app: QWorker, *texts: str) -> object:
 
 #: Each way to send some bodies, and what its error calls the second one.
 WAYS: dict[str, tuple[Callable[..., object], str]] = {
-    "send": (lambda app, *texts: [app.queue("jobs").send(each) for each in texts], "body"),
+    "send": (lambda app, *texts: [app.queue("jobs").send(text) for text in texts], "body"),
     "send_all": (lambda app, *texts: app.queue("jobs").send_all(texts), "bodies[1]"),
     "async": (_asend, "bodies[1]"),
-    "task": (lambda app, *texts: [app.tasks["work"].send(each) for each in texts], "body"),
+    "task": (lambda app, *texts: [app.tasks["work"].send(text) for text in texts], "body"),
     "send_many": (
         lambda app, *texts: app.tasks["work"].send_many(
-            [app.tasks["work"].call(each) for each in texts]
+            [app.tasks["work"].call(text) for text in texts]
         ),
         "calls[1]",
     ),
@@ -60,7 +60,7 @@ WAYS: dict[str, tuple[Callable[..., object], str]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_raised_limit_counts_at_once(app: QWorker, store_url: str, way: str) -> None:
-    """Clients that knew the queue before it was changed send what it takes now, and no more than that."""
+    """Clients that knew the queue before the change send up to the new limit, and no more."""
     send, field = WAYS[way]
     queue = app.queue("jobs")
     queue.send("known")
@@ -80,7 +80,7 @@ def test_a_raised_limit_counts_at_once(app: QWorker, store_url: str, way: str) -
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_nothing_of_many_is_stored_if_one_is_too_large(app: QWorker, shards: int) -> None:
-    """All are checked first, also where they take several calls or go to several shards."""
+    """All are checked first, also if they take several calls or go to several shards."""
     queue = app.queue("jobs")
     queue.create(maxsize="2KiB")
     if shards > 1:
@@ -96,7 +96,7 @@ def test_nothing_of_many_is_stored_if_one_is_too_large(app: QWorker, shards: int
 
 
 def test_a_lowered_limit_counts_at_once(app: QWorker) -> None:
-    """The script refuses what it does not take any more, and the error names the message."""
+    """The script refuses larger bodies now, and the error names the message."""
     queue = app.queue("jobs")
     queue.create(maxsize="2KiB")
     queue.send(b"x" * 2048)
@@ -112,20 +112,20 @@ def test_a_lowered_limit_counts_at_once(app: QWorker) -> None:
 
 
 def test_no_queue_takes_more_than_64_mebibytes(app: QWorker) -> None:
-    """Nothing is asked or sent for a body that no attribute allows."""
+    """A body that no attribute allows is refused without a call."""
     app.queue("jobs").create(maxsize="64MiB")
     with pytest.raises(BodyTooLargeError, match="67108864"):
         app.queue("jobs").send(b"x" * (64 * 2**20 + 1))
 
 
 def test_a_dead_letter_may_be_edited_up_to_the_limit(app: QWorker) -> None:
-    """The queue's limit counts for what an operator writes, too."""
+    """The queue's limit applies to edits, too."""
     queue = app.queue("jobs")
     queue.create(maxsize="1MiB")
     queue.send("x")
     queue.bury(*queue.receive())
-    (letter,) = queue.dead()
-    entry = queue.edit_dead(letter.entry_id, BIG)
+    (dead_letter,) = queue.dead()
+    entry = queue.edit_dead(dead_letter.entry_id, BIG)
     with pytest.raises(BodyTooLargeError):
         queue.edit_dead(entry, HUGE)
     queue.change(maxsize=256 * 2**10)
@@ -133,8 +133,8 @@ def test_a_dead_letter_may_be_edited_up_to_the_limit(app: QWorker) -> None:
         queue.edit_dead(entry, BIG)
 
 
-def test_the_command_line_keeps_to_the_limit(app: QWorker, store_url: str) -> None:
-    """It takes what the queue takes, and refuses the rest with exit code 2."""
+def test_the_command_line_obeys_the_limit(app: QWorker, store_url: str) -> None:
+    """It sends bodies up to the limit, and refuses larger ones with exit code 2."""
     words = ["--url", store_url, "--namespace", app.namespace, "send", "jobs", "--file", "-"]
     app.queue("jobs").create(maxsize="1MiB")
     ran = CliRunner().invoke(cli, words, input=BIG)
@@ -144,8 +144,8 @@ def test_the_command_line_keeps_to_the_limit(app: QWorker, store_url: str) -> No
     assert "1048576" in ran.stderr
 
 
-def test_a_producer_may_ask_for_the_limit(namespace: str) -> None:
-    """The rights of the role are enough to send what is larger than the default."""
+def test_a_producer_may_read_the_limit(namespace: str) -> None:
+    """The rights of the role are enough to send bodies over the default."""
     with servers.start("valkey", guarded=False) as server:
         words = acl.write_users(
             [acl.User(name="p", roles=["producer"], password="x")],

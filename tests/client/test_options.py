@@ -1,4 +1,4 @@
-"""Options of queues and sends: defaults, copies, what is stored, and every value that is refused."""
+"""Options of queues and sends: defaults, copies, stored form, and refused values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from qworker.client.options import QueueAttributes, SendOptions
+from qworker.engine.options import QueueAttributes, SendOptions
 from qworker.errors import InvalidOptionError
 
 NAN = float("nan")
@@ -71,8 +71,8 @@ class TestQueueAttributes:
         with pytest.raises(dataclasses.FrozenInstanceError):
             attributes.maxlen = 8  # type: ignore[misc]
 
-    def test_what_is_stored_is_read_back(self):
-        """What is stored is read back, other fields of the hash are left aside."""
+    def test_stored_attributes_are_read_back(self):
+        """Stored attributes are read back, other fields of the hash are ignored."""
         attributes = QueueAttributes(
             visibility="1234ms", maxsize="1MiB", maxlen=10**12, max_receives=999_999
         )
@@ -81,9 +81,10 @@ class TestQueueAttributes:
             == attributes
         )
 
+    @pytest.mark.bad_input("data found: nonsense in meta")
     @pytest.mark.parametrize("stored", ["abc", "", "1.5", "-1", "9" * 5000])
-    def test_a_stored_value_that_is_none_is_refused(self, stored):
-        """A stored value that is no attribute's is refused under its stored name."""
+    def test_an_invalid_stored_value_is_refused(self, stored):
+        """An invalid stored value is refused under its stored name."""
         assert refused(QueueAttributes.of_meta, meta={"delay_ms": stored}).field == "delay_ms"
 
     @pytest.mark.parametrize(
@@ -101,8 +102,8 @@ class TestQueueAttributes:
         ],
         ids=str,
     )
-    def test_the_ends_of_ranges_are_taken(self, given):
-        """The ends of ranges are taken."""
+    def test_the_ends_of_ranges_are_accepted(self, given):
+        """The ends of ranges are accepted."""
         QueueAttributes(**given)
 
     @pytest.mark.parametrize(
@@ -142,29 +143,29 @@ class TestQueueAttributes:
 
     @pytest.mark.parametrize("value", NO_DURATIONS)
     @pytest.mark.parametrize("name", ["delay", "ttl"])
-    def test_what_is_no_duration_is_refused(self, name, value):
-        """What is no duration is refused."""
+    def test_other_values_than_durations_are_refused(self, name, value):
+        """Other values than durations are refused."""
         assert refused(QueueAttributes, **{name: value}).field == name
 
 
 class TestSendOptions:
-    def test_what_is_not_said_is_left_to_the_queue(self):
-        """What is not said is left to the queue."""
+    def test_missing_options_are_left_to_the_queue(self):
+        """Missing options are left to the queue."""
         options = SendOptions()
         assert (options.delay_ms, options.ttl_ms, options.max_receives, options.unique) == (
             None,
         ) * 4
         assert options.priority == 0
 
-    def test_zero_is_said(self):
-        """A delay or ttl of 0 is said: at once, for ever."""
+    def test_zero_is_a_value(self):
+        """A delay or ttl of 0 is a value: at once, forever."""
         options = SendOptions(delay=0, ttl="0s")
         assert (options.delay_ms, options.ttl_ms) == (0, 0)
 
     @pytest.mark.parametrize("value", NO_DURATIONS)
     @pytest.mark.parametrize("name", ["delay", "ttl"])
-    def test_what_is_no_duration_is_refused(self, name, value):
-        """What is no duration is refused."""
+    def test_other_values_than_durations_are_refused(self, name, value):
+        """Other values than durations are refused."""
         assert refused(SendOptions, **{name: value}).field == name
 
     def test_a_delay_may_be_as_far_as_a_due_time_of_2_53_ms(self):
@@ -207,15 +208,15 @@ class TestSendOptions:
         assert SendOptions(eta=eta).eta_ms == midnight_ms + 1
         assert SendOptions().eta_ms is None
 
-    def test_an_eta_in_the_past_is_taken(self):
-        """An eta in the past is taken, the message is ready at once; one before 1970 is 0."""
+    def test_an_eta_in_the_past_is_accepted(self):
+        """An eta in the past is accepted, the message is ready at once; before 1970 it is 0."""
         assert SendOptions(eta=datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)).eta_ms == 10**12
         assert SendOptions(eta=datetime(1, 1, 1, tzinfo=UTC)).eta_ms == 0
 
     def test_delay_and_eta_exclude_each_other(self):
         """Delay and eta exclude each other."""
         eta = datetime(2030, 1, 1, tzinfo=UTC)
-        assert "beside a delay" in refused(SendOptions, delay="1s", eta=eta).problem
+        assert "together with a delay" in refused(SendOptions, delay="1s", eta=eta).problem
 
     def test_options_of_a_task_are_copied_with_those_of_a_send(self):
         """Options of a task are copied with those of a send; a delay replaces an eta and an eta a delay."""
@@ -239,7 +240,7 @@ class TestSendOptions:
 
 class TestJournalAttributes:
     def test_a_journal_is_one_of_three_words(self):
-        """Whether there is a journal is told by its word, and kept as such."""
+        """The mode of the journal is one of three words, and stored as such."""
         for mode in ("off", "outcomes", "all"):
             attributes = QueueAttributes(journal=mode, journal_cap="2MiB")
             assert (
@@ -256,8 +257,8 @@ class TestJournalAttributes:
             ({"journal_cap": 0}, "journal_cap: 0 is out of range; it must be a size from 1MiB to 1024GiB"),
         ],
     )  # fmt: skip
-    def test_what_is_none_is_refused_by_its_name(self, given, text):
-        """The error names the attribute, what it was given and what it takes."""
+    def test_invalid_journal_options_are_refused(self, given, text):
+        """The error names the attribute, the value and the accepted ones."""
         with pytest.raises(InvalidOptionError) as caught:
             QueueAttributes(**given)
         assert str(caught.value) == text

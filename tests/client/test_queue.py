@@ -1,4 +1,4 @@
-"""The low-level queue where it does more than pass a command on."""
+"""The low-level queue: attributes, unique keys, deletes, inspections."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from click.testing import CliRunner
 
 from qworker import QueueAttributes, QWorker
 from qworker.cli.main import cli
-from qworker.client.commands.command import Command
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
+from qworker.engine.raw import raw
+from qworker.store.connections import ConnectionFactory
 
 
 def test_attributes_at_their_defaults_are_not_stored(store_url: str, namespace: str) -> None:
-    """`configure` stores what differs from the defaults and forgets the rest: nothing looks set that nobody set."""
+    """`configure` stores what differs from the defaults and deletes the rest: only attributes that are set look set."""
     app = QWorker(namespace, url=store_url)
     queue = app.queue("emails")
     queue.configure(QueueAttributes(maxlen=5, visibility="1m"))
@@ -33,12 +33,12 @@ def test_attributes_at_their_defaults_are_not_stored(store_url: str, namespace: 
 def test_a_unique_key_is_held_for_the_time_to_live(
     store_url: str, namespace: str, ttl: str | None, held_ms: int
 ) -> None:
-    """The key is free when the message has expired; without a time to live after a day."""
+    """The key is free when the message has expired, or after a day without a time to live."""
     with Client(ConnectionFactory(store_url)) as client:
         queue = Queue(client, namespace, "q")
         message_id = queue.send("x", unique="k", ttl=ttl)
         words = ("HGET", queue.keys.unique, "k")
-        held: bytes = client.execute(Command(None, (), words, bytes))
+        held: bytes = client.execute(raw(*words, decode=bytes))
         holder, until_ms = held.decode().split()
         sent_ms = queue.peek()[0].sent_ms
         assert sent_ms is not None
@@ -46,15 +46,15 @@ def test_a_unique_key_is_held_for_the_time_to_live(
 
 
 def test_a_deleted_message_is_gone_or_marked(store_url: str, namespace: str) -> None:
-    """What waits is gone; what a receiver has is marked: it is dropped when it comes back."""
+    """A waiting message is gone; a received one is marked, and dropped when it comes back."""
     with Client(ConnectionFactory(store_url)) as client:
         queue = Queue(client, namespace, "q")
         held_id, waiting_id, delayed_id = (
             queue.send(number, delay=delay) for number, delay in enumerate(("0s", "0s", "1h"))
         )
         (held,) = queue.receive()
-        found = [queue.delete(each) for each in (held_id, waiting_id, delayed_id)]
-        assert [(each.state, each.marked) for each in found if each is not None] == [
+        deleted = [queue.delete(message_id) for message_id in (held_id, waiting_id, delayed_id)]
+        assert [(message.state, message.marked) for message in deleted if message is not None] == [
             ("unacked", True),
             ("ready", False),
             ("delayed", False),
@@ -65,7 +65,7 @@ def test_a_deleted_message_is_gone_or_marked(store_url: str, namespace: str) -> 
         assert queue.delete(held_id) is None
 
 
-def test_the_command_line_says_what_is_only_marked(store_url: str, namespace: str) -> None:
+def test_the_command_line_reports_marked_messages(store_url: str, namespace: str) -> None:
     """In words, and in JSON under `marked`."""
     with Client(ConnectionFactory(store_url)) as client:
         queue = Queue(client, namespace, "q")
@@ -81,7 +81,7 @@ def test_the_command_line_says_what_is_only_marked(store_url: str, namespace: st
 
 
 def test_an_inspection_has_the_attributes(store_url: str, namespace: str) -> None:
-    """Numbers and attributes of one instant, in one call."""
+    """Counts and attributes of one instant, in one call."""
     with Client(ConnectionFactory(store_url)) as client:
         queue = Queue(client, namespace, "q")
         queue.create(visibility="1m", maxlen=7)

@@ -1,4 +1,4 @@
-"""Sends that wait for replicas: what they answer where the wait itself goes wrong."""
+"""Sends that wait for replicas or disks, and what they raise if the wait fails."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests import servers
 
 @pytest.mark.skipif(servers.GUARDED, reason="it takes a right from the default user")
 def test_a_wait_that_is_forbidden_does_not_hide_that_the_message_is_stored() -> None:
-    """Whoever may not WAIT gets the id of the stored message, and the server's word as the cause."""
+    """A user without WAIT gets the id of the stored message, and the server's error as the cause."""
     with servers.start("valkey") as server:
         server.redis().execute_command("ACL", "SETUSER", "default", "-wait")
         app = QWorker("n", url=server.url)
         with pytest.raises(NotReplicatedError, match="stored, but on 0 of 1 replicas") as error:
             app.queue("q").send("a", replicas=1)
         assert isinstance(error.value.__cause__, ResponseError)
-        assert [each.id for each in app.queue("q").peek()] == error.value.ids
+        assert [message.id for message in app.queue("q").peek()] == error.value.ids
         app.close()
 
 
 def test_a_refused_send_is_refused_whatever_the_replicas(store_url: str, namespace: str) -> None:
-    """A refusal comes first, and the connection is in step afterwards."""
+    """A refusal comes first, and the connection is in sync afterwards."""
     app = QWorker(namespace, url=store_url)
     queue = app.queue("q")
     with pytest.raises(NotReplicatedError):
@@ -39,7 +39,7 @@ def test_a_refused_send_is_refused_whatever_the_replicas(store_url: str, namespa
 
 @pytest.mark.parametrize("given", [{"replicas": -1}, {"replicas": 1, "within": "3s"}])
 def test_waits_are_bounded(store_url: str, namespace: str, given: dict[str, object]) -> None:
-    """A wait of more than two seconds would outlast the patience of the connection."""
+    """A wait of more than two seconds would exceed the reply timeout of the connection."""
     app = QWorker(namespace, url=store_url)
     with pytest.raises(InvalidOptionError):
         app.queue("q").send("a", **given)
@@ -65,24 +65,24 @@ def test_a_synced_send_is_on_disk() -> None:
         ("redis", (), "unknown command"),
     ],
 )
-def test_a_server_that_cannot_say_what_is_on_disk(
+def test_a_server_that_cannot_confirm_its_disk(
     engine: str, arguments: tuple[str, ...], said: str
 ) -> None:
     """The message is stored; the error says so, and that the disk is not known to have it."""
     with servers.start(engine, *arguments) as server:
         app = QWorker("n", url=server.url)
         with pytest.raises(
-            NotSyncedError, match=f"not known to be on the server's disk.*{said}"
+            NotSyncedError, match=f"not confirmed on the server's disk.*{said}"
         ) as error:
             app.queue("q").send("a", fsync=True)
         assert isinstance(error.value.__cause__, ResponseError)
-        assert [each.id for each in app.queue("q").peek()] == error.value.ids
+        assert [message.id for message in app.queue("q").peek()] == error.value.ids
         assert pickle.loads(pickle.dumps(error.value)).ids == error.value.ids
         app.close()
 
 
-def test_the_disks_of_replicas_that_are_not_there() -> None:
-    """Without replicas the server's own disk is told apart from theirs."""
+def test_the_disks_of_missing_replicas() -> None:
+    """Without replicas, the error still confirms the server's own disk."""
     with servers.start("valkey", "--appendfsync", "always") as server:
         app = QWorker("n", url=server.url)
         with pytest.raises(

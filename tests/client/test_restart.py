@@ -1,4 +1,4 @@
-"""A server that comes back at the same address without the last settles: they are told again."""
+"""A server that comes back at the same address without the last settles: clients repeat them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 import redis
 
-from qworker.client.aio import AsyncClient
-from qworker.client.aqueue import AsyncQueue
-from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
+from qworker.client.execute.aio import AsyncClient
+from qworker.client.execute.sync import Client
+from qworker.client.queue import AsyncQueue, Queue
+from qworker.store.connections import ConnectionFactory
 from tests import servers
 from tests.topologies.servers import Node, free_ports, until
 
 
 class Restarted(Node):
-    """A server that keeps what `save` has written to its disk, and nothing else."""
+    """A server that keeps only what `save` has written to its disk."""
 
     def __init__(self, engine: str, directory: Path) -> None:
         (port,) = free_ports(1)
@@ -37,7 +36,7 @@ class Restarted(Node):
         until(lambda: self.redis().ping())
 
     def restart(self, connections: int) -> None:
-        """End it as a crash would, and start it again; others connect to it before anybody else does."""
+        """Kill it and start it again; others connect to it before the client does."""
         self.kill()
         self.start()
         self.answers()
@@ -56,10 +55,10 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Restarted
 
 
 @pytest.mark.parametrize("others", [0, 60])
-def test_settles_are_told_again_to_a_server_that_lost_them(
+def test_settles_are_repeated_to_a_server_that_lost_them(
     server: Restarted, namespace: str, others: int
 ) -> None:
-    """Whoever connects to the new run first: its number of a connection may be higher than that of the old run."""
+    """Also if the client id of the new connection is higher than that of the old run."""
     with Client(ConnectionFactory(server.url)) as client:
         queue = Queue(client, namespace, "q")
         queue.send_all(range(10))
@@ -68,11 +67,11 @@ def test_settles_are_told_again_to_a_server_that_lost_them(
         assert len(queue.ack(*messages)) == 10
         server.restart(others)
         queue.send("later")
-        found = queue.inspect()
-        assert (found.unacked, found.ready) == (0, 1)
+        inspection = queue.inspect()
+        assert (inspection.unacked, inspection.ready) == (0, 1)
 
 
-def test_async_settles_are_told_again(server: Restarted, namespace: str) -> None:
+def test_async_settles_are_repeated(server: Restarted, namespace: str) -> None:
     """The async client remembers its settles as the sync one does."""
 
     async def work() -> None:
@@ -84,8 +83,8 @@ def test_async_settles_are_told_again(server: Restarted, namespace: str) -> None
             assert len(await queue.ack(*messages)) == 10
             server.restart(60)
             await queue.send("later")
-            found = await queue.inspect()
-            assert (found.unacked, found.ready) == (0, 1)
+            inspection = await queue.inspect()
+            assert (inspection.unacked, inspection.ready) == (0, 1)
 
     asyncio.run(work())
 
@@ -93,7 +92,7 @@ def test_async_settles_are_told_again(server: Restarted, namespace: str) -> None
 def test_a_broken_connection_to_the_same_run_repeats_nothing(
     server: Restarted, namespace: str
 ) -> None:
-    """Settles that the server knows are not told again: each would count as stale."""
+    """Settles that the server knows are not repeated: each would count as stale."""
     with Client(ConnectionFactory(server.url)) as client:
         queue = Queue(client, namespace, "q")
         queue.send_all(range(10))
@@ -104,10 +103,10 @@ def test_a_broken_connection_to_the_same_run_repeats_nothing(
 
 
 @pytest.mark.parametrize("others", [0, 60])
-def test_a_server_that_does_not_say_its_run_is_known_by_its_numbers(
+def test_a_server_that_does_not_report_its_run_is_known_by_its_client_ids(
     server: Restarted, namespace: str, others: int
 ) -> None:
-    """A user who may not ask INFO still notices a new run whose connections have lower numbers."""
+    """A user without INFO still notices a new run whose connections have lower ids."""
     for _ in range(30):
         with redis.Redis(port=server.port) as other:
             other.ping()
@@ -133,5 +132,7 @@ def test_a_server_that_does_not_say_its_run_is_known_by_its_numbers(
                 other.ping()
         queue.send("later")
         assert queue.inspect().unacked == (10 if others else 0)
-        refused = [each for each in server.redis().acl_log() if each["object"].startswith("info")]
-        assert sum(each["count"] for each in refused) <= 1
+        refused = [
+            entry for entry in server.redis().acl_log() if entry["object"].startswith("info")
+        ]
+        assert sum(entry["count"] for entry in refused) <= 1

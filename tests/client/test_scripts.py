@@ -1,4 +1,4 @@
-"""Scripts that a server lacks: loaded by who may, waited for by who may not, and named in the error."""
+"""Scripts that a server lacks: clients load them if they may, else wait for them, and name them in the error."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from qworker.client.aio import AsyncClient
-from qworker.client.aqueue import AsyncQueue
-from qworker.client.commands.command import Command
-from qworker.client.commands.inspecting import inspect
-from qworker.client.queue import Queue
+from qworker.client.execute.aio import AsyncClient
+from qworker.client.execute.sync import Client
+from qworker.client.queue import AsyncQueue, Queue
 from qworker.client.queue_ref import QueueRef
-from qworker.client.sync import Client
 from qworker.daemon.preloading import Preloader, load_missing_scripts, missing_scripts
+from qworker.engine.acl import Server as AclServer
+from qworker.engine.acl import User, write_users
+from qworker.engine.inspect import inspect
+from qworker.engine.raw import raw
+from qworker.engine.scripts import SCRIPT_NAMES
 from qworker.errors import RetryRule, ScriptsNotLoadedError
-from qworker.store.acl import Server as AclServer
-from qworker.store.acl import User, write_users
-from qworker.store.connection import ConnectionFactory
-from qworker.store.scripts import SCRIPT_NAMES
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.ids import IdSource
 from qworker.wire.keys import QueueKeys
 from tests import servers
@@ -31,15 +30,15 @@ from tests.chaos import ChaosProxy
 
 @pytest.fixture(scope="module", params=["valkey", "redis"])
 def server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
-    """A server whose scripts are nobody else's."""
+    """A separate server, since the tests flush its scripts."""
     with servers.start(request.param, guarded=False) as server:
         yield server
 
 
 def stored(client: Client, namespace: str) -> int:
-    """How many messages of `mail` the server counts."""
+    """The number of messages of `mail` by the server's counter."""
     words = ("HGET", QueueKeys(namespace, "mail").stats, "stored")
-    return client.execute(Command(None, (), words, lambda reply: int(reply or 0)))
+    return client.execute(raw(*words, decode=lambda reply: int(reply or 0)))
 
 
 class Forgetful:
@@ -97,11 +96,11 @@ def test_a_script_that_is_gone_again_is_loaded_again_by_asyncio(forgetful, names
 
 
 def test_scripts_that_never_stay_are_named(forgetful, namespace):
-    """A server that forgets them for ever is given up in time, with an error that says so and may be tried later."""
+    """A server that keeps forgetting them is given up in time, with an error that says so and may be retried."""
     forgetful.left = 10**6
     with (
         Client(ConnectionFactory(forgetful.url), give_up_s=0.2) as client,
-        pytest.raises(ScriptsNotLoadedError, match="forgets them as soon as") as caught,
+        pytest.raises(ScriptsNotLoadedError, match="keeps forgetting them") as caught,
     ):
         Queue(client, namespace, "mail").send({"n": 1})
     assert caught.value.retry is RetryRule.LATER
@@ -118,23 +117,23 @@ def test_scripts_that_never_stay_are_named_by_asyncio(forgetful, namespace):
         async with AsyncClient(ConnectionFactory(forgetful.url), give_up_s=0.2) as client:
             await AsyncQueue(client, namespace, "mail").send({"n": 1})
 
-    with pytest.raises(ScriptsNotLoadedError, match="forgets them as soon as"):
+    with pytest.raises(ScriptsNotLoadedError, match="keeps forgetting them"):
         asyncio.run(work())
 
 
 def test_calls_in_one_trip_are_made_by_themselves(forgetful, namespace):
-    """Calls that go in one trip find their script missing, and each is made by itself."""
+    """Calls of one trip whose script is missing are made one by one."""
     with Client(ConnectionFactory(forgetful.url)) as client:
         ids = IdSource()
         queues = [QueueRef(namespace, f"q{number}", ids) for number in range(3)]
         forgetful.left = 5
-        found = client.execute_each([inspect(queue.keys) for queue in queues])
-    assert [each.queue for each in found] == ["q0", "q1", "q2"]
+        inspections = client.execute_each([inspect(queue.keys) for queue in queues])
+    assert [inspection.queue for inspection in inspections] == ["q0", "q1", "q2"]
     assert forgetful.left == 0
 
 
 class Roles:
-    """A server with a user that may load nothing."""
+    """A server with a user that may not load scripts."""
 
     def __init__(self, server: servers.Server, namespace: str) -> None:
         roles = ["producer", "consumer"]
@@ -148,7 +147,7 @@ class Roles:
 
 
 def test_a_caller_that_may_not_load_waits_for_the_daemon(server, namespace):
-    """It gives up with an error that names what to do; a daemon's look, or a deploy's, loads them, and it goes on."""
+    """It gives up with an error that names the next step; once a daemon or a deploy loads them, it continues."""
     roles = Roles(server, namespace)
     roles.control.script_flush()
     with (

@@ -1,46 +1,41 @@
-"""Receiving from several queues, and reaping on the way."""
+"""Receive from several queues, and reap before a receive."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from structlog.testing import capture_logs
 
-from qworker.client.commands.command import Command, Soon
+from qworker.client.execute.sync import Client
 from qworker.client.message import Message
 from qworker.client.queue import Queue
-from qworker.client.receiving import receive
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
+from qworker.client.receive.receive import receive
+from qworker.engine.command import Command, Soon
+from qworker.engine.raw import raw
+from qworker.store.connections import ConnectionFactory
 from tests import servers
 
 
-@pytest.fixture
-def client(store_url: str) -> Iterator[Client]:
-    with Client(ConnectionFactory(store_url), give_up_s=5.0) as made:
-        yield made
-
-
 def ask(client: Client, *words: str | int) -> object:
-    return client.execute(Command(None, (), words, lambda reply: reply))
+    return client.execute(raw(*words))
 
 
+@pytest.mark.bad_input("data found: key of another type")
 @pytest.mark.parametrize("verb", ["receive", "pop"])
 def test_a_broken_queue_costs_the_others_nothing(client: Client, namespace: str, verb: str) -> None:
-    """What the first queue gave is returned, and a warning names the other."""
+    """Messages of the first queue are returned, and a warning names the other."""
     high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
     high.send_all(range(3))
     ask(client, "SET", low.keys.ready[0], "x")
     with capture_logs() as lines:
         messages = getattr(high, verb)(5, then=[low])
-    assert [each.body for each in messages] == [b"0", b"1", b"2"]
-    assert [(each["event"], each["queue"]) for each in lines] == [("receive_failed", "low")]
+    assert [message.body for message in messages] == [b"0", b"1", b"2"]
+    assert [(line["event"], line["queue"]) for line in lines] == [("receive_failed", "low")]
 
 
-def test_a_full_batch_asks_no_further_queue(client: Client, namespace: str) -> None:
-    """A queue whose turn does not come is not even looked at."""
+def test_a_full_batch_reads_no_further_queue(client: Client, namespace: str) -> None:
+    """A queue whose turn does not come is not read at all."""
     high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
     high.send_all(range(3))
     ask(client, "SET", low.keys.ready[0], "x")
@@ -48,14 +43,14 @@ def test_a_full_batch_asks_no_further_queue(client: Client, namespace: str) -> N
 
 
 def test_a_waiter_that_is_served_elsewhere_rings_again(client: Client, namespace: str) -> None:
-    """Woken by one queue and filled up by another one, it leaves the first one's bell for somebody else."""
+    """Woken by one queue and served by another, it gives the token of the first back to another consumer."""
     if client.factory.clustered:
         pytest.skip("bells of two slots are not waited for")
     high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
     ask(client, "RPUSH", low.keys.wake, "1")
     plan = receive(high.ref, 1, wait="5s", then=[low])
     result: object = None
-    found: list[Message] = []
+    received: list[Message] = []
     try:
         while True:
             step = plan.send(result)
@@ -66,8 +61,8 @@ def test_a_waiter_that_is_served_elsewhere_rings_again(client: Client, namespace
                 ask(client, "RPUSH", high.keys.ready[0], "[1]")
                 ask(client, "RPUSH", low.keys.ready[0], "[2]")
     except StopIteration as end:
-        found = end.value
-    assert [each.queue for each in found] == ["high"]
+        received = end.value
+    assert [message.queue for message in received] == ["high"]
     assert ask(client, "LLEN", low.keys.wake) == 1
 
 
@@ -78,26 +73,24 @@ def test_a_queue_may_be_named_twice(client: Client, namespace: str) -> None:
     assert len(queue.receive(5, then=[queue])) == 3
 
 
-def test_a_paused_queue_is_passed_over(client: Client, namespace: str) -> None:
-    """The others go on, and nobody looks at it without end."""
+def test_a_paused_queue_is_skipped(client: Client, namespace: str) -> None:
+    """The others continue, and the receive does not poll it endlessly."""
     high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
     high.send("h")
     high.pause("out")
     low.send("l")
-    assert [each.queue for each in high.receive(5, wait="5s", then=[low])] == ["low"]
+    assert [message.queue for message in high.receive(5, wait="5s", then=[low])] == ["low"]
     assert high.receive(5, wait="50ms", then=[low]) == []
 
 
-def test_a_lease_in_its_grace_is_waited_for_in_peace() -> None:
-    """After a gap an overdue lease is left alone for 6 s: a waiting receiver looks ten times a second, no more."""
+def test_a_lease_in_its_grace_period_is_polled_slowly() -> None:
+    """After a gap an overdue lease is left alone for 6 s: a waiting receiver checks ten times a second, no more."""
     with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
         queue = Queue(client, "n", "q")
         queue.send("x")
         queue.receive()
         now_ms = queue.inspect().now_ms
-        (lease,) = client.execute(
-            Command(None, (), ("ZRANGE", queue.keys.unacked, 0, -1), lambda reply: reply)
-        )
+        (lease,) = client.execute(raw("ZRANGE", queue.keys.unacked, 0, -1))
         ask(client, "ZADD", queue.keys.unacked, now_ms - 1000, lease.decode())
         ask(client, "HSET", queue.keys.stats, "reaped_ms", now_ms - 60_000)
         redis = server.redis()
@@ -108,8 +101,8 @@ def test_a_lease_in_its_grace_is_waited_for_in_peace() -> None:
         assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] <= 14
 
 
-def test_reaping_removes_what_has_expired(client: Client, namespace: str) -> None:
-    """Expired messages at the head end without being looked at by a receive that takes none of them."""
+def test_reaping_removes_expired_messages(client: Client, namespace: str) -> None:
+    """Expired messages at the head end although the receive itself takes none."""
     queue = Queue(client, namespace, "q")
     queue.send_all(range(3), ttl="1ms")
     queue.send("fresh")
@@ -122,7 +115,7 @@ def test_reaping_removes_what_has_expired(client: Client, namespace: str) -> Non
 
 
 def test_reaping_prunes_as_well(client: Client, namespace: str) -> None:
-    """Without a daemon too, what grows beside a queue goes: a slice with each receive until all is seen."""
+    """Leftovers beside a queue are pruned without a daemon too: a slice per receive until all are done."""
     queue = Queue(client, namespace, "q")
     queue.send("x")
     keys = queue.keys

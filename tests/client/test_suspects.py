@@ -1,49 +1,44 @@
-"""Messages that timed out alone, received by programs that are no workers: they do not starve behind newer ones."""
+"""Messages that timed out alone do not starve behind newer ones, also without a worker."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from qworker.client.aio import AsyncClient
-from qworker.client.aqueue import AsyncQueue
-from qworker.client.commands.command import Command
-from qworker.client.commands.receiving import UNKNOWN, Batch
+from qworker.client.execute.aio import AsyncClient
+from qworker.client.execute.sync import Client
 from qworker.client.message import Message
-from qworker.client.place_state import PlaceState
-from qworker.client.queue import Queue
-from qworker.client.sync import Client
+from qworker.client.queue import AsyncQueue, Queue
+from qworker.client.shard_state import ShardState
 from qworker.daemon.reaper import Reaper
-from qworker.store.connection import ConnectionFactory
+from qworker.engine.raw import raw
+from qworker.engine.receive import UNKNOWN, Batch
+from qworker.store.connections import ConnectionFactory
+from tests.timing import Watch
 
-#: Receives in which a lone suspect must have come: it is known after the first, and due at once then.
+#: Receives within which a lone suspect must come: the first one reports it, and it is due at once.
 SOON = 3
 
 
-@pytest.fixture
-def client(store_url: str) -> Iterator[Client]:
-    with Client(ConnectionFactory(store_url), give_up_s=5.0) as made:
-        yield made
-
-
 def suspect(client: Client, queue: Queue, *ids: str) -> None:
-    """Leave messages as they are after a delivery that timed out alone."""
-    items = [f"q1 {each} 1 1 0 1 0\n{each}" for each in ids]
-    client.execute(Command(None, (), ("RPUSH", queue.keys.suspect, *items), int))
+    """Store messages as after a delivery that timed out alone."""
+    items = [f"q1 {name} 1 1 0 1 0\n{name}" for name in ids]
+    client.execute(raw("RPUSH", queue.keys.suspect, *items, decode=int))
     words = ("HINCRBY", queue.keys.stats, "stored", len(ids))
-    client.execute(Command(None, (), words, int))
+    client.execute(raw(*words, decode=int))
 
 
 def number_of_receives(receive: Callable[[], list[Message]], wanted: str, most: int) -> int:
-    """How many receives it takes until a message has come; it comes alone."""
+    """Count the receives until a message comes, which must come alone."""
     for number in range(1, most + 1):
         messages = receive()
-        if wanted in {each.id for each in messages}:
+        if wanted in {message.id for message in messages}:
             assert len(messages) == 1
             return number
     raise AssertionError(f"{wanted} has not come in {most} receives")
@@ -54,7 +49,7 @@ def number_of_receives(receive: Callable[[], list[Message]], wanted: str, most: 
 def test_a_suspect_is_not_kept_waiting_by_newer_messages(
     client: Client, namespace: str, verb: str, count: int
 ) -> None:
-    """However many are ready, and whatever the size of a batch."""
+    """Whatever the number of ready messages and the size of a batch."""
     queue = Queue(client, namespace, "q")
     queue.send_all(range(1000))
     suspect(client, queue, "victim")
@@ -63,7 +58,7 @@ def test_a_suspect_is_not_kept_waiting_by_newer_messages(
 
 
 def test_a_suspect_of_any_shard_comes_soon(client: Client, namespace: str) -> None:
-    """Each shard has its turns; and so has a queue behind others that are never empty."""
+    """Each shard has its turns."""
     queue = Queue(client, namespace, "q")
     queue.divide(3, wait="0s")
     for number in range(100):
@@ -75,7 +70,7 @@ def test_a_suspect_of_any_shard_comes_soon(client: Client, namespace: str) -> No
 def test_a_suspect_of_a_later_queue_is_not_kept_out_by_an_earlier_one(
     client: Client, namespace: str
 ) -> None:
-    """Alone is how it is delivered, so a first queue that always has a few messages must not keep it out for ever."""
+    """It is delivered alone, so a first queue that always has a few messages must not keep it out forever."""
     first, second = Queue(client, namespace, "first"), Queue(client, namespace, "second")
     suspect(client, second, "victim")
 
@@ -87,11 +82,11 @@ def test_a_suspect_of_a_later_queue_is_not_kept_out_by_an_earlier_one(
 
 
 def test_nothing_comes_with_a_suspect(client: Client, namespace: str) -> None:
-    """Who dies of it takes nothing else along: the queues behind it are not asked."""
+    """A worker that dies of it loses nothing else: the queues behind it are not received from."""
     first, second = Queue(client, namespace, "first"), Queue(client, namespace, "second")
     suspect(client, first, "victim")
     second.send("other")
-    assert [each.id for each in first.receive(5, then=[second])] == ["victim"]
+    assert [message.id for message in first.receive(5, then=[second])] == ["victim"]
     assert second.inspect().ready == 1
 
 
@@ -106,7 +101,7 @@ def test_an_async_receiver_gets_a_suspect_soon(
     async def work() -> list[str]:
         async with AsyncClient(ConnectionFactory(store_url)) as aclient:
             aqueue = AsyncQueue(aclient, namespace, "q")
-            return [each.id for _ in range(SOON) for each in await aqueue.receive(5)]
+            return [message.id for _ in range(SOON) for message in await aqueue.receive(5)]
 
     assert "victim" in asyncio.run(work())
 
@@ -117,7 +112,7 @@ def test_many_suspects_leave_the_others_their_turns(client: Client, namespace: s
     queue.send_all([b"new"] * 400)
     suspect(client, queue, *(f"s{number}" for number in range(100)))
     received = [message for _ in range(100) for message in queue.receive()]
-    suspects = sum(each.timeouts for each in received)
+    suspects = sum(message.timeouts for message in received)
     assert 20 <= suspects <= 40
 
 
@@ -139,7 +134,7 @@ def _batch(*, alone: bool, suspects: int) -> Batch:
 
 def test_turns_go_by_number_and_by_time() -> None:
     """Every fourth receive, or half a second after the last suspect, whichever is sooner."""
-    state = PlaceState()
+    state = ShardState()
     state.received(_batch(alone=True, suspects=9), 10.0)
     turns = []
     for _ in range(4):
@@ -152,10 +147,10 @@ def test_turns_go_by_number_and_by_time() -> None:
     assert not state.suspect_first(99.0)
 
 
-def test_some_of_those_that_receive_once_begin_with_suspects() -> None:
-    """A script that makes one receive each time it runs knows of no suspect: one run in four asks for one."""
+def test_one_client_in_four_begins_with_suspects() -> None:
+    """A program that receives once per run does not know of suspects: one run in four requests one."""
     random.seed(1)
-    first = sum(PlaceState().suspect_first(0.0) for _ in range(400))
+    first = sum(ShardState().suspect_first(0.0) for _ in range(400))
     assert 60 <= first <= 140
 
 
@@ -164,7 +159,7 @@ def test_some_of_those_that_receive_once_begin_with_suspects() -> None:
 def test_a_lone_timeout_among_100_000_newer_comes_in_time(
     client: Client, namespace: str, count: int
 ) -> None:
-    """Within the visibility timeout, a tick of the reaper and a second, to a program that is no worker."""
+    """Within the visibility timeout, a tick of the reaper and a second, to a program that is not a worker."""
     queue = Queue(client, namespace, "q")
     queue.create(visibility="1s", max_receives=100)
     lost_id = queue.send(b"lost")
@@ -183,15 +178,15 @@ def test_a_lone_timeout_among_100_000_newer_comes_in_time(
         queue.send_all([b"new"] * 100_000)
         (lost,) = queue.receive()
         assert lost.id == lost_id
-        received_at = time.monotonic()
+        watch = Watch(os.getpid())
         while True:
             messages = queue.receive(count)
-            if any(each.id == lost_id for each in messages):
+            if any(message.id == lost_id for message in messages):
                 break
             queue.ack(*messages)
             time.sleep(0.005)  # what a program does with them
             # Visibility, tick and a second; three more for a machine that is busy.
-            assert time.monotonic() - received_at <= 1 + 0.2 + 1 + 3
+            assert watch.passed_s() <= 1 + 0.2 + 1 + 3
         assert queue.inspect().ready > 10_000
     finally:
         stop.set()

@@ -1,4 +1,4 @@
-"""The configuration file: where it is found, and every file that is refused."""
+"""The configuration file: where it is found, and which files are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.rights import like_others
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file of the directory, readable by its owner alone."""
+    """Write a file in the directory, readable by its owner only."""
 
     def write(name: str, content: str | bytes):
         path = tmp_path / name
@@ -30,8 +30,8 @@ def refused(*args) -> InvalidOptionError:
     return caught.value
 
 
-def test_without_a_file_there_is_nothing(tmp_path):
-    """Without a file there is nothing, and no search in the directories above."""
+def test_without_a_file_the_configuration_is_empty(tmp_path):
+    """Without a file the configuration is empty; parent directories are not searched."""
     (tmp_path / "qworker.toml").write_text('namespace = "above"')
     below = tmp_path / "below"
     below.mkdir()
@@ -45,26 +45,26 @@ def test_qworker_toml_is_read_whole(tmp_path, write):
 
 
 def test_of_pyproject_toml_our_table_is_read(tmp_path, write):
-    """Of pyproject.toml our table is read, also where the file is named."""
+    """Only [tool.qworker] of a pyproject.toml is read, also if the file is named."""
     path = write("pyproject.toml", '[project]\nname = "x"\n[tool.qworker]\nnamespace = "shop"\n')
     assert read_file(tmp_path) == ConfigFile(path, {"namespace": "shop"})
     assert read_file(tmp_path / "elsewhere", path) == ConfigFile(path, {"namespace": "shop"})
 
 
 @pytest.mark.parametrize("content", ["", "[tool.ruff]\n", "tool = 5\n"])
-def test_a_pyproject_toml_without_our_table_is_none_of_ours(tmp_path, write, content):
-    """A pyproject.toml without our table is none of ours."""
+def test_a_pyproject_toml_without_our_table_is_ignored(tmp_path, write, content):
+    """A pyproject.toml without [tool.qworker] is ignored."""
     write("pyproject.toml", content)
     assert read_file(tmp_path) == ConfigFile()
 
 
-def test_qworker_toml_wins_and_says_so(tmp_path, write):
-    """Beside qworker.toml the table of pyproject.toml is not read, and a warning says so."""
+def test_qworker_toml_wins_with_a_warning(tmp_path, write):
+    """qworker.toml wins over the table of pyproject.toml, and a warning says so."""
     write("pyproject.toml", '[tool.qworker]\nnamespace = "a"\n')
     write("qworker.toml", 'namespace = "b"\n')
     file = read_file(tmp_path)
     assert file.values == {"namespace": "b"}
-    assert "has [tool.qworker] too, which is not read" in file.warnings[0]
+    assert "also has [tool.qworker], which is ignored" in file.warnings[0]
 
 
 def test_a_named_file_is_read_alone(tmp_path, write):
@@ -74,8 +74,8 @@ def test_a_named_file_is_read_alone(tmp_path, write):
     assert read_file(tmp_path, path) == ConfigFile(path, {"namespace": "b"})
 
 
-def test_an_empty_file_says_nothing(tmp_path, write):
-    """An empty file says nothing."""
+def test_an_empty_file_sets_nothing(tmp_path, write):
+    """An empty file sets nothing."""
     path = write("qworker.toml", "")
     assert read_file(tmp_path) == ConfigFile(path, {})
 
@@ -97,8 +97,8 @@ def test_an_empty_file_says_nothing(tmp_path, write):
         pytest.param(b"#" * (1024 * 1024 + 1), "is larger than 1 MiB", id="too large"),
     ],
 )
-def test_what_is_no_toml_is_refused(tmp_path, write, name, content, problem):
-    """What is no TOML is refused under the name of the file."""
+def test_other_content_than_toml_is_refused(tmp_path, write, name, content, problem):
+    """The error for other content than TOML names the file."""
     path = write(name, content)
     error = refused(tmp_path)
     assert error.field == str(path)
@@ -111,10 +111,10 @@ def test_an_error_never_quotes_the_file(tmp_path, write):
     assert "S3CR3T" not in str(refused(tmp_path))
 
 
-def test_a_tool_qworker_that_is_no_table_is_refused(tmp_path, write):
-    """A tool.qworker that is no table is refused."""
+def test_a_tool_qworker_that_is_not_a_table_is_refused(tmp_path, write):
+    """A tool.qworker that is not a table is refused."""
     write("pyproject.toml", "[tool]\nqworker = 5\n")
-    assert "that is no table" in refused(tmp_path).problem
+    assert "that is not a table" in refused(tmp_path).problem
 
 
 def test_a_named_file_must_exist(tmp_path):
@@ -123,15 +123,15 @@ def test_a_named_file_must_exist(tmp_path):
 
 
 def test_a_directory_is_refused(tmp_path):
-    """A directory is refused, and so is a pipe, which would be waited for."""
+    """A directory is refused, and so is a pipe, which would block."""
     (tmp_path / "qworker.toml").mkdir()
-    assert "is no regular file" in refused(tmp_path).problem
+    assert "is not a regular file" in refused(tmp_path).problem
     os.mkfifo(tmp_path / "pipe")
-    assert "is no regular file" in refused(tmp_path, tmp_path / "pipe").problem
+    assert "is not a regular file" in refused(tmp_path, tmp_path / "pipe").problem
 
 
 def test_a_dangling_link_is_refused(tmp_path):
-    """A dangling link is refused, not overlooked."""
+    """A dangling link is refused, not ignored."""
     (tmp_path / "qworker.toml").symlink_to(tmp_path / "gone")
     assert "cannot be read" in refused(tmp_path).problem
 
@@ -151,10 +151,10 @@ def test_an_unreadable_file_is_refused(tmp_path, write):
         pytest.param(0o644, "redis://h", False, id="no password"),
     ],
 )
-def test_a_password_that_all_users_can_read_is_warned_of(tmp_path, write, mode, url, warned):
-    """A password that all users can read is warned of, without being shown."""
+def test_a_password_that_all_users_can_read_causes_a_warning(tmp_path, write, mode, url, warned):
+    """A password that all users can read causes a warning, which does not show it."""
     write("qworker.toml", f'url = "{url}"\n').chmod(mode)
     warnings = read_file(tmp_path).warnings
-    assert [("chmod 600" in each, "S3CR3T" in each) for each in warnings] == [
+    assert [("chmod 600" in warning, "S3CR3T" in warning) for warning in warnings] == [
         (True, False)
     ] * warned

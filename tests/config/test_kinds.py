@@ -65,7 +65,7 @@ BAD_TEXT = [
     pytest.param("1_000", id="underscore"),
     pytest.param("9" * 5000, id="5000 digits"),
     pytest.param("\x1b[31m", id="escape sequence"),
-    pytest.param("\udcff", id="byte that is no UTF-8"),
+    pytest.param("\udcff", id="byte that is not UTF-8"),
 ]
 
 
@@ -75,8 +75,8 @@ BAD_TEXT = [
     [DURATION, OR_ZERO, INTEGER, SIZE, FLAG, CHOICE, NAMES, WEIGHTS],
     ids=lambda kind: kind.help,
 )
-def test_other_text_is_refused_under_the_name_of_its_place(kind, text):
-    """Other text is refused under the name of its place, and never shown raw or at length."""
+def test_the_error_of_other_text_names_its_source(kind, text):
+    """The error of other text names its source, and never shows it raw or at full length."""
     if kind is NAMES and text in ("abc", "1e999", "nan", "0x10", "1_000"):
         return
     with pytest.raises(InvalidError) as caught:
@@ -90,7 +90,7 @@ def test_other_text_is_refused_under_the_name_of_its_place(kind, text):
     ("kind", "value"),
     [
         pytest.param(DURATION, "5", id="duration without unit"),
-        pytest.param(DURATION, None, id="None where it means nothing"),
+        pytest.param(DURATION, None, id="None without a meaning"),
         pytest.param(INTEGER, "8", id="text for an integer"),
         pytest.param(INTEGER, 8.0, id="float for an integer"),
         pytest.param(INTEGER, True, id="True for an integer"),
@@ -102,31 +102,31 @@ def test_other_text_is_refused_under_the_name_of_its_place(kind, text):
         pytest.param(NAMES, "a,b", id="text for names"),
         pytest.param(NAMES, 5, id="number for names"),
         pytest.param(NAMES, ["a", "a"], id="name twice"),
-        pytest.param(NAMES, ["A"], id="name that is none"),
+        pytest.param(NAMES, ["A"], id="invalid name"),
         pytest.param(NAMES, [5], id="number in names"),
         pytest.param(WEIGHTS, ["a"], id="list for weights"),
         pytest.param(WEIGHTS, {"a": 0}, id="weight zero"),
         pytest.param(WEIGHTS, {"a": 1001}, id="weight over 1000"),
         pytest.param(WEIGHTS, {"a": True}, id="weight True"),
-        pytest.param(WEIGHTS, {"A": 1}, id="weight of a name that is none"),
+        pytest.param(WEIGHTS, {"A": 1}, id="weight of an invalid name"),
     ],
 )
 def test_values_of_the_wrong_type_are_refused(kind, value):
-    """Values of the wrong type are refused: only text is parsed, and only where text is what there is."""
+    """Values of the wrong type are refused: `check` does not parse text."""
     with pytest.raises(InvalidError) as caught:
         kind.check(value, "x")
     assert caught.value.field in ("x", "x.a")
 
 
 @pytest.mark.parametrize("text", ["a=3,a=1", "a", "a=", "=3", "a=3,", "a=3,b=x"])
-def test_text_that_is_no_weights_is_refused(text):
-    """Text that is no weights is refused."""
+def test_text_without_valid_weights_is_refused(text):
+    """Text without valid weights is refused."""
     with pytest.raises(InvalidError):
         WEIGHTS.parse(text, "weights")
 
 
-def test_zero_and_none_are_taken_where_they_mean_something():
-    """Zero and None are taken where they mean something; the limit says what zero means."""
+def test_zero_and_none_are_accepted_if_they_have_a_meaning():
+    """Zero and None are accepted if they have a meaning; the limit says what zero means."""
     assert OR_ZERO.check(0, "x") == "0s"
     assert INTEGER.check(None, "x") is None
     assert OR_ZERO.limit == "it must be a duration from 5s to 1h, or 0 (never)"

@@ -1,4 +1,4 @@
-"""Configuration: which value wins, where it came from, and every value that is refused."""
+"""Configuration: which value wins, its source, and values that are refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qworker.cli.options import OPTION_CLASSES
+from qworker.cli.framework.options import OPTION_CLASSES
 from qworker.config.files import ConfigFile
 from qworker.config.loading import Setting, check_keys, load
 from qworker.consumer.options import RunOptions
@@ -35,7 +35,7 @@ def refused(options, given=None, environ=None, config=NO_FILE) -> InvalidError:
 
 class TestPrecedence:
     def test_an_option_wins_over_environment_file_and_default(self):
-        """An option wins over the environment, that over the file, that over the default."""
+        """An option wins over the environment, which wins over the file, which wins over the default."""
         given, environ = {"tick": "1s"}, {"QWORKER_TICK": "2s"}
         config = file(daemon={"tick": "3s"})
         assert loaded(DaemonOptions, given, environ, config).settings["tick"] == Setting(
@@ -50,7 +50,7 @@ class TestPrecedence:
         assert loaded(DaemonOptions).settings["tick"] == Setting("1s", "default")
 
     def test_none_counts_as_not_given(self):
-        """A flag that was not given is None, and does not count."""
+        """A flag that was not given is None, and is ignored."""
         assert loaded(RunOptions, {"procs": None}, {"QWORKER_PROCS": "3"}).options.procs == 3
 
     def test_every_command_reads_its_own_table(self):
@@ -69,7 +69,7 @@ class TestPrecedence:
         assert loaded(LogOptions, config=config).options.log_level == "debug"
 
     def test_values_are_typed_or_text(self):
-        """Options given may be text of the command line or values of Python."""
+        """Given options can be text of the command line or Python values."""
         options = loaded(
             RunOptions, {"procs": "2", "queues": ["a"], "grace": 5, "burst": True}
         ).options
@@ -80,8 +80,8 @@ class TestPrecedence:
             True,
         )
 
-    def test_other_variables_are_none_of_ours(self):
-        """Other variables are none of ours: a Kubernetes service of our name sets QWORKER_PORT."""
+    def test_other_variables_are_ignored(self):
+        """Other variables are ignored: a Kubernetes service called qworker sets QWORKER_PORT."""
         loaded(RunOptions, environ={"QWORKER_PORT": "tcp://10.0.0.1:80", "QWORKER_TICK": "abc"})
 
 
@@ -137,8 +137,8 @@ class TestRefusals:
         ("options", "name"),
         [(DaemonOptions, "TICK"), (RunOptions, "PROCS"), (RunOptions, "MAX_RSS")],
     )
-    def test_a_variable_that_is_no_value_is_named(self, options, name, text):
-        """A variable that is no value is named."""
+    def test_the_error_of_a_wrong_variable_names_it(self, options, name, text):
+        """The error of a wrong variable names it."""
         error = refused(options, environ={f"QWORKER_{name}": text})
         assert error.field == f"QWORKER_{name}"
 
@@ -176,8 +176,8 @@ class TestRefusals:
             ),
         ],
     )
-    def test_values_out_of_range_are_named_by_their_flag(self, options, given):
-        """Values out of range are named by their flag."""
+    def test_the_error_of_a_value_out_of_range_names_the_flag(self, options, given):
+        """The error of a value out of range names the flag."""
         (name,) = given
         assert refused(options, given).field.startswith(f"--{name.replace('_', '-')}")
 
@@ -201,8 +201,8 @@ class TestRefusals:
             pytest.param(ClientOptions, file(url=5), "url", id="integer for a URL"),
         ],
     )
-    def test_a_wrong_type_in_the_file_is_named_by_file_and_key(self, options, config, field):
-        """A wrong type in the file is named by file and key."""
+    def test_the_error_of_a_wrong_type_in_the_file_names_file_and_key(self, options, config, field):
+        """The error of a wrong type in the file names file and key."""
         assert refused(options, config=config).field == f"qworker.toml: {field}"
 
     @pytest.mark.parametrize(
@@ -231,30 +231,30 @@ class TestRefusals:
             ),
             pytest.param(
                 file(tick="1s"),
-                "qworker.toml: tick: stands in the wrong place; it belongs in [daemon]",
+                "qworker.toml: tick: is in the wrong table; move it to [daemon]",
                 id="table forgotten",
             ),
             pytest.param(
                 file(run={"url": "redis://h"}),
-                "it belongs in the top",
+                "move it to the top",
                 id="key of the top in a table",
             ),
         ],
     )
     @pytest.mark.parametrize("options", [ClientOptions, RunOptions])
-    def test_a_key_that_nothing_reads_is_refused(self, options, config, text):
-        """A key that nothing reads is refused, whichever options are loaded, with the nearest or its place."""
+    def test_an_unknown_key_is_refused(self, options, config, text):
+        """An unknown key is refused, whichever options are loaded, with the nearest one or its table."""
         assert text in str(refused(options, config=config))
 
-    def test_weights_are_of_queues_that_are_received_from(self):
-        """Weights are of queues that are received from."""
+    def test_weights_are_for_queues_that_the_worker_receives_from(self):
+        """Weights are for queues that the worker receives from."""
         assert RunOptions(queues=("a", "b"), weights={"a": 2}).weights == {"a": 2}
         with pytest.raises(InvalidOptionError) as caught:
             RunOptions(queues=("a",), weights={"b": 2})
         assert str(caught.value) == "weights: 'b' is not among the queues; name it in queues too"
 
-    def test_options_are_checked_when_they_are_made_too(self):
-        """Options are checked when they are made in Python too."""
+    def test_options_made_in_python_are_checked(self):
+        """Options made in Python are checked, too."""
         with pytest.raises(InvalidOptionError) as caught:
             RunOptions(concurrency="8")  # type: ignore[arg-type]
         assert (
@@ -278,16 +278,16 @@ class TestTick:
 
 
 class TestShowing:
-    @pytest.mark.parametrize("place", ["given", "environ", "config"])
-    def test_passwords_never_show(self, place):
-        """Passwords never show, wherever they come from."""
+    @pytest.mark.parametrize("source", ["given", "environ", "config"])
+    def test_passwords_are_never_shown(self, source):
+        """Passwords are never shown, whatever their source."""
         url = "redis://app:S3CR3T@h:6380/2"
-        places = {
+        sources = {
             "given": {"given": {"url": url}},
             "environ": {"environ": {"QWORKER_URL": url}},
             "config": {"config": file(url=url)},
         }
-        result = loaded(ClientOptions, **places[place])
+        result = loaded(ClientOptions, **sources[source])
         assert result.options.url.password == "S3CR3T"
         assert result.settings["url"].value == "redis://app:***@h:6380/2"
         assert "S3CR3T" not in repr(result)
@@ -303,13 +303,13 @@ class TestShowing:
         ],
     )
     def test_a_wrong_url_is_not_quoted(self, url):
-        """A wrong URL is not quoted: its password may stand anywhere."""
+        """A wrong URL is not quoted: its password can be anywhere."""
         message = str(refused(ClientOptions, environ={"QWORKER_URL": url}))
         assert "S3CR3T" not in message
         assert "CR3T" not in message
 
     def test_values_are_shown_as_they_are_written(self):
-        """Every field has a setting, shown as it is written."""
+        """Every field has a setting, shown as you write it."""
         result = loaded(
             RunOptions,
             {"max_rss": "500MiB", "weights": "a=3,b=1", "queues": "a,b", "reaper": False},
@@ -328,6 +328,7 @@ class TestShowing:
             "log_messages": "debug",
             "metrics_host": "127.0.0.1",
             "metrics_port": "9464",
+            "metrics_queues": "1000",
             "reaper": "false",
             "visibility": "",
             "batch": "",
@@ -336,7 +337,7 @@ class TestShowing:
             "watchdog": "1m",
         }
 
-    def test_a_long_grace_is_noted(self):
-        """A grace of 30 s or more is noted: Kubernetes kills before it ends."""
+    def test_a_long_grace_causes_a_note(self):
+        """A grace of 30 s or more causes a note: Kubernetes kills before it ends."""
         assert RunOptions(grace="29s").notes == ()
         assert "terminationGracePeriodSeconds" in RunOptions(grace="30s").notes[0]

@@ -16,12 +16,11 @@ from click.testing import CliRunner
 
 from qworker import QWorker
 from qworker.cli.main import cli
-from qworker.client.aio import AsyncClient
-from qworker.client.aqueue import AsyncQueue
-from qworker.client.commands.command import Command
-from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
+from qworker.client.execute.aio import AsyncClient
+from qworker.client.execute.sync import Client
+from qworker.client.queue import AsyncQueue, Queue
+from qworker.engine.raw import raw
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.consumer.driving import until
@@ -35,12 +34,12 @@ class Called:
         self._target, self._finish = target, finish
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._target, name)
+        if not callable(attribute):
+            return attribute
 
         def call(*args: Any, **options: Any) -> Any:
-            result = found(*args, **options)
+            result = attribute(*args, **options)
             return self._finish(result) if inspect.iscoroutine(result) else result
 
         return call
@@ -78,7 +77,7 @@ class Place:
 
     def ask(self, *words: str | int | bytes) -> Any:
         """Send one plain command of Redis; returns its reply."""
-        return self.sync_client.execute(Command(None, (), words, lambda reply: reply))
+        return self.sync_client.execute(raw(*words))
 
     def now_ms(self) -> int:
         """The server's clock."""
@@ -137,7 +136,7 @@ def pair(request: pytest.FixtureRequest, namespace: str) -> Iterator[tuple[Place
 
 @pytest.fixture
 def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
-    """A place for workers in processes of their own."""
+    """A place for workers in their own processes."""
     lab = Lab(store_url, namespace, tmp_path)
     yield lab
     lab.close()

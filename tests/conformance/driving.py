@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from qworker.client.commands.reaping import reap
+from qworker.engine.reap import reap
 from tests.conformance.conftest import Place
 
 HOUR_MS = 3_600_000
 
 
-def listed(place: Place, found: Any) -> list[Any]:
+def listed(place: Place, items: Any) -> list[Any]:
     """Read an iterator to its end, whichever kind it is."""
-    if not hasattr(found, "__aiter__"):
-        return list(found)
+    if not hasattr(items, "__aiter__"):
+        return list(items)
 
     async def read() -> list[Any]:
-        return [each async for each in found]
+        return [item async for item in items]
 
     return place.finish(read())
 
@@ -24,7 +24,7 @@ def listed(place: Place, found: Any) -> list[Any]:
 def reaped(place: Place, name: str = "emails") -> Any:
     """Let every lease of a queue run out, and take back what was in it, as a reaper does."""
     keys = place.keys(name)
-    leases = [each.decode() for each in place.ask("ZRANGE", keys.unacked, 0, -1)]
+    leases = [item.decode() for item in place.ask("ZRANGE", keys.unacked, 0, -1)]
     for lease in leases:
         place.ask("ZADD", keys.unacked, place.now_ms() - 1, lease)
     place.ask("HDEL", keys.stats, "reaped_ms")
@@ -33,7 +33,7 @@ def reaped(place: Place, name: str = "emails") -> Any:
 
 def ids(messages: Any) -> list[str]:
     """The ids of messages."""
-    return [each.id for each in messages]
+    return [message.id for message in messages]
 
 
 def bare(queue: Any) -> Any:

@@ -17,7 +17,7 @@ def test_rpush_appends_a_message(place: Place) -> None:
     queue = place.queue()
     queue.send("first")
     place.ask("RPUSH", place.keys().ready[0], '{"n":2}', "[3]")
-    assert [each.json() for each in queue.receive(5)] == ["first", {"n": 2}, [3]]
+    assert [message.json() for message in queue.receive(5)] == ["first", {"n": 2}, [3]]
 
 
 @row("backup queue", "LPUSH by any client")
@@ -26,7 +26,7 @@ def test_lpush_puts_a_message_in_front(place: Place) -> None:
     queue = place.queue()
     queue.send("last")
     place.ask("LPUSH", place.keys().ready[0], '{"n":1}')
-    assert [each.json() for each in queue.receive(5)] == [{"n": 1}, "last"]
+    assert [message.json() for message in queue.receive(5)] == [{"n": 1}, "last"]
     place.ask("LPUSH", place.keys().ready[0], '{"n":2}')
     shown = place.cli_json("message", "receive", "emails")
     assert [each["body"] for each in shown["messages"]] == ['{"n":2}']
@@ -42,7 +42,7 @@ def test_json_without_an_id_gets_one(place: Place) -> None:
     assert first.plain
     queue.nack(first)
     queue.nack(second)
-    assert {each.id for each in queue.receive(2)} == {first.id, second.id}
+    assert {message.id for message in queue.receive(2)} == {first.id, second.id}
 
 
 @row("backup queue", "JSON with an id")
@@ -52,8 +52,8 @@ def test_json_with_an_id_keeps_it_as_its_own(place: Place) -> None:
     bodies = ['{"id":"7","n":1}', '{"id":"7","n":2}', '{"id":{},"n":3}', '{"id":']
     place.ask("RPUSH", place.keys().ready[0], *bodies)
     messages = queue.receive(5)
-    assert [each.body.decode() for each in messages] == bodies
-    assert len({each.id for each in messages}) == 4
+    assert [message.body.decode() for message in messages] == bodies
+    assert len({message.id for message in messages}) == 4
     assert len(queue.ack(*messages)) == 4
 
 
@@ -78,13 +78,13 @@ def test_what_was_not_acked_is_restored(place: Place) -> None:
     queue.receive(2)
     let_leases_run_out(place)
     daemon_comes_by(place)
-    assert [each.json()["n"] for each in queue.receive(10)] == [0, 1, 2, 3]
+    assert [message.json()["n"] for message in queue.receive(10)] == [0, 1, 2, 3]
 
 
 @row("backup queue", "the time is the server's")
-def test_no_caller_tells_the_time(place: Place) -> None:
+def test_no_caller_passes_the_time(place: Place) -> None:
     """Effects are replicated, so scripts ask the server's clock; a time that a caller gives is refused."""
-    from qworker.client.commands.receiving import settle_receive
+    from qworker.engine.receive import settle_receive
     from qworker.errors import InvalidOptionError
 
     queue = place.queue()
@@ -98,10 +98,10 @@ def test_no_caller_tells_the_time(place: Place) -> None:
 
 
 @row("backup queue", "what is no message is set aside")
-def test_what_is_no_message_stops_nobody(place: Place) -> None:
+def test_foreign_items_stop_no_consumer(place: Place) -> None:
     """Text that is neither ours nor JSON goes to the dead letters with its bytes."""
     queue = place.queue()
     place.ask("RPUSH", place.keys().ready[0], "hello", '{"n":1}')
-    assert [each.json() for each in queue.receive(5)] == [{"n": 1}]
-    (letter,) = queue.dead()
-    assert (letter.reason, letter.message.body) == ("foreign", b"hello")
+    assert [message.json() for message in queue.receive(5)] == [{"n": 1}]
+    (dead_letter,) = queue.dead()
+    assert (dead_letter.reason, dead_letter.message.body) == ("foreign", b"hello")

@@ -19,7 +19,7 @@ from tests.daemon.processes import daemon
 
 @row("Disque", "PAUSE in")
 def test_a_pause_of_the_input_refuses_sends(place: Place) -> None:
-    """Sends are refused, receives are not; the state is told."""
+    """Sends are refused, receives are not; the state is reported."""
     queue = place.queue()
     queue.send("before")
     assert queue.pause("in") == "in"
@@ -31,11 +31,11 @@ def test_a_pause_of_the_input_refuses_sends(place: Place) -> None:
 
 @row("Disque", "PAUSE in, requeueing waits")
 def test_a_strict_pause_keeps_expired_messages_away(place: Place) -> None:
-    """While input is paused strictly nothing comes back by a timeout: its timer begins anew."""
+    """While input is paused strictly nothing comes back by a timeout: its timer starts again."""
     queue = place.queue()
     sent = queue.send("slow")
     queue.receive()
-    assert "stays away" in place.cli("queue", "pause", "emails", "--in", "--strict")
+    assert "not requeued" in place.cli("queue", "pause", "emails", "--in", "--strict")
     reaped(place)
     assert ids(queue.peek(state="unacked")) == [sent]
     [deadline] = place.ask("ZRANGE", place.keys().unacked, 0, -1, "WITHSCORES")[1::2]
@@ -90,9 +90,9 @@ def test_a_pause_is_asked_for(place: Place) -> None:
     assert queue.pause("state") == "none"
     queue.pause("out")
     assert queue.pause("state") == "out"
-    told = place.cli_json("queue", "pause", "emails", "--state")
-    assert told == {"queues": [{"queue": "emails", "paused": "out", "strict": False}]}
-    with pytest.raises(InvalidOptionError, match="no direction"):
+    document = place.cli_json("queue", "pause", "emails", "--state")
+    assert document == {"queues": [{"queue": "emails", "paused": "out", "strict": False}]}
+    with pytest.raises(InvalidOptionError, match="not a direction"):
         queue.pause("sideways")
 
 
@@ -117,15 +117,16 @@ def test_all_queues_are_paused_at_once(place: Place, app: QWorker) -> None:
         place.queue(name).send("a")
     paused = place.finish(_apause(app, "in")) if place.way == "async" else app.pause("in")
     assert paused == {"one": "in", "two": "in"}
-    told = place.cli_json("queue", "resume", "--all")
-    assert [each["paused"] for each in told["queues"]] == ["", ""]
+    document = place.cli_json("queue", "resume", "--all")
+    assert [queue["paused"] for queue in document["queues"]] == ["", ""]
     place.cli("queue", "pause", "--all", "--out")
     assert place.queue("two").pause("state") == "out"
     assert "--all" in place.cli("queue", "pause", code=2)
 
 
+@pytest.mark.slow
 @row("Disque", "CLUSTER LEAVING")
-def test_a_worker_leaves_when_it_has_done_what_it_began(lab: Lab) -> None:
+def test_a_worker_leaves_when_its_running_handlers_have_ended(lab: Lab) -> None:
     """A drained worker takes nothing new, gives back what it has not started, ends what runs however long, and goes."""
     lab.app(
         "@app.task\ndef brief(n: int) -> None:\n    note('started', n)\n    time.sleep(4)\n    note('ended', n)\n"
@@ -135,38 +136,39 @@ def test_a_worker_leaves_when_it_has_done_what_it_began(lab: Lab) -> None:
     until(lambda: lab.notes("started"))
     place = Place(lab.url, lab.namespace, "sync")
     refused = place.cli("worker", "drain", "nobody", code=2)
-    assert "no worker or daemon here" in refused
+    assert "no such worker or daemon" in refused
     until(lambda: place.cli_json("worker", "ls")["workers"])
     [carried] = place.ask("ZRANGE", f"{lab.namespace}:reapers", 0, -1)
     refused = place.cli("worker", "drain", carried.decode(), code=2)
-    assert "is carried by a worker; drain " in refused
-    [told] = place.cli_json("worker", "drain", "--all")["leaving"]
+    assert "runs inside a worker; drain " in refused
+    [document] = place.cli_json("worker", "drain", "--all")["leaving"]
     assert worker.wait() == 0
     started = lab.noted("started")
     assert started == lab.noted("ended")
     assert worker.events("child_cut_off") == []
     seen = lab.queue().inspect()
     assert (seen.stats["acked"], seen.ready, seen.unacked) == (len(started), 5 - len(started), 0)
-    assert {each.receives for each in lab.queue().peek(10)} == {0}
-    assert place.ask("HEXISTS", f"{lab.namespace}:leaving", told) == 0
+    assert {message.receives for message in lab.queue().peek(10)} == {0}
+    assert place.ask("HEXISTS", f"{lab.namespace}:leaving", document) == 0
     place.close()
 
 
+@pytest.mark.slow
 @row("Disque", "CLUSTER LEAVING of a daemon")
 def test_a_daemon_leaves_after_its_pass(place: Place) -> None:
-    """A daemon holds nothing: asked to leave it ends, another one goes on, and nothing of it is left."""
+    """A daemon holds nothing: asked to leave it ends, another one continues, and nothing of it is left."""
     queue = place.queue()
     queue.send("later", delay="200ms")
 
     def reapers() -> list[str]:
-        return [each.decode() for each in place.ask("ZRANGE", f"{place.namespace}:reapers", 0, -1)]
+        return [item.decode() for item in place.ask("ZRANGE", f"{place.namespace}:reapers", 0, -1)]
 
     with daemon(place.url, place.namespace) as leaving:
         until(lambda: len(reapers()) == 1)
         [name] = reapers()
         with daemon(place.url, place.namespace):
             until(lambda: len(reapers()) == 2)
-            assert place.cli("worker", "drain", name) == f"{name}: leaves when its pass ends\n"
+            assert place.cli("worker", "drain", name) == f"{name}: exits after its current pass\n"
             assert leaving.wait(30) == 0
             assert name not in reapers()
             assert not place.ask("EXISTS", f"{place.namespace}:leaving")
@@ -177,21 +179,21 @@ def test_a_daemon_leaves_after_its_pass(place: Place) -> None:
 def test_what_comes_back_stands_in_front_in_its_order(place: Place) -> None:
     """Released and timed-out messages go to the head of the queue, the oldest first, before what came later."""
     queue = place.queue()
-    old = [queue.send(each) for each in "abcd"]
+    old = [queue.send(name) for name in "abcd"]
     lost = queue.receive(2)
     given_back = queue.receive(2)
     new = queue.send("e")
-    for each in reversed(given_back):
-        queue.release(each)
+    for message_id in reversed(given_back):
+        queue.release(message_id)
     assert ids(queue.peek()) == [*old[2:], new]
     reaped(place)
     assert ids(queue.peek()) == [*ids(lost), *old[2:], new]
 
 
 @row("Disque", "consumers led to the node with messages")
-def test_a_receiver_is_told_where_to_look_next(place: Place) -> None:
+def test_a_receiver_learns_where_to_receive_next(place: Place) -> None:
     """With one node the answer to a receive leads: whether more is ready now, or when the next message is due."""
-    from qworker.client.commands.receiving import PAUSED, UNKNOWN, settle_receive
+    from qworker.engine.receive import PAUSED, UNKNOWN, settle_receive
 
     def hint(number: int) -> int:
         command = settle_receive(place.keys(), f"L{number}", 1)

@@ -20,8 +20,8 @@ from tests.consumer.workers import Lab
 
 
 @row("Disque", "QLEN")
-def test_the_length_of_a_queue_is_what_is_ready(place: Place) -> None:
-    """Delayed messages and those in hand are counted apart."""
+def test_the_length_of_a_queue_is_its_ready_messages(place: Place) -> None:
+    """Delayed messages and unacked ones are counted apart."""
     queue = place.queue()
     queue.send_all(["a", "b", "c"])
     queue.send("late", delay="1h")
@@ -32,7 +32,7 @@ def test_the_length_of_a_queue_is_what_is_ready(place: Place) -> None:
 
 
 @row("Disque", "QSTAT")
-def test_a_queue_tells_what_it_does(place: Place) -> None:
+def test_a_queue_reports_its_activity(place: Place) -> None:
     """Length, age, idle time, waiting consumers, what came and went with its rates, and the pause."""
     queue = place.queue()
     queue.create(visibility="1m")
@@ -50,16 +50,17 @@ def test_a_queue_tells_what_it_does(place: Place) -> None:
     assert (rate_in, rate_out > 0) == (0.0, True)
     queue.receive()
     assert queue.stat().idle_s == 0
-    told = place.cli_json("queue", "stat", "emails", "--over", "1ms")
-    assert (told["messages_in"], told["messages_out"], told["paused"]) == (3, 3, "in")
+    document = place.cli_json("queue", "stat", "emails", "--over", "1ms")
+    assert (document["messages_in"], document["messages_out"], document["paused"]) == (3, 3, "in")
     assert {"age_seconds", "idle_seconds", "blocked", "in_per_second", "out_per_second"} <= set(
-        told
+        document
     )
 
 
+@pytest.mark.slow
 @row("Disque", "QSTAT blocked")
-def test_a_queue_tells_who_waits_for_it(lab: Lab) -> None:
-    """Processes of workers that take from a queue are consumers; those with nothing in hand wait."""
+def test_a_queue_reports_its_waiting_consumers(lab: Lab) -> None:
+    """Processes of workers that take from a queue are consumers; those without messages wait."""
     lab.app("@app.task\ndef block() -> None:\n    note('started')\n    time.sleep(60)\n")
     lab.start("--procs", "2", "--grace", "1s")
     until(lambda: (stat := lab.queue().stat()).consumers == stat.blocked == 2)
@@ -71,11 +72,11 @@ def test_a_queue_tells_who_waits_for_it(lab: Lab) -> None:
 def test_a_queue_is_looked_at_from_both_ends(place: Place) -> None:
     """A negative count looks from the newest on; nothing is received by it."""
     queue = place.queue()
-    a, b, c = (queue.send(each) for each in "abc")
+    a, b, c = (queue.send(name) for name in "abc")
     assert ids(queue.peek(2)) == [a, b]
     assert ids(queue.peek(-2)) == [c, b]
-    told = place.cli_json("queue", "peek", "emails", "--count", "-2")
-    assert [each["id"] for each in told["messages"]] == [c, b]
+    document = place.cli_json("queue", "peek", "emails", "--count", "-2")
+    assert [message["id"] for message in document["messages"]] == [c, b]
     assert queue.inspect().ready == 3
     with pytest.raises(InvalidOptionError):
         queue.peek(0)
@@ -127,8 +128,8 @@ def test_queues_are_scanned_by_length(place: Place, app: QWorker) -> None:
         queue.pause("none")  # an empty queue is known once it is made
     assert _lengths(place, app) == {f"q{n}": n for n in range(5)}
     assert _lengths(place, app, minlen=2, maxlen=3, count=1) == {"q2": 2, "q3": 3}
-    told = place.cli("queue", "scan", "--minlen", "4")
-    assert told.split() == ["q4", "4"]
+    output = place.cli("queue", "scan", "--minlen", "4")
+    assert output.split() == ["q4", "4"]
     page = place.cli_json("queue", "scan", "--cursor", "0", "--count", "1000")
     assert (page["cursor"], len(page["queues"])) == ("0", 5)
     place.ask("SET", place.keys("q1").ready[0], "other")
@@ -157,41 +158,41 @@ def test_messages_are_scanned_by_queue_and_state(place: Place) -> None:
     page = queue.scan_page("0", "ready", count=5)
     assert (ids(page.items), page.cursor) == (ready[:-6:-1], "ready-2/5")
     assert ids(queue.scan_page(page.cursor, "ready", count=5).items) == ready[-6:-11:-1]
-    told = place.cli("message", "scan", "emails", "--state", "dead", "--reply", "id")
-    assert told.split() == dead
+    output = place.cli("message", "scan", "emails", "--state", "dead", "--reply", "id")
+    assert output.split() == dead
     document = place.cli_json("message", "scan", "emails", "--cursor", "0", "--state", "held")
     assert (document["cursor"], document["messages"][0]["state"]) == ("0", "held")
     for bad in ("x", "ready-2/x", "dead/1"):
         with pytest.raises(InvalidOptionError, match="cursor"):
             queue.scan_page(bad, "ready")
-    with pytest.raises(InvalidOptionError, match="no state"):
+    with pytest.raises(InvalidOptionError, match="not a state"):
         queue.scan_page("0", "acked")
 
 
 @row("Disque", "JSCAN while messages move")
 def test_a_scan_misses_nothing_that_stays(place: Place) -> None:
-    """Messages that are received at the head while a scan goes on make it miss none of the others."""
+    """Messages that are received at the head while a scan continues make it miss none of the others."""
     queue = place.queue()
     queue.send_all([str(n) for n in range(100)])
-    all_ids, found, cursor = ids(queue.peek(1000)), [], "0"
+    all_ids, scanned, cursor = ids(queue.peek(1000)), [], "0"
     while True:
         page = queue.scan_page(cursor, "ready", count=10)
-        found += ids(page.items)
+        scanned += ids(page.items)
         queue.ack(*queue.receive(3))
         queue.send("more")
         cursor = page.cursor
         if cursor == "0":
             break
-    assert set(ids(queue.peek(1000))) & set(all_ids) <= set(found)
+    assert set(ids(queue.peek(1000))) & set(all_ids) <= set(scanned)
 
 
 def _lengths(place: Place, app: QWorker, **given: Any) -> dict[str, Any]:
     if place.way == "sync":
-        return {each.queue: each.ready for each in app.scan_queues(**given)}
+        return {queue.queue: queue.ready for queue in app.scan_queues(**given)}
 
     async def read() -> dict[str, Any]:
-        found = {each.queue: each.ready async for each in app.ascan_queues(**given)}
+        scanned = {queue.queue: queue.ready async for queue in app.ascan_queues(**given)}
         await app.aclose()
-        return found
+        return scanned
 
     return asyncio.run(read())

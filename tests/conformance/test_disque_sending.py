@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qworker import QWorker
-from qworker.client.commands.sending import NewMessage, send
+from qworker.engine.send import NewMessage, send
 from qworker.errors import (
     NotReplicatedError,
     QueueFullError,
@@ -21,7 +21,7 @@ from tests.conformance.rows import row
 
 
 @row("Disque", "ADDJOB")
-def test_a_message_is_added_and_its_queue_comes_to_be(place: Place) -> None:
+def test_a_message_is_added_and_creates_its_queue(place: Place) -> None:
     """A send makes the queue and answers with an id that sorts by time."""
     queue = place.queue()
     first, second = queue.send("one"), queue.send("two")
@@ -37,19 +37,19 @@ def test_a_message_waits_for_its_own_delay(place: Place) -> None:
     late = queue.send("late", delay="10m")
     later = place.cli("send", "emails", '"later"', "--delay", "20m").strip()
     queue.send("now")
-    assert [each.body for each in queue.receive(9)] == [b'"now"']
+    assert [message.body for message in queue.receive(9)] == [b'"now"']
     assert ids(queue.peek(state="delayed")) == [late, later]
 
 
 @row("Disque", "ADDJOB RETRY")
-def test_a_message_has_a_retry_time_of_its_own(place: Place) -> None:
+def test_a_message_has_its_own_retry_time(place: Place) -> None:
     """`visibility` of a message is what its receiver gets, whatever the queue's; the others keep theirs."""
     queue = place.queue()
     queue.send("quick", visibility="5s")
     queue.send("usual")
     place.cli("send", "emails", '"slow"', "--visibility", "1h")
     quick, usual, slow = queue.receive(3)
-    times = [each.deadline_ms - each.received_ms for each in (quick, usual, slow)]
+    times = [message.deadline_ms - message.received_ms for message in (quick, usual, slow)]
     assert all(
         abs(ms - asked) < 2000 for ms, asked in zip(times, (5000, 30_000, HOUR_MS), strict=True)
     )
@@ -99,11 +99,12 @@ def test_a_send_is_refused_over_its_own_maxlen(place: Place) -> None:
     assert queue.inspect().ready == 4
 
 
+@pytest.mark.slow
 @row("Disque", "ADDJOB REPLICATE ms-timeout")
 def test_a_send_waits_for_its_replicas(pair: tuple[Place, Any]) -> None:
-    """With `replicas` a send answers when so many have the message; where they do not in time it says so.
+    """With `replicas` a send answers when this many have the message; where they do not in time it says so.
 
-    The message is stored all the same, its id is told, and the same call on the same lane stores nothing twice.
+    The message is stored all the same, its id is reported, and the same call on the same lane stores nothing twice.
     """
     place, replica = pair
     queue = place.queue()
@@ -123,8 +124,9 @@ def test_a_send_waits_for_its_replicas(pair: tuple[Place, Any]) -> None:
     )
 
 
+@pytest.mark.slow
 @row("Disque", "ADDJOB REPLICATE ms-timeout")
-def test_a_repeated_send_waits_for_what_it_stored_before(pair: tuple[Place, Any]) -> None:
+def test_a_repeated_send_waits_for_its_stored_messages(pair: tuple[Place, Any]) -> None:
     """A call whose reply was lost is repeated on its lane: it is known as a duplicate, and waits as the first did."""
     place, _ = pair
     message = NewMessage("m1", tail(b"x"))
@@ -135,7 +137,7 @@ def test_a_repeated_send_waits_for_what_it_stored_before(pair: tuple[Place, Any]
 
 
 @row("Disque", "ADDJOB ASYNC")
-def test_a_send_waits_for_nobody_unless_it_says_so(pair: tuple[Place, Any]) -> None:
+def test_a_send_waits_for_no_replica_by_default(pair: tuple[Place, Any]) -> None:
     """Without `replicas` there is no WAIT: the call ends when the server has the message."""
     place, _ = pair
     place.queue().send("fast")
@@ -153,9 +155,9 @@ def test_several_queues_are_served_left_to_right(place: Place) -> None:
     """One call takes up to `count` messages, fewer where there are fewer, and does not wait."""
     first, second = place.queue("first"), place.queue("second")
     wanted = [first.send("a"), first.send("b"), second.send("c")]
-    found = first.receive(9, then=[bare(second)])
-    assert ids(found) == wanted
-    assert [each.queue for each in found] == ["first", "first", "second"]
+    messages = first.receive(9, then=[bare(second)])
+    assert ids(messages) == wanted
+    assert [message.queue for message in messages] == ["first", "first", "second"]
     assert place.cli("message", "receive", "first", "second", "-n", "5") == ""
 
 
@@ -166,7 +168,7 @@ def test_a_receiver_waits_for_the_first_message(place: Place) -> None:
     timer = threading.Timer(0.2, lambda: sender.queue("emails").send("late"))
     timer.start()
     started = time.monotonic()
-    assert [each.body for each in place.queue().receive(wait="20s")] == [b'"late"']
+    assert [message.body for message in place.queue().receive(wait="20s")] == [b'"late"']
     assert time.monotonic() - started < 15
     timer.join()
     sender.close()
@@ -194,17 +196,21 @@ def test_a_message_is_shown_with_all_its_fields(place: Place) -> None:
     """
     queue = place.queue()
     late = queue.send({"a": 1}, delay="10m", ttl="1h", visibility="5m")
-    found = queue.details(late)
-    assert (found.message.id, found.message.queue, found.message.state) == (
+    details = queue.details(late)
+    assert (details.message.id, details.message.queue, details.message.state) == (
         late,
         "emails",
         "delayed",
     )
-    assert found.message.body == b'{"a":1}'
-    assert abs(found.message.sent_ms - found.now_ms) < 10_000
-    assert 3_590_000 < found.ttl_ms <= HOUR_MS
-    assert (found.delay_ms, found.visibility_ms, found.requeue_in_ms) == (600_000, 300_000, None)
-    assert 590_000 < found.due_in_ms <= 600_000
+    assert details.message.body == b'{"a":1}'
+    assert abs(details.message.sent_ms - details.now_ms) < 10_000
+    assert 3_590_000 < details.ttl_ms <= HOUR_MS
+    assert (details.delay_ms, details.visibility_ms, details.requeue_in_ms) == (
+        600_000,
+        300_000,
+        None,
+    )
+    assert 590_000 < details.due_in_ms <= 600_000
     queue.enqueue(late)
     queue.receive()
     shown = place.cli_json("message", "show", late, "--queue", "emails")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import threading
-import time
 
 import pytest
 
@@ -20,15 +20,20 @@ from qworker.errors import (
 from tests.conformance.conftest import Place
 from tests.conformance.rows import row
 from tests.conformance.times import daemon_comes_by, let_leases_run_out, let_pass
+from tests.timing import Watch
 
 
 @row("RSMQ", "createQueue")
 def test_a_queue_is_created_with_its_attributes(place: Place) -> None:
-    """vt is `visibility`, maxsize is counted in bytes; a queue may also come to be by its first message."""
+    """vt is `visibility`, maxsize is counted in bytes; a queue may also be created by its first message."""
     queue = place.queue()
     queue.create(visibility="45s", delay="5s", maxsize="64KiB")
-    found = queue.attributes()
-    assert (found.visibility_ms, found.delay_ms, found.maxsize) == (45_000, 5_000, 65_536)
+    attributes = queue.attributes()
+    assert (attributes.visibility_ms, attributes.delay_ms, attributes.maxsize) == (
+        45_000,
+        5_000,
+        65_536,
+    )
     place.cli("queue", "create", "texts", "visibility=1m")
     assert place.queue("texts").attributes().visibility_ms == 60_000
     place.queue("implicit").send("x")
@@ -59,7 +64,7 @@ def test_queues_are_listed(place: Place) -> None:
     assert names == ["a", "b"]
     place.finish(app.aclose())
     app.close()
-    assert [each["queue"] for each in place.cli_json("queue", "ls")["queues"]] == ["a", "b"]
+    assert [queue["queue"] for queue in place.cli_json("queue", "ls")["queues"]] == ["a", "b"]
 
 
 @row("RSMQ", "deleteQueue")
@@ -77,7 +82,7 @@ def test_a_queue_is_deleted_with_its_messages(place: Place) -> None:
 
 @row("RSMQ", "getQueueAttributes")
 def test_attributes_totals_and_counts_are_read(place: Place) -> None:
-    """vt, delay, maxsize, totals, created, modified, msgs, and hidden messages: delayed and in hand apart."""
+    """vt, delay, maxsize, totals, created, modified, msgs, and hidden messages: delayed and unacked apart."""
     queue = place.queue()
     before_ms = place.now_ms()
     queue.create(delay="0s")
@@ -120,7 +125,7 @@ def test_setting_no_attribute_is_refused(place: Place) -> None:
 
 
 @row("RSMQ", "queueNotFound")
-def test_a_queue_that_is_not_there_is_told(place: Place) -> None:
+def test_a_missing_queue_is_reported(place: Place) -> None:
     """Asking for the attributes of a queue that is not there, or setting them, is an error."""
     queue = place.queue("typo")
     with pytest.raises(QueueNotFoundError, match="queue 'typo' does not exist"):
@@ -135,22 +140,22 @@ def test_a_queue_that_is_not_there_is_told(place: Place) -> None:
 
 @row("RSMQ", "sendMessage")
 def test_a_message_is_sent_with_a_delay(place: Place) -> None:
-    """A sent message has a sortable id, and a delay of its own over the queue's."""
+    """A sent message has a sortable id, and its own delay over the queue's."""
     queue = place.queue()
     first, second = queue.send("one"), queue.send("two", delay="1h")
     assert first < second
-    assert [each.id for each in queue.peek()] == [first]
-    assert [each.id for each in queue.peek(state="delayed")] == [second]
+    assert [message.id for message in queue.peek()] == [first]
+    assert [message.id for message in queue.peek(state="delayed")] == [second]
     queue.change(delay="1h")
     third = queue.send("three")
-    assert [each.id for each in queue.peek(state="delayed")] == [second, third]
+    assert [message.id for message in queue.peek(state="delayed")] == [second, third]
     shown = place.cli_json("send", "emails", '"four"', "--delay", "0")
-    assert shown["ids"] == [each.id for each in queue.peek()][1:]
+    assert shown["ids"] == [message.id for message in queue.peek()][1:]
 
 
 @row("RSMQ", "receiveMessage")
 def test_a_message_is_received_with_a_visibility(place: Place) -> None:
-    """A received message has id, body, sent, first received and count; a vt of its own over the queue's."""
+    """A received message has id, body, sent, first received and count; its own vt over the queue's."""
     queue = place.queue()
     queue.create(visibility="45s")
     sent = queue.send_all(["one", "two"])
@@ -167,7 +172,7 @@ def test_a_message_is_received_with_a_visibility(place: Place) -> None:
 
 
 @row("RSMQ", "sent, first received and receive count")
-def test_a_message_tells_when_it_was_first_received(place: Place) -> None:
+def test_a_message_has_the_time_of_its_first_receive(place: Place) -> None:
     """Over a failure and over a lost receiver the first time stays, and every delivery counts."""
     queue = place.queue()
     queue.send("x")
@@ -187,9 +192,9 @@ def test_a_message_tells_when_it_was_first_received(place: Place) -> None:
     (lost,) = queue.receive(visibility="1m")
     let_pass(place, 61)
     daemon_comes_by(place)
-    (found,) = queue.receive()
-    assert found.receive_count == 2
-    assert found.first_received_ms == lost.received_ms - 61_000
+    (message,) = queue.receive()
+    assert message.receive_count == 2
+    assert message.first_received_ms == lost.received_ms - 61_000
 
 
 @row("RSMQ", "deleteMessage")
@@ -212,13 +217,13 @@ def test_a_message_is_deleted_with_its_receipt(place: Place) -> None:
 
 @row("RSMQ", "popMessage")
 def test_a_message_is_received_and_deleted_at_once(place: Place) -> None:
-    """A popped message is gone: nothing is in hand, nothing comes back."""
+    """A popped message is gone: nothing is unacked, nothing comes back."""
     queue = place.queue()
     ids = queue.send_all(range(4))
     assert [each.id for each in queue.pop()] == ids[:1]
     assert [each.id for each in queue.pop(2)] == ids[1:3]
     shown = place.cli_json("message", "pop", "emails", "-n", "5")
-    assert [each["id"] for each in shown["messages"]] == ids[3:]
+    assert [message["id"] for message in shown["messages"]] == ids[3:]
     assert queue.pop() == []
     assert queue.inspect().stored == 0
 
@@ -236,7 +241,7 @@ def test_a_visibility_is_changed_with_the_receipt(place: Place) -> None:
     new = place.cli("message", "extend", "emails", str(longer.receipt), "1h").strip()
     assert new != str(longer.receipt)
     queue.extend(second, 0)
-    assert [each.id for each in queue.receive(5)] == [second.id]
+    assert [message.id for message in queue.receive(5)] == [second.id]
     for visibility in ("13h", "-1s", "x"):
         with pytest.raises(InvalidOptionError, match="visibility"):
             queue.extend(second, visibility)
@@ -250,11 +255,11 @@ def test_a_waiting_receiver_is_woken_by_a_send(place: Place) -> None:
     queue.pop()
     sender = Place(place.url, place.namespace, "sync")
     timer = threading.Timer(0.1, lambda: sender.queue().send("now"))
-    started = time.monotonic()
+    watch = Watch(os.getpid())
     timer.start()
-    found = queue.receive(wait="20s")
-    assert [each.json() for each in found] == ["now"]
-    assert time.monotonic() - started < 1.5
+    messages = queue.receive(wait="20s")
+    assert [message.json() for message in messages] == ["now"]
+    assert watch.passed_s() < 1.5
     timer.join()
     sender.close()
     assert place.ask("LLEN", place.keys().wake) == 0
@@ -266,8 +271,8 @@ def test_namespaces_keep_apart(place: Place) -> None:
     other = Place(place.url, place.namespace + "b", place.way)
     place.queue().send("here")
     other.queue().send("there")
-    assert [each.json() for each in place.queue().receive(5)] == ["here"]
-    assert [each.json() for each in other.queue().receive(5)] == ["there"]
+    assert [message.json() for message in place.queue().receive(5)] == ["here"]
+    assert [message.json() for message in other.queue().receive(5)] == ["there"]
     other.queue().remove()
     assert place.queue().inspect().unacked == 1
     other.close()
@@ -287,14 +292,13 @@ def test_every_method_has_an_async_twin(place: Place) -> None:
     """What the sync queue can do the async one can, with the same arguments."""
     import inspect
 
-    from qworker.client.aqueue import AsyncQueue
-    from qworker.client.queue import Queue
+    from qworker.client.queue import AsyncQueue, Queue
 
     def methods(kind: type) -> dict[str, str]:
-        found = inspect.getmembers(kind, inspect.isfunction)
+        getmembers = inspect.getmembers(kind, inspect.isfunction)
         return {
             name: str(inspect.signature(method)).replace("Async", "")
-            for name, method in found
+            for name, method in getmembers
             if not name.startswith("_")
         }
 
@@ -333,7 +337,7 @@ def test_numbers_have_ranges(place: Place) -> None:
 
 @row("RSMQ", "invalidValue of an unknown attribute")
 def test_an_unknown_attribute_is_refused(place: Place) -> None:
-    """A typo is told with the attribute that may be meant."""
+    """A typo is reported with the attribute that may be meant."""
     with pytest.raises(InvalidOptionError, match="did you mean visibility"):
         place.queue().create(visibilty="5s")
     assert "did you mean" in place.cli("queue", "create", "emails", "visibilty=5s", code=2)
@@ -356,7 +360,7 @@ def test_a_message_is_json_or_bytes(place: Place) -> None:
     """Any JSON value is a body, and bytes are sent as they are; what is neither is refused with its path."""
     queue = place.queue()
     queue.send_all(["text", 5, {"a": [1]}, b"raw \x00 bytes"])
-    bodies = [each.body for each in queue.receive(4)]
+    bodies = [message.body for message in queue.receive(4)]
     assert bodies == [b'"text"', b"5", b'{"a":[1]}', b"raw \x00 bytes"]
     with pytest.raises(InvalidBodyError, match="price"):
         queue.send({"price": object()})

@@ -15,7 +15,7 @@ from tests.consumer.workers import Lab
 
 @pytest.fixture
 def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app without tasks, in a namespace of its own."""
+    """An app without tasks, in its own namespace."""
     app = QWorker(namespace, url=store_url)
     yield app
     app.close()
@@ -23,19 +23,19 @@ def app(store_url: str, namespace: str) -> Iterator[QWorker]:
 
 @pytest.fixture
 def only_bells(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Let waits at the doorbells last for two minutes, so that looking by itself helps nobody.
+    """Let waits at the doorbells last for two minutes, so that looking by itself does not help.
 
     Returns what a child's configuration needs for that: the visibility timeout bounds a wait as well.
     """
-    monkeypatch.setattr("qworker.consumer.fetching._BLOCK_S", 4 * HEARD_S)
+    monkeypatch.setattr("qworker.consumer.child.receive.waits._BLOCK_S", 4 * HEARD_S)
     for name in ("_BUSY_S", "_IDLE_S"):
-        monkeypatch.setattr(f"qworker.consumer.polls.{name}", 4 * HEARD_S)
+        monkeypatch.setattr(f"qworker.consumer.child.receive.poll_schedule.{name}", 4 * HEARD_S)
     return {"visibility_ms": round(40 * HEARD_S * 1000)}
 
 
 @pytest.fixture
 def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
-    """A place for workers in processes of their own, on the shared server."""
+    """A place for workers in their own processes, on the shared server."""
     lab = Lab(store_url, namespace, tmp_path)
     yield lab
     lab.close()
@@ -43,8 +43,9 @@ def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture
 def own_lab(namespace: str, tmp_path: Path) -> Iterator[Lab]:
-    """A lab with a server of its own, which the test may stop or kill."""
-    with servers.start("valkey") as server:
+    """A lab with its own server, which the test may stop or kill."""
+    # Near: it is started again at its own socket.
+    with servers.start("valkey", far=False) as server:
         lab = Lab(server.url, namespace, tmp_path)
         assert lab.server_pid == server.pid
         yield lab

@@ -53,7 +53,7 @@ class Crowd:
         self.send_to(*range(len(self.names)))
 
     def push_plainly(self, number: int) -> None:
-        """Push to a queue as somebody else would, without a bell."""
+        """Push to a queue as another program would, without a bell."""
         keys = QueueKeys(self.near.namespace, self.names[number])
         self._server.redis().rpush(keys.ready[0], f'{{"task": "{self.names[number]}"}}')
 
@@ -89,7 +89,7 @@ def _nothing() -> None:
 
 @contextmanager
 def crowd(server: Server, namespace: str, *, queues: int, rtt_ms: float = 0.0) -> Iterator[Crowd]:
-    """Make so many queues, and a worker's app that has its server so far away."""
+    """Make this many queues, and a worker's app that has its server so far away."""
     with ExitStack() as stack:
         url = server.url
         if rtt_ms:

@@ -20,14 +20,15 @@ import msgspec
 import redis
 
 from qworker import QWorker
-from qworker.client.commands import reaping
 from qworker.client.queue import Queue
-from qworker.consumer.assembly import assemble, queues_of, shards_of
-from qworker.consumer.board import Board
-from qworker.consumer.broker import Broker
-from qworker.consumer.elsewhere import UNKNOWN_WAIT_MS
+from qworker.consumer.board.board import Board
+from qworker.consumer.child.assembly import assemble, queues_of
+from qworker.consumer.child.loop import Broker
+from qworker.consumer.child.queue_settings import read_shard_names
 from qworker.consumer.manifest import ChildConfig, slots_for
-from qworker.store.connection import ConnectionFactory
+from qworker.consumer.options import RunOptions
+from qworker.engine import reap
+from qworker.store.connections import ConnectionFactory
 from qworker.store.url import ServerURL
 from qworker.wire.keys import QueueKeys
 from tests.timing import DEADLINE_S
@@ -60,7 +61,7 @@ class Child:
     @property
     def waiting(self) -> bool:
         """Whether it waits at the doorbells."""
-        return self.broker._fetcher.waiting
+        return self.broker._fetcher.doorbells.waiting
 
 
 def config_of(app: QWorker, **given: Any) -> ChildConfig:
@@ -79,7 +80,7 @@ def config_of(app: QWorker, **given: Any) -> ChildConfig:
         max_messages=0,
         max_batch=0,
         visibility_ms=None,
-        unknown_wait_ms=UNKNOWN_WAIT_MS,
+        unknown_wait_ms=RunOptions().unknown_wait_ms,
         takes_suspects=True,
         log_format="json",
         log_level="info",
@@ -91,7 +92,7 @@ def _make(app: QWorker, given: dict[str, Any]) -> Child:
     config = config_of(app, **given)
     board = Board.create(config.slots)
     factory = ConnectionFactory(config.url, name="qworker-test")
-    shards = shards_of(app, queues_of(app, config), factory)
+    shards = read_shard_names(app.namespace, queues_of(app, config), factory)
     return Child(assemble(app, shards, board, config, factory), board)
 
 
@@ -151,7 +152,7 @@ def make_due(app: QWorker, queue: str = "default") -> None:
     with redis_of(app) as redis:
         for item in redis.zrange(keys.delayed, 0, -1):
             redis.zadd(keys.delayed, {item: 1})
-    app.client.execute(reaping.promote(keys))
+    app.client.execute(reap.promote(keys))
 
 
 @contextmanager

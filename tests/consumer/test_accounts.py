@@ -15,8 +15,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from qworker import QueueAttributes
-from qworker.consumer.board import Board, Mark
-from qworker.consumer.counters import TaskCounts
+from qworker.consumer.board.board import Board
+from qworker.consumer.board.counters import TaskCounts
+from qworker.consumer.board.states import Mark
+from qworker.consumer.board.tally import Tally
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 
@@ -34,29 +36,29 @@ def test_a_message_is_counted_once_wherever_its_child_dies() -> None:
     stores, seen = 0, set()
     while True:
         board = Board.create(1)
-        board.enter_lease(0, "L-1", 0, 30.0)
-        board.hold_lease(0, 4, 1.0, 30.0)
+        board.leases.enter(0, "L-1", 0, 30.0)
+        board.leases.hold(0, 4, 1.0, 30.0)
         for place, mark in enumerate((Mark.DONE, Mark.FAILED, Mark.DONE, Mark.RUNNING)):
-            board.mark(0, place, mark)
+            board.leases.mark(0, place, mark)
         # A batch of before.
-        board.count(3, counts, (), 1)
+        board.tally.add(3, counts, (), 1)
         left = [stores]
-        board.words, board.bytes = Stores(board.words, left), Stores(board.bytes, left)
+        memory, words = Stores(board.bytes, left), Stores(board.words, left)
+        dying = Tally(memory, words, board.leases, board.counters, 0)
         try:
-            marks = board.marks_at(0)
-            board.count(3, counts, (marks, marks + 1, marks + 2), 1)
+            marks = board.leases.marks_at(0)
+            dying.add(3, counts, (marks, marks + 1, marks + 2), 1)
             died = False
         except DiedError:
             died = True
-        board.words, board.bytes = board.words.memory, board.bytes.memory
-        board.finish_counting()
-        uncounted = board.uncounted(0)
+        board.tally.finish()
+        uncounted = board.tally.uncounted(0)
         counted = board.counters.read(3).outcomes
         assert len(uncounted) in (0, 3)
         assert sum(counted) + len(uncounted) == 6
         assert counted[:2] == ([2, 1] if uncounted else [4, 2])
         assert (board.handled, board.failed) == ((3, 1) if uncounted else (6, 2))
-        (view,) = board.held_leases()
+        (view,) = board.leases.views()
         assert list(view.marks) == [Mark.DONE, Mark.FAILED, Mark.DONE, Mark.RUNNING]
         seen.add(len(uncounted))
         board.close()
@@ -76,30 +78,30 @@ class Stores:
         return self.memory[at]
 
     def __setitem__(self, at: Any, value: Any) -> None:
-        for place, each in enumerate(value) if isinstance(at, slice) else [(None, value)]:
+        for place, item in enumerate(value) if isinstance(at, slice) else [(None, value)]:
             if not self._left[0]:
                 raise DiedError
             self._left[0] -= 1
-            self.memory[at if place is None else at.start + place] = each
+            self.memory[at if place is None else at.start + place] = item
 
 
 def scrape(port: int) -> dict[str, int]:
     """What a worker's metrics say of its messages, by outcome, and of stale ones."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "qworker_handled_total" and sample.value:
                 outcome = sample.labels["outcome"]
-                found[outcome] = found.get(outcome, 0) + int(sample.value)
+                counts[outcome] = counts.get(outcome, 0) + int(sample.value)
             elif sample.name == "qworker_stale_outcomes_total" and sample.value:
-                found["stale"] = int(sample.value)
-    return found
+                counts["stale"] = int(sample.value)
+    return counts
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A port without a listener."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -149,23 +151,23 @@ def test_accounts_agree_when_children_die(lab: Lab, kind: str) -> None:
         killer.join()
 
     def agree() -> bool:
-        stats, told = lab.queue().inspect().stats, scrape(port)
+        stats, metrics = lab.queue().inspect().stats, scrape(port)
         return (
-            told.get("acked", 0) == stats["acked"] + told.get("stale", 0)
-            and told.get("nacked", 0) == stats.get("nacked", 0)
-            and told.get("crashed", 0) >= stats.get("timeouts", 0)
+            metrics.get("acked", 0) == stats["acked"] + metrics.get("stale", 0)
+            and metrics.get("nacked", 0) == stats.get("nacked", 0)
+            and metrics.get("crashed", 0) >= stats.get("timeouts", 0)
         )
 
     until(agree, what="agreement of server and metrics")
-    told, stats = scrape(port), lab.queue().inspect().stats
+    metrics, stats = scrape(port), lab.queue().inspect().stats
     assert stats["acked"] == COUNT
     assert len({n for (n,) in lab.noted("done")}) == COUNT
-    assert told["nacked"] == len([n for n in range(COUNT) if n % 61 == 7])
+    assert metrics["nacked"] == len([n for n in range(COUNT) if n % 61 == 7])
     # One that was killed on the way into its handler has noted nothing.
     deaths = len(worker.events("child_ended"))
-    unnoted = told["crashed"] + told["acked"] + told["nacked"] - len(lab.notes("began"))
+    unnoted = metrics["crashed"] + metrics["acked"] + metrics["nacked"] - len(lab.notes("began"))
     assert 0 <= unnoted <= deaths * {"inline": 1, "threads": 4, "async": 20}[kind]
-    assert set(told) <= {"acked", "nacked", "crashed", "stale"}
+    assert set(metrics) <= {"acked", "nacked", "crashed", "stale"}
     ids = {
         line["message_id"]
         for line in worker.events("message_failed")
@@ -176,7 +178,7 @@ def test_accounts_agree_when_children_die(lab: Lab, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_crash_and_a_time_limit_are_told_and_counted_as_what_they_are(lab: Lab) -> None:
+def test_a_crash_and_a_time_limit_are_reported_and_counted_apart(lab: Lab) -> None:
     """Log and metrics name the message, task and reason; the dead letter says the limit and where the handler hung."""
     lab.app("""
 @app.task(max_receives=2)
@@ -201,8 +203,8 @@ def hold(n):
         until(lambda: len(worker.events("message_failed")) == 4)
         assert scrape(port) == {"crashed": 2, "time_limit": 2}
     lines = [
-        (each["task"], each["message_id"], each["receive_count"], each["reason"], each["dead"])
-        for each in worker.events("message_failed")
+        (event["task"], event["message_id"], event["receive_count"], event["reason"], event["dead"])
+        for event in worker.events("message_failed")
     ]
     assert sorted(lines) == sorted(
         [
@@ -212,16 +214,16 @@ def hold(n):
             ("hold", ids["hold"], 1, "time_limit", True),
         ]
     )
-    letters = {letter.message.id: letter.error for letter in lab.queue().dead()}
+    dead_letters = {dead_letter.message.id: dead_letter.error for dead_letter in lab.queue().dead()}
     for task, limit, place in (("hang", "0.6", "stand_still"), ("hold", "0.7", "hold")):
-        words = letters[ids[task]]
+        words = dead_letters[ids[task]]
         assert f"past its time limit of {limit} s" in words
         assert re.search(rf'jobs\.py", line \d+ in {place}\n|in {place}$', words)
         assert "qworker/consumer" not in words
 
 
 @pytest.mark.slow
-def test_several_that_ran_are_told_in_one_line(lab: Lab) -> None:
+def test_several_running_messages_are_reported_in_one_line(lab: Lab) -> None:
     """Where it is not known which of several killed their child, a line names all that may have."""
     lab.app("""
 @app.task

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from tests import servers
 from tests.consumer.crowds import Crowd, crowd
 from tests.consumer.driving import HEARD_S, drain, running, until
+from tests.effort import examples
 from tests.servers import Server
 
 LARGEST = int(os.environ.get("QWORKER_CROWD") or 300)
-EXAMPLES = int(os.environ.get("QWORKER_CROWD_EXAMPLES") or 4)
+EXAMPLES = int(os.environ.get("QWORKER_CROWD_EXAMPLES") or examples(4))
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,7 @@ def promised_s(rtt_s: float) -> float:
     return 1.0 + 10 * rtt_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [{}, {"q1": 3.0}], ids=["strict", "weighted"])
 @pytest.mark.parametrize(("queues", "rtt_ms"), [(4, 30), (12, 6), (40, 1), (LARGEST, 0)])
 def test_an_idle_worker_starts_a_message_of_each_queue_in_time(
@@ -50,6 +52,7 @@ def test_an_idle_worker_starts_a_message_of_each_queue_in_time(
         assert some.until_started() < promised_s(some.rtt_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("queues", "rtt_ms"), [(4, 30), (40, 1), (LARGEST, 0)])
 def test_a_burst_ends_whatever_the_number_of_queues(
     server: Server, namespace: str, queues: int, rtt_ms: float
@@ -72,6 +75,7 @@ def test_a_message_is_heard_of_among_many_queues(
             until(lambda number=number: f"q{number}" in some.started, HEARD_S)
 
 
+@pytest.mark.slow
 def test_what_others_push_is_found_in_any_queue(server: Server, namespace: str) -> None:
     """A plain RPUSH rings nothing: the next look at all queues finds it, two seconds later at most."""
     with crowd(server, namespace, queues=40, rtt_ms=1) as some, some.worker():
@@ -98,6 +102,7 @@ def test_a_later_queue_is_served_only_when_earlier_ones_are_empty(
         assert some.started == [name for name in some.names for _ in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["ready", "suspect", "wake", "meta", "stats", "unacked"])
 def test_a_broken_queue_harms_no_other(server: Server, namespace: str, part: str) -> None:
     """The first and the best of forty queues cannot be received from; the others are served in time."""
@@ -114,6 +119,7 @@ def test_a_broken_queue_harms_no_other(server: Server, namespace: str, part: str
         assert "q0" not in some.started
 
 
+@pytest.mark.slow
 def test_paused_queues_harm_no_other(server: Server, namespace: str) -> None:
     """Queues that may not be received from are not asked again and again, whatever lies in them."""
     with crowd(server, namespace, queues=40, rtt_ms=5) as some:

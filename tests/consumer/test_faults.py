@@ -1,4 +1,4 @@
-"""Faults in real processes: handlers that outlast their leases, workers and servers that stand still or vanish."""
+"""Faults in real processes: handlers that outlast their leases, workers and servers that freeze or vanish."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from qworker import QueueAttributes
 from qworker.client.queue import Queue
-from qworker.store.engine import identify, probe, server_command, server_environment
+from qworker.store.embedded.engines import identify, probe, server_command, server_environment
 from tests import servers
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab, Worker
@@ -62,7 +62,7 @@ def stored_in(queue: Queue) -> int:
 
 @pytest.mark.slow
 def test_a_frozen_worker_loses_its_messages_and_does_not_get_them_back(lab: Lab) -> None:
-    """A worker that stands still for two visibility timeouts is overtaken; its late ack changes nothing."""
+    """A worker that is frozen for two visibility timeouts is overtaken; its late ack changes nothing."""
     lab.app("""
 @app.task
 def handle() -> None:
@@ -90,11 +90,11 @@ def handle() -> None:
     assert (stats["acked"], stats["stored"]) == (1, 0)
 
 
-# -- a server that stands still ----------------------------------------------------------------
+# -- a server that is frozen ----------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_server_that_stands_still_makes_nobody_a_suspect(own_lab: Lab) -> None:
+def test_a_frozen_server_makes_no_message_a_suspect(own_lab: Lab) -> None:
     """A server stopped for two visibility timeouts under load: nothing is lost, buried, suspected or run again."""
     lab = own_lab
     lab.app("""
@@ -117,7 +117,7 @@ async def ahandle(n: int) -> None:
         lab.worker("--procs", "2", "--queues", "inline") as inline,
         lab.worker("--procs", "2", "--queues", "loop") as loop,
     ):
-        until(lambda: all(len(each.events("child_started")) == 2 for each in (inline, loop)))
+        until(lambda: all(len(worker.events("child_started")) == 2 for worker in (inline, loop)))
         for name in sent:
             lab.queue(name).resume()
         until(lambda: all(len(lab.notes(name)) > 50 for name in sent))
@@ -134,10 +134,10 @@ async def ahandle(n: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--no-reaper",)])
-def test_a_worker_says_soon_that_its_server_stands_still(
+def test_a_worker_soon_reports_that_its_server_is_frozen(
     own_lab: Lab, flags: tuple[str, ...]
 ) -> None:
-    """/readyz answers before whoever asks gives up, and says what is wrong; all is well when the server is back."""
+    """/readyz answers before its caller gives up, and names the problem; it recovers when the server is back."""
     lab = own_lab
     lab.app("@app.task\ndef handle() -> None: ...")
     with lab.worker(*flags) as worker:
@@ -223,4 +223,4 @@ def restarted(lab: Lab) -> Iterator[None]:
         yield
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)

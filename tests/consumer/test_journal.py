@@ -5,14 +5,17 @@ from __future__ import annotations
 import socket
 from collections import Counter
 
-from qworker.client.options import QueueAttributes
+import pytest
+
+from qworker.engine.options import QueueAttributes
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 from tests.journals import event_lines
 from tests.topologies.servers import client_of
 
 
-def test_a_worker_tells_the_whole_story(lab: Lab) -> None:
+@pytest.mark.slow
+def test_a_worker_journals_every_event_of_a_message(lab: Lab) -> None:
     """Each message is sent, delivered and acked once, with its task, its times in order, and who ran it."""
     lab.app("""
 @app.task

@@ -1,4 +1,4 @@
-"""What a whole worker held when it was killed; kills at random are in `tests/faults`."""
+"""What a whole worker held when it was killed; kills at random are in `verification/faults`."""
 
 from __future__ import annotations
 

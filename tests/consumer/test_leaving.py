@@ -1,10 +1,12 @@
-"""Workers that were asked to leave: they take all the time of what runs, until they are told to stop."""
+"""Workers that were asked to leave: they take all the time of what runs, until they are stopped."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from qworker.client.commands import Command
+import pytest
+
+from qworker.engine.raw import raw
 from qworker.wire.keys import leaving_key, workers_key
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
@@ -17,8 +19,9 @@ def block(n: int) -> None:
 """
 
 
-def test_a_leaving_worker_that_is_told_to_stop_has_its_grace_time(lab: Lab) -> None:
-    """It does not wait for ever any more: what still runs then is cut off and given back."""
+@pytest.mark.slow
+def test_a_draining_worker_that_is_stopped_has_its_grace_time(lab: Lab) -> None:
+    """It does not wait forever any more: what still runs then is cut off and given back."""
     lab.app(APP)
     lab.send("block", 0)
     lab.send("block", 1)
@@ -26,7 +29,7 @@ def test_a_leaving_worker_that_is_told_to_stop_has_its_grace_time(lab: Lab) -> N
     until(lambda: lab.notes("started"))
 
     def ask(*words: str | int | bytes) -> Any:
-        command = Command(None, (), words, lambda reply: reply)
+        command = raw(*words)
         return lab.sender.client.execute(command)
 
     until(lambda: ask("HLEN", workers_key(lab.namespace)) == 1)
@@ -40,6 +43,6 @@ def test_a_leaving_worker_that_is_told_to_stop_has_its_grace_time(lab: Lab) -> N
     assert len(worker.events("child_cut_off")) == 1
     assert lab.noted("started") == [[0]]
     # A handler was started for the first one, and cut off.
-    assert [each.receives for each in lab.queue().peek()] == [1, 0]
+    assert [message.receives for message in lab.queue().peek()] == [1, 0]
     for key in (leaving_key(lab.namespace), workers_key(lab.namespace)):
         assert ask("EXISTS", key) == 0

@@ -10,7 +10,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from qworker import QWorker, Release, add_message_fields
+from qworker import QueueAttributes, QWorker, Release, add_message_fields
 from qworker.app.log_context import RECORD_FIELDS, mark_records, message_fields
 from tests.consumer.driving import drain, until
 from tests.consumer.workers import Lab
@@ -37,12 +37,12 @@ def batch(numbers: list[int]) -> None:
 @pytest.fixture
 def logs() -> Iterator[list[Any]]:
     """What is logged."""
-    with capture_logs() as found:
-        yield found
+    with capture_logs() as lines:
+        yield lines
 
 
 @pytest.mark.slow
-def test_a_worker_says_what_it_runs_and_handlers_for_which_message(lab: Lab) -> None:
+def test_a_worker_logs_its_tasks_and_handlers_log_their_message(lab: Lab) -> None:
     """Its first line names app, server, queues and tasks; each line of a handler its task and message."""
     lab.app(APP)
     ids = {name: lab.send(name, 7) for name in ("sync", "coroutine", "batch")}
@@ -56,7 +56,7 @@ def test_a_worker_says_what_it_runs_and_handlers_for_which_message(lab: Lab) -> 
     assert started["tasks"] == ["batch", "coroutine", "sync"]
     assert started["processes"] == 1
     assert started["level"] == "info"
-    handled = {each["task"]: each for each in worker.events("message_handled")}
+    handled = {event["task"]: event for event in worker.events("message_handled")}
     for name, message_id in ids.items():
         line = handled[name]
         assert (line["message_id"], line["queue"], line["outcome"]) == (
@@ -118,11 +118,27 @@ def test_handled_messages_are_logged_at_the_level_that_is_asked_for(
 
     drain(app, log_messages=wanted, log_level=level)
 
-    lines = [each for each in logs if each["event"] == "message_handled"]
+    lines = [line for line in logs if line["event"] == "message_handled"]
     assert len(lines) == logged
     if logged:
-        assert [each["outcome"] for each in lines] == ["acked", "released", "nacked"]
-        assert {each["log_level"] for each in lines} == {wanted}
+        assert [line["outcome"] for line in lines] == ["acked", "released", "nacked"]
+        assert {line["log_level"] for line in lines} == {wanted}
+
+
+def test_handled_messages_are_logged_beside_a_journal(app: QWorker, logs: list[Any]) -> None:
+    """Acks are journalled together; failures among them have their own lines."""
+
+    @app.task
+    def ends(how: str) -> None:
+        if how == "fail":
+            raise ValueError
+
+    app.queue("default").configure(QueueAttributes(journal="all"))
+    for how in ("well", "fail", "well"):
+        ends.send(how)
+    drain(app, log_messages="info", log_level="info")
+    lines = [line["outcome"] for line in logs if line["event"] == "message_handled"]
+    assert sorted(lines) == ["acked", "acked", "nacked"]
 
 
 def test_handlers_in_threads_log_for_their_own_messages(app: QWorker) -> None:
@@ -136,7 +152,7 @@ def test_handlers_in_threads_log_for_their_own_messages(app: QWorker) -> None:
     ids = {str(n): note.send(n) for n in range(20)}
     drain(app, concurrency=4)
 
-    assert {n: each["message_id"] for n, each in seen.items()} == ids
+    assert {n: event["message_id"] for n, event in seen.items()} == ids
     assert message_fields() == {}
 
 
@@ -144,13 +160,13 @@ def test_handlers_in_threads_log_for_their_own_messages(app: QWorker) -> None:
 def records() -> Iterator[Callable[[], list[logging.LogRecord]]]:
     """Records of `logging`, marked as in a worker."""
     factory = logging.getLogRecordFactory()
-    found: list[logging.LogRecord] = []
+    lines: list[logging.LogRecord] = []
     handler = logging.Handler()
-    handler.emit = found.append  # type: ignore[method-assign]
+    handler.emit = lines.append  # type: ignore[method-assign]
     log = logging.getLogger("shop.records")
     log.addHandler(handler)
     mark_records()
-    yield lambda: found
+    yield lambda: lines
     logging.setLogRecordFactory(factory)
     log.removeHandler(handler)
 
@@ -158,7 +174,7 @@ def records() -> Iterator[Callable[[], list[logging.LogRecord]]]:
 def test_records_carry_the_message_for_any_formatter(
     app: QWorker, records: Callable[[], list[logging.LogRecord]]
 ) -> None:
-    """Also for an app with a log configuration of its own; an `extra=` of the app is not in the way."""
+    """Also for an app with its own log configuration; an `extra=` of the app is not in the way."""
     log = logging.getLogger("shop.records")
 
     @app.task

@@ -62,17 +62,22 @@ def test_a_message_that_crashes_its_worker_is_dead_after_max_receives(
     assert len(lab.notes("poison")) == 5
     assert set(starts) == set(range(sent))
     assert starts.total() - sent < 10
-    (letter,) = lab.queue().dead()
-    assert (letter.reason, letter.error_class) == ("max_receives", "WorkerDiedError")
-    first, _, stack = letter.error.partition("\n")
+    (dead_letter,) = lab.queue().dead()
+    assert (dead_letter.reason, dead_letter.error_class) == ("max_receives", "WorkerDiedError")
+    first, _, stack = dead_letter.error.partition("\n")
     assert first.startswith(f"Fatal Python error: Segmentation fault in {prefix}poison (")
     assert "the process was ended by signal 11 (SIGSEGV)" in first
     assert f"in {prefix}poison\n" in f"{stack}\n"
-    assert "Extension modules" not in letter.error
-    assert letter.message is not None
-    assert letter.message.receives == 5
+    assert "Extension modules" not in dead_letter.error
+    assert dead_letter.message is not None
+    assert dead_letter.message.receives == 5
     ended = worker.events("child_ended")
     assert [(e["reason"], e["code"]) for e in ended[:-1]] == [("crashed", -signal.SIGSEGV)] * 5
+    # Each crash is logged once with its stack, and with the message that it cost a receive.
+    for end, failure in zip(ended[:-1], worker.events("message_failed"), strict=True):
+        assert f"in {prefix}poison\n" in end["stack"]
+        assert failure["pid"] == end["pid"]
+        assert failure["exception"] == first
 
 
 @pytest.mark.slow
@@ -92,9 +97,9 @@ def test_poison_that_leaves_no_word_is_found_out_all_the_same(
                 lab.send(f"{prefix}poison")
         until(lambda: lab.queue().inspect().dead == 1)
         until(lambda: lab.queue().inspect().stored == 0)
-    (letter,) = lab.queue().dead()
-    assert letter.message is not None
-    assert b"poison" in letter.message.body
+    (dead_letter,) = lab.queue().dead()
+    assert dead_letter.message is not None
+    assert b"poison" in dead_letter.message.body
     # Two in company at the most, then max receives of them alone.
     assert 2 <= len(lab.notes("poison")) <= 4
     assert {n for (n,) in lab.noted("started")} == set(range(20))

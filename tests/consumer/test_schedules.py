@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.client.owners import read_owners
+from qworker.client.namespace.owners import read_owners
 from qworker.daemon.schedules import list_schedules
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
@@ -14,7 +14,9 @@ TASK = "@app.schedule(every('1h'))\ndef {name}() -> None:\n    pass\n"
 
 def schedules(lab: Lab) -> dict[str, str]:
     """Schedule → app."""
-    return {each.name: each.app for each in list_schedules(lab.sender.client, lab.namespace)}
+    return {
+        schedule.name: schedule.app for schedule in list_schedules(lab.sender.client, lab.namespace)
+    }
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A worker looks after the shards of its queues: it notices changes, and heals a queue that has forgotten them."""
+"""A worker maintains the shards of its queues: it notices changes, and heals a queue that has forgotten them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from qworker import QWorker
 from qworker.consumer.shards import ShardWatch
 from qworker.wire.shards import Shards
 from tests.consumer.driving import redis_of
+from tests.timing import Clock
 
 
 @pytest.fixture
@@ -20,15 +21,6 @@ def app(store_url: str, namespace: str) -> Iterator[QWorker]:
     app.close()
 
 
-class Clock:
-    """A clock that goes on when it is told."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_change_is_said_once(app: QWorker) -> None:
     """And looked for every few seconds only."""
     clock = Clock()
@@ -36,12 +28,12 @@ def test_a_change_is_said_once(app: QWorker) -> None:
     assert not watch.changed()
     app.queue("b").divide(3, wait=0)
     assert not watch.changed()
-    clock.now += 5
+    clock.now_s += 5
     assert watch.changed()
-    clock.now += 5
+    clock.now_s += 5
     assert not watch.changed()
     app.queue("b").divide(1, wait=0)
-    clock.now += 5
+    clock.now_s += 5
     assert watch.changed()
 
 
@@ -65,7 +57,7 @@ def test_a_queue_that_has_forgotten_its_shards_is_healed(app: QWorker) -> None:
             raw.hdel(queue.keys.meta, "shards")
             if forgotten is not None:
                 raw.hset(queue.keys.meta, "shards", forgotten)
-            clock.now += 5
+            clock.now_s += 5
             assert not watch.changed()
             stands = Shards.parse(raw.hget(queue.keys.meta, "shards"))
             assert stands is not None
@@ -80,7 +72,7 @@ def test_a_queue_that_was_removed_is_not_brought_back(app: QWorker) -> None:
     watch = ShardWatch(app.client, app.namespace, ["a"], ["a", "a/1", "a/2"], clock=clock)
     assert not watch.changed()
     queue.remove()
-    clock.now += 5
+    clock.now_s += 5
     assert watch.changed()
     with redis_of(app) as raw:
         assert not list(raw.scan_iter(f"{app.namespace}:*"))
@@ -99,5 +91,5 @@ def test_what_stands_in_the_index_moves_no_worker(app: QWorker) -> None:
             lambda: raw.set(index, "x"),
         ):
             write()
-            clock.now += 5
+            clock.now_s += 5
             assert not watch.changed()

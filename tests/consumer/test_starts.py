@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from qworker.consumer.cpus import usable_cpus
 from qworker.consumer.options import RunOptions
+from qworker.consumer.supervisor.processes.cpus import usable_cpus
 from qworker.errors import InvalidOptionError
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 from tests.timing import DEADLINE_S
+
+pytestmark = pytest.mark.slow  # starts processes
 
 HANDLE = """
 @app.task
@@ -39,9 +41,8 @@ def run(lab: Lab, *flags: str, **options: Any) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.slow
 def test_a_worker_without_standard_streams_works(lab: Lab) -> None:
-    """Closed stdin, stdout and stderr are no hardship, for the worker and for its children."""
+    """Closed stdin, stdout and stderr are not a problem, for the worker and for its children."""
     lab.app(HANDLE)
     for n, closed in enumerate(("0<&-", "1>&-", "0<&- 1>&- 2>&-")):
         lab.send("handle", n)
@@ -84,9 +85,8 @@ deeper(6)
     assert "manifest.py" not in ended.stderr
 
 
-@pytest.mark.slow
 def test_a_burst_gives_up_where_the_import_kills_the_process(lab: Lab) -> None:
-    """After three children that died while they imported the app it ends with an error; others go on trying."""
+    """After three children that died while they imported the app it ends with an error; others continue trying."""
     lab.app("os._exit(5)\n" + HANDLE)
     ended = run(lab, "--procs", "1", "--burst")
     assert ended.returncode == 2
@@ -94,7 +94,8 @@ def test_a_burst_gives_up_where_the_import_kills_the_process(lab: Lab) -> None:
     worker = lab.start()
     until(lambda: len(worker.events("child_died_starting")) >= 2)
     tries = [
-        (each["tries"], each["next_try_seconds"]) for each in worker.events("child_died_starting")
+        (event["tries"], event["next_try_seconds"])
+        for event in worker.events("child_died_starting")
     ]
     assert tries[:2] == [(1, 0.5), (2, 1.0)]
     assert worker.stop() == 0
@@ -116,7 +117,6 @@ def test_an_app_that_green_threads_have_patched_is_refused(lab: Lab, name: str) 
     assert "leave it out of what a worker imports" in " ".join(ended.stderr.split())
 
 
-@pytest.mark.slow
 def test_the_event_loop_can_be_chosen(lab: Lab) -> None:
     """Async handlers run on the loop of asyncio where that is asked for, whatever is installed."""
     lab.app("""
@@ -139,8 +139,7 @@ def test_a_loop_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch
     assert RunOptions(loop="auto").loop == "auto"
 
 
-@pytest.mark.slow
-def test_a_memory_limit_below_what_a_child_takes_is_told(lab: Lab) -> None:
+def test_a_memory_limit_below_the_need_of_a_child_is_reported(lab: Lab) -> None:
     """No child is replaced before it has handled something: one line says that the limit is too small."""
     lab.app("BALLAST = bytearray(os.urandom(1) * 40_000_000)\n" + HANDLE)
     with lab.worker("--max-rss", "32MiB") as worker:
@@ -149,7 +148,9 @@ def test_a_memory_limit_below_what_a_child_takes_is_told(lab: Lab) -> None:
         until(lambda: lab.notes("handled"))
         (line,) = worker.events("max_rss_too_small")
         assert line["rss_bytes"] > 32 * 2**20
-        assert not [each for each in worker.events("child_too_large") if each["pid"] != line["pid"]]
+        assert not [
+            event for event in worker.events("child_too_large") if event["pid"] != line["pid"]
+        ]
 
 
 @pytest.mark.parametrize(

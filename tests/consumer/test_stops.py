@@ -12,8 +12,10 @@ from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 from tests.timing import Watch
 
+pytestmark = pytest.mark.slow  # starts processes
+
 GRACE_S = 2
-#: A shared machine may stand still as a whole: a time has to be kept in one of so many rounds.
+#: A shared machine may freeze as a whole: a time has to be kept in one of so many rounds.
 ROUNDS = 3
 
 STOPPING = """
@@ -41,7 +43,6 @@ async def wait(n: int) -> None:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "flags", "running"),
     [
@@ -51,7 +52,7 @@ async def wait(n: int) -> None:
         ("wait", ("--concurrency", "5"), 5),
     ],
 )
-def test_a_stop_gives_back_what_has_not_started_at_once(
+def test_a_stop_gives_back_unstarted_messages_at_once(
     lab: Lab, task: str, flags: tuple[str, ...], running: int
 ) -> None:
     """After SIGTERM unstarted messages are ready within half a second, uncounted, also beside a blocked handler."""
@@ -82,7 +83,7 @@ def stop_at_work(lab: Lab, task: str, flags: tuple[str, ...], running: int) -> t
     worker.process.terminate()
     until(lambda: lab.queue().inspect().ready == 600 - len(lab.notes("started")))
     back_s = watch.passed_s()
-    assert {each.receives for each in lab.queue().peek(1000)} == {0}
+    assert {message.receives for message in lab.queue().peek(1000)} == {0}
     end_s = watch.end_s(worker.process)
     assert worker.wait() == 0
     # What was cut off at the end of the grace time is back as well: not counted against max receives, but a delivery.
@@ -90,12 +91,12 @@ def stop_at_work(lab: Lab, task: str, flags: tuple[str, ...], running: int) -> t
     done = len(lab.notes("started")) - running
     assert (seen.ready, seen.unacked) == (600 - done, 0)
     left = list(lab.queue().peek(1000))
-    assert sum(each.receives for each in left) == running
+    assert sum(envelope.receives for envelope in left) == running
     assert {(each.nacks, each.timeouts) for each in left} == {(0, 0)}
     return back_s, end_s
 
 
-def test_a_stop_waits_for_what_runs(lab: Lab) -> None:
+def test_a_stop_waits_for_running_handlers(lab: Lab) -> None:
     """Within the grace time a running handler ends its work and is acked; nothing new is started."""
     lab.app(STOPPING)
     lab.send_all("brief", 5)
@@ -109,7 +110,7 @@ def test_a_stop_waits_for_what_runs(lab: Lab) -> None:
 
 
 def test_a_second_signal_cuts_the_grace_time_short(lab: Lab) -> None:
-    """Whoever asks twice does not wait: what runs is cut off and given back."""
+    """A second signal does not wait: running messages are cut off and given back."""
     lab.app(STOPPING)
     lab.send("block", 0)
     worker = lab.start("--grace", "10m")
@@ -120,7 +121,6 @@ def test_a_second_signal_cuts_the_grace_time_short(lab: Lab) -> None:
     assert lab.queue().inspect().ready == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("away", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_worker_ends_soon_after_its_children_also_without_a_server(
     own_lab: Lab, away: signal.Signals
@@ -149,7 +149,6 @@ def slow(n: int) -> None:
             os.kill(lab.server_pid, signal.SIGCONT)
 
 
-@pytest.mark.slow
 def test_a_stop_without_a_server_takes_no_longer_than_the_grace_time(own_lab: Lab) -> None:
     """A worker whose server does not answer ends in time as well, and lets its handler end first."""
     lab = own_lab
@@ -171,7 +170,7 @@ def test_a_stop_without_a_server_takes_no_longer_than_the_grace_time(own_lab: La
 
 
 def test_an_idle_worker_stops_at_once(lab: Lab) -> None:
-    """With nothing in hand a stop waits for nothing, also while children are still importing."""
+    """Without messages a stop waits for nothing, also while children are still importing."""
     lab.app("@app.task\ndef handle() -> None: ...")
     worker = lab.start("--procs", "2", "--grace", "10m")
     until(lambda: len(worker.children()) == 2)
@@ -180,10 +179,34 @@ def test_an_idle_worker_stops_at_once(lab: Lab) -> None:
     assert {event["reason"] for event in worker.events("child_ended")} == {"stopped"}
 
 
+def test_a_stop_does_not_wait_for_a_child_that_still_imports(lab: Lab) -> None:
+    """It holds no message, and hears nothing until it has imported the app: it is ended at once, whatever the grace."""
+    slow = lab.directory / "slow"
+    lab.app(f"""
+if os.path.exists({str(slow)!r}):
+    note("importing")
+    time.sleep(600)
+
+@app.task
+def handle() -> None:
+    note("handled")
+""")
+    lab.send("handle")
+    worker = lab.start("--grace", "10m")
+    until(lambda: lab.notes("handled"))
+    slow.touch()
+    (child,) = worker.children()
+    os.kill(child, signal.SIGKILL)
+    until(lambda: lab.notes("importing"))
+    assert worker.stop() == 0
+    reasons = [event["reason"] for event in worker.events("child_ended")]
+    assert reasons == ["crashed", "stopped"]
+
+
 # -- orphans -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.bad_input("time or host: pid used again")
 @pytest.mark.parametrize(
     "nap",
     ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)", "None"],
@@ -214,7 +237,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_worker_that_is_told_to_stop_while_it_starts_stops_gracefully(lab: Lab) -> None:
+def test_a_worker_that_is_stopped_while_it_starts_stops_gracefully(lab: Lab) -> None:
     """Its children are there before it can act on signals: one that comes meanwhile counts as soon as it can."""
     lab.app("""
 @app.task
@@ -228,7 +251,7 @@ def handle() -> None: ...
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_worker_whose_terminal_is_closed_stops_gracefully(lab: Lab, ignored: bool) -> None:
-    """When its terminal goes away, what runs may end; under nohup the worker goes on."""
+    """When its terminal goes away, what runs may end; under nohup the worker continues."""
     lab.app("""
 @app.task
 def nap():

@@ -1,4 +1,4 @@
-"""Real workers: `qworker run` in processes of their own, and a history that outlives all of them.
+"""Real workers: `qworker run` in their own processes, and a history that outlives all of them.
 
     lab.app('''
     @app.task
@@ -32,11 +32,12 @@ from typing import Any
 import psutil
 
 from qworker import QWorker
-from qworker.client.commands.command import Command
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
 from qworker.daemon.reaper import Reaper
-from qworker.store.connection import ConnectionFactory
+from qworker.engine.command import Command
+from qworker.engine.raw import raw
+from qworker.store.connections import ConnectionFactory
 from tests.consumer.driving import DEADLINE_S
 
 __all__ = ["Lab", "Note", "Worker"]
@@ -65,7 +66,7 @@ class Note:
     rest: list[Any]
 
 
-class Lines:
+class ConnectionSet:
     """The lines of a file that others append to, each read once: a test asks for them hundreds of times."""
 
     def __init__(self, path: Path, parse: Callable[[str], Any]) -> None:
@@ -83,7 +84,7 @@ class Lines:
         if whole:
             self._at += len(whole) + 1
             parsed = map(self._parse, whole.decode(errors="replace").splitlines())
-            self._parsed += [each for each in parsed if each is not None]
+            self._parsed += [document for document in parsed if document is not None]
         return self._parsed
 
 
@@ -92,7 +93,7 @@ class Worker:
 
     def __init__(self, command: list[str], directory: Path, environ: dict[str, str]) -> None:
         self.log = directory / f"worker-{time.monotonic_ns()}.log"
-        self._events = Lines(self.log, _event)
+        self._events = ConnectionSet(self.log, _event)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -105,7 +106,7 @@ class Worker:
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
         """What the log tells, in order; all, or events of one name."""
-        return [each for each in self._events.read() if not name or each["event"] == name]
+        return [event for event in self._events.read() if not name or event["event"] == name]
 
     def children(self) -> list[int]:
         """The pids of the children that live."""
@@ -115,7 +116,7 @@ class Worker:
             return []
 
     def wait(self) -> int:
-        """Wait until it has ended by itself, and return the exit code."""
+        """Wait until it has ended, and return the exit code."""
         return self.process.wait(DEADLINE_S)
 
     def pids(self) -> list[int]:
@@ -131,7 +132,7 @@ class Worker:
     def kill(self) -> None:
         """End the process with SIGKILL."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(DEADLINE_S)
 
 
 class Lab:
@@ -146,7 +147,7 @@ class Lab:
         self.directory = directory
         self.history = directory / "history"
         self.history.touch()
-        self._notes = Lines(self.history, _note)
+        self._notes = ConnectionSet(self.history, _note)
         self.sender = QWorker(namespace, url=url)
         self._workers: list[Worker] = []
 
@@ -170,13 +171,16 @@ class Lab:
         *flags: str,
         spec: str = "jobs",
         python: tuple[str, ...] = (),
-        environ: dict[str, str] | None = None,
+        environ: dict[str, str | None] | None = None,
     ) -> Worker:
-        """Start `qworker run` with one child, unless the flags say otherwise."""
+        """Start `qworker run` with one child, unless the flags say otherwise; a variable of None is taken away."""
         given = () if "--procs" in flags else ("--procs", "1")
         command = [sys.executable, *python, "-m", "qworker", "run", spec, "--metrics-port", "0"]
+        variables = {**self.environ, **(environ or {})}
         worker = Worker(
-            [*command, *given, *flags], self.directory, {**self.environ, **(environ or {})}
+            [*command, *given, *flags],
+            self.directory,
+            {name: value for name, value in variables.items() if value is not None},
         )
         self._workers.append(worker)
         return worker
@@ -202,7 +206,7 @@ class Lab:
                 try:
                     reaper.tick()
                 except Exception:
-                    continue  # a server that stands still is what some tests want
+                    continue  # a server that is frozen is what some tests want
 
         thread = threading.Thread(target=reap)
         thread.start()
@@ -210,13 +214,13 @@ class Lab:
             yield
         finally:
             ended.set()
-            thread.join(30)
+            thread.join(DEADLINE_S)
             client.close()
 
     @cached_property
     def server_pid(self) -> int:
         """The pid of the server."""
-        command: Command[bytes] = Command(None, (), ("INFO", "server"), _as_it_is)
+        command: Command[bytes] = raw("INFO", "server")
         (pid,) = re.findall(rb"process_id:(\d+)", self.sender.client.execute(command))
         return int(pid)
 
@@ -234,11 +238,11 @@ class Lab:
 
     def notes(self, word: str = "") -> list[Note]:
         """The history so far; all of it, or the lines of one word."""
-        return [each for each in self._notes.read() if not word or each.word == word]
+        return [note for note in self._notes.read() if not word or note.word == word]
 
     def noted(self, word: str) -> list[list[Any]]:
         """What was noted with a word, without times and processes."""
-        return [each.rest for each in self.notes(word)]
+        return [note.rest for note in self.notes(word)]
 
     def close(self) -> None:
         """End what still runs."""
@@ -250,13 +254,13 @@ class Lab:
                             os.kill(pid, signum)
                         except ProcessLookupError:
                             continue
-                worker.process.wait(10)
+                worker.process.wait(DEADLINE_S)
         self.sender.close()
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = json.loads(line) if line.startswith("{") else None
-    return found
+    document: dict[str, Any] | None = json.loads(line) if line.startswith("{") else None
+    return document
 
 
 def _note(line: str) -> Note:

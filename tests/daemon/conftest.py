@@ -6,20 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
 from qworker.wire.keys import queues_key
 from tests.lua.drive import Drive
-
-
-class Clock:
-    """A clock that stands still; calling it tells its time in seconds."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.timing import Clock
 
 
 @pytest.fixture
@@ -29,15 +18,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def client(store_url: str) -> Iterator[Client]:
-    """A client of the shared Valkey."""
-    with Client(ConnectionFactory(store_url), give_up_s=5) as client:
-        yield client
-
-
-@pytest.fixture
 def open_queue(store_url: str, namespace: str) -> Iterator[Callable[..., Drive]]:
-    """Make queues of the test's namespace, registered unless told otherwise."""
+    """Make queues of the test's namespace, registered by default."""
     drives: list[Drive] = []
 
     def make(name: str, *, registered: bool = True) -> Drive:

@@ -1,4 +1,4 @@
-"""What is found about real servers: settings that lose messages, and those that only might."""
+"""Weaknesses of real servers: settings that lose messages, and those that only might."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Final
 
 import pytest
 
-from qworker.client.sync import Client
-from qworker.daemon.durability import Durability, Finding, Grade, inspect_server
-from qworker.store.connection import ConnectionFactory
+from qworker.client.execute.sync import Client
+from qworker.daemon.durability import Durability, Grade, Weakness, inspect_server
+from qworker.store.connections import ConnectionFactory
 from tests import servers
 from tests.servers import free_port
+from tests.timing import DEADLINE_S
 
 LOSS, OPEN, RISK, UNKNOWN = Grade.LOSS, Grade.OPEN, Grade.RISK, Grade.UNKNOWN
 #: A server that nothing is said about.
@@ -28,9 +29,9 @@ def seen(url: str) -> Durability:
         return inspect_server(client)
 
 
-def grades(found: Durability) -> dict[str, Grade]:
+def grades(report: Durability) -> dict[str, Grade]:
     """The findings by name."""
-    return {finding.name: finding.grade for finding in found.findings}
+    return {finding.name: finding.grade for finding in report.findings}
 
 
 @pytest.mark.parametrize("engine", ["valkey", "redis"])
@@ -56,36 +57,37 @@ def test_settings_of_a_server(
 ) -> None:
     """Each setting that loses messages is found, and nothing else."""
     with servers.start(engine, *SOUND, *settings) as server:
-        found = seen(server.url)
-        assert (found.engine, found.version) == (server.engine, server.version)
-    assert grades(found) == findings
-    assert found.durable is durable
+        report = seen(server.url)
+        assert (report.engine, report.version) == (server.engine, server.version)
+    assert grades(report) == findings
+    assert report.durable is durable
 
 
-def test_says_what_is_lost_and_what_to_set() -> None:
+@pytest.mark.bad_input("server: settings that lose messages")
+def test_says_what_can_be_lost_and_the_setting_to_change() -> None:
     """A finding reads as a sentence and ends in the line of the configuration."""
     with servers.start("valkey", *SOUND, "--appendonly", "no") as server:
         (finding,) = seen(server.url).findings
     assert str(finding) == (
         "appendonly is off: when the server stops, every message since its last snapshot is lost, "
-        "or all of them where it makes no snapshots; set: appendonly yes"
+        "or all of them if it makes no snapshots; set: appendonly yes"
     )
-    assert str(Finding("x", LOSS, "the disk is full", "")) == "the disk is full"
+    assert str(Weakness("x", LOSS, "the disk is full", "")) == "the disk is full"
 
 
-def test_where_config_is_forbidden_info_tells_the_rest() -> None:
-    """On a managed server what CONFIG alone would tell is unknown, and so is the whole."""
+def test_without_the_right_to_config_info_shows_the_rest() -> None:
+    """On a managed server the settings that only CONFIG shows are unknown, and so is the whole."""
     with servers.start("valkey", *SOUND) as server:
         server.redis().execute_command(
             "ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-config"
         )
-        found = seen(f"unix://app:pw@{server.socket}")
-        assert grades(found) == {"appendfsync": UNKNOWN}
-        assert found.durable is None
+        report = seen(f"unix://app:pw@{server.socket}")
+        assert grades(report) == {"appendfsync": UNKNOWN}
+        assert report.durable is None
         server.redis().config_set("appendonly", "no")
-        found = seen(f"unix://app:pw@{server.socket}")
-        assert grades(found) == {"appendonly": LOSS}
-        assert found.durable is False
+        report = seen(f"unix://app:pw@{server.socket}")
+        assert grades(report) == {"appendonly": LOSS}
+        assert report.durable is False
 
 
 def test_where_nothing_may_be_read_all_is_unknown() -> None:
@@ -94,10 +96,10 @@ def test_where_nothing_may_be_read_all_is_unknown() -> None:
         server.redis().execute_command(
             "ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-config", "-info"
         )
-        found = seen(f"unix://app:pw@{server.socket}")
-    assert grades(found) == {"appendonly": UNKNOWN, "maxmemory-policy": UNKNOWN}
-    assert (found.version, found.durable) == ("unknown", None)
-    assert "allow the commands INFO and CONFIG GET" in str(found.findings[0])
+        report = seen(f"unix://app:pw@{server.socket}")
+    assert grades(report) == {"appendonly": UNKNOWN, "maxmemory-policy": UNKNOWN}
+    assert (report.version, report.durable) == ("unknown", None)
+    assert "allow the commands INFO and CONFIG GET" in str(report.findings[0])
 
 
 def test_passwords_are_not_asked_for() -> None:
@@ -150,14 +152,14 @@ def test_server_without_a_password_that_others_reach(
 
 
 def test_master_that_takes_writes_alone() -> None:
-    """With replicas at hand, writes that none of them has are a risk."""
+    """With replicas, writes that none of them has are a risk."""
     port = free_port()
     with (
         servers.start("valkey", *SOUND, "--port", str(port), *AT_ONCE) as master,
         servers.start("valkey", *SOUND, "--replicaof", "127.0.0.1", str(port)) as replica,
     ):
         redis = master.redis()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + DEADLINE_S
         while not redis.wait(1, 100):
             redis.set("a", 1)
             assert time.monotonic() < deadline

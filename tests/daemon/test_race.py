@@ -1,6 +1,6 @@
 """Several reapers over the same queues: each message is moved once, by short scripts.
 
-How long a script takes is told by the server's clock, which also runs while the server waits for a core. So what a
+How long a script takes is measured by the server's clock, which also runs while the server waits for a core. So what a
 script does is counted. QWORKER_RACE_P99=1 asks for the clock as well: 5 ms at the 99th percentile, at rest.
 """
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from qworker.client.commands.sending import NewMessage, send
-from qworker.client.sync import Client
-from qworker.daemon.embedded import EmbeddedReaper
+from qworker.client.execute.sync import Client
 from qworker.daemon.reaper import PROMOTED_AT_ONCE
-from qworker.store.connection import ConnectionFactory
+from qworker.daemon.thread import EmbeddedReaper
+from qworker.engine.send import NewMessage, send
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys, queues_key
 from tests import servers
@@ -44,7 +44,7 @@ def fill(client: Client, keys: QueueKeys, delay_ms: int) -> None:
 
 
 def go_first(pid: int) -> None:
-    """Give a process its core whenever it wants it, where that is allowed."""
+    """Give a process its core whenever it wants it, if that is allowed."""
     with suppress(AttributeError, PermissionError):
         os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
 

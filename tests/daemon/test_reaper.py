@@ -1,4 +1,4 @@
-"""The reaper's pass: what it moves, what it tells of it, and that no queue stops another."""
+"""The reaper's pass: what it moves, what it reports, and that no queue stops another."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.settling import Outcomes
-from qworker.client.sync import Client
+from qworker.client.execute.sync import Client
 from qworker.daemon.reaper import MAX_TICK_MS, PROMOTED_AT_ONCE, Reaper
+from qworker.engine.settle import Outcomes
 from qworker.errors import InvalidOptionError, ServerError
 from qworker.wire.keys import queues_key
 from tests import servers
-from tests.daemon.conftest import Clock, events
+from tests.daemon.conftest import events
 from tests.lua.drive import NOW, Drive, deny, guarded, own
+from tests.timing import Clock
 
 OpenQueue = Callable[..., Drive]
 
 
 def counted(tick: object) -> dict[str, Any]:
-    """The fields of a tick that are not nothing, without durations and presence."""
+    """The fields of a tick that are set, without durations and presence."""
     fields = {name: getattr(tick, name) for name in tick.__slots__}  # type: ignore[attr-defined]
     return {
         name: value
         for name, value in fields.items()
-        if value and name not in ("looking_s", "elapsed_s", "reapers")
+        if value and name not in ("sweep_s", "elapsed_s", "reapers")
     }
 
 
@@ -37,7 +38,7 @@ def reaper(client: Client, namespace: str) -> Reaper:
 
 
 def test_quiet_queue_costs_a_look(reaper: Reaper, open_queue: OpenQueue) -> None:
-    """Where nothing is due a pass tells the time and changes nothing of the queue."""
+    """If nothing is due, a pass reports the time and does not change the queue."""
     queue = open_queue("a")
     queue.send("m")
     before = queue.state()
@@ -45,8 +46,8 @@ def test_quiet_queue_costs_a_look(reaper: Reaper, open_queue: OpenQueue) -> None
     assert queue.state() == before
 
 
-def test_moves_what_is_due(reaper: Reaper, open_queue: OpenQueue) -> None:
-    """A delayed message becomes ready at its due time, and the pass tells how late that was."""
+def test_moves_due_messages(reaper: Reaper, open_queue: OpenQueue) -> None:
+    """A delayed message becomes ready at its due time, and the pass reports how late that was."""
     queue = open_queue("a")
     queue.send("m", delay_ms=70)
     queue.send("n", delay_ms=90)
@@ -91,15 +92,15 @@ def test_takes_back_leases_that_ran_out(reaper: Reaper, open_queue: OpenQueue) -
     first = {"m": NOW - 29_000, "n": NOW - 29_000, "o": NOW - 28_500}
     assert queue.state("ready", "suspect", "unacked") == {
         "ready": [
-            own(each, receives=1, shared=1, first_ms=first[each], back_ms=NOW + 1600)
-            for each in "mn"
+            own(name, receives=1, shared=1, first_ms=first[name], back_ms=NOW + 1600)
+            for name in "mn"
         ],
         "suspect": [own("o", receives=1, timeouts=1, first_ms=first["o"], ready_ms=NOW + 1600)],
     }
 
 
 def test_buries_at_max_receives(reaper: Reaper, open_queue: OpenQueue) -> None:
-    """The last timeout of a message is told as a dead letter."""
+    """The last timeout of a message is counted as a dead letter."""
     queue = open_queue("a")
     queue.redis.hset(queue.keys.meta, "max_receives", 1)
     queue.send("m")
@@ -118,8 +119,10 @@ def test_trims_expired_heads(reaper: Reaper, open_queue: OpenQueue) -> None:
     assert queue.state("ready", "delayed") == {}
 
 
-def test_goes_on_in_a_paused_queue_without_ringing(reaper: Reaper, open_queue: OpenQueue) -> None:
-    """A pause stops send or receive, not the reaper; nobody is woken while receives pause."""
+def test_moves_messages_of_a_paused_queue_without_ringing(
+    reaper: Reaper, open_queue: OpenQueue
+) -> None:
+    """A pause stops send or receive, not the reaper; no consumer is woken while receives pause."""
     queue = open_queue("a")
     queue.send("m", delay_ms=10)
     queue.send("n")
@@ -150,21 +153,21 @@ def test_large_backlog_is_moved_in_slices_within_the_budget(
     queue = open_queue("a")
     at_once = PROMOTED_AT_ONCE * 5 // 6
     for number in range(3):
-        queue.send(*(f"m{number}.{each:03}" for each in range(at_once)), delay_ms=1 + number)
+        queue.send(*(f"m{number}.{index:03}" for index in range(at_once)), delay_ms=1 + number)
     reaper = Reaper(client, namespace, budget_ms=0)
     ticks = [reaper.tick(NOW + 5) for _ in range(4)]
     rest = 3 * at_once - 2 * PROMOTED_AT_ONCE
     assert [tick.promoted for tick in ticks] == [PROMOTED_AT_ONCE, PROMOTED_AT_ONCE, rest, 0]
     assert [tick.more for tick in ticks] == [True, True, False, False]
     assert [item.split()[1] for item in queue.state("ready")["ready"]] == [
-        f"m{number}.{each:03}" for number in range(3) for each in range(at_once)
+        f"m{number}.{index:03}" for number in range(3) for index in range(at_once)
     ]
 
 
 def test_looking_does_not_use_up_the_time_for_moving(
     client: Client, namespace: str, open_queue: OpenQueue, clock: Clock
 ) -> None:
-    """However long it takes to look at all queues, a pass has its whole budget for what it found."""
+    """However long the sweep of all queues takes, a pass has its whole budget for moving."""
     queue = open_queue("a")
     queue.send(*(f"m{number}" for number in range(1000)), delay_ms=1)
     queue.send(*(f"n{number}" for number in range(1000)), delay_ms=1)
@@ -175,7 +178,7 @@ def test_looking_does_not_use_up_the_time_for_moving(
 
     reaper = Reaper(client, namespace, budget_ms=100, clock=slow_clock)
     tick = reaper.tick(NOW + 5)
-    assert tick.looking_s > 0.05
+    assert tick.sweep_s > 0.05
     assert tick.promoted > PROMOTED_AT_ONCE
 
 
@@ -184,8 +187,8 @@ def test_queues_take_turns(
 ) -> None:
     """A queue with a long backlog gets a slice per round: the others are served within the first rounds."""
     big, first, last = open_queue("m"), open_queue("a"), open_queue("z")
-    for each in range(3):
-        big.send(*(f"m{each}.{number}" for number in range(1000)), delay_ms=1)
+    for index in range(3):
+        big.send(*(f"m{index}.{number}" for number in range(1000)), delay_ms=1)
     for queue in (first, last):
         queue.send("m", delay_ms=1)
     reaper = Reaper(client, namespace, budget_ms=0, clock=clock)
@@ -217,10 +220,11 @@ def test_reaps_few_large_leases_at_once(
         queue.send(*(f"{lease}{number}" for number in range(1000)))
         queue.receive(lease, 1000, visibility_ms=1000)
     reaper = Reaper(client, namespace, budget_ms=0)
-    assert [reaper.tick(NOW + 1000 + each).messages for each in range(4)] == [1000, 1000, 1000, 0]
+    assert [reaper.tick(NOW + 1000 + index).messages for index in range(4)] == [1000, 1000, 1000, 0]
 
 
-def test_large_bodies_end_a_call_and_the_pass_goes_on(
+@pytest.mark.bad_input("data found: body that is very large")
+def test_large_bodies_end_a_call_and_the_pass_continues(
     reaper: Reaper, open_queue: OpenQueue
 ) -> None:
     """Leases of large messages, more than one call takes, are all taken back."""
@@ -236,6 +240,7 @@ def test_large_bodies_end_a_call_and_the_pass_goes_on(
     assert queue.state("unacked") == {}
 
 
+@pytest.mark.bad_input("data found: key of another type")
 @pytest.mark.parametrize("part", ["unacked", "delayed", "ready", "stats", "wake", "dead"])
 def test_broken_queue_does_not_stop_the_others(
     client: Client,
@@ -245,7 +250,7 @@ def test_broken_queue_does_not_stop_the_others(
     logs: list[dict[str, object]],
     part: str,
 ) -> None:
-    """A key of another type marks its queue broken and leaves it as it is; it is told once a minute."""
+    """A key of another type marks its queue broken and leaves it as it is; it is logged once a minute."""
     broken, whole = open_queue("a"), open_queue("b")
     for queue in (broken, whole):
         queue.send("m", delay_ms=5)
@@ -256,7 +261,7 @@ def test_broken_queue_does_not_stop_the_others(
     before = broken.state()
     reaper = Reaper(client, namespace, clock=clock)
     tick = reaper.tick(NOW + 5)
-    assert (tick.broken, tick.promoted, tick.more) == (("a",), 1, False)
+    assert (tick.broken, tick.promoted, tick.more) == ({"a"}, 1, False)
     assert broken.state() == before
     reaper.tick(NOW + 6)
     clock.now_s += 60
@@ -269,8 +274,9 @@ def test_broken_queue_does_not_stop_the_others(
     assert f"{broken.base}{part}" in str(lines[0]["problem"])
 
 
+@pytest.mark.bad_input("data found: dead letters that take no entry")
 def test_lease_that_the_script_fails_on_is_set_aside(logs: list[dict[str, object]]) -> None:
-    """Where a reap of several leases fails they are tried one by one, and only the failing one is put off."""
+    """If a reap of several leases fails, they are tried one by one, and only the failing one is set aside."""
     with guarded() as queue:
         queue.redis.hset(queues_key(queue.namespace), queue.keys.queue, 1)
         reaper = Reaper(queue.client, queue.namespace)
@@ -308,10 +314,10 @@ def test_forgets_idle_lanes_and_tombstones_a_few_queues_at_a_time(
         assert queue.state("producers", "cancelled", "ready:3") == {}
 
 
-def test_pruning_takes_its_share_of_a_pass_and_goes_on_in_the_next(
+def test_pruning_takes_its_share_of_a_pass_and_continues_in_the_next(
     client: Client, namespace: str, open_queue: OpenQueue
 ) -> None:
-    """However much is over, a pass makes a slice of each queue in turn, and goes on as long as its share lasts."""
+    """However much is over, a pass prunes a slice of each queue in turn, as long as its share of time lasts."""
     queue = open_queue("a")
     queue.send("m")
     tombstones = {f"m{number}": NOW for number in range(4200)}
@@ -328,7 +334,7 @@ def test_pruning_takes_its_share_of_a_pass_and_goes_on_in_the_next(
 
 
 def test_full_server_is_drained(client: Client) -> None:
-    """Over maxmemory promote and reap go on; the list of reapers is not written, and that is no failure."""
+    """Over maxmemory promote and reap continue; the list of reapers is not written, and the pass does not fail."""
     with servers.start("valkey") as server:
         queue = Drive(server.url, "n", "q")
         queue.redis.hset("n:queues", "q", 1)
@@ -352,7 +358,7 @@ def test_server_that_is_gone_fails_the_pass(namespace: str) -> None:
     reaper.close()
 
 
-def test_settled_lease_named_by_the_sweep_is_no_error(
+def test_settled_lease_named_by_the_sweep_is_not_an_error(
     reaper: Reaper, open_queue: OpenQueue
 ) -> None:
     """A lease that its consumer settles just before the reap is left alone."""
@@ -364,7 +370,7 @@ def test_settled_lease_named_by_the_sweep_is_no_error(
 
 
 def test_no_queue_at_all(reaper: Reaper) -> None:
-    """Without a queue a pass still tells the server's time."""
+    """Without a queue a pass still reports the server's time."""
     tick = reaper.tick()
     assert tick.queues == 0
     assert tick.now_ms > 1_500_000_000_000

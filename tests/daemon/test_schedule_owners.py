@@ -10,16 +10,14 @@ import pytest
 
 from qworker import QWorker
 from qworker.app.schedule import every
-from qworker.client.owners import ORPHANED_MS, note_owner, read_owners, same_owner
+from qworker.client.execute.sync import Client
+from qworker.client.namespace.owners import ORPHANED_MS, note_owner, read_owners, same_owner
 from qworker.client.queue_ref import QueueRef
-from qworker.client.sync import Client
 from qworker.consumer.app_names import default_name
 from qworker.consumer.manifest import load_app, name_of
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.schedule_changes import pause, resume, run_now
 from qworker.daemon.schedules import (
-    NewSchedule,
-    decoded,
     list_schedules,
     read_schedules,
     register,
@@ -27,21 +25,23 @@ from qworker.daemon.schedules import (
 )
 from qworker.errors import InvalidNameError
 from qworker.wire.keys import QueueKeys, owners_key
+from qworker.wire.schedule import StoredSchedule
 from tests.lua.drive import Drive
 
 OpenQueue = Callable[..., Drive]
 HOUR_MS = 3_600_000
 
 
-def new(name: str, **options: Any) -> NewSchedule:
-    """An hourly schedule of queue a."""
-    fields = {"task": "do", "queue": "a", "body": b'{"task": "do"}', **options}
-    return NewSchedule(name=name, schedule=every("1h", missed="all"), **fields)
+def hourly(app: str, *names: str, **options: Any) -> dict[str, StoredSchedule]:
+    """Hourly schedules of queue a."""
+    fields = {"task": "do", "queue": "a", "body": '{"task": "do"}', **options}
+    spec = every("1h", missed="all").spec
+    return {name: StoredSchedule(app=app, spec=spec, **fields) for name in names}
 
 
 def names(client: Client, namespace: str) -> dict[str, str]:
     """Schedule → app."""
-    return {each.name: each.app for each in list_schedules(client, namespace)}
+    return {schedule.name: schedule.app for schedule in list_schedules(client, namespace)}
 
 
 def long_ago(client: Client, namespace: str, hours: int, *schedules: str) -> None:
@@ -53,7 +53,7 @@ def long_ago(client: Client, namespace: str, hours: int, *schedules: str) -> Non
 
 
 def fired(client: Client, namespace: str) -> int:
-    """Fire what is due, and say how many messages that came to."""
+    """Fire what is due; returns the number of messages."""
     reaper = Reaper(client, namespace, tick_ms=1000)
     reaper.tick()
     reaper.close()
@@ -71,7 +71,7 @@ def test_an_app_is_the_same_however_it_is_spelled(
     assert same_owner(spelled, "old")
 
 
-def test_apps_of_one_module_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apps_of_one_module_are_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By their attribute; and modules in folders by the folders below the current one."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two_apps.py").write_text(
@@ -88,20 +88,20 @@ def test_apps_of_one_module_are_told_apart(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_name_of_an_app_is_checked() -> None:
-    """It stands in Redis and on terminals."""
+    """It is written to Redis and to terminals."""
     with pytest.raises(InvalidNameError, match="name:"):
         QWorker("n", name="a b")
 
 
-def test_an_app_removes_what_older_versions_registered_by_its_spelling(
+def test_an_app_removes_schedules_that_older_versions_registered_by_its_spelling(
     client: Client, namespace: str, open_queue: OpenQueue
 ) -> None:
     """And nothing of others, whose schedules of the same name become its own."""
     open_queue("a")
-    register(client, namespace, "old.py:app", [new("kept"), new("gone")])
-    register(client, namespace, "other", [new("theirs"), new("taken")])
+    register(client, namespace, "old.py:app", hourly("old.py:app", "kept", "gone"))
+    register(client, namespace, "other", hourly("other", "theirs", "taken"))
 
-    done = register(client, namespace, "old", [new("kept"), new("taken")])
+    done = register(client, namespace, "old", hourly("old", "kept", "taken"))
 
     assert done.removed == ("gone",)
     assert names(client, namespace) == {"kept": "old", "taken": "old", "theirs": "other"}
@@ -110,9 +110,9 @@ def test_an_app_removes_what_older_versions_registered_by_its_spelling(
 def test_schedules_stop_firing_a_week_after_their_last_worker(
     client: Client, namespace: str, open_queue: OpenQueue, logs: list[dict[str, Any]]
 ) -> None:
-    """Told in the log; and go on, with what was missed, when a worker of the app is seen again."""
+    """The log says so; they continue, with missed slots, when a worker of the app is seen again."""
     open_queue("a")
-    register(client, namespace, "gone", [new("s")])
+    register(client, namespace, "gone", hourly("gone", "s"))
     long_ago(client, namespace, 2, "s")
     now_ms = server_now_ms(client.execute)
     note_owner(client.execute, namespace, "gone", now_ms - ORPHANED_MS - 1000)
@@ -120,7 +120,7 @@ def test_schedules_stop_firing_a_week_after_their_last_worker(
     assert fired(client, namespace) == 0
     (listed,) = list_schedules(client, namespace)
     assert (listed.orphaned, listed.fires) == (True, False)
-    assert [each["app"] for each in logs if each["event"] == "schedule_orphaned"] == ["gone"]
+    assert [line["app"] for line in logs if line["event"] == "schedule_orphaned"] == ["gone"]
 
     note_owner(client.execute, namespace, "gone", now_ms - ORPHANED_MS + 60_000)
     assert fired(client, namespace) == 2
@@ -128,12 +128,12 @@ def test_schedules_stop_firing_a_week_after_their_last_worker(
     assert (listed.orphaned, listed.fires) == (False, True)
 
 
-def test_an_app_that_nobody_noted_fires_for_ever(
+def test_an_app_that_was_never_noted_fires_forever(
     client: Client, namespace: str, open_queue: OpenQueue
 ) -> None:
-    """Workers of older versions tell nothing of themselves: a new daemon must not end their schedules."""
+    """Workers of older versions do not record their apps: a new daemon must not end their schedules."""
     queue = open_queue("a")
-    register(client, namespace, "app", [new("s")])
+    register(client, namespace, "app", hourly("app", "s"))
     long_ago(client, namespace, 24 * 30, "s")
     queue.redis.delete(owners_key(namespace))
     assert fired(client, namespace) > 0
@@ -148,31 +148,39 @@ def test_an_app_without_schedules_is_forgotten(
 ) -> None:
     """The list of apps grows with schedules only."""
     open_queue("a")
-    register(client, namespace, "app", [new("s")])
+    register(client, namespace, "app", hourly("app", "s"))
     assert read_owners(client.execute, namespace).keys() == {"app"}
-    register(client, namespace, "app", [])
+    register(client, namespace, "app", {})
     assert read_owners(client.execute, namespace) == {}
 
 
 def test_a_paused_schedule_rests_until_it_is_resumed(
     client: Client, namespace: str, open_queue: OpenQueue
 ) -> None:
-    """At once for a reaper that knows it already, through new registrations, and without making good afterwards."""
+    """At once for a reaper that knows it, through new registrations, and without missed slots afterwards."""
     open_queue("a")
     keys = QueueKeys(namespace, "a")
-    register(client, namespace, "app", [new("s"), new("t")])
+    register(client, namespace, "app", hourly("app", "s", "t"))
     reaper = Reaper(client, namespace, tick_ms=1000)
     reaper.tick()
     assert pause(client, keys, "s") is True
     assert pause(client, keys, "s") is False
     long_ago(client, namespace, 3, "s")
-    for entry in reaper.scheduler._entries.values():
+    for entry in reaper.scheduler._jobs.values():
         entry.fired_ms = entry.due_ms = 0
     reaper.tick()
     reaper.close()
     assert fired(client, namespace) == 0
-    register(client, namespace, "app", [new("s", body=b'{"task": "changed"}'), new("t")])
-    paused = {each.name: each.paused_ms is not None for each in list_schedules(client, namespace)}
+    register(
+        client,
+        namespace,
+        "app",
+        hourly("app", "s", body='{"task": "changed"}') | hourly("app", "t"),
+    )
+    paused = {
+        schedule.name: schedule.paused_ms is not None
+        for schedule in list_schedules(client, namespace)
+    }
     assert paused == {"s": True, "t": False}
 
     assert resume(client, keys, "s") is True
@@ -188,10 +196,12 @@ def test_a_schedule_runs_now_beside_its_times(
     """With the same envelope, also while it is paused; its next slot stays where it was."""
     open_queue("a")
     keys = QueueKeys(namespace, "a")
-    register(client, namespace, "app", [new("s", max_receives=3, priority=4, ttl_ms=60_000)])
+    register(
+        client, namespace, "app", hourly("app", "s", max_receives=3, priority=4, ttl_ms=60_000)
+    )
     pause(client, keys, "s")
     before = read_schedules(client.execute, keys)["s"]
-    stored = decoded(before.value)
+    stored = before.stored
     assert stored is not None
 
     message_id = run_now(client, QueueRef(namespace, "a", client.ids), "s", stored)

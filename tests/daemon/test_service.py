@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from qworker import QueueAttributes, QWorker
-from qworker.daemon.service import EXIT_NOT_DURABLE
+from qworker.service.daemon import EXIT_NOT_DURABLE
 from qworker.store.url import ServerURL
 from qworker.wire.keys import queues_key, reapers_key
 from tests import servers
@@ -27,6 +27,8 @@ from tests.daemon.processes import Systemd, daemon
 from tests.lua.drive import Drive
 from tests.timing import DEADLINE_S, Watch
 from tests.topologies.servers import client_of
+
+pytestmark = pytest.mark.slow  # starts processes
 
 OpenQueue = Callable[..., Drive]
 
@@ -59,7 +61,7 @@ def server_at(path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_until(holds: Callable[[], bool], within_s: float = DEADLINE_S) -> None:
-    """Wait until something holds, and fail where it does not in time."""
+    """Wait until something holds, and fail if it does not in time."""
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline
@@ -75,7 +77,7 @@ def logged(path: Path, event: str) -> list[dict[str, Any]]:
 def get(port: int, path: str) -> tuple[int, str]:
     """Status and body of a page."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as page:
             return page.status, page.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -103,7 +105,7 @@ class TestDaemon:
     def test_nohup_keeps_it_from_sighup(
         self, store_url: str, namespace: str, systemd: Systemd
     ) -> None:
-        """Where SIGHUP is ignored at the start it stays so."""
+        """If SIGHUP is ignored at the start, it stays ignored."""
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             with daemon(store_url, namespace, systemd) as process:
@@ -114,10 +116,10 @@ class TestDaemon:
         finally:
             signal.signal(signal.SIGHUP, before)
 
-    def test_ends_in_time_while_the_server_stands_still(
+    def test_ends_in_time_while_the_server_is_frozen(
         self, namespace: str, systemd: Systemd
     ) -> None:
-        """A server that does not answer holds up no end: the script runs there as a whole or not at all."""
+        """A server that does not answer does not delay the end: a script runs as a whole or not at all."""
         with servers.start("valkey") as server:
             with daemon(server.url, namespace, systemd, tick="10ms") as process:
                 systemd.wait_for("READY=1")
@@ -130,7 +132,7 @@ class TestDaemon:
             os.kill(server.pid, signal.SIGCONT)
 
     def test_outlives_its_server(self, namespace: str, systemd: Systemd, tmp_path: Path) -> None:
-        """Started before its server it is ready all the same, and goes on after each of its restarts."""
+        """Started before its server it is ready all the same, and continues after each of its restarts."""
         with tempfile.TemporaryDirectory(prefix="qworker-") as directory:
             socket, log = Path(directory, "s"), tmp_path / "log"
 
@@ -167,7 +169,7 @@ class TestDaemon:
     def test_serves_metrics_and_health(
         self, store_url: str, namespace: str, systemd: Systemd, tmp_path: Path
     ) -> None:
-        """The three pages are there, and tell of this namespace's queues."""
+        """The three pages exist, with this namespace's queues."""
         log = tmp_path / "log"
         drive = Drive(store_url, namespace, "emails")
         drive.redis.hdel(drive.keys.meta, "test")
@@ -194,6 +196,27 @@ class TestDaemon:
         assert "secret" not in log.read_text()
         drive.close()
 
+    def test_labels_are_limited_by_the_option(
+        self, store_url: str, namespace: str, systemd: Systemd, tmp_path: Path
+    ) -> None:
+        """Queues beyond that share a label."""
+        log = tmp_path / "log"
+        drives = [Drive(store_url, namespace, name) for name in ("a", "b", "c")]
+        for drive in drives:
+            drive.redis.hdel(drive.keys.meta, "test")
+            drive.redis.rpush(drive.keys.ready[0], "{}")
+            drive.close()
+        with (
+            log.open("wb") as stderr,
+            daemon(store_url, namespace, systemd, stderr=stderr, metrics_queues=1),
+        ):
+            systemd.wait_for("READY=1")
+            _, page = get(logged(log, "metrics_served")[0]["port"], "/metrics")
+        assert 'qworker_messages_ready{queue="a"} 1.0\n' in page
+        assert 'qworker_messages_ready{queue="__other__"} 2.0\n' in page
+        assert 'queue="b"' not in page
+
+    @pytest.mark.bad_input("server: settings that lose messages")
     def test_strict_refuses_a_server_that_loses_messages(
         self, namespace: str, tmp_path: Path
     ) -> None:
@@ -212,6 +235,7 @@ class TestDaemon:
         (refused,) = logged(log, "server_refused")
         assert any("appendonly yes" in finding for finding in refused["findings"])
 
+    @pytest.mark.bad_input("configuration: metrics port")
     def test_port_that_is_taken_does_not_stop_it(
         self, store_url: str, namespace: str, systemd: Systemd, tmp_path: Path
     ) -> None:
@@ -227,10 +251,11 @@ class TestDaemon:
                 systemd.wait_for("READY=1")
                 assert logged(second, "metrics_not_served")[0]["level"] == "warning"
 
+    @pytest.mark.bad_input("number or time: tick of half the visibility")
     def test_warns_of_a_tick_that_is_long_for_a_queue(
         self, store_url: str, namespace: str, systemd: Systemd, tmp_path: Path
     ) -> None:
-        """A tick of half a queue's visibility or more is told, with a better one; the work goes on."""
+        """A tick of half a queue's visibility or more is logged, with a better one; the work continues."""
         app = QWorker(namespace, url=store_url)
         app.queue("slow").configure(QueueAttributes(visibility="30s"))
         app.queue("fast").configure(QueueAttributes(visibility="3s"))
@@ -261,6 +286,7 @@ class TestDaemon:
             os.kill(server.pid, signal.SIGCONT)
             systemd.wait_for("WATCHDOG=1")
 
+    @pytest.mark.bad_input("surroundings: closed stdout, full disk under the log")
     def test_log_that_cannot_be_written_does_not_stop_it(
         self, store_url: str, namespace: str, systemd: Systemd
     ) -> None:

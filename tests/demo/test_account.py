@@ -16,7 +16,7 @@ def test_a_message_that_is_neither_handled_nor_dead_is_lost():
 
 
 def test_numbers_that_add_up_do_not_hide_a_lost_message():
-    """Three sent and three handled, but one that was sent is not among them: by subtraction nothing would be lost."""
+    """Three sent and three handled, but not the same three: by subtraction nothing would be lost."""
     account = settle_account(sent={"a", "b", "c"}, handled={"a", "b", "x"}, dead=[])
     assert account.lost == {"c"}
 
@@ -26,7 +26,7 @@ def test_a_message_handled_before_its_sender_noted_it_counts_as_sent():
     assert (account.sent, account.lost) == (2, frozenset())
 
 
-def test_what_still_waits_is_not_lost():
+def test_waiting_messages_are_not_lost():
     account = settle_account(sent={"a", "b"}, handled={"a"}, dead=[], waiting=frozenset("ab"))
     assert (account.waiting, account.lost) == (1, frozenset())
 
@@ -35,21 +35,23 @@ def test_what_still_waits_is_not_lost():
     ("others", "dead", "redelivered"),
     [({"a", "b"}, [], 2), ({"a"}, [], 1), (set(), [DEAD], 1), (set(), [], 0)],
 )
-def test_redelivered_are_those_in_hand_that_another_worker_ended(others, dead, redelivered):
+def test_redelivered_are_messages_held_by_the_killed_worker_that_another_one_ended(
+    others, dead, redelivered
+):
     account = settle_account(
         sent={"a", "b", "d"},
         handled={"a", "b"},
         dead=dead,
-        in_hand=frozenset("abd"),
+        held=frozenset("abd"),
         handled_by_others=others,
     )
     assert account.redelivered == redelivered
 
 
 def test_the_dead_are_counted_by_reason_with_the_errors_they_died_of():
-    letters = [DEAD, DeadKey("e", "rejected", "Bury"), DeadKey("f", "max_receives", "OSError")]
-    letters.append(DeadKey("g", "max_receives", "SyntaxError"))
-    account = settle_account(sent=set("defg"), handled=set(), dead=letters)
+    dead_letters = [DEAD, DeadKey("e", "rejected", "Bury"), DeadKey("f", "max_receives", "OSError")]
+    dead_letters.append(DeadKey("g", "max_receives", "SyntaxError"))
+    account = settle_account(sent=set("defg"), handled=set(), dead=dead_letters)
     assert account.dead_by_reason == {"max_receives": 3, "rejected": 1}
     assert account.errors_by_reason == {
         "max_receives": ("SyntaxError", "OSError"),

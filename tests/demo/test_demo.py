@@ -1,4 +1,4 @@
-"""`qworker demo` on a small folder: the account, the JSON that others read, and that nothing is left running."""
+"""`qworker demo` on a small folder: the account, its JSON, and that nothing is left running."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from qworker.demo.app import app, index_file
+from qworker.demo.app import QUEUES, app, index_file
 from qworker.demo.run import Demo
 from qworker.demo.sources import find_sources
 from qworker.demo.view import PlainView
-from qworker.store.embedded import PrivateStore
+from qworker.store.embedded.store import PrivateStore
 from tests.timing import DEADLINE_S
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,7 @@ def test_into_a_pipe_go_plain_lines_of_ascii(tmp_path):
     assert "  lost                    0   sent, and neither handled nor dead\n" in out
 
 
-def test_a_worker_is_killed_and_what_it_had_in_hand_is_handled_by_others(tmp_path):
+def test_a_worker_is_killed_and_others_handle_its_messages(tmp_path):
     code, out, err = run(folder(tmp_path, good=150, size=300), "--json")
     document = json.loads(out.splitlines()[-1])
     assert code == 0, err
@@ -90,12 +90,12 @@ def test_a_worker_is_killed_and_what_it_had_in_hand_is_handled_by_others(tmp_pat
     assert document["redelivered"] >= 1
     assert document["lost"] == 0
     assert document["indexed"] == 152
-    assert "killed with SIGKILL, with" in err
+    assert "killed with SIGKILL while it held" in err
     assert "are back in their queues" in err
 
 
-def test_a_message_that_vanishes_from_the_queue_is_told_as_lost(tmp_path):
-    """The account would notice: somebody takes a message out of the list, and the run ends with exit code 1."""
+def test_a_message_that_vanishes_from_the_queue_is_reported_as_lost(tmp_path):
+    """The test takes a message out of the list, and the run ends with exit code 1."""
     with (
         PrivateStore() as store,
         Demo(store, find_sources(folder(tmp_path, good=8)), _silent(), procs=1) as demo,
@@ -109,6 +109,27 @@ def test_a_message_that_vanishes_from_the_queue_is_told_as_lost(tmp_path):
     assert outcome.account.lost == {victim.id}
     assert outcome.exit_code == 1
     assert outcome.document()["lost"] == 1
+
+
+def test_a_killed_worker_of_divided_queues_held_the_messages_of_its_leases(tmp_path):
+    """Leases are numbered by the shards that a worker receives from, not by the queues."""
+    with (
+        PrivateStore() as store,
+        Demo(store, find_sources(folder(tmp_path, good=150, size=40)), _silent(), procs=1) as demo,
+    ):
+        app.queue("totals").divide(2)
+        app.queue("files").divide(3)
+        demo.send()
+        demo.work()
+        outcome = demo.outcome()
+    kill = demo._kill
+    assert kill is not None
+    assert kill.held
+    assert {key.partition("}")[0].partition("{")[2].split("/")[0] for key in kill.leases} <= {
+        *QUEUES
+    }
+    assert outcome.account.lost == frozenset()
+    assert outcome.exit_code == 0
 
 
 def test_ctrl_c_stops_everything_and_says_what_waited(tmp_path):
@@ -147,12 +168,12 @@ def _wait_for_children(pid: int, number: int) -> list[psutil.Process]:
 
 
 def _assert_gone(processes: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    _, alive = psutil.wait_procs(processes, timeout=DEADLINE_S)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def _wait_until(condition) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

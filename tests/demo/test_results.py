@@ -1,4 +1,4 @@
-"""The results of the demo: the index has each file once, and the books show what was handled twice."""
+"""The results of the demo: the index has each file once, and duplicates are counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def summary(path: str, key: str, *, imports: tuple[str, ...] = ()) -> FileSummar
     return FileSummary(key, path, path, 10, 1, 2, list(imports))
 
 
-def test_a_file_handled_twice_is_in_the_index_once_and_seen_as_a_duplicate(results):
+def test_a_file_handled_twice_is_in_the_index_once_and_counted_as_a_duplicate(results):
     for key in ("k1", "k2"):
         found = [summary("a.py", key, imports=("os",)), summary(f"{key}.py", key)]
         results.note(handled=keys_of(found, "total"), summaries=found)
@@ -29,12 +29,12 @@ def test_a_file_handled_twice_is_in_the_index_once_and_seen_as_a_duplicate(resul
     assert results.duplicates() == 1
 
 
-def test_the_same_file_in_two_tasks_is_no_duplicate(results):
+def test_the_same_file_in_two_tasks_is_not_a_duplicate(results):
     results.note(handled=[("1", "index_file", "a.py"), ("2", "check_file", "a.py")])
     assert results.duplicates() == 0
 
 
-def test_what_a_process_handled_can_be_left_aside(results, monkeypatch):
+def test_messages_handled_by_one_process_can_be_left_out(results, monkeypatch):
     results.note(handled=[("1", "index_file", "a.py")])
     monkeypatch.setattr("os.getpid", lambda: 4711)
     results.note(handled=[("2", "index_file", "b.py")])

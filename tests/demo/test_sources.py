@@ -36,7 +36,7 @@ def test_the_files_of_a_path_come_in_order_with_module_names(tmp_path):
     ("name", "problem"),
     [("absent", "does not exist"), ("file.py", "is not a directory"), ("empty", "holds no .py")],
 )
-def test_a_wrong_path_is_refused_with_what_to_do(tmp_path, name, problem):
+def test_a_wrong_path_is_refused_with_the_next_step(tmp_path, name, problem):
     (tmp_path / "file.py").touch()
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidOptionError, match=problem) as refused:
@@ -53,7 +53,7 @@ def test_a_directory_that_cannot_be_read_is_named(tmp_path):
     assert left_out == (f"{tmp_path}/locked: Permission denied",)
 
 
-def test_names_that_no_terminal_should_see_are_left_out(tmp_path):
+def test_unprintable_names_are_left_out(tmp_path):
     (tmp_path / "a.py").touch()
     (tmp_path / "esc\x1b[31m.py").touch()
     sources = find_sources(tmp_path)

@@ -1,4 +1,4 @@
-"""What the demo shows, on a terminal and into a pipe."""
+"""The output of the demo on a terminal and into a pipe."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def screen():
     return console, view.TerminalView(console)
 
 
-def test_the_moment_is_drawn_with_a_bar_per_task_and_a_line_per_worker(screen):
+def test_progress_is_drawn_with_a_bar_per_task_and_a_line_per_worker(screen):
     console, terminal = screen
     terminal.show(SNAPSHOT)
     terminal.end(None)
@@ -62,7 +62,7 @@ def test_the_moment_is_drawn_with_a_bar_per_task_and_a_line_per_worker(screen):
         assert words in text
 
 
-def test_what_is_said_stays_and_is_not_taken_for_markup(screen):
+def test_lines_stay_and_are_not_read_as_markup(screen):
     console, terminal = screen
     terminal.say("[bold]/a/b.py", "bad")
     assert "[bold]/a/b.py" in console.file.getvalue()
@@ -102,17 +102,17 @@ def test_a_terminal_that_cannot_draw_gets_plain_lines(monkeypatch, environment, 
     assert isinstance(view.choose_view(stderr=False), kind)
 
 
-def test_the_exit_code_is_1_where_something_is_lost():
+def test_the_exit_code_is_1_if_a_message_is_lost():
     assert outcome().exit_code == 0
     assert outcome(lost=True).exit_code == 1
 
 
-def test_a_run_too_short_to_kill_anybody_says_so():
+def test_a_run_too_short_to_kill_a_worker_says_so():
     words = {name: text for name, _, text in outcome().rows()}
-    assert words["redelivered"] == "too few messages to catch a worker in the middle of one"
+    assert words["redelivered"] == "too few messages to kill a worker in the middle of one"
 
 
-def test_what_is_said_is_wrapped_between_words() -> None:
+def test_lines_are_wrapped_between_words() -> None:
     """A terminal of 30 columns breaks no word, and a path stays whole."""
     written = io.StringIO()
     console = Console(file=written, width=30, force_terminal=True, color_system=None)

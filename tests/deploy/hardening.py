@@ -1,4 +1,4 @@
-"""Runs a program under what a unit's hardening comes to without systemd: a program of its own, not for import.
+"""Runs a program under what a unit's hardening comes to without systemd: its own program, not for import.
 
     python hardening.py RESTRICTIONS PROGRAM [ARGUMENT …]
 

@@ -21,10 +21,10 @@ PART = re.compile(r"_(?:bucket|sum|count)$")
 
 def metric(name: str) -> Metric | None:
     """Find the metric that exports the series `name`, which may be a part of a histogram."""
-    if found := METRICS.get(name):
-        return None if found.kind == "histogram" else found
-    found = METRICS.get(PART.sub("", name))
-    return found if found and found.kind == "histogram" else None
+    if exported := METRICS.get(name):
+        return None if exported.kind == "histogram" else exported
+    exported = METRICS.get(PART.sub("", name))
+    return exported if exported and exported.kind == "histogram" else None
 
 
 def named(query: str) -> list[str]:
@@ -40,8 +40,8 @@ def unknown_labels(query: str) -> list[str]:
     """List `name{label}` pairs of `query` where the metric has no such label, or never that value."""
     wrong = []
     for name, inner in re.findall(r"\b(qworker_\w+)\{([^}]*)\}", query):
-        found = metric(name)
-        labels = found.labels if found else {}
+        exported = metric(name)
+        labels = exported.labels if exported else {}
         for label, operator, value in re.findall(r'(\w+)\s*(=~?|!=|!~)\s*"([^"]*)"', inner):
             free = label in SCRAPED or label in ("queue", "task")
             if label not in SCRAPED and label not in labels:
@@ -59,10 +59,10 @@ def summed_truths(query: str) -> list[str]:
     """
     wrong = []
     for match in re.finditer(r"\bqworker_\w+", query):
-        found = metric(match[0])
+        exported = metric(match[0])
         before = re.sub(r"\s+", " ", query[: match.start()])
         taken = re.search(r"max by \(queue[a-z, ]*\) \( ?(?:(?:rate|increase)\()?$", before)
-        if found and found.truth and not taken:
+        if exported and exported.truth and not taken:
             wrong.append(match[0])
     return wrong
 
@@ -102,10 +102,10 @@ def split(query: str) -> list[str]:
     while at < len(query):
         if query[at] == "(":
             at = closing(query, at)
-        elif found := operator.match(query, at):
+        elif match := operator.match(query, at):
             parts.append(query[begin:at])
             # The blank after an operator may be the one before the next.
-            begin, at = found.end(), found.end() - 2
+            begin, at = match.end(), match.end() - 2
         at += 1
     return [*parts, query[begin:]]
 
@@ -117,15 +117,15 @@ def series() -> Iterator[dict[str, str]]:
         inner = ", ".join(f'{label}="{value}"' for label, value in labels.items())
         return {"series": f"{name}{{{inner}}}", "values": values}
 
-    for name, found in METRICS.items():
-        for combination in itertools.product(("a", "b"), *found.labels.values()):
-            labels = dict(zip(["instance", *found.labels], combination, strict=True))
+    for name, exported in METRICS.items():
+        for combination in itertools.product(("a", "b"), *exported.labels.values()):
+            labels = dict(zip(["instance", *exported.labels], combination, strict=True))
             labels["job"] = "qworker"
             if name.endswith("_timestamp_seconds"):
                 yield line(name, labels, "0+60x60")
-            elif found.kind == "gauge":
+            elif exported.kind == "gauge":
                 yield line(name, labels, "1x60")
-            elif found.kind == "counter":
+            elif exported.kind == "counter":
                 yield line(name, labels, "0+60x60")
             else:
                 for le, values in {"0.1": "0+30x60", "1": "0+50x60", "+Inf": "0+60x60"}.items():

@@ -17,15 +17,15 @@ from prometheus_client.core import Metric as Family
 
 import qworker
 from qworker.cli.main import cli
-from qworker.client.commands.inspecting import Inspection
-from qworker.consumer.collector import ChildrenCollector
-from qworker.consumer.manifest import Manifest, TaskEntry
+from qworker.consumer.manifest import Manifest, ManifestTask
 from qworker.consumer.options import RunOptions
-from qworker.consumer.supervisor import Supervisor
+from qworker.consumer.supervisor.metrics import ChildrenCollector
+from qworker.consumer.supervisor.supervisor import Supervisor
 from qworker.daemon.gauges import QueueCollector
 from qworker.daemon.metrics import ReaperMetrics
-from qworker.daemon.tick import Tally
-from qworker.store.connection import ConnectionFactory
+from qworker.daemon.tick import Tick
+from qworker.engine.inspect import Inspection
+from qworker.store.connections import ConnectionFactory
 from qworker.telemetry.options import LogOptions
 from qworker.wire.keys import QueueKeys
 
@@ -85,18 +85,19 @@ def queue_families() -> Iterator[Family]:
     def answer_each(commands: list[Any], **_: Any) -> list[Any]:
         return [answer(each) for each in commands]
 
-    server: Any = SimpleNamespace(execute_each=answer_each)
+    one_server = SimpleNamespace(clustered=False, node=lambda key: None)
+    server: Any = SimpleNamespace(execute_each=answer_each, factory=one_server)
     return QueueCollector(server, lambda: [QueueKeys("shop", queue) for queue in TASKS]).collect()
 
 
 def reaper_families() -> Iterator[Family]:
     """What a reaper exports of itself after a pass."""
     registry = CollectorRegistry()
-    metrics, tally = ReaperMetrics(registry), Tally(queues=len(TASKS))
+    metrics, tick = ReaperMetrics(registry), Tick(queues=len(TASKS))
     metrics.server("valkey", "9.1.2", durable=True)
     for queue, task in TASKS.items():
-        tally.fire(queue, task)
-    metrics.passed(tally.tick(reapers=1, elapsed_s=0.0))
+        tick.fire(queue, task)
+    metrics.passed(tick)
     return iter(registry.collect())
 
 
@@ -108,11 +109,10 @@ def worker_families() -> Iterator[Family]:
         namespace="shop",
         queues=list(TASKS),
         tasks=[
-            TaskEntry(
+            ManifestTask(
                 task,
                 queue,
                 is_async=False,
-                time_limit_s=None,
                 max_receives=None,
                 batch=0,
                 max_wait_s=0.0,
@@ -125,7 +125,7 @@ def worker_families() -> Iterator[Family]:
 
 
 def exported(families: Iterator[Family], *, truth: bool) -> Iterator[tuple[str, Metric]]:
-    """Read name and metric from what a collector yields; `le` is no label of ours."""
+    """Read name and metric from what a collector yields; `le` is not a label of ours."""
     for family in families:
         labels: dict[str, dict[str, None]] = {}
         for sample in family.samples:
@@ -158,13 +158,13 @@ def flags_by_command(
             assert below is not None
             yield from flags_by_command(below, (*words, name))
         return
-    options = [each for each in command.params if isinstance(each, click.Option)]
+    options = [param for param in command.params if isinstance(param, click.Option)]
     yield (
         " ".join(words),
         frozenset(
             name
-            for each in options
-            for name in (*each.opts, *each.secondary_opts)
+            for option in options
+            for name in (*option.opts, *option.secondary_opts)
             if name.startswith("--")
         ),
     )

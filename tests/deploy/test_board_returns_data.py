@@ -21,9 +21,9 @@ import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import encode_call
 from tests import servers
 from tests.deploy import queries
@@ -100,7 +100,7 @@ class Site:
         """Ask each expression until it has found something, or patience is over; returns those that have not."""
         deadline = time.monotonic() + PATIENCE_S
         left = [filled(expression) for expression in expressions]
-        while left := [each for each in left if not self.finds(each)]:
+        while left := [query for query in left if not self.finds(query)]:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.5)
@@ -152,10 +152,10 @@ def waited(ask: Callable[[], Any], log: Path) -> Any:
 
 def served(log: Path) -> str:
     """Wait for the line that tells the metrics port."""
-    found = waited(
+    match = waited(
         lambda: re.search(r'"event": "metrics_served".*"port": (\d+)', log.read_text()), log
     )
-    return f"http://127.0.0.1:{found[1]}"
+    return f"http://127.0.0.1:{match[1]}"
 
 
 def listening(log: Path) -> str:
@@ -163,14 +163,16 @@ def listening(log: Path) -> str:
     process = psutil.Process(int(log.with_suffix(".pid").read_text()))
 
     def port() -> int | None:
-        found = process.net_connections(kind="tcp")
-        return next((each.laddr.port for each in found if each.status == "LISTEN"), None)
+        match = process.net_connections(kind="tcp")
+        return next(
+            (connection.laddr.port for connection in match if connection.status == "LISTEN"), None
+        )
 
     return f"http://127.0.0.1:{waited(port, log)}"
 
 
 def feed(queue: Queue, stop: threading.Event) -> None:
-    """Send steadily, some of it for later, until told to stop."""
+    """Send steadily, some of it for later, until stopped."""
     while not stop.wait(0.1):
         for task in ("send", "fail", "bury", "release", "let_expire"):
             queue.send(encode_call(task, [], {}))

@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from qworker.cli.main import cli
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import encode_call
+from qworker.wire.reasons import DEATH_REASONS
 from tests.deploy.checkers import DEPLOY
 from tests.deploy.surface import COMMANDS, EVENTS, FLAGS
 
@@ -33,7 +34,7 @@ def quoted(text: str) -> list[str]:
 
 def mentioned(text: str) -> list[str]:
     """List the commands in backticks, without the word qworker."""
-    return [each.removeprefix("qworker ") for each in quoted(text) if each.startswith("qworker ")]
+    return [word.removeprefix("qworker ") for word in quoted(text) if word.startswith("qworker ")]
 
 
 def command_of(mention: str) -> str:
@@ -62,7 +63,7 @@ def test_commands_and_flags_exist(path: Path) -> None:
 
 
 @each_file
-def test_commands_take_what_they_are_given(
+def test_commands_take_their_arguments(
     path: Path, queue: Queue, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Typed with the name of a queue, none is refused. One that is named without its arguments is not typed."""
@@ -80,9 +81,10 @@ def test_commands_take_what_they_are_given(
 
 @each_file
 def test_events_are_logged(path: Path) -> None:
-    """A word in backticks that looks like an event is one."""
+    """A word in backticks that looks like an event is one, or a metric or the reason of dead letters."""
     words = [each for each in quoted(path.read_text()) if re.fullmatch(r"[a-z]+(_[a-z]+)+", each)]
-    assert [each for each in words if not each.startswith("qworker_") and each not in EVENTS] == []
+    known = EVENTS | DEATH_REASONS.keys()
+    assert [word for word in words if not word.startswith("qworker_") and word not in known] == []
 
 
 def test_mentions_are_found() -> None:

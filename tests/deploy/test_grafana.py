@@ -79,7 +79,7 @@ def test_every_metric_is_on_the_board() -> None:
     assert [name for name in METRICS if name not in text] == []
 
 
-def test_variables_offer_what_is_there() -> None:
+def test_variables_offer_existing_values() -> None:
     """The data source, the queues, and the tasks of the chosen queues."""
     variables = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
     assert list(variables) == ["datasource", "queue", "task"]

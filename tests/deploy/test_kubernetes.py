@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ def documents() -> list[dict[str, Any]]:
 
 def the(kind: str, name: str) -> dict[str, Any]:
     """Return the one manifest of that kind and name."""
-    found = [d for d in documents() if (d["kind"], d["metadata"]["name"]) == (kind, name)]
-    assert len(found) == 1
-    return found[0]
+    matching = [d for d in documents() if (d["kind"], d["metadata"]["name"]) == (kind, name)]
+    assert len(matching) == 1
+    return matching[0]
 
 
 def pod(deployment: str) -> dict[str, Any]:
@@ -52,6 +51,7 @@ def flags(deployment: str) -> dict[str, str]:
 each_role = pytest.mark.parametrize("deployment", ["qworker-consumers", "qworker-daemon"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(KUBERNETES)))
 def test_manifest_fits_its_schema(path: Path) -> None:
     """No unknown field, no wrong type; only custom resources may go unchecked."""
@@ -165,14 +165,14 @@ def test_only_the_daemon_is_kept_from_connecting_elsewhere() -> None:
     """What handlers connect to is not ours to know."""
     policy = the("NetworkPolicy", "qworker-daemon-egress")["spec"]["podSelector"]["matchLabels"]
     template = "spec", "template", "metadata", "labels"
-    found = []
+    matching = []
     for name in ("qworker-consumers", "qworker-daemon"):
         labels: Any = the("Deployment", name)
         for key in template:
             labels = labels[key]
         if selects(policy, labels):
-            found.append(name)
-    assert found == ["qworker-daemon"]
+            matching.append(name)
+    assert matching == ["qworker-daemon"]
 
 
 def test_service_monitor_finds_the_service() -> None:
@@ -230,7 +230,6 @@ def test_kustomization_lists_every_manifest_but_the_secret() -> None:
     assert listed <= set(FILES)
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kustomization_builds() -> None:
     """The components apply: with KEDA the Deployment no longer fixes the number of consumers."""
     done = run("kubectl", "kustomize", KUBERNETES)

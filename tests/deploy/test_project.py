@@ -28,6 +28,7 @@ def jobs() -> dict[str, Any]:
     return yaml.safe_load((GITHUB / "workflows" / "ci.yml").read_text())["jobs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "files"),
     [
@@ -46,6 +47,7 @@ def test_a_file_for_the_host_has_the_form_that_the_host_asks_for(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_schema_refuses_a_workflow_with_a_wrong_key(tmp_path: Path) -> None:
     wrong = tmp_path / "ci.yml"
     wrong.write_text(WORKFLOWS[0].read_text().replace("runs-on:", "run-on:"))

@@ -29,6 +29,7 @@ def test_rules_are_valid() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_alerts_fire_when_they_should_and_only_then() -> None:
     """The situations of alerts_test.yaml come out as written there."""
     done = run("promtool", "test", "rules", "alerts_test.yaml", cwd=PROMETHEUS)
@@ -70,15 +71,16 @@ def test_situations_are_made_of_what_is_exported() -> None:
 
 def test_task_that_fails_once_a_day_is_seen() -> None:
     """Outcomes are counted from 0, before the task has run: `rate` sees no step from no series to 1."""
-    (handled,) = [each for each in worker_families() if each.name == "qworker_handled"]
+    (handled,) = [family for family in worker_families() if family.name == "qworker_handled"]
     counted = {
-        (each.labels["task"], each.labels["outcome"]): each.value for each in handled.samples
+        (sample.labels["task"], sample.labels["outcome"]): sample.value
+        for sample in handled.samples
     }
     assert counted["send", "nacked"] == counted["load", "buried"] == 0
 
 
 @each_alert
-def test_alert_tells_what_to_run(rule: dict[str, Any]) -> None:
+def test_alert_names_the_command_to_run(rule: dict[str, Any]) -> None:
     """It has a severity, a summary in one line and a command in its description."""
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert "\n" not in rule["annotations"]["summary"]
@@ -92,7 +94,7 @@ def test_scrape_example_is_valid() -> None:
 
 
 def test_scrape_example_asks_the_default_ports() -> None:
-    """One target per role, at the port that it takes when nobody says otherwise."""
+    """One target per role, at the port that it takes by default."""
     (job,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
     ports = (RunOptions().metrics_port, DaemonOptions().metrics_port)
     assert job["static_configs"] == [{"targets": [f"127.0.0.1:{port}" for port in ports]}]

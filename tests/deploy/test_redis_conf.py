@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import time
@@ -16,6 +17,7 @@ from redis.retry import Retry
 
 from tests import servers
 from tests.deploy.checkers import DEPLOY
+from tests.timing import DEADLINE_S
 
 CONF = DEPLOY / "redis.conf"
 # Given on the command line below: a test must neither take the port nor write to the real folder.
@@ -52,7 +54,7 @@ def started(engine: str, folder: Path) -> Iterator[tuple[redis.Redis, subprocess
         unix_socket_path=str(socket), decode_responses=True, retry=Retry(NoBackoff(), 0)
     )
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
                 client.ping()
@@ -109,6 +111,16 @@ def test_a_single_server_takes_writes() -> None:
     """min-replicas-to-write stays a comment: without replicas it would refuse every write."""
     assert "min-replicas-to-write" not in directives()
     assert "min-replicas-to-write 1" in CONF.read_text()
+
+
+def test_its_figures_of_loss_are_those_of_the_readme() -> None:
+    """A measurement that is made again changes both: "2,700 of 2,700" stands in each."""
+    figures = re.findall(r"[\d,]+ of [\d,]+\b", CONF.read_text().replace("\n#", ""))
+    readme = (DEPLOY.parent / "README.md").read_text()
+    assert len(figures) >= 2
+    assert [figure for figure in figures if figure not in readme] == []
+    (lag,) = re.findall(r"min-replicas-max-lag (\d+)", CONF.read_text())
+    assert f"`max-lag {lag}`" in readme
 
 
 def test_nothing_is_renamed() -> None:

@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from tests import servers
 from tests.consumer.driving import until
 from tests.deploy.test_kubernetes import container, pod, the
@@ -96,7 +96,7 @@ class Pod:
 
     def told(self, name: str, since: float) -> set[int]:
         """What a probe was answered since then."""
-        return {status for at, each, status in self.answers if each == name and at > since}
+        return {status for at, answer, status in self.answers if answer == name and at > since}
 
     def end(self) -> int:
         """SIGTERM, the pod's grace period, SIGKILL: what the kubelet does; returns the exit code."""
@@ -162,7 +162,7 @@ class Cluster:
         return 0
 
     def send(self, number: int = 1, task: str = "handle", **named: Any) -> None:
-        """Send messages with keys of their own."""
+        """Send messages with their own keys."""
         keys = [f"{len(self.sent) + at}" for at in range(number)]
         self.queue.send_all([{"task": task, "args": [key], "kwargs": named} for key in keys])
         self.sent += keys
@@ -225,7 +225,7 @@ def test_a_rollout_under_load_loses_nothing_and_repeats_nothing(cluster: Cluster
     assert cluster.queue.inspect().dead == 0
 
 
-def test_a_pod_that_ends_is_not_ready_and_gives_back_what_it_has_not_started(
+def test_a_terminating_pod_is_not_ready_and_gives_back_unstarted_messages(
     cluster: Cluster,
 ) -> None:
     """While the last handler runs /readyz says no and /healthz yes; all else is ready for others by then."""

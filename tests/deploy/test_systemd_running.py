@@ -17,9 +17,9 @@ from typing import Self
 import psutil
 import pytest
 
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import encode_call
 from tests import servers
 from tests.deploy.units import UNITS, Manager, options, seconds, started
@@ -107,7 +107,7 @@ def queue(server: servers.Server) -> Iterator[Queue]:
 
 
 class Traffic:
-    """Sends messages with keys of their own, until the block ends, and reads what became of them."""
+    """Sends messages with their own keys, until the block ends, and reads what became of them."""
 
     def __init__(self, queue: Queue, history: Path) -> None:
         self.sent: list[str] = []
@@ -196,7 +196,7 @@ def test_unit_is_ready_pings_and_stops(unit: str, manager: Manager) -> None:
     assert set(manager.states) == {"READY=1", "WATCHDOG=1", "STOPPING=1"}
 
 
-def test_hardening_leaves_what_is_needed(worker: Manager, queue: Queue) -> None:
+def test_hardening_keeps_the_necessary_rights(worker: Manager, queue: Queue) -> None:
     """Children start and handle messages under the system calls, families and files of the unit."""
     queue.send(encode_call("quick", [], {}))
     worker.wait_for(lambda: queue.inspect().stats.get("acked"), DEADLINE_S)
@@ -236,7 +236,7 @@ def test_restarts_under_load_lose_nothing_and_repeat_nothing(
 def test_the_signal_of_the_watchdog_costs_a_redelivery(
     folder: Path, environ: dict[str, str], queue: Queue, history: Path
 ) -> None:
-    """SIGABRT, as WatchdogSec sends it, under load: children end too, what was in hand comes back, nothing is lost."""
+    """SIGABRT, as WatchdogSec sends it, under load: children end too, unacked messages come back, nothing is lost."""
     environ = {**environ, "QWORKER_VISIBILITY": "2s"}
     with Traffic(queue, history) as traffic:
         for manager in run_unit(WORKER, folder, environ):

@@ -53,11 +53,11 @@ class Manager:
 
     @property
     def states(self) -> list[str]:
-        """What was told, in order, without the texts of STATUS."""
+        """The states sent, in order, without the texts of STATUS."""
         return [state for _, _, state in self.told if not state.startswith("STATUS=")]
 
     def at(self, state: str) -> list[float]:
-        """When a state was told."""
+        """When a state was sent."""
         return [at for at, _, each in self.told if each == state]
 
     def wait_for(self, condition: Callable[[], object], within_s: float) -> None:
@@ -77,7 +77,7 @@ class Manager:
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines of the log with an event."""
         lines = [line for line in self.log.read_text().splitlines() if line.startswith("{")]
-        return [each for each in map(json.loads, lines) if each["event"] == name]
+        return [load for load in map(json.loads, lines) if load["event"] == name]
 
 
 @contextmanager

@@ -13,13 +13,13 @@ import pytest
 
 import qworker
 from qworker import QueueAttributes, QWorker, SendOptions
-from qworker.app.task import TASK_OPTIONS, Task
-from qworker.client.aqueue import AsyncQueue
-from qworker.client.commands.inspecting import Inspection
-from qworker.client.dead_filter import DeadFilter
+from qworker.app.options import TaskOptions
+from qworker.app.task import Task
+from qworker.client.dead.filter import DeadFilter
 from qworker.client.message import Message
-from qworker.client.queue import Queue
+from qworker.client.queue import AsyncQueue, Queue
 from qworker.config.fields import kinds_of
+from qworker.engine.inspect import Inspection
 from qworker.testing import drain
 from tests.docs.blocks import ROOT
 
@@ -44,7 +44,7 @@ MORE: Mapping[str, set[str]] = {
     "QueueAttributes": _ATTRIBUTES,
     "dead": _FILTERS,
     "redrive": _FILTERS,
-    "task": set(TASK_OPTIONS),
+    "task": set(kinds_of(TaskOptions)),
 }
 
 

@@ -22,7 +22,7 @@ PAGES = [
 
 def shown() -> list[str]:
     """Find commands in code, where they begin a line, and in code spans; without the comment behind them."""
-    found: set[str] = set()
+    commands: set[str] = set()
     for page in PAGES:
         if page.suffix not in (".md", ".py"):
             continue
@@ -35,8 +35,8 @@ def shown() -> list[str]:
         lines = re.findall(r"^(?: {4})?(qworker [a-z].*)$", code, re.M)
         for line in (*lines, *re.findall(r"`(qworker [a-z][^`\n]*)`", text)):
             words = re.split(r"\s{2,}|\s#\s", line.strip())[0]
-            found.add(words.replace("…", "X").replace("|| true", "").strip())
-    return sorted(found)
+            commands.add(words.replace("…", "X").replace("|| true", "").strip())
+    return sorted(commands)
 
 
 @pytest.mark.parametrize("line", shown())

@@ -1,4 +1,4 @@
-"""The examples of the frameworks guide, each in a process of its own, as a user would lay it out."""
+"""The examples of the frameworks guide, each in its own process, as a user would lay it out."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_tasks_of_several_modules_are_one_app(run) -> None:
     assert out.splitlines() == ["sent to a@b.c", "sent to by@name", "report of monday"]
 
 
+@pytest.mark.needs("django")
 def test_django_sends_on_commit_and_handles_with_its_models(run) -> None:
     """The message is there after the commit, and the handler finds the row."""
-    pytest.importorskip("django")
     settings = (
         "SECRET_KEY = 'x'\nUSE_TZ = True\n"
         "INSTALLED_APPS = ['django.contrib.auth', 'django.contrib.contenttypes']\n"
@@ -91,9 +91,9 @@ def test_django_sends_on_commit_and_handles_with_its_models(run) -> None:
     assert out == "hello ada\n"
 
 
+@pytest.mark.needs("flask")
 def test_flask_sends_from_a_view_and_handles_in_its_context(run) -> None:
     """The view answers with the message id."""
-    pytest.importorskip("flask")
     out = run(
         "Flask",
         "from shop import app, web\n"
@@ -105,10 +105,9 @@ def test_flask_sends_from_a_view_and_handles_in_its_context(run) -> None:
     assert out == "shop@example.org writes to a@b.c\n"
 
 
+@pytest.mark.needs("fastapi", "httpx")
 def test_fastapi_sends_from_an_async_endpoint(run) -> None:
     """And closes its connections with the loop."""
-    pytest.importorskip("fastapi")
-    pytest.importorskip("httpx")
     out = run(
         "FastAPI",
         "import asyncio\nimport httpx\nfrom shop import app, lifespan, web\n"
@@ -125,7 +124,7 @@ def test_fastapi_sends_from_an_async_endpoint(run) -> None:
     assert out == "sent to a@b.c\n"
 
 
-def test_a_forked_process_sends_over_connections_of_its_own(run) -> None:
+def test_a_forked_process_sends_over_its_own_connections(run) -> None:
     """The parent has sent before, as the master of a server may."""
     out = run(
         "gunicorn",
@@ -142,9 +141,9 @@ def test_a_forked_process_sends_over_connections_of_its_own(run) -> None:
     assert out.splitlines() == ["parent", "child", "parent again"]
 
 
+@pytest.mark.needs("sentry_sdk")
 def test_sentry_hears_of_failures_with_their_message(run) -> None:
     """Of a failure and of a Bury; not of a Release, nor of what succeeded."""
-    pytest.importorskip("sentry_sdk")
     out = run(
         "Sentry",
         "import sentry_sdk\n"
@@ -166,9 +165,9 @@ def test_sentry_hears_of_failures_with_their_message(run) -> None:
     assert out.splitlines()[-1] == "[('end', 'buried'), ('end', 'buried')]"
 
 
-def test_a_trace_goes_on_in_the_handler_and_in_what_it_sends(run) -> None:
+@pytest.mark.needs("opentelemetry.sdk")
+def test_a_trace_continues_in_the_handler_and_in_its_sends(run) -> None:
     """One trace from the sender over the handler to the handler of its message."""
-    pytest.importorskip("opentelemetry.sdk")
     out = run(
         "OpenTelemetry",
         "from opentelemetry import trace\n"

@@ -42,15 +42,15 @@ def test_a_mail_server_that_is_down_is_asked_again(app, monkeypatch):
 @pytest.mark.parametrize(
     ("to", "template", "reason"),
     [
-        ("nobody", "welcome", "'nobody' is no address"),
-        ("a@b.c", "other", "there is no template 'other'"),
+        ("nobody", "welcome", "'nobody' is not an address"),
+        ("a@b.c", "other", "no such template: 'other'"),
     ],
 )
-def test_what_no_retry_mends_is_dead_at_once(app, to, template, reason):
+def test_a_permanent_error_is_dead_at_once(app, to, template, reason):
     emails.send_email.send(to, template, "<1@example.org>")
     drained = drain(app)
     assert drained.failed == 0
-    assert [letter.error for letter in drained.dead] == [reason]
+    assert [dead_letter.error for dead_letter in drained.dead] == [reason]
 
 
 def test_a_refused_recipient_is_buried(app, monkeypatch):

@@ -1,4 +1,4 @@
-"""The example of events: many in one transaction, each with an outcome of its own."""
+"""The example of events: many in one transaction, each with its own outcome."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def test_a_batch_that_fails_as_a_whole_is_tried_again(app, monkeypatch):
     assert totals() == {"order": 2}
 
 
-def test_what_is_no_event_is_refused_on_sending(app):
+def test_an_invalid_event_is_refused_on_sending(app):
     with pytest.raises(ArgumentsError):
         load.send({"id": 1})

@@ -17,6 +17,8 @@ from qworker.testing import drain
 from tests.chaos import ChaosProxy
 from tests.servers import missing
 
+pytestmark = pytest.mark.slow  # starts processes
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "node"
 BEGIN = """
@@ -110,9 +112,9 @@ def test_what_node_sends_is_handled(app, node):
         await queue.send(call, { priority: 5, ttlMs: 60000 })
         await queue.send(call, { delayMs: 60000 })
     """)[0]
-    found = app.queue("emails").inspect()
-    assert (found.ready, found.delayed, found.stats["sent"]) == (4, 1, 5)
-    assert [each.id for each in app.queue("emails").peek()][-3:] == ids
+    inspection = app.queue("emails").inspect()
+    assert (inspection.ready, inspection.delayed, inspection.stats["sent"]) == (4, 1, 5)
+    assert [message.id for message in app.queue("emails").peek()][-3:] == ids
     assert drain(app).handled == 5
     app.queue("emails").pause("in")
     said = node(
@@ -149,7 +151,7 @@ def test_what_we_send_node_receives_and_acks(app, node):
 
 
 def test_a_message_has_its_own_visibility(app, node):
-    """It is split off into a lease of its own, with that deadline; the others stay together."""
+    """It is split off into its own lease, with that deadline; the others stay together."""
     queue = app.queue("emails")
     queue.send_all(["x", "y"])
     queue.send("z", visibility="1h")
@@ -175,8 +177,8 @@ def test_node_nacks_releases_and_buries(app, node):
         say((await queue.receive(2)).map((m) => [m.json(), m.receiveCount]))
     """)
     assert said == [[True], True, [[{"p": 1}, 1], ["fails", 2]]]
-    assert [letter.reason for letter in queue.dead()] == ["foreign"]
-    (fails,) = [each for each in queue.peek(state="unacked") if each.body == b'"fails"']
+    assert [dead_letter.reason for dead_letter in queue.dead()] == ["foreign"]
+    (fails,) = [message for message in queue.peek(state="unacked") if message.body == b'"fails"']
     assert fails.nacks == 1
 
 
@@ -196,11 +198,16 @@ def test_node_works_through_a_queue(app, start):
     queue.send_all([{"n": 2}, {"n": 3}, {"n": 4}])
     assert worker.stdout.readline() == "2\n"
     worker.send_signal(signal.SIGTERM)
-    out, _ = worker.communicate(timeout=30)
+    out, _ = worker.communicate(timeout=60)
     assert (worker.returncode, out) == (0, "")
-    found = queue.inspect()
-    assert (found.stats["acked"], found.stats["nacked"], found.ready, found.unacked) == (2, 1, 2, 0)
-    assert [each.receives for each in queue.peek()] == [0, 0]
+    inspection = queue.inspect()
+    assert (
+        inspection.stats["acked"],
+        inspection.stats["nacked"],
+        inspection.ready,
+        inspection.unacked,
+    ) == (2, 1, 2, 0)
+    assert [message.receives for message in queue.peek()] == [0, 0]
 
 
 def test_nothing_is_stored_or_received_twice_where_replies_are_lost(app, start, qworker_store):

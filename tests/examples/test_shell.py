@@ -52,8 +52,8 @@ def test_what_a_shell_sends_is_handled(app, client):
     """A call of a task, stored once, delayed if it says so."""
     message_id = client("send", "emails", CALL).strip()
     client("send", "emails", CALL, DELAY_MS="60000")
-    found = app.queue("emails").inspect()
-    assert (found.ready, found.delayed) == (1, 1)
+    inspection = app.queue("emails").inspect()
+    assert (inspection.ready, inspection.delayed) == (1, 1)
     assert app.queue("emails").peek()[0].id == message_id
     assert drain(app).handled == 2
     assert app.seen == ["ada@example.org"] * 2
@@ -84,7 +84,7 @@ def test_a_nack_brings_a_message_back(app, client):
 
 
 def test_a_message_has_its_own_visibility(app, client):
-    """It is split off into a lease of its own, with that deadline; the receipt is of that one."""
+    """It is split off into its own lease, with that deadline; the receipt is of that one."""
     queue = app.queue("emails")
     queue.send("x", visibility="1h")
     receipt = client("receive", "emails").split("\n")[0]
@@ -105,7 +105,7 @@ def test_an_ack_frees_the_unique_key(app, client):
 
 
 def test_plain_and_foreign_items(app, client, environment):
-    """JSON that somebody pushed is received; what no consumer can take is buried, and the next one received."""
+    """JSON that another program pushed is received; what no consumer can take is buried, and the next one received."""
     queue = app.queue("emails")
     for item in ("hello", '{"plain": 1}'):
         words = [*environment["REDIS_CLI"].split(), "RPUSH", queue.keys.ready[0], item]
@@ -113,7 +113,7 @@ def test_plain_and_foreign_items(app, client, environment):
     receipt, _, body = client("receive", "emails").partition("\n")
     assert body == '{"plain": 1}\n'
     client("ack", "emails", receipt)
-    assert [letter.reason for letter in queue.dead()] == ["foreign"]
+    assert [dead_letter.reason for dead_letter in queue.dead()] == ["foreign"]
 
 
 def test_a_paused_or_full_queue_refuses(app, client):
@@ -123,6 +123,7 @@ def test_a_paused_or_full_queue_refuses(app, client):
     assert app.queue("emails").inspect().ready == 0
 
 
+@pytest.mark.slow
 def test_a_shell_works_through_a_queue(app, environment, tmp_path):
     """Exit code 0 acks, another one nacks; a long command keeps its message; SIGTERM ends it after the running one."""
     queue = app.queue("emails")
@@ -141,20 +142,20 @@ def test_a_shell_works_through_a_queue(app, environment, tmp_path):
             assert time.monotonic() < deadline
             assert worker.poll() is None
             deadlines |= {
-                each.at_ms for each in queue.peek(state="unacked") if b"slow" in each.body
+                message.at_ms for message in queue.peek(state="unacked") if b"slow" in message.body
             }
             time.sleep(0.02)
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(10) == 0
+        assert worker.wait(60) == 0
     finally:
         worker.kill()
     assert len(deadlines) > 1
-    found = queue.inspect()
-    assert (found.stored, found.dead) == (0, 1)
-    assert found.stats["received"] == 5
-    (letter,) = queue.dead()
-    assert json.loads(letter.message.body) == {"fail": 1}
-    assert letter.error == "sh ended with exit code 7"
+    inspection = queue.inspect()
+    assert (inspection.stored, inspection.dead) == (0, 1)
+    assert inspection.stats["received"] == 5
+    (dead_letter,) = queue.dead()
+    assert json.loads(dead_letter.message.body) == {"fail": 1}
+    assert dead_letter.error == "sh ended with exit code 7"
 
 
 def test_nothing_is_stored_or_received_twice_where_replies_are_lost(app, client, qworker_store):

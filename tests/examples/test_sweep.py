@@ -1,4 +1,4 @@
-"""The example of a scheduled sweep: it looks and sends; removing is a task of its own."""
+"""The example of a scheduled sweep: it looks and sends; removing is its own task."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_file_that_waits_to_be_removed_is_not_sent_again(app, tmp_path):
     assert app.queue("removals").inspect().ready == 1
 
 
-def test_a_file_that_was_touched_meanwhile_stays(app, tmp_path):
+def test_a_file_that_was_touched_since_stays(app, tmp_path):
     old = old_file(tmp_path / "old")
     sweep.remove.send(str(old))
     old.touch()
@@ -47,7 +47,7 @@ def test_a_file_that_was_touched_meanwhile_stays(app, tmp_path):
     assert old.exists()
 
 
-def test_a_file_that_is_gone_is_no_failure(app, tmp_path):
+def test_a_missing_file_is_not_a_failure(app, tmp_path):
     sweep.remove.send(str(tmp_path / "gone"))
     drained = drain(app)
     assert (drained.discarded, drained.failed) == (1, 0)

@@ -9,28 +9,29 @@ from typing import Any
 
 import pytest
 
-from qworker.store.scripts import load_script
-from tests.faults.checker import Account, account_of
-from tests.faults.history import Event, History, events_of
-from tests.faults.hooks import key_of
-from tests.faults.mutations import MUTATIONS, mutated
-from tests.faults.page import write
-from tests.faults.playing import Played, _forgive
-from tests.faults.report import report_of
-from tests.faults.row import Row, at_least, at_most, exactly, within
-from tests.faults.rows import ROWS, chosen
-from tests.faults.soak import slope_of
+from qworker.engine.scripts import load_script
+from verification.faults.accounts import Agreement, agreement_of
+from verification.faults.checker import Account, account_of
+from verification.faults.history import Event, History, events_of
+from verification.faults.hooks import key_of
+from verification.faults.mutations import MUTATIONS, mutated
+from verification.faults.page import write
+from verification.faults.playing import Played, _forgive
+from verification.faults.report import report_of
+from verification.faults.row import Row, at_least, at_most, exactly, within
+from verification.faults.rows import ROWS, chosen
+from verification.faults.soak import slope_of
 
 SECOND = 1_000_000_000
 
 
 def history(*lines: str) -> list[Event]:
     """Read lines `<seconds> <pid> <word> …`."""
-    found = []
+    violations = []
     for line in lines:
         at, pid, word, *rest = line.split()
-        found.append(Event(int(float(at) * SECOND), int(pid), word, tuple(rest)))
-    return found
+        violations.append(Event(int(float(at) * SECOND), int(pid), word, tuple(rest)))
+    return violations
 
 
 CLEAN = history(
@@ -62,7 +63,7 @@ def test_a_message_that_was_never_handled_is_lost() -> None:
 
 
 def test_a_message_that_was_only_begun_is_lost() -> None:
-    """A worker that died in the middle has handled nothing: somebody else has to."""
+    """A worker that died in the middle has handled nothing: another worker has to."""
     assert check("8 7 sending p0 3 3", "9 7 sent p0 3 3", "10 8 started p0-3 1").lost == 1
 
 
@@ -78,7 +79,7 @@ def test_a_send_in_doubt_may_be_gone_or_come() -> None:
     assert (account.unexpected, account.recovered) == (0, 1)
 
 
-def test_what_nobody_sent_is_unexpected() -> None:
+def test_a_message_that_was_never_sent_is_unexpected() -> None:
     """Made up, or a number beyond those sent."""
     assert check("8 8 started p0-3 1").unexpected == 1
     assert check("8 8 started p9-1 1").unexpected == 1
@@ -91,7 +92,7 @@ def test_what_was_refused_is_unexpected() -> None:
 
 
 def test_two_acks_of_one_message_are_found() -> None:
-    """Whoever confirmed them."""
+    """No matter which process confirmed them."""
     assert check("8 9 acked p0-2").acked_twice == 1
 
 
@@ -150,11 +151,11 @@ def test_planted_damage_is_found_in_a_large_history(seed: int) -> None:
             events += history(f"9000 {pid} started q-{key} 1")
     chance.shuffle(events)
     # A producer notes its own sends in order, whatever the files of others hold.
-    events.sort(key=lambda each: each.at if each.word in ("sending", "sent") else number)
+    events.sort(key=lambda event: event.at if event.word in ("sending", "sent") else number)
     account = account_of(lambda: events)
     assert account.acked == number
-    found = (account.lost, account.acked_twice, account.started_after_ack, account.unexpected)
-    assert found == (10, 10, 10, 10)
+    violations = (account.lost, account.acked_twice, account.started_after_ack, account.unexpected)
+    assert violations == (10, 10, 10, 10)
     assert set(account.examples["lost"]) == lost
 
 
@@ -211,7 +212,7 @@ class TestMutations:
             assert mutated(mutation, script, source) != source
 
     def test_a_text_that_is_gone_is_an_error(self) -> None:
-        """Whoever changes a script hears of it."""
+        """A change of a script fails here."""
         with pytest.raises(LookupError):
             mutated(MUTATIONS["reap-forgets-suspects"], "reap", b"return 1")
 
@@ -235,6 +236,74 @@ class TestRows:
         assert not row.undoes or "undone" in most
 
 
+FIGURES = {
+    "server_acked": 7.0,
+    "finished": 7.0,
+    "handled_acked": 9.0,
+    "stale_outcomes": 2.0,
+    "logged_acked": 9.0,
+    "stale_acks": 2.0,
+}
+
+
+class TestAccounts:
+    def _agreement(self, *, unseen: dict[str, str] | None = None, **given: Any) -> Agreement:
+        names = ("takes", "undoes", "mends", "miscounts", "unfinished")
+        row_of = {name: given.pop(name) for name in names if name in given}
+        row = Row(name="F1", fault="", course=lambda stage: None, **row_of)
+        return agreement_of(row, {**FIGURES, **given}, unseen or {})
+
+    def test_are_the_same_numbers_except_for_late_outcomes(self) -> None:
+        """The server, handlers, metrics and the log."""
+        assert self._agreement() == Agreement()
+
+    @pytest.mark.parametrize(
+        ("figure", "value", "says"),
+        [
+            ("finished", 6.0, "the server has counted 7 acks, handlers ended with 6 messages"),
+            ("handled_acked", 10.0, "handlers ended with 7 messages, metrics counted 10, of"),
+            ("handled_acked", 6.0, "handlers ended with 7 messages, metrics counted 6, of"),
+            ("logged_acked", 10.0, "handlers ended with 7 messages, log counted 10, of"),
+            ("logged_acked", 8.0, "metrics have counted 9 acks, the log 8"),
+        ],
+    )
+    def test_a_difference_is_a_problem(self, figure: str, value: float, says: str) -> None:
+        """Each is compared."""
+        assert any(
+            problem.startswith(says) for problem in self._agreement(**{figure: value}).problems
+        )
+
+    def test_one_that_is_left_out_says_why(self) -> None:
+        """And the others are compared all the same."""
+        agreement = self._agreement(unseen={"log": "a child was killed"}, handled_acked=6.0)
+        assert agreement.left_out == {"log": "a child was killed"}
+        assert len(agreement.problems) == 1
+        agreement = self._agreement(takes="a disk", server_acked=3.0, logged_acked=8.0)
+        assert agreement.left_out == {"server": "the server has forgotten: a disk"}
+        assert agreement.problems == ["metrics have counted 9 acks, the log 8"]
+        agreement = self._agreement(miscounts="a daemon is killed", server_acked=3.0)
+        assert agreement == Agreement({"server": "a daemon is killed"})
+        agreement = self._agreement(
+            mends=("counter",), unseen={"metrics": "gone"}, server_acked=1.0
+        )
+        assert agreement.left_out.keys() == {"server", "metrics"}
+        assert agreement.problems == []
+        agreement = self._agreement(takes="a disk", unseen={"log": "a child was killed"})
+        assert agreement.left_out.keys() == {"server", "metrics", "log"}
+
+    def test_messages_that_never_ended_are_counted_by_their_cause(self) -> None:
+        """Acked before its start, it is not an ack in the metrics nor in the log."""
+        hung = {"unfinished": "hung", "hung": 3.0, "server_acked": 10.0}
+        assert self._agreement(**hung) == Agreement()
+        assert self._agreement(**{**hung, "handled_acked": 12.0}).problems
+
+    def test_messages_of_schedules_are_expected(self) -> None:
+        """No producer has sent them, and their handlers end like others."""
+        account = check("8 7 scheduled m1", "9 7 scheduled m2")
+        assert account.finished == check().finished + 2
+        assert account.unexpected == 0
+
+
 class TestWhatIsTaken:
     def _judged(self, account: Account, *, named: bool = False, **given: Any) -> Played:
         row = Row(name="F1", fault="", course=lambda stage: None, **given)
@@ -252,7 +321,7 @@ class TestWhatIsTaken:
         played = self._judged(account, undoes="a replica")
         assert (played.account, played.figures) == (Account(lost=3), {"undone": 2})
 
-    def test_is_only_what_was_named_where_it_is_known(self) -> None:
+    def test_only_named_messages_count_as_taken(self) -> None:
         """Another message that is gone is lost."""
         account = check("8 7 sending p0 3 4", "9 7 sent p0 3 4", gone={"p0-3"})
         assert (account.lost, account.taken, account.examples) == (1, 1, {"lost": ["p0-4"]})
@@ -319,7 +388,7 @@ class TestReport:
         with pytest.raises(ValueError, match="marks"):
             write("nothing", report_of([_played()], 7, 60.0))
 
-    def test_a_soak_has_a_table_of_its_own(self) -> None:
+    def test_a_soak_has_its_own_table(self) -> None:
         """One of faults is left as it is where there is no run of them."""
         row = {
             "process": "daemon",
@@ -349,13 +418,13 @@ class TestSlope:
         assert slope_of(leak).per_s == pytest.approx(10_000, rel=0.1)
         assert slope_of([(float(at), 5.0) for at in range(10)]).verdict(10) == "flat"
 
-    def test_what_is_too_uneven_to_tell_is_not_flat(self) -> None:
+    def test_too_uneven_samples_are_not_flat(self) -> None:
         """A wide interval holds zero, and a leak as well."""
         chance = random.Random(1)
         uneven = [(float(at), 50e6 + chance.uniform(-4e7, 4e7)) for at in range(30)]
         assert slope_of(uneven).verdict(300) == "unsure"
 
-    def test_a_step_is_no_more_than_it_is(self) -> None:
+    def test_a_step_does_not_count_as_growth(self) -> None:
         """One megabyte once, of 50, in the middle of five minutes; a megabyte a minute is a leak."""
         once = [(float(at), 50e6 + 1e6 * (at > 150)) for at in range(300)]
         assert slope_of(once).verdict(300) == "flat"

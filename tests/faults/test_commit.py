@@ -1,6 +1,6 @@
 """The faults that every commit goes through, each for a few seconds: nothing is lost, whatever happens.
 
-Bounds on times are for runs on a quiet machine (`python -m tests.faults`); here they are stretched.
+Bounds on times are for runs on a quiet machine (`python -m verification.faults`); here they are stretched.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import random
 
 import pytest
 
-from tests.faults.playing import play
-from tests.faults.row import Row
-from tests.faults.rows import chosen
+from verification.faults.playing import play
+from verification.faults.row import Row
+from verification.faults.rows import chosen
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -1,10 +1,10 @@
-"""Damage done by hand to a queue that holds some of everything: each kind, and what must be found."""
+"""Damage to a queue that holds some of everything, and the kinds that a check must report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from qworker.fsck.finding import Kind
+from qworker.fsck.damage import Kind
 from qworker.wire.keys import queues_key
 from tests.lua.drive import NOW, Drive, own
 
@@ -36,7 +36,7 @@ def fill(drive: Drive) -> set[str]:
 
 
 def _restore(drive: Drive, key: str, dumped: bytes) -> None:
-    """Put a key there as another one is; it may be on another node."""
+    """Write a copy of a key; the original may be on another node."""
     drive.redis.restore(key, 0, dumped, replace=True)
 
 
@@ -90,7 +90,7 @@ def _strange_journal(drive: Drive) -> None:
     drive.redis.xadd(drive.keys.journal, {"hello": "world"}, id=f"{2**52}-5")
 
 
-#: Name → what is done, and the kinds that are found.
+#: Name → the damage, and the kinds that are reported.
 DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
     "a list of another type": (_string("ready:3"), [Kind.WRONG_TYPE]),
     "a journal of another type": (_string("schedules"), [Kind.WRONG_TYPE]),
@@ -179,7 +179,7 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
         ),
         [Kind.TWO_PLACES, Kind.SAME_ID],
     ),
-    "a level that nobody receives": (_level, [Kind.LEVEL]),
+    "a level that is not received": (_level, [Kind.LEVEL]),
     "stored too high": (lambda d: d.redis.hset(d.keys.stats, "stored", 999), [Kind.COUNTER]),
     "stored too low": (lambda d: d.redis.hset(d.keys.stats, "stored", -3), [Kind.COUNTER]),
     "no stored": (lambda d: d.redis.hdel(d.keys.stats, "stored"), [Kind.COUNTER]),
@@ -198,7 +198,7 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
         lambda d: d.redis.hset(d.keys.producers, "lane", "1 99999999999999"),
         [Kind.LANE],
     ),
-    "a unique key of nobody": (
+    "a unique key without a message": (
         lambda d: d.redis.hset(d.keys.unique, "k", "gone 99999999999999"),
         [Kind.UNIQUE],
     ),

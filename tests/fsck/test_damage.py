@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from qworker.fsck.check import check
-from qworker.fsck.finding import REMEDIES, Finding, Kind
+from qworker.fsck.damage import REMEDIES, Damage, Kind
 from qworker.wire.envelope import Envelope
 from tests.fsck.damage import DAMAGES, fill
 from tests.lua.drive import Drive
@@ -24,17 +24,19 @@ def drive(store_url: str, namespace: str, queue_name: str) -> Iterator[Drive]:
     queue.close()
 
 
-def looked(drive: Drive, *, repair: bool = False) -> list[Finding]:
+def checked(drive: Drive, *, repair: bool = False) -> list[Damage]:
     """Check the namespace; nothing was left unchecked."""
     namespace = drive.base.partition(":")[0]
-    found = list(check(drive.client, namespace, repair=repair))
-    texts = [each for each in found if isinstance(each, str)]
-    assert not [each for each in texts if repair or not re.search("another type|has no name", each)]
-    return [each for each in found if isinstance(each, Finding)]
+    reports = list(check(drive.client, namespace, repair=repair))
+    texts = [text for text in reports if isinstance(text, str)]
+    assert not [
+        text for text in texts if repair or not re.search("another type|without a name", text)
+    ]
+    return [damage for damage in reports if isinstance(damage, Damage)]
 
 
 def bodies(drive: Drive) -> Counter[bytes]:
-    """The bodies of all messages that can be read, wherever they stand."""
+    """The bodies of all readable messages."""
     items: list[bytes] = []
     for name in drive.redis.scan_iter(match=drive.base + "*", count=1000):
         part, kind = name.decode().removeprefix(drive.base), drive.redis.type(name)
@@ -50,31 +52,31 @@ def bodies(drive: Drive) -> Counter[bytes]:
 
 
 def test_a_sound_queue_is_clean(drive: Drive) -> None:
-    """No finding where the scripts wrote everything, and a repair changes nothing."""
-    assert looked(drive) == []
+    """What the scripts write is not damage, and a repair changes nothing."""
+    assert checked(drive) == []
     before = drive.state()
-    assert looked(drive, repair=True) == []
+    assert checked(drive, repair=True) == []
     assert drive.state() == before
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_found_repaired_and_gone(drive: Drive, name: str) -> None:
-    """A look changes nothing; a repair mends, and after it the queue is clean with every message in it."""
+    """A check changes nothing; after a repair the queue is clean and has every message."""
     do, kinds = DAMAGES[name]
     do(drive)
     before, known = drive.state(), set(bodies(drive))
-    found = looked(drive)
-    assert [each.kind for each in found if not each.repaired][: len(kinds)] == kinds
+    damage = checked(drive)
+    assert [one.kind for one in damage if not one.repaired][: len(kinds)] == kinds
     assert drive.state() == before
-    repaired = looked(drive, repair=True)
+    repaired = checked(drive, repair=True)
     # What only follows from other damage is gone with that.
-    assert kinds[0] in {each.kind for each in repaired}
-    assert all(each.repaired for each in repaired)
-    assert looked(drive) == []
+    assert kinds[0] in {damage.kind for damage in repaired}
+    assert all(damage.repaired for damage in repaired)
+    assert checked(drive) == []
     assert set(bodies(drive)) >= known
 
 
 def test_every_kind_has_its_damage_and_its_remedy() -> None:
-    """A kind that nobody can cause, or that has no repair, is none."""
+    """No kind without a way to cause it, and none without a repair."""
     assert {kind for _, kinds in DAMAGES.values() for kind in kinds} == set(Kind)
     assert set(REMEDIES) == set(Kind)

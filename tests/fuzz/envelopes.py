@@ -1,4 +1,4 @@
-"""Items as somebody might write them into a list: envelopes, nearly envelopes, and anything else."""
+"""Items as another program might write them into a list: envelopes, nearly envelopes, and anything else."""
 
 from __future__ import annotations
 

@@ -11,11 +11,13 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
+from tests.effort import examples as scaled
+
 __all__ = ["SECONDS", "explore"]
 
 #: Seconds per property; 0 for the examples that are always the same.
 SECONDS = float(os.environ.get("QWORKER_FUZZ_SECONDS") or 0)
-#: Examples between two looks at the time.
+#: Examples between two readings of the clock.
 _ROUND = 200
 
 
@@ -32,7 +34,7 @@ def explore(property_: Callable[..., None], *inputs: SearchStrategy[Any], exampl
     }
     if not SECONDS:
         phases = (Phase.explicit, Phase.generate, Phase.shrink)
-        profile = settings(derandomize=True, max_examples=examples, phases=phases, **common)
+        profile = settings(derandomize=True, max_examples=scaled(examples), phases=phases, **common)
         profile(given(*inputs)(property_))()
         return
     end = time.monotonic() + SECONDS

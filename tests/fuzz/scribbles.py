@@ -1,7 +1,7 @@
-"""What somebody may write into the keys of a queue: any type in any place, and odd content of the right type.
+"""What another program may write into the keys of a queue: any type in any place, and odd content of the right type.
 
 A scribble is a list of Redis commands whose second word is a part of the queue (`ready:3`, `lease:x`), or a key beside
-it (`@queues`). A command that the server refuses, because another scribble came first, is no matter.
+it (`@queues`). A command that the server refuses, because another scribble came first, does not matter.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bodies that others have written: read as what they are, or refused with the path, and never anything else."""
 
-# ruff: noqa: PT017  an answer or a refusal: both are looked at
+# ruff: noqa: PT017  an answer or a refusal: both are checked
 from __future__ import annotations
 
 import json
@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import strategies as st
 
 from qworker import QWorker
@@ -67,7 +68,9 @@ _JSON = st.recursive(
         st.dictionaries(
             st.sampled_from(["a", "task", "args", "kwargs", "\\ud800", ""]), inner, max_size=3
         ).map(
-            lambda each: "{" + ",".join(f'"{name}":{value}' for name, value in each.items()) + "}"
+            lambda dictionary: (
+                "{" + ",".join(f'"{name}":{value}' for name, value in dictionary.items()) + "}"
+            )
         ),
         st.tuples(st.sampled_from([1, 30, 62, 63, 64, 65, 66, 1000, 100_000]), inner).map(
             lambda pair: "[" * pair[0] + pair[1] + "]" * pair[0]
@@ -111,6 +114,7 @@ def depth_of(value: Any) -> int:
     return deepest
 
 
+@pytest.mark.bad_input("data found: body that is none")
 def test_a_body_is_read_or_refused() -> None:
     """What is read is finite, at most 64 levels deep and can be sent again; what is not says where it is wrong."""
 

@@ -1,6 +1,6 @@
-"""Arguments, URLs, variables and files that somebody mistyped: one line that names the place, never a traceback."""
+"""Arguments, URLs, variables and files with typing errors: one line that names the place, never a traceback."""
 
-# ruff: noqa: PT017  an answer or a refusal: both are looked at
+# ruff: noqa: PT017  an answer or a refusal: both are checked
 from __future__ import annotations
 
 import os
@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from hypothesis import strategies as st
 
 from qworker.cli.main import cli
-from qworker.client.options import QueueAttributes, SendOptions
 from qworker.config.fields import kinds_of
 from qworker.config.files import read_file
 from qworker.config.loading import check_keys, load
 from qworker.consumer.options import RunOptions
 from qworker.daemon.options import DaemonOptions
+from qworker.engine.options import QueueAttributes, SendOptions
 from qworker.errors import InvalidError
 from qworker.store.options import ClientOptions
 from qworker.store.url import ServerURL
@@ -152,9 +152,9 @@ _ARGUMENTS = st.lists(
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
-    """An environment whose server is not there, in a directory of its own; giving up takes no time."""
+    """An environment whose server is not there, in its own directory; giving up takes no time."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("qworker.cli.session._PATIENCE_S", 0.01)
+    monkeypatch.setattr("qworker.cli.framework.context._PATIENCE_S", 0.01)
     monkeypatch.setattr("qworker.cli.doctor._PATIENCE_S", 0.01)
     wiped: dict[str, str | None] = {
         name: None for name in os.environ if name.startswith(("QWORKER_", "REDIS_"))

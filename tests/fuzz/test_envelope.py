@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 import pytest
 from hypothesis import strategies as st
 
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.envelope import Envelope, kind_of
 from qworker.wire.numbers import whole
 from tests.fuzz.envelopes import items
@@ -95,6 +95,7 @@ def as_python(row: list[Any]) -> list[Any]:
     return [*row[:2], *pairs]
 
 
+@pytest.mark.bad_input("data found: foreign push")
 def test_python_and_lua_read_items_alike(asked: Any) -> None:
     """Kind, id, times, counters, flags and body; a repeated flag counts where it stands first."""
 

@@ -1,6 +1,6 @@
-"""What children say to their supervisor, and what stands in a journal: garbage is told as such, and ends nothing."""
+"""What children say to their supervisor, and what stands in a journal: garbage is reported, and ends nothing."""
 
-# ruff: noqa: PT017  an answer or a refusal: both are looked at
+# ruff: noqa: PT017  an answer or a refusal: both are checked
 from __future__ import annotations
 
 import socket
@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from qworker.consumer.manifest import Manifest, TaskEntry
-from qworker.consumer.process import ChildProcess
+from qworker.consumer.manifest import Manifest, ManifestTask
+from qworker.consumer.supervisor.processes.process import ChildProcess
 from qworker.errors import PipelineError
 from tests.fuzz.envelopes import items
 from tests.fuzz.exploring import explore
@@ -22,7 +22,7 @@ _GOOD = msgspec.json.encode(
         "shop",
         ["emails"],
         ["emails", "emails/1"],
-        [TaskEntry("t", "emails", False, None, None, 0, 0.0)],
+        [ManifestTask("t", "emails", False, None, 0, 0.0)],
     )
 )
 _MANIFESTS = st.one_of(
@@ -68,13 +68,13 @@ def test_a_manifest_is_read_or_is_an_error() -> None:
         with ours, theirs:
             theirs.setblocking(False)
             child = child_of(theirs)
-            found = None
+            manifest = None
             for piece in [*pieces, b"\n"]:
                 ours.sendall(piece)
-                found = found or child.read_manifest()
-            assert found is not None
-            assert isinstance(found, Manifest)
-            assert found == child.manifest
+                manifest = manifest or child.read_manifest()
+            assert manifest is not None
+            assert isinstance(manifest, Manifest)
+            assert manifest == child.manifest
 
     explore(read, st.lists(_MANIFESTS, min_size=1, max_size=3), examples=300)
 
@@ -132,9 +132,9 @@ _ENTRIES = st.lists(
 )
 
 
+@pytest.mark.needs("pyarrow")
 def test_a_journal_is_decoded_or_its_entry_is_named() -> None:
-    """Rows for every entry, whatever it says; one in another format is told with its id and what to do."""
-    pytest.importorskip("pyarrow")
+    """Rows for every entry, whatever it says; one in another format is reported with its id and what to do."""
     from qworker.pipeline.source.decoding import Entries, decode
     from qworker.pipeline.source.schemas import arrow_of
 

@@ -37,7 +37,7 @@ def body(name: str) -> bytes:
 
 
 class World:
-    """A namespace with a queue that holds some of everything, and a neighbour that is to go on whatever happens."""
+    """A namespace with a queue that holds some of everything, and a neighbour that is to continue whatever happens."""
 
     def __init__(self, url: str) -> None:
         self.namespace = f"f{new_id_prefix()}"
@@ -81,7 +81,7 @@ class World:
         self.healthy.send(encode_call("beside", ["h3"], {}), delay="1ms")
 
     def scribble(self, commands: list[Words]) -> None:
-        """Write what somebody writes."""
+        """Write as another program does."""
         for verb, part, *rest in commands:
             place = str(part)
             key = (
@@ -94,11 +94,11 @@ class World:
 
     def markers(self) -> set[str]:
         """The messages of ours that stand anywhere in the namespace."""
-        found: set[str] = set()
+        names: set[str] = set()
         for key in self.server.scan_iter(match=f"{self.namespace}:*", count=1000):
             content = READERS[self.server.type(key)](self.server, key)
-            found |= self.names(repr(content).encode())
-        return found
+            names |= self.names(repr(content).encode())
+        return names
 
     def broken(self) -> bool:
         """Whether a key holds another type than it must."""
@@ -119,7 +119,7 @@ class World:
             if not self.broken():
                 raise
 
-    def letters(self) -> list[str]:
+    def dead_letters(self) -> list[str]:
         """Entry ids of some dead letters."""
         try:
             return [

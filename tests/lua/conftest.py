@@ -1,4 +1,4 @@
-"""Fixtures of the script tests: a queue of its own on the shared servers."""
+"""Fixtures of the script tests: a new queue on the shared servers."""
 
 from __future__ import annotations
 

@@ -6,19 +6,19 @@ lists of strings, hashes and sorted sets as dicts, streams as lists of dicts wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from qworker.client.commands import Command
-from qworker.client.commands.arguments import standard_keys
-from qworker.client.commands.command import Word
-from qworker.client.commands.receiving import Batch, Suspects, settle_receive
-from qworker.client.commands.sending import NewMessage, Sent, send
-from qworker.client.commands.settling import Outcomes, settle
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
-from qworker.store.scripts import load_script
+from qworker.client.execute.sync import Client
+from qworker.engine import Command
+from qworker.engine.arguments import standard_keys
+from qworker.engine.command import Word
+from qworker.engine.receive import Batch, Suspects, settle_receive
+from qworker.engine.scripts import load_script
+from qworker.engine.send import NewMessage, Sent, send
+from qworker.engine.settle import Outcomes, settle
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
 from qworker.wire.leases import held_items
@@ -86,7 +86,7 @@ class Drive:
         **options: Any,
     ) -> Sent:
         """Send messages of these ids; the body of each is its id unless `body` says otherwise."""
-        messages = [NewMessage(each, tail(body(each), flags)) for each in ids]
+        messages = [NewMessage(message_id, tail(body(message_id), flags)) for message_id in ids]
         command = send(self.keys, messages, lane=lane, sequence=sequence, now_ms=at, **options)
         return self.run(command)
 
@@ -149,15 +149,20 @@ class Drive:
         shape.
         """
         names = [raw.decode() for raw in self.redis.scan_iter(match=self.base + "*", count=1000)]
-        names = [name for name in names if not only or name.removeprefix(self.base) in only]
+        return self.read(name for name in names if not only or name.removeprefix(self.base) in only)
+
+    def read(self, keys: Iterable[str]) -> dict[str, Any]:
+        """As `state`, of these keys alone: that takes no scan."""
+        names = list(keys)
         pipe = self.redis.pipeline(transaction=False)
         for name in names:
             pipe.type(name)
-        kinds = [kind.decode() for kind in pipe.execute()]
-        for name, kind in zip(names, kinds, strict=True):
+        types = [kind.decode() for kind in pipe.execute()]
+        there = [(name, kind) for name, kind in zip(names, types, strict=True) if kind != "none"]
+        for name, kind in there:
             _READERS[kind][0](pipe, name)
-        found: dict[str, Any] = {}
-        for name, kind, reply in zip(names, kinds, pipe.execute(), strict=True):
+        contents: dict[str, Any] = {}
+        for (name, kind), reply in zip(there, pipe.execute(), strict=True):
             part = name.removeprefix(self.base)
             if part.startswith("lease:") and kind == "hash":
                 reply = _held(reply)
@@ -165,8 +170,8 @@ class Drive:
             if part == "meta" and isinstance(value, dict):
                 value.pop("test", None)
             if value or part != "meta":
-                found[part] = value
-        return found
+                contents[part] = value
+        return contents
 
     def held(self, key: str | bytes) -> dict[bytes, bytes]:
         """Index → item of a lease, whatever its shape."""
@@ -177,33 +182,10 @@ class Drive:
         raw = self.state("stats").get("stats", {})
         return {name: int(value) for name, value in raw.items() if not names or name in names}
 
-    # -- breaking ------------------------------------------------------------------------------
-
-    def assert_broken(self, parts: Sequence[str], call: Callable[[], Any]) -> None:
-        """Give each part the type string in turn: the call is refused, names the key and changes nothing."""
-        for part in parts:
-            key = self.base + part
-            kept = self.redis.dump(key)
-            self.redis.set(key, "other")
-            before = self.state()
-            assert call() == ["BROKEN", key, "string"], part
-            assert self.state() == before, part
-            self.redis.delete(key)
-            if kept is not None:
-                self.redis.restore(key, 0, kept)
-
-    def assert_refused_argument(self, calls: Sequence[Callable[[], Any]]) -> None:
-        """Each call is refused for its arguments and changes nothing."""
-        before = self.state()
-        for number, call in enumerate(calls):
-            reply = call()
-            assert reply[0] == "ARG", (number, reply)
-            assert self.state() == before, number
-
 
 @contextmanager
 def guarded() -> Iterator[Drive]:
-    """A queue on a server of its own, driven by a user who may do anything until `deny`; `drive.redis` always may."""
+    """A queue on its own server, driven by a user who may do anything until `deny`; `drive.redis` always may."""
     with servers.start("valkey") as server, server.redis() as client:
         client.execute_command("ACL", "SETUSER", "u", "on", ">pw", "~*", "&*", "+@all")
         drive = Drive(f"unix://u:pw@{server.socket}", "t", "orders")
@@ -275,5 +257,5 @@ def _as_text(reply: Any) -> Any:
     if isinstance(reply, bytes):
         return reply.decode("utf-8", "surrogateescape")
     if isinstance(reply, list):
-        return [_as_text(each) for each in reply]
+        return [_as_text(item) for item in reply]
     return reply

@@ -1,15 +1,14 @@
-"""cancel.lua: leave a tombstone for a message; whoever meets the message next drops it."""
+"""cancel.lua: leave a tombstone for a message, which is dropped when it is next read."""
 
 from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.reaping import promote, reap
-from qworker.client.commands.removing import cancel
-from qworker.client.commands.waiting import delete
+from qworker.engine.message import cancel, delete
+from qworker.engine.reap import promote, reap
 from qworker.errors import OutOfMemoryError
 from tests import servers
-from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
+from tests.lua.drive import NOW, Drive, own
 
 
 def test_leaves_a_tombstone_for_a_time(engine_drive: Drive) -> None:
@@ -47,31 +46,6 @@ def test_full_server_takes_no_tombstones() -> None:
                 drive.client.execute(cancel(drive.keys, "a", 1000, now_ms=NOW), give_up_s=0.1)
             assert drive.run(delete(drive.keys, [own("a").encode()], now_ms=NOW)) == [True]
             drive.close()
-
-
-def test_bad_arguments_are_refused(drive: Drive) -> None:
-    """A message id or a time that is none leaves nothing."""
-    keys = (drive.keys.cancelled, drive.keys.meta)
-    drive.send("a")
-    drive.assert_refused_argument(
-        [lambda bad=bad: drive.call("cancel", keys, NOW, "a", bad) for bad in [*BAD_NUMBERS, 0]]
-        + [
-            lambda bad=bad: drive.call("cancel", keys, NOW, bad, 1000)
-            for bad in ("", "a b", "a\n", "ä", "a:b")
-        ]
-        + [lambda: drive.call("cancel", keys, "x", "a", 1000)]
-    )
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument([lambda: drive.call("cancel", keys, NOW, "a", 1000)])
-    assert drive.state("ready") == {"ready": [own("a")]}
-
-
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named."""
-    keys = (engine_drive.keys.cancelled, engine_drive.keys.meta)
-    engine_drive.assert_broken(
-        ["cancelled", "meta"], lambda: engine_drive.call("cancel", keys, NOW, "a", 1000)
-    )
 
 
 @pytest.mark.parametrize("others", [0, 63, 64, 200])

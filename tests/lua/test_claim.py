@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.claiming import Claimed, claim
-from qworker.client.commands.configuring import configure
-from qworker.client.commands.extending import extend
-from qworker.client.commands.removing import cancel
-from qworker.client.commands.settling import Outcomes
+from qworker.engine.attributes import configure
+from qworker.engine.claim import Claimed, claim
+from qworker.engine.extend import extend
+from qworker.engine.message import cancel
+from qworker.engine.settle import Outcomes
 from qworker.errors import LeaseUsedError
 from tests.journals import event_lines
-from tests.lua.drive import NOW, STANDARD_PARTS, Drive, own
+from tests.lua.drive import NOW, Drive, own
 
 #: When the leases of these tests, made at NOW for 30 s, run out.
 DEADLINE = NOW + 30_000
@@ -24,7 +24,7 @@ def claimed(
     drive: Drive, new: str, *leases: str, count: int = 100, at: int = AT, **options: Any
 ) -> Claimed:
     """Claim from leases whose deadline was seen to be DEADLINE."""
-    candidates = [(each, DEADLINE) for each in leases]
+    candidates = [(lease, DEADLINE) for lease in leases]
     result: Claimed = drive.run(
         claim(drive.keys, new, candidates, count, visibility_ms=5000, now_ms=at, **options)
     )
@@ -133,7 +133,10 @@ def test_nothing_is_claimed_that_has_ended(drive: Drive) -> None:
     result = claimed(drive, "N", "L")
     assert [item.decode().split()[1] for item in result.batch.items] == ["k"]
     assert result.ended == 4
-    assert [each["reason"] for each in drive.state("dead")["dead"]] == ["max_receives", "foreign"]
+    assert [dead_letter["reason"] for dead_letter in drive.state("dead")["dead"]] == [
+        "max_receives",
+        "foreign",
+    ]
     assert drive.stats("expired", "cancelled", "dead", "claimed") == {
         "expired": 1,
         "cancelled": 1,
@@ -152,8 +155,8 @@ def test_a_plain_message_gets_the_name_of_its_first_delivery(drive: Drive) -> No
     assert [item.decode().split()[1] for item in result.batch.items] == ["L.1", "L.2"]
 
 
-def test_a_repetition_returns_what_the_lease_holds(drive: Drive) -> None:
-    """After a lost reply the same call takes nothing more; a lease that never came to be stays away."""
+def test_a_repetition_returns_the_messages_of_the_lease(drive: Drive) -> None:
+    """After a lost reply the same call takes nothing more; a lease that was never created stays away."""
     drive.send("a", "b")
     drive.receive("L")
     first = claimed(drive, "N", "L", count=1)
@@ -167,7 +170,7 @@ def test_a_repetition_returns_what_the_lease_holds(drive: Drive) -> None:
 
 @pytest.mark.parametrize("paused", ["out", "all"])
 def test_nothing_is_claimed_while_receiving_is_paused(drive: Drive, paused: str) -> None:
-    """A pause holds for whoever would get the messages, in whatever way."""
+    """A pause holds for every way to get messages."""
     drive.send("a", "b")
     drive.receive("L")
     drive.run(configure(drive.keys, {"paused": paused}, now_ms=NOW))
@@ -180,8 +183,8 @@ def test_64_leases_may_be_named(drive: Drive) -> None:
     """The most that one call looks at."""
     ids = [f"m{number:02d}" for number in range(64)]
     drive.send(*ids)
-    for each in ids:
-        drive.receive(each, 1)
+    for message_id in ids:
+        drive.receive(message_id, 1)
     assert len(claimed(drive, "N", *ids).batch.items) == 1
     assert drive.stats("claimed", "unacked") == {"claimed": 1, "unacked": 64}
 
@@ -201,7 +204,7 @@ def test_a_call_ends_after_1_mib(drive: Drive) -> None:
     drive.receive("L", 1)
     drive.receive("M", 1)
     drive.receive("O", 1)
-    drive.redis.delete(*(drive.keys.lease(each) for each in "LMO"))
+    drive.redis.delete(*(drive.keys.lease(name) for name in "LMO"))
     drive.redis.hset(
         drive.keys.lease("L"), mapping={str(n): own("a", body="x" * 600_000) for n in (1, 2, 3)}
     )
@@ -221,7 +224,7 @@ def test_a_call_that_reaches_1_mib_ends_there(drive: Drive) -> None:
     assert len(claimed(drive, "N", "L").batch.items) == 2
 
 
-def test_a_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> None:
+def test_an_invalid_counter_does_not_fail_the_call(drive: Drive) -> None:
     """The messages are claimed by then, and the reply says that it is degraded."""
     drive.send("a", "b")
     drive.receive("L")
@@ -231,8 +234,8 @@ def test_a_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> Non
     assert list(drive.state("unacked")["unacked"]) == ["N"]
 
 
-def test_the_journal_tells_both_deliveries(drive: Drive) -> None:
-    """What was claimed is told as timed out and as delivered again."""
+def test_the_journal_shows_both_deliveries(drive: Drive) -> None:
+    """A claimed message is journalled as timed out and as delivered again."""
     drive.run(configure(drive.keys, {"journal": "all"}, now_ms=NOW))
     drive.send("a", "b")
     drive.receive("L")
@@ -245,30 +248,3 @@ def test_the_journal_tells_both_deliveries(drive: Drive) -> None:
         "delivered",
         "delivered",
     ]
-
-
-def test_bad_arguments_are_refused(drive: Drive) -> None:
-    """Numbers have ranges, and each candidate its deadline."""
-    keys = drive.standard_keys("L", "N")
-    good = [NOW, 0, 10, 5000, "", DEADLINE]
-    for place, word in [(0, "x"), (2, 0), (2, 1001), (2, "x"), (3, 0), (3, 43_200_001)]:
-        words = [*good[:place], word, *good[place + 1 :]]
-        assert drive.call("claim", keys, *words) == ["ARG", "request"]
-    assert drive.call("claim", keys, *good[:5]) == ["ARG", "request"]
-    assert drive.call("claim", keys, *good, DEADLINE) == ["ARG", "request"]
-    many = drive.standard_keys(*(f"L{n}" for n in range(65)), "N")
-    assert drive.call("claim", many, *good[:5], *[DEADLINE] * 65) == ["ARG", "request"]
-    drive.redis.hdel(drive.keys.meta, "test")
-    assert drive.call("claim", keys, *good) == ["ARG", "request"]
-    assert drive.call("claim", keys, "", *good[1:])[0] == "OK"
-
-
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named, the leases included."""
-    drive = engine_drive
-    keys = drive.standard_keys("L", "N")
-    drive.redis.hset(drive.keys.meta, "levels", "5")
-    drive.assert_broken(
-        [*STANDARD_PARTS, "lease:L", "lease:N"],
-        lambda: drive.call("claim", keys, NOW, 0, 10, 5000, "", DEADLINE),
-    )

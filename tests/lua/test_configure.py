@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.configuring import configure
+from qworker.engine.attributes import configure
 from tests import servers
 from tests.lua.drive import NOW, Drive
 
@@ -53,7 +53,7 @@ def test_no_attributes_create_the_queue(drive: Drive) -> None:
 def test_opening_the_output_wakes_waiters(
     drive: Drive, before: str, after: str, tokens: int
 ) -> None:
-    """Whoever waited for a paused queue is woken when messages may be received again, and only then."""
+    """Receivers that wait for a paused queue are woken when messages may be received again, and only then."""
     configured(drive, paused=before)
     configured(drive, paused=after)
     assert drive.state("wake").get("wake", []) == ["1"] * tokens
@@ -76,25 +76,3 @@ def test_full_server_can_be_resumed() -> None:
             configured(drive, paused="")
             assert "paused" not in drive.state()["meta"]
             drive.close()
-
-
-def test_bad_arguments_are_refused(drive: Drive) -> None:
-    """An attribute without a value sets nothing."""
-    keys = (drive.keys.meta, drive.keys.wake)
-    drive.assert_refused_argument(
-        [
-            lambda: drive.call("configure", keys, NOW, "maxlen"),
-            lambda: drive.call("configure", keys, NOW, "maxlen", "5", "ttl_ms"),
-            lambda: drive.call("configure", keys, "x", "maxlen", "5"),
-        ]
-    )
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument([lambda: drive.call("configure", keys, NOW, "maxlen", "5")])
-
-
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named."""
-    keys = (engine_drive.keys.meta, engine_drive.keys.wake)
-    engine_drive.assert_broken(
-        ["meta", "wake"], lambda: engine_drive.call("configure", keys, NOW, "maxlen", "5")
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.configuring import create
+from qworker.engine.attributes import create
 from qworker.errors import QueueExistsError
 from tests.lua.drive import STANDARD_PARTS, Drive
 
@@ -32,14 +32,6 @@ def test_a_queue_that_has_any_key_is_left_alone(drive: Drive, part: str) -> None
         f"queue {drive.keys.queue!r} exists already; nothing was changed "
         f"(qworker queue set {drive.keys.queue} changes its attributes)"
     )
-    assert [each.decode() for each in drive.redis.scan_iter(match=drive.base + "*")] == [
+    assert [key.decode() for key in drive.redis.scan_iter(match=drive.base + "*")] == [
         drive.base + part
     ]
-
-
-def test_an_attribute_without_a_value_is_refused(drive: Drive) -> None:
-    """Half a pair makes nothing."""
-    drive.redis.delete(drive.keys.meta)
-    reply = drive.call("create", drive.standard_keys(), "maxlen")
-    assert reply == ["ARG", "attributes"]
-    assert drive.state() == {}

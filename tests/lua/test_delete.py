@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.reaping import reap
-from qworker.client.commands.waiting import delete
+from qworker.engine.message import delete
+from qworker.engine.reap import reap
 from tests import servers
 from tests.lua.drive import NOW, Drive, own
 
@@ -40,7 +40,7 @@ def test_suspects_are_deleted(drive: Drive) -> None:
 
 
 def test_what_does_not_wait_is_not_deleted(drive: Drive) -> None:
-    """A message in hand, one that is gone, one named twice: said, and counted once."""
+    """An unacked message, one that is gone, one named twice: said, and counted once."""
     drive.send("a", "b")
     drive.receive("L", 1)
     assert deleted(drive, own("a"), own("x"), own("b"), own("b")) == [False, False, True, False]
@@ -56,11 +56,11 @@ def test_unique_key_is_free_again(drive: Drive) -> None:
     assert drive.state("unique", "ready") == {"unique": {"other": f"z {NOW}"}}
 
 
-def test_a_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> None:
+def test_an_invalid_counter_does_not_fail_the_call(drive: Drive) -> None:
     """The message is gone by then, and the reply says that it is degraded."""
     drive.send("a")
     drive.redis.hset(drive.keys.stats, "cancelled", "many")
-    assert drive.call("delete", drive.standard_keys(), NOW, own("a")) == ["OK", str(NOW), 1, 1]
+    assert drive.call("delete", drive.standard_keys(), NOW, "", own("a")) == ["OK", str(NOW), 1, 1]
     assert drive.state("ready") == {}
 
 

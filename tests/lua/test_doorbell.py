@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qworker.client.commands.settling import Outcomes
+from qworker.engine.settle import Outcomes
 from tests.lua.drive import NOW, Drive, deny, guarded, own
 
 LATER = NOW + 60_000
@@ -67,7 +67,7 @@ DENIED = [
 def test_a_doorbell_that_cannot_be_rung_is_reported(
     call: Callable[[Drive], list[object]], denied: str
 ) -> None:
-    """The change is done, and whoever made it hears that others may not have heard of it."""
+    """The change is done, and its caller learns that waiting receivers may not know of it."""
     with guarded() as drive:
         drive.send("a", "b")
         drive.receive("L", 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.waiting import enqueue, hold
+from qworker.engine.message import enqueue, hold
 from tests import servers
 from tests.lua.drive import NOW, Drive, own
 
@@ -58,7 +58,7 @@ def test_where_nothing_is_delayed_nothing_happens(drive: Drive) -> None:
     assert drive.state() == before
 
 
-def test_a_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> None:
+def test_an_invalid_counter_does_not_fail_the_call(drive: Drive) -> None:
     """The message is ready by then, and the reply says that it is degraded."""
     drive.send("a", delay_ms=50)
     drive.redis.hset(drive.keys.stats, "promoted", "many")
@@ -67,7 +67,7 @@ def test_a_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> Non
     assert drive.state("ready", "delayed") == {"ready": [own("a", ready_ms=NOW)]}
 
 
-def test_nobody_is_woken_while_output_is_paused(drive: Drive) -> None:
+def test_wakes_no_receiver_while_output_is_paused(drive: Drive) -> None:
     """The doorbell is silent for a queue that hands out nothing."""
     drive.redis.hset(drive.keys.meta, "paused", "out")
     drive.send("a", delay_ms=50)
@@ -80,7 +80,7 @@ def test_a_journal_of_everything_tells(drive: Drive) -> None:
     drive.redis.hset(drive.keys.meta, "journal", "all")
     drive.send("a", delay_ms=50)
     enqueued(drive, own("a", ready_ms=NOW + 50))
-    groups = [each["e1"] for each in drive.state("journal")["journal"]]
+    groups = [entry["e1"] for entry in drive.state("journal")["journal"]]
     assert groups[-1] == f"promoted - - - - -\nq1 a {NOW} 0 0 0 0 t={NOW + 50}"
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
-from qworker.client.commands.reaping import promote, reap
-from qworker.client.commands.receiving import Suspects
-from qworker.client.commands.waiting import hold
+from qworker.engine.message import hold
+from qworker.engine.reap import promote, reap
+from qworker.engine.receive import Suspects
 from tests import servers
-from tests.lua.drive import NOW, STANDARD_PARTS, Drive, own
+from tests.lua.drive import NOW, Drive, own
 
 NEVER = float(2**53)
 
@@ -54,7 +52,7 @@ def test_suspects_are_held(drive: Drive) -> None:
 
 
 def test_what_does_not_wait_is_not_held(drive: Drive) -> None:
-    """A message in hand, one that is gone, one that was held before: said, and not put in twice."""
+    """An unacked message, one that is gone, one that was held before: said, and not put in twice."""
     drive.send("a", "b")
     drive.receive("L", 1)
     before = drive.state()
@@ -65,7 +63,7 @@ def test_what_does_not_wait_is_not_held(drive: Drive) -> None:
 
 
 def test_equal_items_are_held_as_one(drive: Drive) -> None:
-    """Of equal items, which only others can make, one is taken: `delayed` could not tell them apart."""
+    """Of equal items, which only others can make, one is taken: `delayed` could not distinguish them."""
     drive.redis.rpush(drive.keys.ready[0], own("a"), own("b"), own("a"))
     assert held(drive, own("a")) == [True]
     assert drive.state("ready") == {"ready": [own("a"), own("b")]}
@@ -80,39 +78,3 @@ def test_full_server_holds() -> None:
             drive.redis.config_set("maxmemory", 1)
             assert held(drive, own("a")) == [True]
             drive.close()
-
-
-@pytest.mark.parametrize("verb", ["hold", "enqueue", "delete"])
-def test_bad_arguments_are_refused(drive: Drive, verb: str) -> None:
-    """No item, too many, one that is none of ours, or a time that is none: nothing happens."""
-    keys = drive.standard_keys()
-    drive.send("a")
-    drive.send("b", delay_ms=10)
-    drive.redis.rpush(drive.keys.ready[0], "{}")
-    drive.assert_refused_argument(
-        [
-            lambda: drive.call(verb, keys, NOW),
-            lambda: drive.call(verb, keys, NOW, *[own("a")] * 101),
-            lambda: drive.call(verb, keys, "x", own("a")),
-            *(
-                lambda bad=bad: drive.call(verb, keys, NOW, own("a"), bad)
-                for bad in ("{}", "", "q2 a 1\nx", "q1 a 1 0 0 0 0", "hello")
-            ),
-        ]
-    )
-    assert drive.call(verb, keys, NOW, *[own("x")] * 100)[0] == "OK"
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument([lambda: drive.call(verb, keys, NOW, own("a"))])
-
-
-@pytest.mark.parametrize("verb", ["hold", "enqueue", "delete"])
-def test_key_of_another_type_refuses(engine_drive: Drive, verb: str) -> None:
-    """A key that holds something else is named, and nothing is moved."""
-    drive = engine_drive
-    drive.send("a", priority=5)
-    drive.send("b", delay_ms=10)
-    items = (own("a"), own("b", ready_ms=NOW + 10))
-    drive.assert_broken(
-        STANDARD_PARTS,
-        lambda: drive.call(verb, drive.standard_keys(), NOW, *items),
-    )

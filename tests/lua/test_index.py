@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.index import announce, names, present, withdraw
+from qworker.engine.index import announce, names, present, withdraw
 from qworker.errors import BrokenQueueError
 from qworker.wire.keys import QueueKeys, queues_key
 from qworker.wire.shards import WHOLE, Shards
@@ -27,15 +27,15 @@ def test_a_large_index_comes_in_pages(drive: Drive) -> None:
     """Each name at least once."""
     wanted = {f"q{number}" for number in range(3000)}
     drive.run(announce(drive.namespace, wanted))
-    found, cursor, pages = set[str](), "0", 0
+    read, cursor, pages = set[str](), "0", 0
     while True:
         page = drive.run(names(drive.namespace, cursor, 500))
         assert len(page.names) < 1500
-        found |= set(page.names)
+        read |= set(page.names)
         cursor, pages = page.cursor, pages + 1
         if cursor == "0":
             break
-    assert found == wanted
+    assert read == wanted
     assert pages > 2
     assert drive.run(withdraw(drive.namespace, ["q1", "q2", "nothing"])) == 2
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.inspecting import Inspection, inspect
-from qworker.client.commands.reaping import promote
-from qworker.client.commands.settling import Outcomes
+import pytest
+
+from qworker.engine.inspect import Inspection, inspect
+from qworker.engine.reap import promote
+from qworker.engine.settle import Outcomes
 from tests import servers
-from tests.lua.drive import NOW, READY_PARTS, Drive, own
+from tests.lua.drive import NOW, Drive, own
 
 
 def inspected(drive: Drive, at: int = NOW) -> Inspection:
@@ -65,8 +67,22 @@ def test_counts_every_state(engine_drive: Drive) -> None:
     assert drive.state() == before
 
 
+def test_usual_queue_takes_twenty_commands(drive: Drive) -> None:
+    """A scrape looks at thousands: keys that are likely are read first, and those of other levels together."""
+    drive.send("a", "b", "c")
+    inspected(drive)
+    drive.redis.config_resetstat()
+    inspected(drive)
+    calls = drive.redis.info("commandstats")
+    of_script = {name: stat["calls"] for name, stat in calls.items() if "config" not in name}
+    assert sum(of_script.values()) - of_script["cmdstat_evalsha"] <= 20
+    drive.send("p", priority=3)
+    assert inspected(drive).ready_by_priority[3] == 1
+
+
+@pytest.mark.bad_input("data found: nonsense in stats")
 def test_content_of_others_breaks_nothing(drive: Drive) -> None:
-    """Foreign heads, infinite scores and counters that are no numbers are left out or told as numbers."""
+    """Foreign heads, infinite scores and counters that are not numbers are left out or told as numbers."""
     drive.redis.rpush(drive.keys.ready[0], "hello")
     drive.redis.rpush(drive.keys.ready[1], "q1 broken\n")
     drive.redis.rpush(drive.keys.ready[2], '{"a": 1}')
@@ -83,7 +99,7 @@ def test_content_of_others_breaks_nothing(drive: Drive) -> None:
 
 
 def test_full_server_can_be_looked_at() -> None:
-    """Over maxmemory looking goes on."""
+    """Over maxmemory inspecting still works."""
     for engine, _ in servers.engines():
         with servers.start(engine) as server:
             drive = Drive(server.url, "n", "q")
@@ -108,37 +124,11 @@ def test_age_counts_from_when_a_message_became_ready(drive: Drive) -> None:
 def test_size_of_the_journal(drive: Drive) -> None:
     """Entries and bytes of what is there, not of what was written."""
     drive.redis.hset(drive.keys.meta, "journal", "all")
-    for each in "abc":
-        drive.send(each)
+    for name in "abc":
+        drive.send(name)
     size = len("sent - - - - -\nq1 a 1000000 0 0 0 0") + 64
     look = inspected(drive)
     assert (look.journal, look.journal_entries, look.journal_bytes) == ("all", 3, 3 * size)
     drive.redis.xtrim(drive.keys.journal, maxlen=1, approximate=False)
     look = inspected(drive)
     assert (look.journal_entries, look.journal_bytes, look.journal_shed) == (1, size, False)
-
-
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named, so that an operator finds it."""
-    parts = [
-        "suspect",
-        "delayed",
-        "unacked",
-        "wake",
-        "dead",
-        "meta",
-        "stats",
-        "unique",
-        "cancelled",
-    ]
-    engine_drive.assert_broken(
-        [*READY_PARTS, *parts],
-        lambda: engine_drive.call("inspect", engine_drive.standard_keys(), NOW),
-    )
-
-
-def test_explicit_time_is_for_tests_alone(drive: Drive) -> None:
-    """Where meta.test is not set no clock of a client gets in."""
-    drive.redis.hdel(drive.keys.meta, "test")
-    assert drive.call("inspect", drive.standard_keys(), NOW) == ["ARG", "now"]
-    assert drive.call("inspect", drive.standard_keys(), "")[0] == "OK"

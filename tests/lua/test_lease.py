@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from qworker.client.commands.extending import split
-from qworker.client.commands.settling import Outcomes
+from qworker.engine.extend import split
+from qworker.engine.settle import Outcomes
 from qworker.wire.leases import held_items
 from tests.lua.drive import NOW, Drive, own
 
@@ -47,14 +47,14 @@ def test_a_batch_stands_in_one_field(engine_drive: Drive) -> None:
 
 
 def test_one_alone_has_index_0(engine_drive: Drive) -> None:
-    """It has a field of its own."""
+    """It has its own field."""
     drive = engine_drive
     drive.send("a")
     drive.receive("L")
     assert list(fields(drive)) == [b"0"]
 
 
-def test_what_is_settled_by_itself_gives_the_others_fields_of_their_own(
+def test_settling_one_message_splits_the_others_into_fields(
     engine_drive: Drive,
 ) -> None:
     """Whatever takes one message out: the rest stays in order, and is settled as ever."""
@@ -134,13 +134,13 @@ def test_anything_else_in_the_field_is_one_foreign_item(engine_drive: Drive, jun
     drive.redis.hset(drive.keys.lease("L"), "batch", junk)
     assert held_items([b"batch", junk]) == [(b"batch", junk)]
     reap(drive)
-    letters = drive.redis.xrange(drive.keys.dead)
-    assert [letter[b"envelope"] for _, letter in letters] == [junk]
-    assert [each.split()[1] for each in drive.receive("M").items] == [b"a"]
+    dead_letters = drive.redis.xrange(drive.keys.dead)
+    assert [dead_letter[b"envelope"] for _, dead_letter in dead_letters] == [junk]
+    assert [item.split()[1] for item in drive.receive("M").items] == [b"a"]
 
 
 def test_what_stands_beside_a_batch_is_not_lost(engine_drive: Drive) -> None:
-    """Somebody's own field in a lease goes back with the batch, or stays when that is settled message by message."""
+    """A foreign field in a lease goes back with the batch, or stays if that is settled message by message."""
     drive = engine_drive
     drive.send("a", "b")
     drive.receive("L")
@@ -148,4 +148,4 @@ def test_what_stands_beside_a_batch_is_not_lost(engine_drive: Drive) -> None:
     drive.settle(Outcomes("L", acks=[1]))
     assert sorted(fields(drive)) == [b"2", b"9"]
     reap(drive)
-    assert sorted(each.split()[1] for each in drive.receive("M").items) == [b"b", b"c"]
+    assert sorted(item.split()[1] for item in drive.receive("M").items) == [b"b", b"c"]

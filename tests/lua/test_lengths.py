@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.inspecting import lengths
+from qworker.engine.inspect import lengths
 from qworker.wire.keys import QueueKeys
 from tests.lua.drive import Drive, own
 
@@ -26,15 +26,3 @@ def test_broken_queue_has_no_number(drive: Drive) -> None:
     drive.redis.set(broken.suspect, "x")
     assert drive.run(lengths([broken, drive.keys])) == [None, 1]
     drive.redis.delete(broken.suspect)
-
-
-def test_bad_keys_are_refused(drive: Drive) -> None:
-    """Eleven keys per queue, a hundred queues."""
-    names = (*drive.keys.ready, drive.keys.suspect)
-    drive.assert_refused_argument(
-        [
-            lambda: drive.call("lengths", names[:10]),
-            lambda: drive.call("lengths", names * 101),
-        ]
-    )
-    assert len(drive.call("lengths", names * 100)) == 102

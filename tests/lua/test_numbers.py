@@ -26,7 +26,7 @@ VALUES = {
 
 @pytest.mark.parametrize(("value", "counts"), VALUES.items())
 def test_expiry_is_one_for_both_or_for_none(engine_drive: Drive, value: str, counts: bool) -> None:
-    """A flag beyond 2^53, which Lua would round, is ignored as any other that is no number."""
+    """A flag beyond 2^53, which Lua would round, is ignored as any other that is not a number."""
     drive = engine_drive
     item = own("a", flags=f" x={value}")
     drive.redis.rpush(drive.keys.ready[0], item)

@@ -9,9 +9,9 @@ from itertools import count
 
 import pytest
 
-from qworker.client.commands.reaping import reap
-from qworker.client.commands.settling import Outcomes
 from qworker.daemon.reaper import Reaper
+from qworker.engine.reap import reap
+from qworker.engine.settle import Outcomes
 from qworker.errors import UnfinishedError
 from qworker.wire.ids import IdSource
 from tests.lua.drive import NOW, Drive, deny, guarded, own
@@ -19,7 +19,7 @@ from tests.lua.drive import NOW, Drive, deny, guarded, own
 
 def bodies(drive: Drive, part: str = "ready") -> list[int]:
     """The numbers of the messages that stand there, in their order."""
-    return [int(each.partition("\n")[2].strip("[]")) for each in drive.state(part).get(part, [])]
+    return [int(item.partition("\n")[2].strip("[]")) for item in drive.state(part).get(part, [])]
 
 
 class World:
@@ -104,14 +104,14 @@ def test_what_comes_back_stands_in_its_old_order(drive: Drive, seed: int) -> Non
     world = World(drive, seed)
     for _ in range(80):
         world.random.choice([world.send, world.receive, world.receive, world.settle, world.reap])()
-        found = bodies(drive)
-        assert found == sorted(found)
+        order = bodies(drive)
+        assert order == sorted(order)
     for lease in [*world.leases]:
         outcomes = Outcomes(lease)
         outcomes.release("*")
         drive.settle(outcomes, at=world.now)
-        found = bodies(drive)
-        assert found == sorted(found)
+        order = bodies(drive)
+        assert order == sorted(order)
     assert drive.state("suspect") == {}
 
 
@@ -120,11 +120,11 @@ def received(
 ) -> list[str]:
     """Messages 0, 1, … in leases of `size`, delivered a ms apart by one process."""
     ids, leases = IdSource(), IdSource()
-    for each in range(number):
+    for index in range(number):
         if push is None:
-            drive.send(ids.message_id(), body=lambda _, each=each: b"%d" % each)
+            drive.send(ids.message_id(), body=lambda _, index=index: b"%d" % index)
         else:
-            push(each)
+            push(index)
     names = [leases.lease_id() for _ in range(0, number, size)]
     for turn, name in enumerate(names):
         drive.receive(name, size, at=NOW + turn)
@@ -140,14 +140,14 @@ def test_plain_messages_stand_in_the_order_of_their_leases(drive: Drive, one_cal
 
     names = received(drive, 33, 3, push)
     drive.redis.zadd(drive.keys.unacked, dict.fromkeys(names, NOW + 90_000))  # all extended at once
-    outcomes = [Outcomes(each) for each in names]
-    for each in outcomes:
-        each.release("*")
+    outcomes = [Outcomes(name) for name in names]
+    for outcome in outcomes:
+        outcome.release("*")
     if one_call:
         drive.settle(*outcomes, at=NOW + 50)
     else:
-        for turn, each in enumerate([*outcomes[::2], *outcomes[1::2]]):
-            drive.settle(each, at=NOW + 50 + turn)
+        for turn, outcome in enumerate([*outcomes[::2], *outcomes[1::2]]):
+            drive.settle(outcome, at=NOW + 50 + turn)
     assert bodies(drive) == [*range(33)]
 
 
@@ -183,14 +183,14 @@ def test_unknown_order_is_left_as_it_was_given(drive: Drive) -> None:
     for lease in ("L", "M", "N"):
         drive.receive(lease, 2)
     outcomes = [Outcomes("L"), Outcomes("M")]
-    for each in outcomes:
-        each.release("*")
+    for outcome in outcomes:
+        outcome.release("*")
     drive.settle(*outcomes)
-    ids = [each.split()[1] for each in drive.state("ready")["ready"]]
+    ids = [item.split()[1] for item in drive.state("ready")["ready"]]
     assert ids == ["a", "c", "b", "d"]
     drive.redis.hset(drive.keys.stats, "reaped_ms", NOW + 30_000)
     drive.call("reap", drive.standard_keys("N"), NOW + 30_000, 1000)
-    ids = [each.split()[1] for each in drive.state("ready")["ready"]]
+    ids = [item.split()[1] for item in drive.state("ready")["ready"]]
     assert ids == ["f", "e", "a", "c", "b", "d"]
 
 
@@ -262,7 +262,7 @@ def test_reap_leaves_leases_that_would_have_to_pass_too_many(
         drive.run(reap(drive.keys, names[10:], 1000, only="several", now_ms=at + 9))
         for _ in range(3)
     ]
-    assert [(each.leases, each.left) for each in done] == [(2, 3), (2, 1), (1, 0)]
+    assert [(call.leases, call.left) for call in done] == [(2, 3), (2, 1), (1, 0)]
     assert sorted(bodies(drive)) == [*range(1010)]
 
 
@@ -285,6 +285,23 @@ def test_large_messages_are_passed_by_few(drive: Drive) -> None:
     drive.settle(outcomes)
     assert drive.redis.info("stats")["total_net_output_bytes"] - before < 10_000
     assert sorted(bodies(drive)) == [*range(8)]
+
+
+def test_bytes_that_are_passed_are_bounded_for_a_lease_and_for_a_call(drive: Drive) -> None:
+    """Bodies of 100 kB are read by one, one and two: a lease passes four of them, and the next of its call two."""
+    ids, leases = IdSource(), IdSource()
+    for number in range(16):
+        drive.send(ids.message_id(), body=lambda _, number=number: b"%100000d" % number)
+    released = []
+    for name in [leases.lease_id() for _ in range(8)]:
+        drive.receive(name, 2)
+        released.append(Outcomes(name))
+        released[-1].release("*")
+    for outcomes in reversed(released[:6]):
+        drive.settle(outcomes)
+    assert bodies(drive) == [*range(12)]
+    drive.settle(*released[6:])
+    assert bodies(drive) == [0, 1, 14, 15, 2, 3, 12, 13, *range(4, 12)]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from qworker.client.commands.polling import MAX_POLLED, Available, poll
+from qworker.engine.poll import Available, poll
 from qworker.wire.keys import QueueKeys
 from tests.lua.drive import Drive, own
 
@@ -17,7 +17,7 @@ def others(number: int) -> list[QueueKeys]:
     return [QueueKeys(namespace, f"q{n}") for n in range(number)]
 
 
-def test_all_levels_and_the_suspects_are_told(engine_drive: Drive) -> None:
+def test_all_levels_and_the_suspects_are_reported(engine_drive: Drive) -> None:
     """Of each queue that can give something: its place, its ready messages, its suspects."""
     drive = engine_drive
     drive.send("a", "b")
@@ -37,39 +37,26 @@ def test_levels_that_are_not_in_use_are_not_received_from(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize(
-    ("paused", "told"), [("out", {}), ("all", {}), ("in", {0: Available(1, 0)})]
+    ("paused", "expected"), [("out", {}), ("all", {}), ("in", {0: Available(1, 0)})]
 )
 def test_a_queue_whose_output_is_paused_gives_nothing(
-    drive: Drive, paused: str, told: dict[int, Available]
+    drive: Drive, paused: str, expected: dict[int, Available]
 ) -> None:
     """A pause of what goes out hides the queue's messages; one of what comes in does not."""
     drive.send("a")
     drive.redis.hset(drive.keys.meta, "paused", paused)
-    assert drive.run(poll([drive.keys])) == told
+    assert drive.run(poll([drive.keys])) == expected
 
 
 @pytest.mark.parametrize("part", ["ready", "suspect", "wake", "meta"])
 def test_a_key_of_another_type_is_named_and_harms_no_other_queue(drive: Drive, part: str) -> None:
-    """The queue is told to be broken, with its key, and the next one is counted."""
+    """The queue is reported as broken, with its key, and the next one is counted."""
     drive.send("a")
     [broken] = others(1)
     drive.redis.rpush(broken.ready[0], own("b"))
     key = broken.meta.removesuffix("meta") + part
     drive.redis.delete(key)
     drive.redis.set(key, "x")
-    found = drive.run(poll([broken, drive.keys]))
-    assert found == {0: Available(0, 0, f"{key} is a string"), 1: Available(1, 0)}
+    ran = drive.run(poll([broken, drive.keys]))
+    assert ran == {0: Available(0, 0, f"{key} is a string"), 1: Available(1, 0)}
     drive.redis.delete(key, broken.ready[0])
-
-
-def test_bad_keys_are_refused(drive: Drive) -> None:
-    """Thirteen keys per queue, five hundred queues."""
-    keys = drive.keys
-    names = (*keys.ready, keys.suspect, keys.wake, keys.meta)
-    drive.assert_refused_argument(
-        [
-            lambda: drive.call("poll", names[:12]),
-            lambda: drive.call("poll", names * (MAX_POLLED + 1)),
-        ]
-    )
-    assert len(drive.call("poll", names * MAX_POLLED)) == 2

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.reaping import Promoted, promote
+from qworker.engine.reap import Promoted, promote
 from tests import servers
-from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, Drive, own
+from tests.lua.drive import NOW, READY_PARTS, Drive, own
 
 
 def promoted(drive: Drive, limit: int = 500, at: int = NOW) -> Promoted:
@@ -17,7 +17,7 @@ def promoted(drive: Drive, limit: int = 500, at: int = NOW) -> Promoted:
     return result
 
 
-def test_moves_what_is_due_in_order_of_due_time(engine_drive: Drive) -> None:
+def test_moves_due_messages_in_order_of_due_time(engine_drive: Drive) -> None:
     """Due messages stand behind what is ready, the earliest first; the due time itself counts."""
     drive = engine_drive
     drive.send("r")
@@ -44,7 +44,7 @@ def test_moves_what_is_due_in_order_of_due_time(engine_drive: Drive) -> None:
 
 
 def test_nothing_due_changes_nothing(drive: Drive) -> None:
-    """Before the first due time, and with nothing delayed, only the next due time is told."""
+    """Before the first due time, and with nothing delayed, only the next due time is reported."""
     assert promoted(drive) == Promoted(0, 0, None, 0)
     drive.send("a", delay_ms=10)
     before = drive.state()
@@ -57,7 +57,9 @@ def test_limit_bounds_a_call(drive: Drive) -> None:
     ids = [f"m{number:03d}" for number in range(100)]
     drive.send(*ids, delay_ms=1)
     assert promoted(drive, 70, at=NOW + 9) == Promoted(70, 0, NOW + 1, 8)
-    assert drive.state("ready")["ready"] == [own(each, ready_ms=NOW + 1) for each in ids[:70]]
+    assert drive.state("ready")["ready"] == [
+        own(message_id, ready_ms=NOW + 1) for message_id in ids[:70]
+    ]
     assert promoted(drive, 70, at=NOW + 9) == Promoted(30, 0, None, 8)
 
 
@@ -68,7 +70,7 @@ def test_five_thousand_in_one_call(engine_drive: Drive) -> None:
         engine_drive.send(*ids[first : first + 1000], delay_ms=1)
     assert promoted(engine_drive, 5000, at=NOW + 1).moved == 5000
     assert engine_drive.state("ready", "delayed") == {
-        "ready": [own(each, ready_ms=NOW + 1) for each in ids]
+        "ready": [own(message_id, ready_ms=NOW + 1) for message_id in ids]
     }
 
 
@@ -119,28 +121,31 @@ def test_expired_and_cancelled_messages_end(drive: Drive) -> None:
     }
 
 
-def test_only_ended_messages_wake_nobody(drive: Drive) -> None:
+def test_ended_messages_alone_wake_no_receiver(drive: Drive) -> None:
     """Without a message that became ready the doorbell is silent."""
     drive.send("a", ttl_ms=5, delay_ms=10)
     assert promoted(drive, at=NOW + 10) == Promoted(0, 1, None, 0)
     assert drive.state("wake", "ready", "delayed") == {}
 
 
+@pytest.mark.bad_input("data found: foreign push")
 def test_items_of_others_become_ready_at_level_0(drive: Drive) -> None:
-    """What somebody else put into delayed moves as it is: receive decides what it is."""
+    """What another program put into delayed moves as it is: receive decides what it is."""
     items = ["hello p=7", '{"x": " p=7 x=1 "}', "q2 x p=7\n", "q1 broken\n"]
     drive.redis.zadd(drive.keys.delayed, {item: NOW + n for n, item in enumerate(items)})
     assert promoted(drive, at=NOW + 9).moved == 4
     assert drive.state("ready", "meta") == {"ready": items}
 
 
+@pytest.mark.bad_input("data found: due time that is none")
 @pytest.mark.parametrize("score", ["inf", 2**60])
 def test_due_time_beyond_all_time_waits(drive: Drive, score: Any) -> None:
-    """A score that no clock reaches is told as a number and is never due."""
+    """A score that no clock reaches is reported as a number and is never due."""
     drive.redis.zadd(drive.keys.delayed, {"x": score})
     assert promoted(drive) == Promoted(0, 0, 2**53, 0)
 
 
+@pytest.mark.bad_input("data found: due time that is none")
 def test_score_before_all_time_is_due(drive: Drive) -> None:
     """The lowest score is due, with a lateness that is a number."""
     drive.redis.zadd(drive.keys.delayed, {own("a"): "-inf"})
@@ -148,7 +153,7 @@ def test_score_before_all_time_is_due(drive: Drive) -> None:
 
 
 def test_queue_paused_for_output_promotes_in_silence(drive: Drive) -> None:
-    """A pause does not stop the clock: messages become ready, nobody is woken."""
+    """A pause does not stop the clock: messages become ready, no receiver is woken."""
     drive.send("a", delay_ms=1)
     drive.redis.hset(drive.keys.meta, "paused", "all")
     assert promoted(drive, at=NOW + 1).moved == 1
@@ -167,33 +172,7 @@ def test_full_queue_and_full_server_promote() -> None:
             drive.close()
 
 
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named: any level, as any may be written."""
-    drive = engine_drive
-    drive.send("a", delay_ms=1)
-    drive.assert_broken(
-        [*READY_PARTS, "delayed", "wake", "dead", "meta", "stats", "unique", "cancelled"],
-        lambda: drive.call("promote", drive.standard_keys(), NOW + 1, 100),
-    )
-
-
-def test_bad_arguments_are_refused(drive: Drive) -> None:
-    """A limit out of range moves nothing."""
-    drive.send("a", delay_ms=1)
-    drive.assert_refused_argument(
-        [
-            lambda bad=bad: drive.call("promote", drive.standard_keys(), NOW + 1, bad)
-            for bad in [*BAD_NUMBERS, 0, 5001]
-        ]
-        + [lambda: drive.call("promote", drive.standard_keys(), "x", 1)]
-    )
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument(
-        [lambda: drive.call("promote", drive.standard_keys(), NOW + 1, 100)]
-    )
-
-
-def test_counter_that_is_no_number_does_not_stop_it(drive: Drive) -> None:
+def test_invalid_counter_does_not_stop_it(drive: Drive) -> None:
     """Messages move whatever the counters hold."""
     drive.redis.hset(drive.keys.stats, "promoted", "x")
     drive.send("a", delay_ms=1)

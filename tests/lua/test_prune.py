@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.reaping import START, Cursors, Pruned, prune
+import pytest
+
+from qworker.engine.reap import START, Cursors, Pruned, prune
 from tests import servers
-from tests.lua.drive import BAD_NUMBERS, NOW, Drive
+from tests.lua.drive import NOW, Drive
 
 MINUTE_MS = 60_000
 #: The cursors of hashes that have been seen to their ends.
@@ -16,12 +18,7 @@ def pruned(drive: Drive, cursors: Cursors = START, at: int = NOW) -> Pruned:
     return drive.run(prune(drive.keys, 15 * MINUTE_MS, cursors, now_ms=at))
 
 
-def keys_of(drive: Drive) -> tuple[str, ...]:
-    """The keys that the script declares."""
-    return tuple(drive.base + part for part in ("producers", "unique", "rows", "cancelled", "meta"))
-
-
-def test_forgets_what_is_over(engine_drive: Drive) -> None:
+def test_forgets_expired_entries(engine_drive: Drive) -> None:
     """Lanes after 15 minutes, unique keys, row ids and tombstones when their time is over; the limits count as over."""
     drive = engine_drive
     at = NOW + 15 * MINUTE_MS
@@ -40,8 +37,9 @@ def test_forgets_what_is_over(engine_drive: Drive) -> None:
     assert pruned(drive, at=at) == Pruned(ENDED, tombstones_left=False, forgotten=0)
 
 
-def test_forgets_what_nobody_of_us_wrote(drive: Drive) -> None:
-    """A field whose time cannot be read would stay for ever: it goes."""
+@pytest.mark.bad_input("data found: nonsense in other tables")
+def test_forgets_entries_of_other_programs(drive: Drive) -> None:
+    """A field whose time cannot be read would stay forever: it goes."""
     drive.redis.hset(drive.keys.producers, mapping={"x": "rubbish", "y": "", "z": "5 x"})
     drive.redis.hset(drive.keys.unique, "k", f"{NOW + 5} ")
     assert pruned(drive).forgotten == 4
@@ -49,7 +47,7 @@ def test_forgets_what_nobody_of_us_wrote(drive: Drive) -> None:
 
 
 def test_large_tables_go_a_slice_at_a_time(engine_drive: Drive) -> None:
-    """A call looks at a part and hands out cursors; going on from them sees everything, each once over."""
+    """A call looks at a part and hands out cursors; continuing from them sees everything, each once over."""
     drive = engine_drive
     drive.redis.hset(
         drive.keys.producers, mapping={f"l{n}": f"1 {NOW * (n % 2)}" for n in range(3000)}
@@ -83,14 +81,14 @@ def test_tombstones_are_bounded(drive: Drive) -> None:
     """However many tombstones are over, a call forgets 500 of them at most."""
     drive.redis.zadd(drive.keys.cancelled, {f"m{number}": number for number in range(1200)})
     done = [pruned(drive) for _ in range(4)]
-    assert [each.forgotten for each in done] == [500, 500, 200, 0]
-    assert [each.done for each in done] == [False, False, True, True]
+    assert [call.forgotten for call in done] == [500, 500, 200, 0]
+    assert [call.done for call in done] == [False, False, True, True]
     drive.redis.zadd(drive.keys.cancelled, {f"m{number}": number for number in range(500)})
     assert pruned(drive).done
 
 
 def test_full_server_is_pruned() -> None:
-    """Over maxmemory pruning goes on."""
+    """Over maxmemory pruning continues."""
     for engine, _ in servers.engines():
         with servers.start(engine) as server:
             drive = Drive(server.url, "n", "q")
@@ -98,31 +96,3 @@ def test_full_server_is_pruned() -> None:
             drive.redis.config_set("maxmemory", 1)
             assert pruned(drive).forgotten == 1
             drive.close()
-
-
-def test_bad_arguments_are_refused(engine_drive: Drive) -> None:
-    """A time or cursor that is none forgets nothing."""
-    drive = engine_drive
-    drive.redis.hset(drive.keys.producers, "l", "1 5")
-    drive.redis.zadd(drive.keys.cancelled, {"a": 5})
-    keys = keys_of(drive)
-    bad_cursors = ["x", "-1", "1.5", "nan", "inf", "1e99", "9" * 21]
-    drive.assert_refused_argument(
-        [lambda bad=bad: drive.call("prune", keys, NOW, bad, *START) for bad in [*BAD_NUMBERS, 0]]
-        + [lambda bad=bad: drive.call("prune", keys, NOW, 9, bad, "0", "0") for bad in bad_cursors]
-        + [lambda bad=bad: drive.call("prune", keys, NOW, 9, "0", bad, "0") for bad in bad_cursors]
-        + [lambda bad=bad: drive.call("prune", keys, NOW, 9, "0", "0", bad) for bad in bad_cursors]
-        + [lambda: drive.call("prune", keys, NOW, 9, "0", "0")]
-        + [lambda: drive.call("prune", keys, "x", 9, *START)]
-    )
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument([lambda: drive.call("prune", keys, NOW, 9, *START)])
-
-
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named."""
-    drive = engine_drive
-    drive.assert_broken(
-        ["producers", "unique", "rows", "cancelled", "meta"],
-        lambda: drive.call("prune", keys_of(drive), NOW, 9, *START),
-    )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.removing import purge
-from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
+from qworker.engine.remove import purge
+from tests.lua.drive import NOW, Drive, own
 
 
 def purged(drive: Drive, state: str, limit: int = 1000) -> Any:
@@ -73,7 +73,7 @@ def test_full_limit_of_suspects_leaves_ready_alone(drive: Drive) -> None:
 
 
 def test_items_of_others_are_purged_and_not_counted_as_stored(drive: Drive) -> None:
-    """Plain messages that nobody received, foreign ones and newer versions were never counted."""
+    """Plain messages that were never received, foreign ones and newer versions were never counted."""
     drive.redis.rpush(drive.keys.ready[0], "{}", "hello", "q2 x\n", own("a"))
     drive.redis.hset(drive.keys.stats, "stored", 1)
     assert purged(drive, "ready") == 4
@@ -111,38 +111,9 @@ def test_bytes_bound_a_call(engine_drive: Drive, state: str) -> None:
     else:
         for item in items:
             drive.redis.xadd(drive.keys.dead, {"envelope": item})
-    found = []
+    calls = []
     for _ in range(4):
         done = drive.run(purge(drive.keys, state, now_ms=NOW))
-        found.append((done.messages, done.more))
-    assert found == [(11, True), (11, True), (8, False), (0, False)]
+        calls.append((done.messages, done.more))
+    assert calls == [(11, True), (11, True), (8, False), (0, False)]
     assert not any(drive.state("ready", "suspect", "delayed", "dead").values())
-
-
-def test_bad_arguments_are_refused(drive: Drive) -> None:
-    """An unknown state or a limit out of range deletes nothing."""
-    filled(drive)
-    keys = drive.standard_keys()
-    drive.assert_refused_argument(
-        [
-            lambda bad=bad: drive.call("purge", keys, NOW, "ready", bad)
-            for bad in [*BAD_NUMBERS, 0, 1001]
-        ]
-        + [
-            lambda state=state: drive.call("purge", keys, NOW, state, 10)
-            for state in ("unacked", "", "READY", "suspect")
-        ]
-        + [lambda: drive.call("purge", keys, "x", "ready", 10)]
-    )
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument([lambda: drive.call("purge", keys, NOW, "ready", 10)])
-
-
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named, whatever is purged."""
-    drive = engine_drive
-    filled(drive)
-    drive.redis.hset(drive.keys.meta, "levels", "75")
-    drive.assert_broken(
-        STANDARD_PARTS, lambda: drive.call("purge", drive.standard_keys(), NOW, "ready", 10)
-    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.extending import extend
-from qworker.client.commands.reaping import Reaped, reap
-from qworker.client.commands.settling import Outcomes
+from qworker.engine.extend import extend
+from qworker.engine.reap import Reaped, reap
+from qworker.engine.settle import Outcomes
 from tests import servers
-from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, STANDARD_PARTS, Drive, own
+from tests.lua.drive import NOW, READY_PARTS, Drive, own
 
 TICK_MS = 1000
 #: When a lease of 30 s that was made at NOW is over.
@@ -35,7 +35,7 @@ def leased(drive: Drive, lease: str, *items: str) -> None:
 
 
 def test_messages_in_company_return_to_the_head_in_order(engine_drive: Drive) -> None:
-    """In company nobody is blamed: each delivery is counted as shared, and all stand in front again, in order."""
+    """In company no message is blamed: each delivery is counted as shared, and all stand in front again, in order."""
     drive = engine_drive
     ids = [f"m{number:02d}" for number in range(1, 26)]
     leased(drive, "L", *map(own, ids))
@@ -46,7 +46,10 @@ def test_messages_in_company_return_to_the_head_in_order(engine_drive: Drive) ->
     )
     assert drive.state() == {
         "ready": [
-            *(own(each, receives=1, shared=1, first_ms=NOW, back_ms=OVER + 7) for each in ids),
+            *(
+                own(message_id, receives=1, shared=1, first_ms=NOW, back_ms=OVER + 7)
+                for message_id in ids
+            ),
             own("later"),
         ],
         "wake": ["1"] * 8,
@@ -160,8 +163,8 @@ def test_priorities_return_to_their_level(drive: Drive) -> None:
             own("d", receives=1, shared=1, first_ms=NOW, back_ms=OVER),
         ],
         "ready:6": [
-            own(each, receives=1, shared=1, flags=" p=6", first_ms=NOW, back_ms=OVER)
-            for each in "ab"
+            own(name, receives=1, shared=1, flags=" p=6", first_ms=NOW, back_ms=OVER)
+            for name in "ab"
         ],
     }
 
@@ -183,7 +186,7 @@ def test_only_overdue_leases_are_reaped(drive: Drive) -> None:
 
 
 def test_two_reapers_take_a_lease_back_once(drive: Drive) -> None:
-    """Whoever comes second finds nothing."""
+    """The second one finds nothing."""
     leased(drive, "L", own("a"), own("b"))
     reaped(drive, "L")
     before = drive.state()
@@ -209,8 +212,9 @@ def test_lease_without_messages_is_removed(drive: Drive) -> None:
     assert drive.state("unacked", "wake") == {}
 
 
+@pytest.mark.bad_input("data found: key of another type")
 def test_lease_of_another_type_is_set_aside(engine_drive: Drive) -> None:
-    """A key that is no lease is not touched and stands in nobody's way: its deadline moves a minute on."""
+    """A key that is not a lease is not touched and blocks no other lease: its deadline moves a minute on."""
     drive = engine_drive
     leased(drive, "L", own("a"))
     drive.redis.zadd(drive.keys.unacked, {"bad": NOW})
@@ -241,17 +245,17 @@ def test_thousand_messages_of_a_lease(engine_drive: Drive) -> None:
     engine_drive.receive("L", 1000)
     assert reaped(engine_drive, "L").messages == 1000
     assert engine_drive.state("ready")["ready"] == [
-        own(each, receives=1, shared=1, first_ms=NOW, back_ms=OVER) for each in ids
+        own(message_id, receives=1, shared=1, first_ms=NOW, back_ms=OVER) for message_id in ids
     ]
 
 
 def test_thousand_suspects_of_a_lease(drive: Drive) -> None:
     """So do as many suspects."""
     ids = [f"m{number:04d}" for number in range(1000)]
-    leased(drive, "L", *(own(each, shared=1) for each in ids))
+    leased(drive, "L", *(own(message_id, shared=1) for message_id in ids))
     assert reaped(drive, "L").suspects == 1000
     assert drive.state("suspect")["suspect"] == [
-        own(each, receives=1, shared=2, first_ms=NOW, ready_ms=OVER) for each in ids
+        own(message_id, receives=1, shared=2, first_ms=NOW, ready_ms=OVER) for message_id in ids
     ]
 
 
@@ -259,7 +263,7 @@ def test_thousand_suspects_of_a_lease(drive: Drive) -> None:
 
 
 def test_expired_and_cancelled_messages_end(drive: Drive) -> None:
-    """What is over meanwhile does not come back, its key is freed, and only the others wake somebody."""
+    """Expired messages do not come back, their key is freed, and only the others wake a receiver."""
     leased(drive, "L", own("a", flags=f" x={OVER} u=k"), own("b"), own("c", flags=f" x={OVER + 1}"))
     drive.redis.hset(drive.keys.unique, "k", "a 999999999")
     drive.redis.zadd(drive.keys.cancelled, {"b": NOW})
@@ -278,7 +282,7 @@ def test_expired_and_cancelled_messages_end(drive: Drive) -> None:
     }
 
 
-def test_nobody_is_woken_where_nothing_came_back(drive: Drive) -> None:
+def test_wakes_no_receiver_if_nothing_came_back(drive: Drive) -> None:
     """Dead and expired messages ring nothing."""
     drive.redis.hset(drive.keys.meta, "max_receives", 1)
     leased(drive, "L", own("a"))
@@ -287,6 +291,7 @@ def test_nobody_is_woken_where_nothing_came_back(drive: Drive) -> None:
     assert drive.state("wake", "ready", "suspect") == {}
 
 
+@pytest.mark.bad_input("data found: foreign push")
 def test_foreign_items_in_a_lease_are_buried(drive: Drive) -> None:
     """One item that cannot be read does not stop the reaping of the queue: it is buried with its bytes."""
     foreign = ["q1 broken\n", "q1 a 1 1234567 0 0 0\n", "q1 a 1 0 0 0 0"]
@@ -309,7 +314,7 @@ def test_foreign_items_in_a_lease_are_buried(drive: Drive) -> None:
         ]
     }
     dead = drive.state("dead")["dead"]
-    assert {(each["envelope"], each["reason"]) for each in dead} == {
+    assert {(dead_letter["envelope"], dead_letter["reason"]) for dead_letter in dead} == {
         (item, "foreign") for item in (*foreign, "hello", "world")
     }
     assert drive.stats("stored", "unacked", "dead") == {"stored": 2, "unacked": 0, "dead": 5}
@@ -334,8 +339,9 @@ def test_plain_messages_get_an_id_and_are_blamed(drive: Drive) -> None:
 # -- grace after a gap ----------------------------------------------------------------------------
 
 
+@pytest.mark.bad_input("time or host: clock back an hour within a pass")
 @pytest.mark.parametrize("away_ms", [3001, 60_000, -1, -600_000])
-def test_after_a_gap_only_what_was_overdue_before_is_reaped(drive: Drive, away_ms: int) -> None:
+def test_after_a_gap_only_leases_overdue_before_are_reaped(drive: Drive, away_ms: int) -> None:
     """After a stall, or a clock that went back, live consumers extend first."""
     drive.send("a", "b")
     drive.receive("old", 1, at=NOW, visibility_ms=1000)
@@ -367,6 +373,7 @@ def test_grace_lasts_one_heartbeat_and_a_second(drive: Drive) -> None:
     assert reaped(drive, "L", at=after + 6000, visited=None).leases == 1
 
 
+@pytest.mark.bad_input("time or host: clock forward a day")
 def test_consumer_that_extends_in_the_grace_keeps_its_lease(drive: Drive) -> None:
     """What is extended after a stall is not reaped when the grace is over."""
     leased(drive, "L", own("a"))
@@ -385,7 +392,7 @@ def test_slow_visits_reap_all_the_same(drive: Drive) -> None:
 
 
 def test_gap_is_measured_in_ticks_of_the_caller(drive: Drive) -> None:
-    """Up to three ticks, and up to two seconds, are no gap."""
+    """Up to three ticks, and up to two seconds, are not a gap."""
     for tick_ms, away_ms, gaps in (
         (1000, 3000, 0),
         (1000, 3001, 1),
@@ -397,7 +404,7 @@ def test_gap_is_measured_in_ticks_of_the_caller(drive: Drive) -> None:
         assert drive.stats("gaps").get("gaps", 0) == gaps, (tick_ms, away_ms)
 
 
-def test_first_visit_is_no_gap(drive: Drive) -> None:
+def test_first_visit_is_not_a_gap(drive: Drive) -> None:
     """A queue that no reaper ever saw is reaped at once."""
     leased(drive, "L", own("a"))
     drive.redis.hdel(drive.keys.stats, "reaped_ms")
@@ -405,6 +412,7 @@ def test_first_visit_is_no_gap(drive: Drive) -> None:
     assert drive.stats("gaps") == {}
 
 
+@pytest.mark.bad_input("data found: nonsense in stats")
 @pytest.mark.parametrize(
     "fields",
     [{"reaped_ms": "x"}, {"gaps": "x", "reaped_ms": "5"}, {"gap_from_ms": "x", "gap_until_ms": "x"},
@@ -425,7 +433,7 @@ def test_notes_of_another_kind_do_not_stop_reaping(drive: Drive, fields: dict[st
 
 
 def test_queue_paused_for_output_is_reaped_in_silence(drive: Drive) -> None:
-    """A pause does not hold messages of lost workers back, and wakes nobody."""
+    """A pause does not hold messages of lost workers back, and wakes no receiver."""
     leased(drive, "L", own("a"))
     drive.redis.hset(drive.keys.meta, "paused", "all")
     assert reaped(drive, "L").messages == 1
@@ -445,35 +453,7 @@ def test_full_queue_and_full_server_are_reaped() -> None:
             drive.close()
 
 
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named; leases are set aside instead."""
-    drive = engine_drive
-    leased(drive, "L", own("a"), own("b"))
-    drive.send("p", priority=5)
-    drive.redis.hset(drive.keys.stats, "reaped_ms", OVER)
-    drive.assert_broken(
-        STANDARD_PARTS,
-        lambda: drive.call("reap", drive.standard_keys("L"), OVER, TICK_MS),
-    )
-
-
-def test_bad_arguments_are_refused(drive: Drive) -> None:
-    """A tick out of range reaps nothing."""
-    leased(drive, "L", own("a"))
-    drive.assert_refused_argument(
-        [
-            lambda bad=bad: drive.call("reap", drive.standard_keys("L"), OVER, bad)
-            for bad in [*BAD_NUMBERS, 0, 60_001]
-        ]
-        + [lambda: drive.call("reap", drive.standard_keys("L"), "x", TICK_MS)]
-    )
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument(
-        [lambda: drive.call("reap", drive.standard_keys("L"), OVER, TICK_MS)]
-    )
-
-
-def test_counter_that_is_no_number_does_not_stop_it(drive: Drive) -> None:
+def test_invalid_counter_does_not_stop_it(drive: Drive) -> None:
     """Leases are taken back whatever the counters hold."""
     leased(drive, "L", own("a"))
     drive.redis.hset(drive.keys.stats, mapping={"timeouts": "x", "unacked": "y"})
@@ -537,7 +517,7 @@ def test_message_at_most_once_is_never_delivered_again(
     drive.receive("L", visibility_ms=10)
     done = drive.run(reap(drive.keys, ["L"], 1000, now_ms=NOW + 10))
     assert (done.messages, done.dead) == (1 + len(others), 1)
-    [letter] = drive.state("dead")["dead"]
-    assert letter["envelope"].startswith("q1 a ")
-    assert letter["reason"] == "max_receives"
+    [dead_letter] = drive.state("dead")["dead"]
+    assert dead_letter["envelope"].startswith("q1 a ")
+    assert dead_letter["reason"] == "max_receives"
     assert drive.stats("stored") == {"stored": len(others)}

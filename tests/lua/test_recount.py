@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.reaping import recount
-from qworker.client.commands.settling import Outcomes
-from tests.lua.drive import NOW, READY_PARTS, Drive, own
+from qworker.engine.reap import recount
+from qworker.engine.settle import Outcomes
+from tests.lua.drive import NOW, Drive, own
 
 
 def recounted(drive: Drive) -> int:
@@ -14,7 +14,7 @@ def recounted(drive: Drive) -> int:
     return int(drive.run(recount(drive.keys, now_ms=NOW)))
 
 
-def test_what_was_pushed_by_hand_is_counted_in_the_end(engine_drive: Drive) -> None:
+def test_items_pushed_without_a_send_are_counted_in_the_end(engine_drive: Drive) -> None:
     """A message of ours that was pushed by hand costs the counter one; where nothing is ready it is exact again."""
     drive = engine_drive
     drive.redis.rpush(drive.keys.ready[0], own("a"), own("b"))
@@ -31,7 +31,7 @@ def test_what_was_pushed_by_hand_is_counted_in_the_end(engine_drive: Drive) -> N
 @pytest.mark.parametrize(
     ("stored", "change"), [("-3", 6), ("2", 1), ("3", 0), ("6", 0), ("7", -1), ("x", 3), (None, 3)]
 )
-def test_bounds_are_what_is_surely_counted_and_what_is_there(
+def test_bounds_are_certain_and_possible_counts(
     drive: Drive, stored: str | None, change: int
 ) -> None:
     """Suspects, delayed and unacked messages are counted for sure; what is ready may be of others."""
@@ -45,21 +45,3 @@ def test_bounds_are_what_is_surely_counted_and_what_is_there(
     if stored is not None:
         drive.redis.hset(drive.keys.stats, "stored", stored)
     assert recounted(drive) == change
-
-
-def test_key_of_another_type_refuses(drive: Drive) -> None:
-    """A key that holds something else is named."""
-    drive.send("a", "b")
-    drive.receive("L", 1)
-    drive.assert_broken(
-        [*READY_PARTS, "suspect", "delayed", "unacked", "meta", "stats"],
-        lambda: drive.call("recount", drive.standard_keys(), NOW),
-    )
-
-
-def test_bad_arguments_are_refused(drive: Drive) -> None:
-    """No clock of a client gets in."""
-    drive.send("a")
-    drive.redis.hset(drive.keys.stats, "stored", 7)
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument([lambda: drive.call("recount", drive.standard_keys(), NOW)])

@@ -1,8 +1,8 @@
-"""retire.lua: the totals of a shard that is given up."""
+"""retire.lua and absorb.lua: the totals of a shard that is given up."""
 
 from __future__ import annotations
 
-from qworker.client.commands.sharding import retire
+from qworker.engine.shards import Retired, absorb, retire
 from tests.lua.drive import Drive
 
 TOTALS = {"sent": "12", "acked": "11", "dead:rejected": "1", "gaps": "2"}
@@ -23,22 +23,55 @@ def test_totals_are_taken_once_and_the_rest_stays(engine_drive: Drive) -> None:
     drive = engine_drive
     drive.redis.hset(drive.keys.meta, "shard", "draining 1 7")
     drive.redis.hset(drive.keys.stats, mapping={**TOTALS, **STATE})
-    assert drive.run(retire(drive.keys)) == {name: int(total) for name, total in TOTALS.items()}
+    taken = Retired("one", {name.encode(): int(total) for name, total in TOTALS.items()})
+    assert drive.run(retire(drive.keys, "one")) == taken
     left = drive.redis.hgetall(drive.keys.stats)
     assert {name.decode(): value.decode() for name, value in left.items()} == STATE
-    assert drive.run(retire(drive.keys)) == {}
+
+
+def test_what_was_taken_is_kept_until_it_was_added(drive: Drive) -> None:
+    """The next caller adds the same under the same id; later counts come after it."""
+    drive.redis.hset(drive.keys.meta, "shard", "draining 1 7")
+    drive.redis.hset(drive.keys.stats, "sent", "12")
+    taken = Retired("one", {b"sent": 12})
+    assert drive.run(retire(drive.keys, "one")) == taken
+    drive.redis.hset(drive.keys.stats, "acked", "3")
+    drive.redis.hset(drive.keys.meta, "shard", "open 2 8")
+    assert drive.run(retire(drive.keys, "two")) == taken
+    assert drive.run(retire(drive.keys, "two", "another")) == taken
+    drive.redis.hset(drive.keys.meta, "shard", "draining 1 9")
+    for _ in range(2):
+        assert drive.run(retire(drive.keys, "two", "one")) == Retired("", {})
+    assert drive.run(retire(drive.keys, "three")) == Retired("three", {b"acked": 3})
+
+
+def test_others_fields_keep_no_shard_from_being_given_up(drive: Drive) -> None:
+    """What cannot be told by its name stays, and so does what is more than one call adds."""
+    drive.redis.hset(drive.keys.meta, "shard", "draining 1 7")
+    others = {"": "5", "a b": "5", "a\n": "5"}
+    drive.redis.hset(drive.keys.stats, mapping={**{f"n{i}": "1" for i in range(150)}, **others})
+    taken = drive.run(retire(drive.keys, "one"))
+    assert len(taken.totals) == 100
+    assert {b"", b"a b", b"a\n"} <= drive.redis.hgetall(drive.keys.stats).keys()
+    drive.run(absorb(drive.keys, 1, taken))
+    assert drive.run(retire(drive.keys, "two", "one")) == Retired("", {})
+
+
+def test_totals_are_added_once(engine_drive: Drive) -> None:
+    """By their id, for each shard; a counter that holds no number is left alone."""
+    drive = engine_drive
+    drive.redis.hset(drive.keys.stats, mapping={"sent": "5", "acked": "many"})
+    for _ in range(2):
+        drive.run(absorb(drive.keys, 1, Retired("one", {b"sent": 12, b"acked": 3})))
+    assert drive.stats("sent") == {"sent": 17}
+    drive.run(absorb(drive.keys, 2, Retired("one", {b"sent": 1})))
+    drive.run(absorb(drive.keys, 1, Retired("two", {b"sent": 1})))
+    assert drive.stats("sent") == {"sent": 19}
+    assert drive.redis.hget(drive.keys.stats, "acked") == b"many"
 
 
 def test_a_shard_that_is_in_use_keeps_them(drive: Drive) -> None:
     """It was divided again meanwhile."""
     drive.send("a")
-    assert drive.run(retire(drive.keys)) == {}
+    assert drive.run(retire(drive.keys, "one")) == Retired("", {})
     assert drive.stats("sent") == {"sent": 1}
-
-
-def test_key_of_another_type_refuses(drive: Drive) -> None:
-    """A key that holds something else is named."""
-    drive.send("a")
-    drive.assert_broken(
-        ["meta", "stats"], lambda: drive.call("retire", [drive.keys.meta, drive.keys.stats])
-    )

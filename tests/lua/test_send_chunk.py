@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.bulk import Chunk, Run, send_chunk
-from qworker.client.commands.sending import NewMessage, send
-from qworker.client.commands.settling import Outcomes
+from qworker.engine.send import NewMessage, send
+from qworker.engine.send_chunk import Chunk, Run, send_chunk
+from qworker.engine.settle import Outcomes
 from qworker.errors import (
     BodyTooLargeError,
     BulkChangedError,
@@ -20,7 +20,7 @@ from qworker.errors import (
 )
 from qworker.wire.envelope import tail
 from tests import servers
-from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
+from tests.lua.drive import NOW, Drive, own
 
 PREFIX = "aaaaaaaaaa"
 
@@ -80,7 +80,7 @@ def test_stores_a_chunk_and_notes_it(engine_drive: Drive) -> None:
 
 
 def test_rows_that_were_taken_are_not_stored_again(engine_drive: Drive) -> None:
-    """A repetition from the beginning is answered as taken, chunk by chunk, and goes on behind what was taken."""
+    """A repetition from the beginning is answered as taken, chunk by chunk, and continues after what was taken."""
     drive = engine_drive
     chunk(drive, "one", "two")
     chunk(drive, "three", first=2, crcs=(11, 12))
@@ -102,7 +102,7 @@ def test_taken_chunk_is_a_success_where_nothing_could_be_stored(drive: Drive) ->
 
 
 def test_streams_and_writes_are_apart(drive: Drive) -> None:
-    """Each partition, priority and write id has a place of its own in a ledger."""
+    """Each partition, priority and write id has its own place in a ledger."""
     assert chunk(drive, "one") == 1
     assert chunk(drive, "one", stream="1.0") == 1
     assert chunk(drive, "one", write_id="x") == 1
@@ -145,7 +145,7 @@ def test_other_rows_are_refused(
     before = drive.state()
     with pytest.raises(
         BulkChangedError,
-        match=r"has stored 2 rows of partition\.priority 0\.0, and those brought now",
+        match=r"has stored 2 rows of partition\.priority 0\.0, and the rows given now",
     ):
         chunk(drive, *bodies, first=first, crcs=crcs)
     assert drive.state() == before
@@ -243,7 +243,7 @@ def test_call_and_row_give_delay_and_ttl(drive: Drive) -> None:
     }
 
 
-def test_journal_of_all_events_has_what_was_sent(drive: Drive) -> None:
+def test_journal_of_all_events_has_the_sends(drive: Drive) -> None:
     """A chunk is one entry of the journal, with an event for each message that it stored."""
     drive.redis.hset(drive.keys.meta, mapping={"journal": "all", "journal_epoch": 5})
     drive.redis.hset(
@@ -268,7 +268,7 @@ def test_keeps_bodies_byte_for_byte(drive: Drive) -> None:
 
 
 def test_thousand_rows_go_in_one_call(engine_drive: Drive) -> None:
-    """A full chunk is stored whole and in order, with words of their own or without."""
+    """A full chunk is stored whole and in order, with their own words or without."""
     bodies = [f"b{row}" for row in range(1000)]
     assert chunk(engine_drive, *bodies) == 1000
     words = [word for row in range(1000) for word in (10, "", f"id{row}")]
@@ -335,52 +335,7 @@ def test_body_over_maxsize_is_named(drive: Drive) -> None:
     assert chunk(drive, "one", "two") == 2
 
 
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named; nothing is stored."""
-    drive = engine_drive
-    chunk(drive, "one")
-    drive.assert_broken(
-        ["ready", "delayed", "wake", "meta", "stats", "rows", "bulk:w", "journal"],
-        lambda: drive.call("send_chunk", keys_of(drive), *raw("A")),
-    )
-
-
-def test_bad_arguments_are_refused(engine_drive: Drive) -> None:
-    """Nothing that is not a whole number in its range gets past the checks, nor a call of the wrong shape."""
-    drive = engine_drive
-
-    def call(*arguments: Any) -> Any:
-        return lambda: drive.call("send_chunk", keys_of(drive), *arguments)
-
-    numbers = ["first", "kept", "limit", "priority", "number"]
-    drive.assert_refused_argument(
-        [call(*raw("A", **{name: bad})) for name in numbers for bad in BAD_NUMBERS]
-        + [
-            call(*raw("A", **{name: bad}))
-            for name in ("delay", "ttl")
-            for bad in BAD_NUMBERS
-            if bad
-        ]
-        + [call(*raw("A", words=[1, bad, "", ""])) for bad in BAD_NUMBERS if bad]
-        + [call(*raw("A", words=[1, "", bad, ""])) for bad in BAD_NUMBERS if bad]
-        + [call(*raw("A", words=[bad])) for bad in BAD_NUMBERS]
-        + [
-            call(*raw("A", now="x")),
-            call(*raw("A", kept=0)),
-            call(*raw("A", priority=10)),
-            call(*raw("A", number=0)),
-            call(*raw("A", number=1001)),
-            call(*raw("A", number=2)),
-            call(*raw("A", "A", number=1)),
-            call(*raw("A", words=[1, "", ""])),
-            call(*raw("A", words=[0, ""])),
-            call(*raw("A", "B", words=[1, "", "", ""])),
-            call(*raw()),
-        ]
-    )
-
-
-def test_counter_that_is_no_number_does_not_fail_the_call(drive: Drive) -> None:
+def test_invalid_counter_does_not_fail_the_call(drive: Drive) -> None:
     """A counter of another kind leaves the messages stored and the reply marked degraded."""
     drive.redis.hset(drive.keys.stats, "stored", "many")
     assert drive.call("send_chunk", keys_of(drive), *raw("A")) == ["OK", str(NOW), 1, 1]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.settling import Outcomes
-from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
+from qworker.engine.settle import Outcomes
+from tests.lua.drive import NOW, Drive, own
 
 
 def received(drive: Drive, *ids: str, lease: str = "L", **options: Any) -> Outcomes:
@@ -20,8 +20,8 @@ def received(drive: Drive, *ids: str, lease: str = "L", **options: Any) -> Outco
 
 def dead(drive: Drive) -> list[tuple[str, str]]:
     """(envelope, reason) of each dead letter."""
-    letters = drive.state("dead").get("dead", [])
-    return [(letter["envelope"], letter["reason"]) for letter in letters]
+    dead_letters = drive.state("dead").get("dead", [])
+    return [(dead_letter["envelope"], dead_letter["reason"]) for dead_letter in dead_letters]
 
 
 # -- ack ------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def test_ack_ends_a_message(engine_drive: Drive) -> None:
 
 
 def test_last_outcome_ends_the_lease(drive: Drive) -> None:
-    """With its last message the lease and its deadline go; nobody is woken for an ack."""
+    """With its last message the lease and its deadline go; no receiver is woken for an ack."""
     outcomes = received(drive, "a", "b")
     outcomes.acks = [1, 2]
     drive.settle(outcomes)
@@ -96,8 +96,8 @@ def test_ack_of_all_that_is_left(engine_drive: Drive) -> None:
     }
 
 
-def test_ack_of_all_leaves_what_came_to_something_else(drive: Drive) -> None:
-    """Acking the rest of a lease spares the messages that have an outcome of their own in the same call."""
+def test_ack_of_all_leaves_messages_with_other_outcomes(drive: Drive) -> None:
+    """Acking the rest of a lease spares the messages that have their own outcome in the same call."""
     outcomes = received(drive, "a", "b", "c", "d")
     outcomes.ack_all = True
     outcomes.nack(2, 0)
@@ -267,7 +267,7 @@ def test_nack_counts_and_goes_to_the_tail(drive: Drive) -> None:
 
 
 def test_nack_with_a_delay_waits_in_delayed(drive: Drive) -> None:
-    """A delayed message wakes nobody; its due time is counted from the server's now."""
+    """A delayed message wakes no receiver; its due time is counted from the server's now."""
     outcomes = received(drive, "a", "b")
     outcomes.nack(1, 1500)
     outcomes.nack(2, 2**53)
@@ -294,6 +294,7 @@ def test_nack_notes_first_received_and_max_receives_once(drive: Drive) -> None:
     }
 
 
+@pytest.mark.bad_input("data found: nonsense in meta")
 @pytest.mark.parametrize(
     ("flag", "task", "queue", "dies_at"),
     [("2", 9, "8", 2), ("1", None, "8", 1), (None, 3, "8", 3), (None, None, "4", 4),
@@ -373,7 +374,7 @@ def test_release_goes_uncounted_to_the_head_in_order(drive: Drive) -> None:
     }
 
 
-def test_release_of_what_was_started_counts_as_a_delivery(drive: Drive) -> None:
+def test_release_of_a_started_message_counts_as_a_delivery(drive: Drive) -> None:
     """A handler that was cut off with its process has begun: received once more, and nothing against max receives."""
     outcomes = received(drive, "a", "b")
     outcomes.release(1, started=True)
@@ -396,7 +397,7 @@ def test_release_of_all_that_is_left(engine_drive: Drive) -> None:
     assert settled.per_lease == (1000,)
     assert drive.state("ready", "lease:L", "unacked") == {
         "ready": [
-            *(own(each, back_ms=NOW) for each in (ids[1], *ids[3:])),
+            *(own(message_id, back_ms=NOW) for message_id in (ids[1], *ids[3:])),
             own(ids[2], receives=1, nacks=1, ready_ms=NOW),
         ]
     }
@@ -461,8 +462,8 @@ def test_priority_returns_to_its_level(drive: Drive) -> None:
     )
     drive.receive("M")
     outcomes = [Outcomes("L"), Outcomes("M")]
-    for each in outcomes:
-        each.release("*")
+    for outcome in outcomes:
+        outcome.release("*")
     drive.settle(*outcomes)
     assert drive.state("ready", "ready:4", "ready:8") == {
         "ready": [own(f"b{p}", flags=f" p={p}", back_ms=NOW) for p in ("8", "x", "99")],
@@ -537,7 +538,7 @@ def test_bury_keeps_the_message_with_its_reason_and_error(drive: Drive) -> None:
 
 
 def test_error_text_is_cut(drive: Drive) -> None:
-    """At most 2 KiB of an error are kept, whoever sends more."""
+    """At most 2 KiB of an error are kept."""
     received(drive, "a")
     arguments = [NOW, "", 1, 0, 0, 1, "b", "0", "rejected", "", "", "E", "x" * 3000, "", 0]
     drive.call("settle", drive.standard_keys("L"), *arguments)
@@ -545,7 +546,7 @@ def test_error_text_is_cut(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("reason", ["", "Two Words", "a-b", "9"])
-def test_reason_that_is_no_word_is_rejected(drive: Drive, reason: str) -> None:
+def test_invalid_reason_is_rejected(drive: Drive, reason: str) -> None:
     """A reason becomes the name of a counter, so it is one word of a-z and _."""
     outcomes = received(drive, "a")
     outcomes.bury(0, reason)
@@ -615,6 +616,7 @@ FOREIGN = [
 ]
 
 
+@pytest.mark.bad_input("data found: foreign push", "data found: nonsense in a header")
 @pytest.mark.parametrize("outcome", ["nack", "release", "share", "bury"])
 def test_header_that_does_not_match_is_foreign(drive: Drive, outcome: str) -> None:
     """Whatever a consumer says of an item whose header cannot be read, it is buried with its bytes; nothing raises."""
@@ -643,6 +645,7 @@ def test_item_that_a_consumer_calls_foreign_keeps_its_bytes(drive: Drive) -> Non
     assert dead(drive) == [(own("a"), "foreign")]
 
 
+@pytest.mark.bad_input("data found: nonsense in a header")
 def test_six_digits_are_ours(drive: Drive) -> None:
     """Six digits in every count are still a header that can be read."""
     counts = (5, 999_999, 999_998, 999_997, 999_996)
@@ -674,7 +677,7 @@ def test_six_digits_are_kept(drive: Drive) -> None:
 
 
 def test_queue_paused_for_output_settles_in_silence(drive: Drive) -> None:
-    """While output is paused outcomes count and messages go back, but nobody is woken."""
+    """While output is paused outcomes count and messages go back, but no receiver is woken."""
     outcomes = received(drive, "a", "b", "c")
     drive.redis.hset(drive.keys.meta, "paused", "out")
     outcomes.acks = [1]
@@ -686,66 +689,8 @@ def test_queue_paused_for_output_settles_in_silence(drive: Drive) -> None:
     }
 
 
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named before anything is settled."""
-    drive = engine_drive
-    outcomes = received(drive, "a", "b")
-    drive.send("p", priority=5)
-    outcomes.acks = [1]
-    drive.assert_broken(
-        [*STANDARD_PARTS, "lease:L"],
-        lambda: drive.call("settle", drive.standard_keys("L"), NOW, "", 1, *outcomes.words()),
-    )
-
-
-def test_bad_outcomes_are_refused_with_their_call(engine_drive: Drive) -> None:
-    """An outcome that makes no sense refuses the whole call: what stands before it does not count either."""
-    drive = engine_drive
-    received(drive, "a", "b")
-
-    def call(*others: Any) -> Any:
-        arguments = [NOW, "", 1, 1, "1", 0, 1, *others]
-        return lambda: drive.call("settle", drive.standard_keys("L"), *arguments)
-
-    drive.assert_refused_argument(
-        [call("n", "2", bad, "", "", "", "", "", 0) for bad in BAD_NUMBERS]
-        + [call("r", "2", bad, "", "", "", "", "", 0) for bad in BAD_NUMBERS]
-        + [call("n", "2", 0, bad, "", "", "", "", 0) for bad in BAD_NUMBERS if bad != ""]
-        + [call("n", "2", 0, "", bad, "", "", "", 0) for bad in BAD_NUMBERS if bad != ""]
-        + [call(kind, "2", 0, "", "", "", "", "", 0) for kind in ("x", "", "nr", "*", ".")]
-        + [
-            call("n", "2", 0, "", "", "", "", times, 0)
-            for times in ("x", "1 2", "1 2 a b", "1 2 a\n", " 1 2 a", "1 2! a", "1 2 " + "a" * 512)
-        ]
-        + [call("n", "2", 0, "", "", "", "", "", bad) for bad in [*BAD_NUMBERS, 10_001]]
-        + [
-            call("n", "2", 0, "", "", "", "", "", 1, *end)
-            for end in ((), (1,), (0, "x"), ("x", "x"))
-        ]
-        + [call("n", "2", 0, "", "", "", "", "", 1, 1, "x" * 16_385)]
-        + [call("n", "2", 0, "", "", "", ""), call("n", "2", 0, "", "", ""), call("n"), call()]
-        + [lambda: drive.call("settle", drive.standard_keys("L"), "x", "", 0)]
-        + [lambda: drive.call("settle", drive.standard_keys(), NOW, "", 1, 0, 0, 0, 0)]
-        + [lambda: drive.call("settle", drive.standard_keys("L", "x y"), NOW, "", 2, *[0] * 8)]
-    )
-
-
-def test_wrong_limits_of_an_outcome_do_not_kill(drive: Drive) -> None:
-    """A max receives of 0 or of absurd length is refused, so that no message dies of a typing error."""
-    received(drive, "a")
-    drive.assert_refused_argument(
-        [
-            lambda limit=limit: drive.call(
-                "settle",
-                drive.standard_keys("L"),
-                *(NOW, "", 1, 0, 0, 1, "n", "0", 0, limit, "", "", "", "", 0),
-            )
-            for limit in ("0", "1000000", "9" * 40)
-        ]
-    )
-
-
-def test_counter_that_is_no_number_is_reported_and_does_not_fail_the_call(drive: Drive) -> None:
+@pytest.mark.bad_input("data found: nonsense in stats")
+def test_invalid_counter_is_reported_and_does_not_fail_the_call(drive: Drive) -> None:
     """Outcomes count even where their counters cannot, and the reply says so."""
     outcomes = received(drive, "a", "b")
     drive.redis.hset(drive.keys.stats, mapping={"stored": "x", "acked": "y"})

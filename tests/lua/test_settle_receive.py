@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import redis
 
-from qworker.client.commands.receiving import PAUSED, UNKNOWN, Suspects, settle_receive
-from qworker.client.commands.settling import Outcomes
+from qworker.engine.receive import PAUSED, UNKNOWN, Suspects, settle_receive
+from qworker.engine.settle import Outcomes
 from qworker.errors import LeaseUsedError
 from tests import servers
-from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
+from tests.lua.drive import NOW, Drive, own
 
 
 def outcomes(lease: str, *acks: int, **fields: Any) -> Outcomes:
@@ -66,10 +66,10 @@ def test_thousand_messages_in_one_lease(engine_drive: Drive) -> None:
     ids = [f"m{number:04d}" for number in range(1000)]
     engine_drive.send(*ids)
     batch = engine_drive.receive("L", 1000)
-    assert batch.items == [own(each).encode() for each in ids]
+    assert batch.items == [own(message_id).encode() for message_id in ids]
     assert batch.indices == [str(number) for number in range(1, 1001)]
     assert engine_drive.state("lease:L", "ready") == {
-        "lease:L": {str(number): own(each) for number, each in enumerate(ids, 1)}
+        "lease:L": {str(number): own(message_id) for number, message_id in enumerate(ids, 1)}
     }
 
 
@@ -78,16 +78,17 @@ def test_higher_priorities_come_first(drive: Drive) -> None:
     drive.send("a", "b")
     drive.send("c", "d", priority=9)
     drive.send("e", priority=3)
-    assert drive.receive("L", 4).items == [own(each).encode() for each in "cdea"]
+    assert drive.receive("L", 4).items == [own(name).encode() for name in "cdea"]
     assert drive.state("ready", "ready:3", "ready:9") == {"ready": [own("b")]}
 
 
 def test_level_out_of_use_is_not_read(drive: Drive) -> None:
-    """Levels that meta does not name cost nothing and are not looked at."""
+    """Levels that meta does not name cost nothing and are not read."""
     drive.redis.rpush(drive.keys.ready[4], "hello")
     assert drive.receive("L").ready_left == 0
 
 
+@pytest.mark.bad_input("data found: nonsense in meta")
 @pytest.mark.parametrize(
     ("attribute", "expected"),
     [("5000", 5000), ("nan", 30_000), ("inf", 30_000), ("-1", 30_000), ("0", 30_000),
@@ -132,16 +133,18 @@ def test_a_level_of_many_that_ended_is_followed_by_no_lower_one(drive: Drive) ->
     assert [item.split()[1] for item in drive.receive("M", 2, at=NOW + 5).items] == [b"a", b"b"]
 
 
+@pytest.mark.bad_input("data found: body that is very large")
 def test_message_larger_than_the_bound_is_received_alone(drive: Drive) -> None:
-    """At least one message comes, however large, so that none stays for ever."""
+    """At least one message comes, however large, so that none stays forever."""
     drive.send("a", "b", body=lambda _: b"x" * 2_000_000)
     assert len(drive.receive("L", 100).items) == 1
     assert len(drive.receive("M", 100).items) == 1
     assert drive.receive("N", 100).items == []
 
 
+@pytest.mark.bad_input("data found: body that is very large")
 def test_bytes_of_items_that_end_count_as_well(drive: Drive) -> None:
-    """A call does not read on for ever because what it reads is buried: the bound is on what is looked at."""
+    """A call that buries items still ends: the bound is on the items read."""
     for _ in range(6):
         drive.redis.rpush(drive.keys.ready[0], b"x" * 500_000)
     batch = drive.receive("L", 100)
@@ -165,7 +168,7 @@ def test_items_that_end_are_bounded_in_number(drive: Drive) -> None:
     }
 
 
-def test_hint_tells_when_to_come_back(drive: Drive) -> None:
+def test_hint_says_when_to_receive_again(drive: Drive) -> None:
     """The hint is 0 while more is ready, else the time to the next due message, at least 1 ms."""
     drive.send("a", "b")
     drive.send("c", delay_ms=700)
@@ -175,7 +178,7 @@ def test_hint_tells_when_to_come_back(drive: Drive) -> None:
 
 
 def test_due_time_of_another_kind_does_not_break_the_hint(drive: Drive) -> None:
-    """An infinite score that somebody wrote into delayed is answered as a number."""
+    """An infinite score that another program wrote into delayed is answered as a number."""
     drive.redis.zadd(drive.keys.delayed, {"x": float("inf")})
     assert drive.receive("L").hint_ms == 2**53
 
@@ -225,7 +228,7 @@ def test_cancelled_message_ends_unseen_and_takes_its_tombstone(drive: Drive) -> 
 
 
 def test_plain_messages_are_received_and_counted_when_first_seen(drive: Drive) -> None:
-    """JSON that anybody pushed is delivered as it is; equal ones are two messages."""
+    """JSON that another program pushed is delivered as it is; equal ones are two messages."""
     drive.redis.rpush(drive.keys.ready[0], '{"a": 1}', '{"a": 1}', "[1]")
     assert drive.receive("L").items == [b'{"a": 1}', b'{"a": 1}', b"[1]"]
     assert drive.state() == {
@@ -235,13 +238,14 @@ def test_plain_messages_are_received_and_counted_when_first_seen(drive: Drive) -
     }
 
 
+@pytest.mark.bad_input("data found: foreign push")
 def test_foreign_items_are_buried_with_their_bytes(drive: Drive) -> None:
-    """What is neither ours nor JSON goes to the dead letters whole and blocks nobody."""
+    """What is neither ours nor JSON goes to the dead letters whole and blocks no receiver."""
     drive.redis.rpush(drive.keys.ready[0], "hello", "", b"\x80\x04\xff", "q1", "qx y", "Q1 a")
     drive.send("a")
     assert drive.receive("L").items == [own("a").encode()]
-    letters = drive.redis.xrange(drive.keys.dead)
-    assert [fields[b"envelope"] for _, fields in letters] == [
+    dead_letters = drive.redis.xrange(drive.keys.dead)
+    assert [fields[b"envelope"] for _, fields in dead_letters] == [
         b"hello", b"", b"\x80\x04\xff", b"q1", b"qx y", b"Q1 a",
     ]  # fmt: skip
     assert drive.state("dead")["dead"][0] == {
@@ -259,6 +263,7 @@ def test_foreign_items_are_buried_with_their_bytes(drive: Drive) -> None:
     }
 
 
+@pytest.mark.bad_input("data found: unknown version")
 def test_newer_versions_go_behind_the_others(drive: Drive) -> None:
     """A message of another version of ours is left for those who know it, behind the rest of its level."""
     drive.redis.rpush(drive.keys.ready[0], "q2 x what ever\n", "q17 y\n")
@@ -273,8 +278,9 @@ def test_newer_versions_go_behind_the_others(drive: Drive) -> None:
     assert drive.stats("unsupported", "stored") == {"unsupported": 3, "stored": 3}
 
 
+@pytest.mark.bad_input("data found: unknown version")
 def test_newer_versions_alone_do_not_keep_a_consumer_busy(drive: Drive) -> None:
-    """Where only messages of a newer version are left, the hint does not say that more is ready, nobody is woken."""
+    """Where only messages of a newer version are left, the hint is not 0, and no receiver is woken."""
     drive.redis.rpush(drive.keys.ready[0], "q2 x\n", "q2 y\n")
     batch = drive.receive("L")
     assert (batch.items, batch.ready_left, batch.hint_ms) == ([], 0, UNKNOWN)
@@ -282,7 +288,7 @@ def test_newer_versions_alone_do_not_keep_a_consumer_busy(drive: Drive) -> None:
 
 
 def test_header_that_cannot_be_read_is_still_delivered(drive: Drive) -> None:
-    """Receive does not read headers: whoever gets such an item buries it, and nothing raises."""
+    """Receive does not read headers: the receiver buries such an item, and nothing raises."""
     drive.redis.rpush(drive.keys.ready[0], "q1 ", "q1 a 1 2 3\n", "q1 a x=5", "q1 \n x=5")
     assert len(drive.receive("L").items) == 4
     assert drive.stats("unacked", "expired") == {"unacked": 4}
@@ -293,8 +299,8 @@ def test_header_that_cannot_be_read_is_still_delivered(drive: Drive) -> None:
 
 def suspect(drive: Drive, *ids: str) -> None:
     """Put messages among the suspects, counted as stored."""
-    for each in ids:
-        drive.redis.rpush(drive.keys.suspect, own(each, timeouts=1))
+    for message_id in ids:
+        drive.redis.rpush(drive.keys.suspect, own(message_id, timeouts=1))
         drive.redis.hincrby(drive.keys.stats, "stored", 1)
 
 
@@ -313,7 +319,7 @@ def test_suspect_first_is_delivered_alone(drive: Drive) -> None:
     }
 
 
-def test_suspect_comes_where_nothing_else_is_ready(drive: Drive) -> None:
+def test_suspect_comes_if_nothing_else_is_ready(drive: Drive) -> None:
     """Others get a suspect only when ready is empty."""
     suspect(drive, "s")
     drive.send("a")
@@ -331,7 +337,7 @@ def test_suspects_may_be_left_alone(drive: Drive) -> None:
     assert drive.state("suspect", "wake", "unacked") == {"suspect": [own("s", timeouts=1)]}
 
 
-def test_suspect_first_takes_what_is_ready_where_there_is_none(drive: Drive) -> None:
+def test_suspect_first_takes_ready_messages_without_a_suspect(drive: Drive) -> None:
     """Allowing suspects costs nothing where there are none."""
     drive.send("a", "b")
     batch = drive.receive("L", suspects=Suspects.FIRST)
@@ -407,7 +413,7 @@ def test_a_worker_that_leaves_nothing_takes_the_tokens_along(engine_drive: Drive
 
 
 @pytest.mark.parametrize("left", ["suspect", "newer", "nothing taken", "paused", "no worker"])
-def test_tokens_of_what_others_may_take_stay(drive: Drive, left: str) -> None:
+def test_tokens_of_messages_that_others_may_take_stay(drive: Drive, left: str) -> None:
     """A suspect that this caller may not take, or a message of a newer version, still has its token."""
     drive.send("a")
     match left:
@@ -442,6 +448,7 @@ def test_settles_alone_with_count_0(drive: Drive) -> None:
     assert drive.state("ready", "unacked", "lease:L") == {"ready": [own("b")]}
 
 
+@pytest.mark.bad_input("time or host: cloned container, forked process")
 def test_used_lease_id_is_refused_before_anything_is_settled(drive: Drive) -> None:
     """No two calls create the same lease: the later is refused, and its outcomes do not count either."""
     drive.send("a", "b", "c")
@@ -453,8 +460,8 @@ def test_used_lease_id_is_refused_before_anything_is_settled(drive: Drive) -> No
     assert drive.state() == before
 
 
-def test_rings_only_for_what_is_left(drive: Drive) -> None:
-    """A receive that leaves messages wakes another waiter for each, up to eight; one that empties the queue nobody."""
+def test_rings_only_for_the_remaining_messages(drive: Drive) -> None:
+    """A receive that leaves messages wakes another waiter for each, up to eight; one that empties it wakes none."""
     drive.send(*"abcd")
     drive.redis.delete(drive.keys.wake)
     drive.receive("L", 2)
@@ -471,7 +478,7 @@ def test_rings_only_for_what_is_left(drive: Drive) -> None:
 
 
 def test_queue_paused_for_output_settles_but_delivers_nothing(drive: Drive) -> None:
-    """While output is paused outcomes count, nothing is received, and nobody is woken."""
+    """While output is paused outcomes count, nothing is received, and no receiver is woken."""
     drive.send("a", "b", "c")
     drive.receive("L", 2)
     drive.redis.delete(drive.keys.wake)
@@ -534,7 +541,7 @@ def test_repetition_of_a_call_that_never_ran_settles_and_creates_nothing(drive: 
 
 
 def test_ghost_of_a_burned_call_loses_nothing(drive: Drive) -> None:
-    """A first call that runs after its repetition makes a lease that nobody holds: it expires and comes back."""
+    """A first call that runs after its repetition makes a lease that no consumer holds: it expires and comes back."""
     drive.send("a", "b")
     assert drive.receive("M", 20, resume=True).items == []
     drive.receive("M", 20)  # the ghost
@@ -542,13 +549,13 @@ def test_ghost_of_a_burned_call_loses_nothing(drive: Drive) -> None:
     drive.call("reap", drive.standard_keys("M"), NOW + 30_000, 60_000)
     assert drive.state("ready", "lease:M", "unacked") == {
         "ready": [
-            own(each, receives=1, shared=1, first_ms=NOW, back_ms=NOW + 30_000) for each in "ab"
+            own(name, receives=1, shared=1, first_ms=NOW, back_ms=NOW + 30_000) for name in "ab"
         ]
     }
 
 
-def test_repetition_returns_what_is_left_of_a_lease(drive: Drive) -> None:
-    """What was settled meanwhile is not shown again; places keep their numbers."""
+def test_repetition_returns_the_rest_of_a_lease(drive: Drive) -> None:
+    """What was settled in between is not shown again; places keep their numbers."""
     drive.send("a", "b", "c")
     drive.receive("L", 3)
     drive.settle(outcomes("L", 1))
@@ -556,8 +563,8 @@ def test_repetition_returns_what_is_left_of_a_lease(drive: Drive) -> None:
     assert (batch.items, batch.indices) == ([own("b").encode(), own("c").encode()], ["2", "3"])
 
 
-def test_repetition_tells_a_suspect_from_a_lone_message(drive: Drive) -> None:
-    """Whoever resumes a lease learns whether its message must run alone."""
+def test_repetition_distinguishes_a_suspect_from_a_lone_message(drive: Drive) -> None:
+    """A resumed lease says whether its message must run alone."""
     drive.send("a")
     suspect(drive, "s")
     drive.redis.rpush(drive.keys.suspect, own("t", shared=2))
@@ -572,76 +579,11 @@ def test_repetition_tells_a_suspect_from_a_lone_message(drive: Drive) -> None:
 # -- refusals -------------------------------------------------------------------------------------
 
 
-def call_words(**changed: Any) -> list[Any]:
-    """The arguments of a receive with no outcomes, some of them changed by name."""
-    named = {
-        "now": NOW, "resume": 0, "count": 10, "visibility": 30_000, "suspects": 1, "who": "",
-    } | changed  # fmt: skip
-    tail = named.pop("outcomes", [0])
-    return [*named.values(), *tail]
-
-
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named before anything is settled or received."""
-    drive = engine_drive
-    drive.send("a", "b")
-    drive.send("c", priority=5)
-    drive.receive("L", 1)
-    drive.assert_broken(
-        [*STANDARD_PARTS, "lease:L", "lease:M"],
-        lambda: drive.call(
-            "settle_receive",
-            drive.standard_keys("L", "M"),
-            *call_words(outcomes=[1, 1, "0", 0, 0, 0]),
-        ),
-    )
-
-
-def test_bad_arguments_are_refused(engine_drive: Drive) -> None:
-    """Arguments out of their range change nothing; outcomes that cannot be read refuse the call."""
-    drive = engine_drive
-    drive.send("a", "b")
-    drive.receive("L", 1)
-
-    def call(**changed: Any) -> Any:
-        return lambda: drive.call(
-            "settle_receive", drive.standard_keys("L", "M"), *call_words(**changed)
-        )
-
-    drive.assert_refused_argument(
-        [call(**{name: bad}) for name in ("count", "suspects") for bad in BAD_NUMBERS]
-        + [call(visibility=bad) for bad in [*BAD_NUMBERS, 0, 43_200_001] if bad != ""]
-        + [call(count=1001), call(suspects=3), call(now="x")]
-        + [call(outcomes=[bad]) for bad in [*BAD_NUMBERS, 65, 2, 3]]
-        + [call(outcomes=[1, bad, 0, 0, 0]) for bad in [*BAD_NUMBERS, 10_001]]
-        + [call(outcomes=[1, 0, bad, 0, 0]) for bad in [*BAD_NUMBERS, 10_001]]
-        + [call(outcomes=[1, 0, 0, bad, 0]) for bad in [*BAD_NUMBERS, 10_001]]
-        + [call(outcomes=[1, 0, 0, 0, bad]) for bad in [*BAD_NUMBERS, 10_001]]
-        + [call(outcomes=[1]), call(outcomes=[1, 2, "1"]), call(outcomes=[1, 0, 1, "1"])]
-        + [
-            lambda: drive.call(
-                "settle_receive",
-                (*drive.standard_keys(), drive.base + "lease:bad id"),
-                *call_words(),
-            )
-        ]
-    )
-
-
-def test_explicit_time_is_for_tests_alone(drive: Drive) -> None:
-    """Where meta.test is not set no clock of a client gets in."""
-    drive.send("a")
-    drive.redis.hdel(drive.keys.meta, "test")
-    before = drive.state()
-    assert drive.call("settle_receive", drive.standard_keys("M"), *call_words())[0] == "ARG"
-    assert drive.state() == before
-
-
 # -- trouble --------------------------------------------------------------------------------------
 
 
 def test_full_server_can_be_drained() -> None:
-    """Over maxmemory receiving and settling go on, so that the server gets empty again."""
+    """Over maxmemory receiving and settling continue, so that the server gets empty again."""
     for engine, _ in servers.engines():
         with servers.start(engine) as server:
             drive = Drive(server.url, "n", "q")
@@ -658,7 +600,7 @@ def test_full_server_can_be_drained() -> None:
             drive.close()
 
 
-def test_counter_that_is_no_number_is_reported_and_does_not_fail_the_call(drive: Drive) -> None:
+def test_invalid_counter_is_reported_and_does_not_fail_the_call(drive: Drive) -> None:
     """A counter of another kind does not stop the queue: the batch comes, marked degraded."""
     drive.send("a", "b")
     drive.redis.hset(drive.keys.stats, mapping={"unacked": "x", "received": "1.5", "acked": ""})
@@ -690,7 +632,7 @@ def test_suspect_given_back_wakes_others_where_its_caller_takes_none(drive: Driv
 
 
 def test_doorbell_that_cannot_be_rung_does_not_fail_the_call(drive: Drive) -> None:
-    """By then the lease is made: a caller who were told of an error would lose its messages until they time out."""
+    """By then the lease is made: a caller that got an error would lose its messages until they time out."""
     if drive.client.factory.url.scheme != "unix":
         pytest.skip("a user is made on one server")
     drive.send("a", "b")

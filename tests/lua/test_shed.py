@@ -1,10 +1,10 @@
-"""shed.lua: stop writing the journals of queues, or go on."""
+"""shed.lua: stop writing the journals of queues, or continue."""
 
 from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.configuring import shed
+from qworker.engine.reap import shed
 from tests.lua.drive import NOW, Drive
 
 
@@ -42,19 +42,3 @@ def test_a_key_of_another_type_does_not_keep_the_others(drive: Drive) -> None:
     assert reply == ["OK", str(NOW), 1]
     assert drive.redis.get(broken) == b"not ours"
     assert drive.state("meta") == {"meta": {"journal": "all", "journal_shed": "1"}}
-
-
-@pytest.mark.parametrize("wish", ["2", "", "x", "-1"])
-def test_what_is_neither_on_nor_off_is_refused(drive: Drive, wish: str) -> None:
-    """A wrong argument is named and nothing is written."""
-    drive.redis.hset(drive.keys.meta, "journal", "all")
-    assert drive.call("shed", [drive.keys.meta], NOW, wish) == ["ARG", "shed"]
-    assert drive.state("meta") == {"meta": {"journal": "all"}}
-
-
-def test_more_queues_than_a_call_takes_are_refused(drive: Drive) -> None:
-    """The loop is bounded: 501 queues are too many, and none of them is changed."""
-    drive.redis.hset(drive.keys.meta, "journal", "all")
-    others = [f"{drive.base}other{number}" for number in range(500)]
-    assert drive.call("shed", [drive.keys.meta, *others], NOW, 1) == ["ARG", "shed"]
-    assert drive.state("meta") == {"meta": {"journal": "all"}}

@@ -1,4 +1,4 @@
-"""split.lua: give one received message a lease and a visibility deadline of its own."""
+"""split.lua: give one received message its own lease and visibility deadline."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.extending import split
-from qworker.client.commands.settling import Outcomes
+from qworker.engine.extend import split
+from qworker.engine.settle import Outcomes
 from qworker.errors import LeaseUsedError, TooLateError
-from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
+from tests.lua.drive import NOW, Drive, own
 
 
 def splitted(
@@ -19,7 +19,7 @@ def splitted(
     return drive.run(split(drive.keys, lease, index, new, visibility_ms, now_ms=at))
 
 
-def test_moves_a_message_to_a_lease_of_its_own(engine_drive: Drive) -> None:
+def test_moves_a_message_to_its_own_lease(engine_drive: Drive) -> None:
     """The message keeps its index, and with it whom an expiry blames; the others keep their deadline."""
     drive = engine_drive
     drive.send("a", "b", "c")
@@ -110,41 +110,6 @@ def test_plain_message_keeps_the_id_of_its_delivery(drive: Drive) -> None:
         "lease:L": {"1": '{"a": 1}'},
         "lease:N": {"2": own("L.2", NOW + 7, body='{"a": 1}')},
     }
-
-
-def test_bad_arguments_are_refused(engine_drive: Drive) -> None:
-    """A visibility out of range or a key that names no lease changes nothing."""
-    drive = engine_drive
-    drive.send("a", "b")
-    drive.receive("L")
-    keys = (drive.keys.unacked, drive.keys.meta)
-    leases = (drive.keys.lease("L"), drive.keys.lease("N"))
-    drive.assert_refused_argument(
-        [
-            lambda bad=bad: drive.call("split", (*keys, *leases), NOW, "1", bad)
-            for bad in [*(each for each in BAD_NUMBERS if each), 43_200_001]
-        ]
-        + [
-            lambda: drive.call("split", (*keys, *leases), "x", "1", 1000),
-            lambda: drive.call("split", (*keys, leases[0], drive.base + "x"), NOW, "1", 1000),
-            lambda: drive.call("split", (*keys, drive.base + "x", leases[1]), NOW, "1", 1000),
-            lambda: drive.call("split", (*keys, leases[0], leases[1] + " "), NOW, "1", 1000),
-        ]
-    )
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument([lambda: drive.call("split", (*keys, *leases), NOW, "1", 1000)])
-
-
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named, the leases included."""
-    drive = engine_drive
-    drive.send("a", "b")
-    drive.receive("L")
-    keys = (drive.keys.unacked, drive.keys.meta, drive.keys.lease("L"), drive.keys.lease("N"))
-    drive.assert_broken(
-        ["unacked", "meta", "lease:L", "lease:N"],
-        lambda: drive.call("split", keys, NOW, "1", 1000),
-    )
 
 
 def test_own_visibility_is_the_messages_or_the_queues(engine_drive: Drive) -> None:

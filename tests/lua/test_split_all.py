@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from qworker.client.commands.extending import split_all
-from qworker.client.commands.settling import Outcomes
+from qworker.engine.extend import split_all
+from qworker.engine.settle import Outcomes
 from qworker.errors import LeaseUsedError
-from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
+from tests.lua.drive import NOW, Drive, own
 
 
 def extended(
@@ -49,7 +49,7 @@ def test_only_new_receipts_count(drive: Drive) -> None:
     assert drive.state("unacked") == {}
 
 
-def test_stale_receipts_are_told_and_make_nothing(drive: Drive) -> None:
+def test_stale_receipts_are_reported_and_create_nothing(drive: Drive) -> None:
     """Where the lease or the message is gone the answer is 0; the others are extended."""
     drive.send("a", "b")
     drive.receive("L")
@@ -77,7 +77,7 @@ def test_repeated_call_is_answered_again(drive: Drive) -> None:
 
 
 def test_repeated_call_after_the_deadline_holds_nothing(drive: Drive) -> None:
-    """What came back meanwhile is somebody else's."""
+    """What came back meanwhile belongs to another consumer."""
     drive.send("a", "b")
     drive.receive("L")
     leases: dict[str, tuple[str, list[int]]] = {"L": ("X", [1, 2])}
@@ -111,7 +111,7 @@ def test_used_lease_id_is_refused(drive: Drive, leases: dict[str, tuple[str, lis
     with pytest.raises(LeaseUsedError, match=f"'{used}'"):
         extended(drive, leases)
     after = drive.state()
-    # Each message has a field of its own now, which changes nothing.
+    # Each message has its own field now, which changes nothing.
     assert {**after, "lease:L": 0, "lease:N": 0} == {**before, "lease:L": 0, "lease:N": 0}
 
 
@@ -128,48 +128,6 @@ def test_plain_messages_keep_the_ids_of_their_delivery(drive: Drive) -> None:
     }
 
 
-def test_bad_arguments_are_refused(engine_drive: Drive) -> None:
-    """A visibility out of range, a key that names no lease, a number that does not fit: nothing is changed."""
-    drive = engine_drive
-    drive.send("a", "b")
-    drive.receive("L")
-    keys = (drive.keys.unacked, drive.keys.meta)
-    old, new = drive.keys.lease("L"), drive.keys.lease("N")
-    calls = [
-        ((*keys, old, new), (NOW, bad, 1, 1))
-        for bad in [*(each for each in BAD_NUMBERS if each), 0, 43_200_001]
-    ]
-    calls += [((*keys, old, new), (NOW, 1000, *words)) for words in [
-        (), (0,), (2, 1), (1,), (1, 1, 1), ("x", 1), (1, 1, 1, 1),
-    ]]  # fmt: skip
-    calls += [
-        ((*keys, *leases), (NOW, 1000, 1, 1))
-        for leases in [
-            (old,), (old, drive.base + "x"), (drive.base + "x", new), (old, new + " "),
-        ]
-    ]  # fmt: skip
-    calls += [
-        # The same key twice: old twice, new twice, one for both.
-        ((*keys, *leases), (NOW, 1000, 1, 1, 1, 2))
-        for leases in [
-            (old, new, old, drive.keys.lease("O")), (old, new, drive.keys.lease("M"), new),
-            (old, old, drive.keys.lease("M"), new),
-        ]
-    ]  # fmt: skip
-    calls += [
-        ((*keys, old, new), ("x", 1000, 1, 1)),
-        ((*keys, *[old, new] * 65), (NOW, 1000, *[1, 1] * 65)),
-        ((*keys, old, new), (NOW, 1000, 1064, *range(1, 1065))),
-    ]
-    drive.assert_refused_argument(
-        [lambda call=call: drive.call("split_all", call[0], *call[1]) for call in calls]
-    )
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument(
-        [lambda: drive.call("split_all", (*keys, old, new), NOW, 1000, 1, 1)]
-    )
-
-
 def test_the_most_of_one_call(drive: Drive) -> None:
     """64 leases, and 1,000 messages, none of which is twice in it."""
     drive.send(*(f"m{number}" for number in range(1000)))
@@ -181,15 +139,3 @@ def test_the_most_of_one_call(drive: Drive) -> None:
     assert extended(drive, leases) == [NOW + 5000] * 1000
     assert set(drive.state("unacked")["unacked"]) == {"X", *(f"B{n}" for n in range(63))}
     assert len(drive.state("lease:X")["lease:X"]) == 937
-
-
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named, the leases included."""
-    drive = engine_drive
-    drive.send("a", "b")
-    drive.receive("L")
-    keys = (drive.keys.unacked, drive.keys.meta, drive.keys.lease("L"), drive.keys.lease("N"))
-    drive.assert_broken(
-        ["unacked", "meta", "lease:L", "lease:N"],
-        lambda: drive.call("split_all", keys, NOW, 1000, 1, 1),
-    )

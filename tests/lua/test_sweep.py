@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.reaping import Look, sweep
+from qworker.engine.reap import QueueSweep, sweep
 from qworker.wire.keys import QueueKeys
-from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
+from tests.lua.drive import NOW, Drive, own
 
 TICK_MS = 1000
 
 
-def swept(drive: Drive, *queues: QueueKeys, at: int = NOW, leases: int = 10) -> list[Look]:
+def swept(drive: Drive, *queues: QueueKeys, at: int = NOW, leases: int = 10) -> list[QueueSweep]:
     """Sweep the queue and others; the looks."""
     if queues and drive.client.factory.clustered:
         pytest.skip("one call over several queues is for one server")
@@ -31,15 +31,15 @@ def sweep_keys(*queues: QueueKeys) -> list[str]:
 def test_quiet_queue_has_nothing_to_do_and_is_not_written_to(engine_drive: Drive) -> None:
     """Without delayed, leased or expired messages there is nothing to tell, and no trace of the visit."""
     drive = engine_drive
-    assert swept(drive) == [Look(drive.keys.queue)]
+    assert swept(drive) == [QueueSweep(drive.keys.queue)]
     drive.send("a")
     before = drive.state()
-    assert swept(drive) == [Look(drive.keys.queue)]
+    assert swept(drive) == [QueueSweep(drive.keys.queue)]
     assert drive.state() == before
 
 
-def test_tells_what_is_next_in_every_queue(engine_drive: Drive) -> None:
-    """Each queue is told apart: next due time, next deadline, overdue leases."""
+def test_reports_the_next_due_time_of_every_queue(engine_drive: Drive) -> None:
+    """Each queue has its own answer: next due time, next deadline, overdue leases."""
     drive = engine_drive
     other = QueueKeys(drive.base.split(":")[0], "other")
     drive.send("a", delay_ms=70)
@@ -49,8 +49,8 @@ def test_tells_what_is_next_in_every_queue(engine_drive: Drive) -> None:
     drive.redis.hset(drive.keys.stats, "reaped_ms", NOW + 30_000)
     looks = swept(drive, other, at=NOW + 30_001)
     assert looks == [
-        Look(drive.keys.queue, NOW + 70, NOW + 30_000, overdue=("L", "M")),
-        Look("other"),
+        QueueSweep(drive.keys.queue, NOW + 70, NOW + 30_000, overdue=("L", "M")),
+        QueueSweep("other"),
     ]
     assert drive.stats("reaped_ms") == {"reaped_ms": NOW + 30_001}
     assert not drive.redis.exists(*sweep_keys(other))
@@ -65,13 +65,13 @@ def test_names_a_bounded_number_of_leases_latest_first(drive: Drive) -> None:
 
 
 def test_sees_an_expired_head(drive: Drive) -> None:
-    """An expired message at the head of ready is told, its limit included; a flag in a body is none."""
+    """An expired message at the head of ready is reported, its limit included; a flag in a body is none."""
     drive.send("a", ttl_ms=10)
-    assert swept(drive, at=NOW + 9) == [Look(drive.keys.queue)]
-    assert swept(drive, at=NOW + 10) == [Look(drive.keys.queue, expired_at_head=True)]
+    assert swept(drive, at=NOW + 9) == [QueueSweep(drive.keys.queue)]
+    assert swept(drive, at=NOW + 10) == [QueueSweep(drive.keys.queue, expired_at_head=True)]
     for item in ('{"a": " x=1 "}', "hello x=1", "q2 x x=1\n", own("b", body=" x=1 "), "q1 x=x"):
         drive.redis.lpush(drive.keys.ready[0], item)
-        assert swept(drive, at=NOW + 10) == [Look(drive.keys.queue)], item
+        assert swept(drive, at=NOW + 10) == [QueueSweep(drive.keys.queue)], item
 
 
 def test_grace_after_a_gap(drive: Drive) -> None:
@@ -90,8 +90,9 @@ def test_grace_after_a_gap(drive: Drive) -> None:
     }
 
 
+@pytest.mark.bad_input("data found: key of another type")
 @pytest.mark.parametrize("part", ["delayed", "unacked", "ready", "stats"])
-def test_broken_queue_is_told_and_the_others_go_on(engine_drive: Drive, part: str) -> None:
+def test_broken_queue_is_reported_and_the_others_are_swept(engine_drive: Drive, part: str) -> None:
     """A key of another type makes one queue broken, names it, and changes nothing of it."""
     drive = engine_drive
     other = QueueKeys(drive.base.split(":")[0], "other")
@@ -101,22 +102,24 @@ def test_broken_queue_is_told_and_the_others_go_on(engine_drive: Drive, part: st
     drive.redis.set(drive.base + part, "x")
     before = drive.state()
     looks = swept(drive, other)
-    assert looks[0] == Look(drive.keys.queue, broken=f"{drive.base}{part} is a string")
+    assert looks[0] == QueueSweep(drive.keys.queue, broken=f"{drive.base}{part} is a string")
     assert looks[1].overdue == ("M",)
     assert drive.state() == before
     drive.redis.delete(*sweep_keys(other))
 
 
-def test_scores_of_another_kind_are_told_as_numbers(drive: Drive) -> None:
-    """Infinite scores that somebody wrote do not break the answer for all queues."""
+@pytest.mark.bad_input("data found: deadline that is none")
+def test_infinite_scores_are_reported_as_numbers(drive: Drive) -> None:
+    """Infinite scores that another program wrote do not break the answer for all queues."""
     drive.redis.zadd(drive.keys.delayed, {"x": "inf"})
     drive.redis.zadd(drive.keys.unacked, {"L": "-inf"})
-    assert swept(drive) == [Look(drive.keys.queue, 2**53, -(2**53), overdue=("L",))]
+    assert swept(drive) == [QueueSweep(drive.keys.queue, 2**53, -(2**53), overdue=("L",))]
 
 
+@pytest.mark.bad_input("data found: deadline that is none")
 @pytest.mark.parametrize("member", ["two words", "a:b", "ä", b"\xff\xfe", ""])
-def test_lease_that_nobody_can_name_is_set_aside(engine_drive: Drive, member: Any) -> None:
-    """A member that is no lease id never stands in front of leases: it is put a minute off."""
+def test_lease_with_an_invalid_id_is_set_aside(engine_drive: Drive, member: Any) -> None:
+    """A member that is not a lease id never stands in front of leases: it is put a minute off."""
     drive = engine_drive
     drive.redis.zadd(drive.keys.unacked, {member: 5, "L": NOW})
     drive.redis.hset(drive.keys.stats, "reaped_ms", NOW)
@@ -127,31 +130,13 @@ def test_lease_that_nobody_can_name_is_set_aside(engine_drive: Drive, member: An
 
 
 def test_notes_of_another_kind_do_not_stop_the_sweep(drive: Drive) -> None:
-    """Whatever stands in the counters of a queue, it is looked at, and so are the others."""
+    """Whatever stands in the counters of a queue, it is read, and so are the others."""
     drive.redis.zadd(drive.keys.unacked, {"L": NOW})
     drive.redis.hset(drive.keys.stats, mapping={"reaped_ms": 5, "gaps": "x"})
     assert swept(drive)[0].broken is None
 
 
 def test_five_hundred_queues_in_one_call(drive: Drive) -> None:
-    """The largest call answers for each queue, one more is refused."""
+    """The largest call answers for each queue."""
     others = [QueueKeys("n", f"q{number}") for number in range(499)]
     assert len(swept(drive, *others)) == 500
-    keys = sweep_keys(drive.keys, *others, QueueKeys("n", "q"))
-    assert drive.call("sweep", keys, NOW, TICK_MS, 10)[0] == "ARG"
-
-
-def test_bad_arguments_are_refused(drive: Drive) -> None:
-    """A tick or a number of leases out of range changes nothing."""
-    drive.redis.zadd(drive.keys.unacked, {"L": NOW})
-    keys = sweep_keys(drive.keys)
-    drive.assert_refused_argument(
-        [
-            lambda bad=bad: drive.call("sweep", keys, NOW, bad, 10)
-            for bad in [*BAD_NUMBERS, 0, 60_001]
-        ]
-        + [lambda bad=bad: drive.call("sweep", keys, NOW, 1, bad) for bad in [*BAD_NUMBERS, 0, 101]]
-        + [lambda: drive.call("sweep", keys, "x", 1, 1)]
-    )
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument([lambda: drive.call("sweep", keys, NOW, 1, 1)])

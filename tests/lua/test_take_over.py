@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from qworker.client.commands.taking_over import NewArrival, TakenOver, begin_import, take_over
+from qworker.engine.take_over import NewArrival, TakenOver, begin_import, take_over
 from qworker.errors import OutOfMemoryError, QueueFullError, QueuePausedError
 from qworker.wire.envelope import tail
 from tests import servers
 from tests.journals import event_lines
-from tests.lua.drive import BAD_NUMBERS, NOW, Drive, own
+from tests.lua.drive import NOW, Drive, own
 
 
 def arrival(name: str, flags: dict[str, str] | None = None, **given: Any) -> NewArrival:
@@ -119,7 +119,7 @@ def test_priority_goes_to_its_level(drive: Drive) -> None:
     }
 
 
-def test_forgets_marks_when_told_to(drive: Drive) -> None:
+def test_forgets_marks_on_request(drive: Drive) -> None:
     """A forgotten mark may come again, in the same call even; others stay."""
     begin(drive)
     take(drive, arrival("a"), arrival("b"))
@@ -195,50 +195,13 @@ def test_arrival_is_journalled_as_sent(drive: Drive) -> None:
     ]
 
 
-def test_counter_that_cannot_count_is_told_and_stops_nothing(drive: Drive) -> None:
+def test_counter_that_cannot_count_is_reported_and_stops_nothing(drive: Drive) -> None:
     """The messages are stored, the reply says that something did not work."""
     begin(drive)
     drive.redis.hset(drive.keys.stats, "sent", "x")
     reply = drive.call("take_over", keys_of(drive), *words())
     assert reply == ["OK", str(NOW), 1, 0, 1]
     assert drive.state("ready")["ready"] == [own("a")]
-
-
-def test_refuses_arguments_out_of_range(drive: Drive) -> None:
-    """Nothing is written for a call that is not as the header says."""
-    begin(drive)
-
-    def call(**changed: Any) -> Any:
-        return lambda: drive.call("take_over", keys_of(drive), *words(**changed))
-
-    calls = [
-        call(**{name: bad})
-        for name in ("priority", "forgets", "number", "delay", "age", "receives")
-        for bad in BAD_NUMBERS
-    ]
-    calls += [call(ttl=bad) for bad in BAD_NUMBERS if bad != ""]
-    calls += [call(priority=10), call(forgets=1001), call(number=1001), call(receives=1_000_000)]
-    calls += [call(number=2), call(number=0), call(forgets=1), call(mark="run")]
-    calls += [call(head=bad) for bad in ("q1 a", "a", "q1  ", "q2 a ", "q1 a b ")]
-    calls += [lambda: drive.call("take_over", keys_of(drive), *words(), "more")]
-    drive.assert_refused_argument(calls)
-    assert drive.call("take_over", keys_of(drive), *words())[0] == "OK"
-
-
-def test_client_clock_does_not_count(drive: Drive) -> None:
-    """A time is taken in tests only."""
-    begin(drive)
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument(
-        [lambda: drive.call("take_over", keys_of(drive), *words(now=NOW))]
-    )
-
-
-def test_keys_of_another_type_are_left_alone(drive: Drive) -> None:
-    """Every key that may be written is looked at first."""
-    begin(drive)
-    parts = ["ready", "delayed", "wake", "stats", "imported", "journal"]
-    drive.assert_broken(parts, lambda: drive.call("take_over", keys_of(drive), *words()))
 
 
 def test_full_server_takes_nothing(namespace: str, queue_name: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qworker.client.commands.reaping import Trimmed, trim
-from tests.lua.drive import BAD_NUMBERS, NOW, STANDARD_PARTS, Drive, own
+from qworker.engine.reap import Trimmed, trim
+from tests.lua.drive import NOW, Drive, own
 
 
 def trimmed(drive: Drive, limit: int = 1000, at: int = NOW) -> Trimmed:
@@ -70,25 +70,3 @@ def test_frees_unique_keys(drive: Drive) -> None:
     drive.redis.hset(drive.keys.unique, "k/k", "b 99999999")
     trimmed(drive, at=NOW + 1)
     assert drive.state("unique", "ready") == {}
-
-
-def test_key_of_another_type_refuses(engine_drive: Drive) -> None:
-    """A key that holds something else is named."""
-    drive = engine_drive
-    drive.send("a", ttl_ms=1)
-    drive.send("p", priority=5)
-    drive.assert_broken(
-        STANDARD_PARTS, lambda: drive.call("trim", drive.standard_keys(), NOW + 1, 10)
-    )
-
-
-def test_bad_arguments_are_refused(drive: Drive) -> None:
-    """A limit out of range removes nothing."""
-    drive.send("a", ttl_ms=1)
-    keys = drive.standard_keys()
-    drive.assert_refused_argument(
-        [lambda bad=bad: drive.call("trim", keys, NOW + 1, bad) for bad in [*BAD_NUMBERS, 0, 1001]]
-        + [lambda: drive.call("trim", keys, "x", 1)]
-    )
-    drive.redis.hdel(drive.keys.meta, "test")
-    drive.assert_refused_argument([lambda: drive.call("trim", keys, NOW + 1, 1)])

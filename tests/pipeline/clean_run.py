@@ -21,15 +21,15 @@ from pathlib import Path
 import click
 import psutil
 
-from qworker.client.commands.configuring import configure
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
+from qworker.engine.attributes import configure
 from qworker.pipeline.jobs.archive import archive
 from qworker.pipeline.jobs.audit import Window
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_all, read_events, server_options
-from qworker.pipeline.source.session import open_session
-from qworker.store.connection import ConnectionFactory
+from qworker.pipeline.session import open_session
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import encode_call
 from tests import servers
 
@@ -70,10 +70,10 @@ def working(url: str, directory: Path, pause_s: float) -> Iterator[psutil.Proces
 
 def kill_one(supervisor: psutil.Process) -> int:
     """Kill a worker process with SIGKILL; returns how many were killed."""
-    for each in supervisor.children(recursive=True):
+    for child in supervisor.children(recursive=True):
         with suppress(psutil.Error):  # one that was killed before
-            if "qworker.consumer.child" in each.cmdline():
-                each.send_signal(signal.SIGKILL)
+            if "qworker.consumer.child.main" in child.cmdline():
+                child.send_signal(signal.SIGKILL)
                 return 1
     return 0
 
@@ -101,28 +101,28 @@ def run(directory: Path, messages: int, kills: int) -> tuple[dict[str, object], 
                 time.sleep(0.02)
         worked_s = time.monotonic() - begun
         begun = time.monotonic()
-        found = audit_all(spark, window=Window(), lake=lake, source=source)
+        result = audit_all(spark, window=Window(), lake=lake, source=source)
         audited_s = time.monotonic() - begun
         events = read_events(spark, lake=lake, source=source)
         by_event = {row.event: row["count"] for row in events.groupBy("event").count().collect()}
         written = queue.inspect().stats["journal_events"]
     figures = {
-        "messages": found.messages,
-        "ended": found.ended,
-        "dead": found.dead,
-        "open": found.open,
+        "messages": result.messages,
+        "ended": result.ended,
+        "dead": result.dead,
+        "open": result.open,
         "events": by_event,
         "archived": archived,
         "workers_killed": killed,
-        "wrong": found.wrong,
+        "wrong": result.wrong,
         "send_s": round(sent_s, 1),
         "work_s": round(worked_s, 1),
         "audit_s": round(audited_s, 1),
     }
     holds = {
-        "nothing is found wrong": found.wrong == {},
-        "every message is seen": (found.messages, found.open) == (messages, 0),
-        "every message has ended": sum(found.ended.values()) + found.dead == messages,
+        "nothing is found wrong": result.wrong == {},
+        "every message is seen": (result.messages, result.open) == (messages, 0),
+        "every message has ended": sum(result.ended.values()) + result.dead == messages,
         "every event is read": sum(by_event.values()) == written,
         "so many workers were killed": killed == kills,
         "a killed worker had something in hand": by_event["delivered"] > messages,

@@ -12,7 +12,7 @@ import pytest
 
 from qworker.errors import JavaMissingError, SparkMissingError
 from qworker.pipeline.jobs.reading import server_options
-from qworker.pipeline.source.session import open_session
+from qworker.pipeline.session import open_session
 from tests.servers import missing
 from tests.topologies.servers import Cluster, cluster
 
@@ -34,22 +34,22 @@ FAST = {
 
 
 #: The modules that the second process runs: about half of the time.
-SECOND = frozenset(
-    {"test_audit", "test_jobs", "test_report", "test_spark_demo", "test_writing_cli"}
-)
+SECOND = frozenset({"test_audit", "test_jobs", "test_report", "test_sink_cli", "test_spark_demo"})
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that ask for a session; with `--dist loadgroup` two processes run them, with a session each."""
+    """Mark the tests that ask for a session or a Cluster; `--dist loadgroup` gives those of a session two processes."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+            item.add_marker("slow")
             group = "spark-2" if item.path.stem in SECOND else "spark-1"
             item.add_marker(pytest.mark.xdist_group(group))
         elif "nodes" in getattr(item, "fixturenames", ()):
             # By the process that has the test with both: one Cluster is enough.
             item.add_marker(pytest.mark.xdist_group("spark-1"))
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,10 @@
-"""Journals made by hand: rows of the table `journal`, without a server.
+"""Forged journals: rows of the table `journal`, without a server.
 
-book = Book("emails")
-book.write("a", "sent@0 delivered@10 acked@30")      event@ms after T0; message a
-book.write("b", "sent@5 dead@90:max_receives")       event@ms:reason
-book.frame(spark)
-store(lake, book)                                   in an archive, as a batch
+journal = Journal("emails")
+journal.write("a", "sent@0 delivered@10 acked@30")      event@ms after T0; message a
+journal.write("b", "sent@5 dead@90:max_receives")       event@ms:reason
+journal.frame(spark)
+store(lake, journal)                                   in an archive, as a batch
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qworker.pipeline.source.schemas import arrow_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["COLUMNS", "T0", "Book", "at", "frame", "store"]
+__all__ = ["COLUMNS", "T0", "Journal", "at", "frame", "store"]
 
 T0 = datetime(2031, 5, 4, 10, 0, tzinfo=UTC)
 EPOCH = int(T0.timestamp() * 1000)
@@ -32,7 +32,7 @@ COLUMNS = (
     "wait_ms DOUBLE, run_ms DOUBLE, age_ms BIGINT, task STRING, reason STRING, error_class STRING, worker STRING, "
     "trace_id STRING"
 )
-NAMES = tuple(each.split()[0] for each in COLUMNS.split(", "))
+NAMES = tuple(column.split()[0] for column in COLUMNS.split(", "))
 OF_A_DELIVERY = ("delivered", "acked", "nacked", "released", "timed_out", "discarded", "dead")
 
 
@@ -41,7 +41,7 @@ def at(ms: float) -> datetime:
 
 
 @dataclass
-class Book:
+class Journal:
     """The journal of one queue; events get the numbers 0, 1, 2 … in the order in which they are written."""
 
     queue: str = "emails"
@@ -81,15 +81,15 @@ class Book:
                 ready = ms
 
     def add(self, **fields: Any) -> None:
-        """Write one event with the next number, as an entry of its own."""
+        """Write one event with the next number, as its own entry."""
         row: dict[str, Any] = dict.fromkeys(NAMES)
         row |= {"queue": self.queue, "shard": 0, "epoch": self.epoch, "worker": "web-1:7"}
         row |= {"entry": self.number, "number": self.number, "task": "send_email", **fields}
         self.rows.append(row)
         self.number += 1
 
-    def sort(self, first: int = 0) -> Book:
-        """Number the events anew, by their time."""
+    def sort(self, first: int = 0) -> Journal:
+        """Number the events again, by their time."""
         self.rows.sort(key=lambda row: row["ts"])
         for number, row in enumerate(self.rows, first):
             row["number"] = row["entry"] = number
@@ -99,18 +99,18 @@ class Book:
         return frame(spark, self)
 
 
-def frame(spark: SparkSession, *books: Book) -> DataFrame:
+def frame(spark: SparkSession, *journals: Journal) -> DataFrame:
     """Make the DataFrame of some queues."""
-    rows = [tuple(row[name] for name in NAMES) for book in books for row in book.rows]
+    rows = [tuple(row[name] for name in NAMES) for journal in journals for row in journal.rows]
     return spark.createDataFrame(rows, COLUMNS)
 
 
-def store(lake: Lake, *books: Book, offsets: dict[str, Any] | None = None) -> list[EventFile]:
+def store(lake: Lake, *journals: Journal, offsets: dict[str, Any] | None = None) -> list[EventFile]:
     """Put the events of some queues into an archive."""
     import pyarrow as pa
 
     change, schema = Change(lake), arrow_of("journal")
-    batches = [pa.RecordBatch.from_pylist(book.rows, schema) for book in books]
+    batches = [pa.RecordBatch.from_pylist(journal.rows, schema) for journal in journals]
     files = write_events(batches, change.directory, batch=change.batch, name="part-00000")
     change.commit([Path(file.path) for file in files], offsets=offsets)
     return files

@@ -1,8 +1,8 @@
-"""Journals in Redis written by hand, entry by entry, in the format of docs/protocol.md; events as of tests/journals.py.
+"""Journals in Redis forged entry by entry, in the format of docs/protocol.md; events as of tests/journals.py.
 
 journal = ForgedJournal(redis, namespace, "emails")
 journal.write(line("acked", "m1", sent=T0_MS, delivered=T0_MS + 5), t=T0_MS + 9)
-journal.skip(3)                     three entries that nobody can read any more
+journal.skip(3)                     three entries that are gone
 journal.begin(epoch=T0_MS + 1000)   counters lost
 """
 
@@ -43,7 +43,7 @@ def line(
 
 def groups(*lines: bytes) -> bytes:
     """The groups of one entry."""
-    return b"\n\n".join(group for _, group in groups_of(each.decode("latin-1") for each in lines))
+    return b"\n\n".join(group for _, group in groups_of(line.decode("latin-1") for line in lines))
 
 
 class ForgedJournal:
@@ -64,7 +64,7 @@ class ForgedJournal:
         self._redis.hset(self.keys.meta, "journal_epoch", epoch)
 
     def skip(self, entries: int = 0, *, events: int | None = None) -> None:
-        """Leave out entries (of one event each, if not said otherwise), or with 0 only events: they were shed."""
+        """Leave out entries (of one event each by default), or with 0 only events: they were shed."""
         self.entries += entries
         self.events += entries if events is None else events
         self._count()

@@ -18,17 +18,16 @@ import pytest
 from click.testing import CliRunner
 
 from qworker.cli.main import cli
-from qworker.client.commands.command import Command
-from qworker.client.commands.configuring import configure
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
+from qworker.engine.attributes import configure
+from qworker.engine.raw import raw
 from qworker.pipeline.jobs.archive import Archived, archive, read_archive
 from qworker.pipeline.jobs.compact import compact, plan
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import read_events, server_options
-from qworker.store.connection import ConnectionFactory
 from qworker.wire.keys import QueueKeys
-from tests.pipeline.forging import T0, Book, store
+from tests.pipeline.forging import T0, Journal, store
 
 pytestmark = pytest.mark.slow
 
@@ -38,14 +37,8 @@ EVENTS = int(os.environ.get("QWORKER_ARCHIVE_EVENTS", "20000"))
 KILLS = int(os.environ.get("QWORKER_ARCHIVE_KILLS", "1"))
 
 
-@pytest.fixture
-def client(store_url):
-    with Client(ConnectionFactory(store_url), give_up_s=10.0) as client:
-        yield client
-
-
 def test_events_are_filed_by_queue_and_day(spark, tmp_path):
-    emails, orders = Book("emails"), Book("orders")
+    emails, orders = Journal("emails"), Journal("orders")
     emails.write("a", f"sent@0 delivered@10 acked@{15 * 3_600_000}")
     orders.write("b", "sent@5")
     orders.add(event="gap", reason="12 events in 3 entries")
@@ -64,7 +57,7 @@ def test_events_are_filed_by_queue_and_day(spark, tmp_path):
     assert lake.offsets() is None
 
 
-def test_an_archive_without_its_offsets_goes_on_behind_its_last_event(
+def test_an_archive_without_its_offsets_resumes_after_its_last_event(
     spark, client, store_url, namespace, tmp_path
 ):
     queue = journalled(client, namespace, "emails")
@@ -95,7 +88,7 @@ def test_what_was_trimmed_unread_is_a_gap_with_its_number(
     assert (done.events, done.gaps, done.missing) == (7, 1, 7)
 
 
-def test_an_archiver_goes_on_until_it_is_stopped(spark, client, store_url, namespace, tmp_path):
+def test_an_archiver_runs_until_it_is_stopped(spark, client, store_url, namespace, tmp_path):
     """A full batch is followed by the next at once; else it waits, and what came meanwhile is in the next one."""
     queue = journalled(client, namespace, "emails")
     for _ in range(3):
@@ -110,7 +103,7 @@ def test_an_archiver_goes_on_until_it_is_stopped(spark, client, store_url, names
 
     source = {**server_options(store_url, namespace), "maxEntriesPerTrigger": "2"}
     done = archive(spark, Lake(tmp_path), source, once=False, on_batch=sums.append, stopped=stopped)
-    assert [each.events for each in sums] == [2, 3, 4]
+    assert [total.events for total in sums] == [2, 3, 4]
     assert done.entries == 4
     assert len(waits) == 2
 
@@ -148,9 +141,9 @@ def kill_after_a_batch(process: subprocess.Popen, lake: Path) -> None:
     finally:
         driver = psutil.Process(process.pid)
         family = [driver, *driver.children(recursive=True)]
-        for each in family:
+        for member in family:
             with suppress(psutil.NoSuchProcess):
-                each.send_signal(signal.SIGKILL)
+                member.send_signal(signal.SIGKILL)
         process.communicate()
     assert len(family) > 1, "the JVM is a child of the driver"
 
@@ -159,7 +152,8 @@ def kill_after_a_batch(process: subprocess.Popen, lake: Path) -> None:
 def test_driver_and_jvm_killed_midway_every_event_is_in_the_archive_once(
     spark, client, store_url, namespace, tmp_path
 ):
-    duckdb = pytest.importorskip("duckdb")
+    import duckdb
+
     lake = tmp_path / "lake"
     queue = journalled(client, namespace, "emails")
     for at_once in range(0, EVENTS, 1000):
@@ -186,7 +180,7 @@ def test_driver_and_jvm_killed_midway_every_event_is_in_the_archive_once(
 
 
 def ask(client: Client, *words: str | int):
-    return client.execute(Command(None, (), words, lambda reply: reply))
+    return client.execute(raw(*words))
 
 
 def test_archive_and_live_journal_together_hold_each_event_once(

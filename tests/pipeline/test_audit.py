@@ -1,6 +1,6 @@
-"""The audit, on journals made by hand: it is silent where nothing is wrong, and names what is.
+"""The audit, on forged journals: it is silent on a clean one, and names what is wrong.
 
-Each case is a queue of its own, and all are audited together, once.
+Each case has its own queue, and all are audited together, once.
 """
 
 from __future__ import annotations
@@ -9,53 +9,53 @@ from datetime import timedelta
 
 import pytest
 
-from qworker.pipeline.jobs.audit import Audit, Look, Window, audit, lost_ids
-from tests.pipeline.forging import T0, Book, at, frame
+from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, lost_ids
+from tests.pipeline.forging import T0, Journal, at, frame
 
 pytestmark = pytest.mark.slow
 
 STORED = "queue STRING, shard INT, message_id STRING, state STRING"
 
 
-def clean() -> Book:
+def clean() -> Journal:
     """What a run with killed workers writes: retries, lone timeouts, dead letters, a redrive, and every plain end."""
-    book = Book("clean")
-    book.write("a", "sent@0 delivered@10 acked@30")
-    book.write("b", "sent@1 delivered@10 nacked@40 delivered@90 acked@95")
-    book.write("c", "sent@2 delivered@11 timed_out@500 delivered@501 dead@600:max_receives")
-    book.write("d", "sent@3 delivered@11 dead@20:rejected redriven@700 delivered@710 acked@720")
-    book.write("e", "sent@4 expired@800")
-    book.write("f", "sent@5 cancelled@801")
-    book.write("g", "sent@6 purged@802:ready")
-    book.write("h", "sent@7 delivered@30 dead@40:rejected purged@803:dead")
-    book.write("i", "sent@8 promoted@100 delivered@110 released@120 delivered@130 discarded@140")
+    journal = Journal("clean")
+    journal.write("a", "sent@0 delivered@10 acked@30")
+    journal.write("b", "sent@1 delivered@10 nacked@40 delivered@90 acked@95")
+    journal.write("c", "sent@2 delivered@11 timed_out@500 delivered@501 dead@600:max_receives")
+    journal.write("d", "sent@3 delivered@11 dead@20:rejected redriven@700 delivered@710 acked@720")
+    journal.write("e", "sent@4 expired@800")
+    journal.write("f", "sent@5 cancelled@801")
+    journal.write("g", "sent@6 purged@802:ready")
+    journal.write("h", "sent@7 delivered@30 dead@40:rejected purged@803:dead")
+    journal.write("i", "sent@8 promoted@100 delivered@110 released@120 delivered@130 discarded@140")
     # Seen from the middle of its life: dead before the data began.
-    book.write("j", "redriven@300 delivered@310 acked@320")
-    return book.sort()
+    journal.write("j", "redriven@300 delivered@310 acked@320")
+    return journal.sort()
 
 
-def one(queue: str, steps: str, **event) -> Book:
+def one(queue: str, steps: str, **event) -> Journal:
     """A queue with one message, `m`, and perhaps one more event of it."""
-    book = Book(queue)
-    book.write("m", steps)
+    journal = Journal(queue)
+    journal.write("m", steps)
     if event:
-        book.add(message_id="m", sent_ts=at(0), **event)
-    return book
+        journal.add(message_id="m", sent_ts=at(0), **event)
+    return journal
 
 
-def with_hole() -> Book:
-    book = Book("hole")
-    book.write("before", "sent@0")
-    book.number += 5
-    book.write("behind", "sent@50")
-    return book
+def with_hole() -> Journal:
+    journal = Journal("hole")
+    journal.write("before", "sent@0")
+    journal.number += 5
+    journal.write("after", "sent@50")
+    return journal
 
 
-def begun_anew() -> Book:
-    book = one("anew", "sent@0")
-    book.epoch, book.number = book.epoch + 1, 0
-    book.write("m", "acked@50")
-    return book
+def new_epoch() -> Journal:
+    journal = one("anew", "sent@0")
+    journal.epoch, journal.number = journal.epoch + 1, 0
+    journal.write("m", "acked@50")
+    return journal
 
 
 ACKED = "sent@0 delivered@10 acked@30"
@@ -74,7 +74,7 @@ CASES = [
     one("timed-out-late", ACKED, event="timed_out", ts=at(60), delivered_ts=at(35)),
     one("told-late", ACKED, event="released", ts=at(40), delivered_ts=at(10)),
     with_hole(),
-    begun_anew(),
+    new_epoch(),
     one("unsure", "sent@0 delivered@10 unsure@20"),
     one("unsure-there", "sent@0 delivered@10 unsure@20"),
     one("quiet", "nacked@10 acked@20"),
@@ -86,44 +86,44 @@ IN_REDIS = [
 ]
 
 
-def look(spark, *stored):
+def snapshot(spark, *stored):
     rows = [(queue, 0, message, state) for queue, message, state in stored]
-    return Look(at(10_000), spark.createDataFrame(rows, STORED))
+    return Snapshot(at(10_000), spark.createDataFrame(rows, STORED))
 
 
 @pytest.fixture(scope="module")
-def found(spark) -> Audit:
-    return audit(frame(spark, *CASES), look=look(spark, *IN_REDIS))
+def result(spark) -> AuditResult:
+    return audit(frame(spark, *CASES), snapshot=snapshot(spark, *IN_REDIS))
 
 
-def queues(found: Audit, kind: str) -> set[str]:
-    return {row["queue"] for row in found.samples.get(kind, [])}
+def queues(result: AuditResult, kind: str) -> set[str]:
+    return {row["queue"] for row in result.samples.get(kind, [])}
 
 
-def test_each_finding_names_the_queues_that_it_is_about_and_no_others(found):
+def test_each_finding_names_the_queues_that_it_is_about_and_no_others(result):
     """So a clean run with retries, kills and a redrive is silent, and so is all else that is as it should be."""
-    assert queues(found, "lost") == {"gone", "hole"}
-    assert queues(found, "acked_twice") == {
+    assert queues(result, "lost") == {"gone", "hole"}
+    assert queues(result, "acked_twice") == {
         "ack-ack", "ack-expired", "dead-dead", "dead-acked", "cancelled-expired",
     }  # fmt: skip
-    assert queues(found, "started_after_ack") == {"delivered-late", "timed-out-late"}
-    assert queues(found, "unsure") == {"hole", "unsure"}
-    assert {hole["queue"] for hole in found.holes} == {"hole", "anew"}
-    assert found.wrong == {
+    assert queues(result, "started_after_ack") == {"delivered-late", "timed-out-late"}
+    assert queues(result, "unsure") == {"hole", "unsure"}
+    assert {hole["queue"] for hole in result.holes} == {"hole", "anew"}
+    assert result.wrong == {
         "lost": 2, "acked_twice": 5, "started_after_ack": 2, "unsure": 2, "gaps": 2,
     }  # fmt: skip
 
 
-def test_what_moved_while_redis_was_looked_at_is_open_not_lost(found):
-    assert queues(found, "open") == {"there", "moving", "young", "unsure-there"} | {
+def test_a_message_that_moved_while_redis_was_read_is_open_not_lost(result):
+    assert queues(result, "open") == {"there", "moving", "young", "unsure-there"} | {
         "hole",
         "unsure",
     }
-    assert found.in_redis == 2
+    assert result.in_redis == 2
 
 
-def test_a_message_that_redis_has_not_and_that_never_ended_is_told_with_what_is_known(found):
-    sample = next(row for row in found.samples["lost"] if row["queue"] == "gone")
+def test_a_message_without_an_end_that_redis_lacks_is_listed_with_its_last_event(result):
+    sample = next(row for row in result.samples["lost"] if row["queue"] == "gone")
     assert sample == {
         "queue": "gone",
         "message_id": "m",
@@ -137,58 +137,60 @@ def test_a_message_that_redis_has_not_and_that_never_ended_is_told_with_what_is_
     }
 
 
-def test_a_message_whose_end_may_be_in_a_hole_is_unsure_and_one_behind_it_lost(found):
+def test_a_message_whose_end_may_be_in_a_hole_is_unsure_and_one_after_it_lost(result):
     ids = {
-        kind: [row["message_id"] for row in found.samples[kind] if row["queue"] == "hole"]
+        kind: [row["message_id"] for row in result.samples[kind] if row["queue"] == "hole"]
         for kind in ("lost", "unsure")
     }
-    assert ids == {"lost": ["behind"], "unsure": ["before"]}
-    hole = next(hole for hole in found.holes if hole["queue"] == "hole")
-    assert (hole["after"], hole["missing"], found.missing) == (0, 5, 5)
+    assert ids == {"lost": ["after"], "unsure": ["before"]}
+    hole = next(hole for hole in result.holes if hole["queue"] == "hole")
+    assert (hole["after"], hole["missing"], result.missing) == (0, 5, 5)
 
 
-def test_a_journal_begun_anew_is_a_gap_of_unknown_size(found):
-    hole = next(hole for hole in found.holes if hole["queue"] == "anew")
+def test_a_new_epoch_is_a_gap_of_unknown_size(result):
+    hole = next(hole for hole in result.holes if hole["queue"] == "anew")
     assert (hole["missing"], hole["from"]) == (None, "2031-05-04T10:00:00.000+00:00")
 
 
-def test_a_queue_whose_sends_are_not_journalled_is_named(found):
-    assert found.unheard == ("quiet",)
+def test_a_queue_whose_sends_are_not_journalled_is_named(result):
+    assert result.unheard == ("quiet",)
 
 
-def test_only_what_an_earlier_look_missed_as_well_is_lost(spark):
-    book = Book()
-    book.write("gone", "sent@0")
-    book.write("missed", "sent@1")
-    events = book.frame(spark)
-    suspects = lost_ids(events, window=Window(), look=look(spark, (book.queue, "missed", "ready")))
-    found = audit(events, look=look(spark), suspects=suspects)
-    assert [row["message_id"] for row in found.samples["lost"]] == ["gone"]
-    assert (found.lost, found.open) == (1, 1)
+def test_only_messages_that_two_snapshots_miss_are_lost(spark):
+    journal = Journal()
+    journal.write("gone", "sent@0")
+    journal.write("missed", "sent@1")
+    events = journal.frame(spark)
+    suspects = lost_ids(
+        events, window=Window(), snapshot=snapshot(spark, (journal.queue, "missed", "ready"))
+    )
+    result = audit(events, snapshot=snapshot(spark), suspects=suspects)
+    assert [row["message_id"] for row in result.samples["lost"]] == ["gone"]
+    assert (result.lost, result.open) == (1, 1)
 
 
 def test_messages_are_counted_by_their_end_in_the_window_in_which_they_were_sent(spark):
     """And a journal that lacks its beginning has a gap only for who asks for that time."""
-    book = Book("window", number=7)
-    book.write("before", f"{ACKED} acked@1501")
-    book.write("within", "sent@1000 delivered@1010 acked@5000")
-    book.write("after", "sent@3000 delivered@3001 acked@3002 acked@3003")
-    events = frame(spark, book.sort(7), clean())
+    journal = Journal("window", number=7)
+    journal.write("before", f"{ACKED} acked@1501")
+    journal.write("within", "sent@1000 delivered@1010 acked@5000")
+    journal.write("after", "sent@3000 delivered@3001 acked@3002 acked@3003")
+    events = frame(spark, journal.sort(7), clean())
     window = Window(T0 + timedelta(seconds=1), T0 + timedelta(seconds=2))
-    found = audit(events, window=window)
-    assert (found.messages, found.wrong, found.ended) == (1, {}, {"acked": 1})
-    found = audit(events)
-    assert found.wrong == {"acked_twice": 2, "gaps": 1}
-    assert (found.holes[0]["missing"], found.holes[0]["from"]) == (7, None)
-    assert (found.messages, found.events, found.dead, found.redriven) == (13, 49, 1, 1)
-    assert found.ended == {
+    result = audit(events, window=window)
+    assert (result.messages, result.wrong, result.ended) == (1, {}, {"acked": 1})
+    result = audit(events)
+    assert result.wrong == {"acked_twice": 2, "gaps": 1}
+    assert (result.holes[0]["missing"], result.holes[0]["from"]) == (7, None)
+    assert (result.messages, result.events, result.dead, result.redriven) == (13, 49, 1, 1)
+    assert result.ended == {
         "acked": 7, "expired": 1, "cancelled": 1, "purged": 2, "discarded": 1,
     }  # fmt: skip
-    # Nobody looked into Redis.
-    assert (found.lost, found.in_redis) == (None, None)
+    # Redis was not read.
+    assert (result.lost, result.in_redis) == (None, None)
 
 
-def test_an_empty_journal_is_no_finding(spark):
-    found = audit(Book().frame(spark))
-    assert (found.events, found.messages, found.wrong, found.first_event) == (0, 0, {}, None)
-    assert found.document()["ok"] is True
+def test_an_empty_journal_is_not_a_finding(spark):
+    result = audit(Journal().frame(spark))
+    assert (result.events, result.messages, result.wrong, result.first_event) == (0, 0, {}, None)
+    assert result.document()["ok"] is True

@@ -14,24 +14,26 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession, functions
 
 from qworker import QWorker
+from qworker.bulk.options import BulkOptions
+from qworker.bulk.rows import RowReader
+from qworker.bulk.sender import BulkSender, Identity
 from qworker.cli.main import cli
-from qworker.client.options import QueueAttributes
+from qworker.engine.options import QueueAttributes
 from qworker.pipeline.jobs.archive import archive
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import server_options
+from qworker.pipeline.sink.dead_letters import DeadLetterChanger
+from qworker.pipeline.sink.options import WriteOptions
+from qworker.pipeline.sink.send import Rows, send_rows
 from qworker.pipeline.source.options import ReadOptions
 from qworker.pipeline.source.snapshots import SnapshotReader
 from qworker.pipeline.source.stream import JournalReader
-from qworker.pipeline.writing.letters import LetterChanger
-from qworker.pipeline.writing.options import WriteOptions
-from qworker.pipeline.writing.pushing import Identity, Pusher
-from qworker.pipeline.writing.rows import RowReader
-from qworker.pipeline.writing.send import Rows, send_rows
+from qworker.store.connections import ConnectionFactory
 from qworker.store.url import ServerURL
 from qworker.wire.keys import QueueKeys
+from tests.bulk.test_sender import ROWS, Bulk
 from tests.pipeline.redis_journals import ForgedJournal
 from tests.pipeline.test_source_journal import TWO, Stream, batch, numbers
-from tests.pipeline.test_writing_pushing import ROWS, Bulk
 from tests.topologies.servers import Cluster, Node, client_of, until
 from tests.topologies.test_cluster import another, one_queue_per_master, slot_of
 
@@ -76,8 +78,8 @@ def whereabouts(nodes: Cluster, namespace: str, queue: str) -> tuple[int, Node, 
 def read_table(options: ReadOptions) -> list[dict[str, Any]]:
     """Read a snapshot as tasks do."""
     reader = SnapshotReader(options)
-    batches = (each for part in reader.partitions() for each in reader.read(part))
-    return [row for each in batches for row in each.to_pylist()]
+    batches = (batch for part in reader.partitions() for batch in reader.read(part))
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 # -- reads -----------------------------------------------------------------------------------------
@@ -97,18 +99,18 @@ def test_journals_on_every_master_are_read_exactly(
     ]
     assert sorted(numbers(batch(given(fetchSize="7")))) == wanted
     stream, rows = Stream(given(readerName="lake"), limit=13), list[dict[str, Any]]()
-    while found := stream.step():
-        rows += found
+    while step := stream.step():
+        rows += step
     assert sorted(numbers(rows)) == wanted
     stream.reader.commit(stream.offset)
     known = [app.queue(name).readers() for name in names]
-    assert [[(each.name, each.entry) for each in some] for some in known] == [
+    assert [[(reader.name, reader.entry) for reader in readers] for readers in known] == [
         [("lake", 9)], [("lake", 19)], [("lake", 29)],
     ]  # fmt: skip
 
 
 def test_a_journal_is_read_while_its_slot_moves(nodes: Cluster, app: QWorker, given: Given) -> None:
-    """Before, amid and after the move each entry is read once, by reads that are on their way and by new ones."""
+    """Before, amid and after the move each entry is read once, by reads in flight and by new ones."""
     with client_of(nodes.url) as client:
         ForgedJournal(client, app.namespace, "q").fill(300, TWO)
     slot, home, to = whereabouts(nodes, app.namespace, "q")
@@ -132,7 +134,7 @@ def test_a_journal_is_read_while_its_slot_moves(nodes: Cluster, app: QWorker, gi
 def test_snapshots_have_the_messages_of_every_master_and_shard(
     app: QWorker, names: list[str], given: Given
 ) -> None:
-    """Ready, delayed, unacked and dead, each with its queue and shard; figures of every place."""
+    """Ready, delayed, unacked and dead, each with its queue and shard; figures of every state."""
     app.queue(names[0]).divide(3, wait=0)
     sent = Counter[str]()
     for name in names:
@@ -157,7 +159,7 @@ def test_snapshots_have_the_messages_of_every_master_and_shard(
 def test_delayed_messages_are_read_while_their_slot_moves(
     nodes: Cluster, app: QWorker, given: Given
 ) -> None:
-    """A look goes on at the other node where it was, without missing or repeating a message."""
+    """A snapshot continues at the other node, without missing or repeating a message."""
     sent = {app.queue("q").send(b"x", delay=f"{number % 7 + 1}h") for number in range(400)}
     slot, home, to = whereabouts(nodes, app.namespace, "q")
     reader = SnapshotReader(given(table="messages"))
@@ -177,68 +179,68 @@ def test_delayed_messages_are_read_while_their_slot_moves(
 def test_rows_to_queues_on_every_master_are_stored_once_and_in_order(
     bulk: Bulk, names: list[str]
 ) -> None:
-    """By an attempt that fails, one that goes on, and a run of the same write id after them."""
+    """By an attempt that fails, one that continues, and a run of the same write id after them."""
     columns = {"queue": [names[number % 3] for number in range(len(ROWS))]}
-    bulk.push(ROWS, columns=columns, fail_after=3500)
+    bulk.send(ROWS, columns=columns, fail_after=3500)
     assert any(bulk.bodies(queue=name) for name in names)
-    pushed = bulk.push(ROWS, columns=columns)
-    assert pushed is not None
-    again = bulk.push(ROWS, columns=columns, run_id="second")
+    sent = bulk.send(ROWS, columns=columns)
+    assert sent is not None
+    again = bulk.send(ROWS, columns=columns, run_id="second")
     for at, name in enumerate(names):
         assert bulk.bodies(queue=name) == ROWS[at::3]
-    assert bulk.totals(pushed)["sent"] == 5300
+    assert bulk.totals(sent)["sent"] == 5300
     assert again is not None
     totals = bulk.totals(again, "second")
     assert totals == {"rows": 5300, "sent": 0, "already_there": 5300, "stored": 5300}
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ledger", "none"])
-def test_a_write_goes_on_while_slots_move(
+def test_a_write_continues_while_slots_move(
     nodes: Cluster, bulk: Bulk, names: list[str], ordered: bool
 ) -> None:
     """Calls that are on their way when a slot is elsewhere, or halfway, are made there; also without a ledger."""
-    options = WriteOptions.of({"namespace": bulk.namespace})
+    options = BulkOptions(namespace=bulk.namespace)
     reader = RowReader(options, 0)
     identity = Identity("w", "r", 0, 60_000, ordered)
     slot, home, to = whereabouts(nodes, bulk.namespace, names[0])
-    with Pusher(ServerURL.parse(nodes.url), options, identity) as pusher:
+    with BulkSender(ConnectionFactory(nodes.url), options, identity) as sender:
 
-        def push(first: int, *, settled: bool = False) -> None:
+        def send(first: int, *, settled: bool = False) -> None:
             queues = [names[number % 3] for number in range(first, first + 6000)]
             rows = [f"{number}" for number in range(first, first + 6000)]
             for group in reader.read(pa.record_batch({"body": rows, "queue": queues})):
-                pusher.add(group)
+                sender.add(group)
             if settled:
-                pusher._pipe.flush()
+                sender._transport.flush()
 
-        push(0)
+        send(0)
         nodes.move(slot, to)
-        push(6000)
+        send(6000)
         with nodes.moving(slot, home) as move_keys:
-            writing = threading.Thread(target=push, args=(12000,), kwargs={"settled": True})
+            writing = threading.Thread(target=send, args=(12000,), kwargs={"settled": True})
             writing.start()
             writing.join(0.3)
             assert writing.is_alive(), "it waits for the slot"
             move_keys()
-        writing.join(30)
-        push(18000)
-        pushed = pusher.finish()
-    assert sum(pushed.rows.values()) == 24_000
+        writing.join(60)
+        send(18000)
+        sent = sender.finish()
+    assert sum(sent.rows.values()) == 24_000
     for at, name in enumerate(names):
-        stored, wanted = bulk.bodies(queue=name), [str(each) for each in range(at, 24_000, 3)]
+        stored, wanted = bulk.bodies(queue=name), [str(number) for number in range(at, 24_000, 3)]
         assert (stored if ordered else sorted(stored)) == (wanted if ordered else sorted(wanted))
 
 
 def test_a_write_begins_amid_a_move(nodes: Cluster, bulk: Bulk) -> None:
     """Its ledger is made where the slot goes (ASK); the rows follow when all keys are there."""
     slot, home, to = whereabouts(nodes, bulk.namespace, bulk.queue)
-    bulk.push(ROWS[:10], write_id="before")
-    writing = threading.Thread(target=bulk.push, args=(ROWS[:10],), kwargs={"partitions": "1"})
+    bulk.send(ROWS[:10], write_id="before")
+    writing = threading.Thread(target=bulk.send, args=(ROWS[:10],), kwargs={"partitions": 1})
     with nodes.moving(slot, to):
         writing.start()
         until(lambda: to.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 1)
         assert writing.is_alive()
-    writing.join(30)
+    writing.join(60)
     assert bulk.bodies() == ROWS[:10] * 2
     nodes.move(slot, home)
 
@@ -253,14 +255,14 @@ def test_connections_that_break_lose_and_double_nothing(
     def kill() -> None:
         while not done.wait(0.03):
             for node in nodes.masters():
-                for each in node.redis().client_list():
-                    if each["name"] == "qworker-spark":
-                        killed[node] += node.redis().client_kill_filter(_id=each["id"])
+                for client in node.redis().client_list():
+                    if client["name"] == "qworker-bulk":
+                        killed[node] += node.redis().client_kill_filter(_id=client["id"])
 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        bulk.push(rows, columns={"queue": [names[number % 3] for number in range(len(rows))]})
+        bulk.send(rows, columns={"queue": [names[number % 3] for number in range(len(rows))]})
     finally:
         done.set()
         killer.join()
@@ -272,7 +274,7 @@ def test_connections_that_break_lose_and_double_nothing(
 def test_dead_letters_go_back_to_the_shard_that_has_them(
     app: QWorker, names: list[str], given: Given, nodes: Cluster
 ) -> None:
-    """Redriven by what the table `dead` names; a row without an entry id is looked for in every shard."""
+    """Redriven by rows of the table `dead`; a row without an entry id is searched in every shard."""
     app.queue(names[0]).divide(3, wait=0)
     for name in names:
         queue = app.queue(name)
@@ -288,7 +290,7 @@ def test_dead_letters_go_back_to_the_shard_that_has_them(
     assert len(dead) == 36
     half = [{**row, "entry_id": None} if at % 2 else row for at, row in enumerate(dead)]
     options = WriteOptions.of({"namespace": app.namespace, "action": "redrive"})
-    changer = LetterChanger(ServerURL.parse(nodes.url), options)
+    changer = DeadLetterChanger(ServerURL.parse(nodes.url), options)
     changed = changer.change(0, [pa.RecordBatch.from_pylist(half)])
     assert changed.queues == {name: {"done": 12, "gone": 0, "foreign": 0} for name in names}
     ready = read_table(given(table="messages"))
@@ -303,7 +305,7 @@ def test_dead_letters_go_back_to_the_shard_that_has_them(
 def test_a_cluster_is_sent_to_archived_audited_and_redriven(
     spark: SparkSession, nodes: Cluster, app: QWorker, names: list[str], tmp_path: Any
 ) -> None:
-    """Spark's tasks and the command line take its URL; an archive goes on in every shard, also without its offsets."""
+    """Spark's tasks and the command line take its URL; an archive resumes in every shard, also without offsets."""
     app.queue(names[0]).divide(2, wait=0)
     for name in names:
         app.queue(name).configure(QueueAttributes(journal="all"))
@@ -311,14 +313,14 @@ def test_a_cluster_is_sent_to_archived_audited_and_redriven(
 
     def run(*words: str) -> dict[str, Any]:
         line = ["--url", nodes.url, "--namespace", app.namespace, "spark", *words, "--json"]
-        found: dict[str, Any] = json.loads(CliRunner().invoke(cli, line).stdout)
-        return found
+        document: dict[str, Any] = json.loads(CliRunner().invoke(cli, line).stdout)
+        return document
 
-    places = functions.array(*map(functions.lit, names))
-    queue = functions.element_at(places, functions.expr("cast(id % 3 + 1 as int)"))
+    queues = functions.array(*map(functions.lit, names))
+    queue = functions.element_at(queues, functions.expr("cast(id % 3 + 1 as int)"))
     rows = spark.range(300, numPartitions=2)
     totals = send_rows(rows, rows=Rows(queue=queue), options=source)
-    assert (totals.sent, {name: each["sent"] for name, each in totals.queues.items()}) == (
+    assert (totals.sent, {name: counts["sent"] for name, counts in totals.queues.items()}) == (
         300,
         dict.fromkeys(names, 100),
     )

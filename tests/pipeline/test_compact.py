@@ -11,6 +11,8 @@ import sys
 from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from qworker.errors import InvalidOptionError, PipelineError
@@ -19,20 +21,17 @@ from qworker.pipeline.jobs.change import Change, recover
 from qworker.pipeline.jobs.compact import compact, plan
 from qworker.pipeline.jobs.lake import Lake
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
 DAY = "queue=emails/day=2031-05-04"
 
 
 def write(root: Path, batch: str, *numbers: int, day: str = DAY, extra: bool = False) -> None:
-    """Write a batch of events that have a number each."""
+    """Write a batch of events, each with its number."""
     columns = {"number": pa.array(numbers, pa.int64()), "event": ["sent"] * len(numbers)}
     if extra:
         columns["trace_id"] = ["t"] * len(numbers)
-    place = root / day / f"batch={batch}"
-    place.mkdir(parents=True)
-    pq.write_table(pa.table(columns), place / "part-0.parquet")
+    target = root / day / f"batch={batch}"
+    target.mkdir(parents=True)
+    pq.write_table(pa.table(columns), target / "part-0.parquet")
 
 
 def read(root: Path) -> list[int]:
@@ -72,7 +71,7 @@ def test_only_days_before_a_limit_are_chosen(tmp_path):
         for number in range(2):
             write(tmp_path, f"aaaa0001-{number:012d}", number, day=f"queue=emails/day={day}")
     days = plan(Lake(tmp_path), before=date(2031, 5, 4))
-    assert [str(each.day) for each in days] == ["2031-05-03"]
+    assert [str(day.day) for day in days] == ["2031-05-03"]
 
 
 def test_one_process_writes_at_a_time(tmp_path):
@@ -93,7 +92,7 @@ def test_an_archive_is_a_directory(name):
         Lake(name)
 
 
-def test_a_file_is_no_archive(tmp_path):
+def test_a_file_is_not_an_archive(tmp_path):
     (tmp_path / "x").touch()
     with pytest.raises(InvalidOptionError, match="is a file"):
         Lake(tmp_path / "x")
@@ -102,11 +101,12 @@ def test_a_file_is_no_archive(tmp_path):
 CALLS = ["compact._rewrite", "change._finish", "change._exchange", "change.shutil.rmtree"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "renames"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("call", CALLS)
 def test_killed_at_any_step_nothing_is_lost_or_twice(tmp_path, call, after, exchange):
-    """A process of its own kills itself before or after a step; the next writer puts things right."""
+    """A separate process kills itself before or after a step; the next writer puts things right."""
     for number in range(4):
         write(tmp_path, f"aaaa0001-{number:012d}", 2 * number, 2 * number + 1)
     killed = subprocess.run(
@@ -143,8 +143,8 @@ if not exchange:
         return False
     change._exchange = rename_away
 path, _, last = name.rpartition(".")
-place = operator.attrgetter(path)(sys.modules["qworker.pipeline.jobs"])
-step = getattr(place, last)
+target = operator.attrgetter(path)(sys.modules["qworker.pipeline.jobs"])
+step = getattr(target, last)
 
 def killed(*args, **kwargs):
     if after:
@@ -154,7 +154,7 @@ def killed(*args, **kwargs):
             Path(args[1]).rename(next(Path(root).glob("_work/*")) / "old")
     os.kill(os.getpid(), signal.SIGKILL)
 
-setattr(place, last, killed)
+setattr(target, last, killed)
 lake = Lake(root)
 with lake.writing():
     compact.compact(lake, compact.plan(lake))
@@ -181,8 +181,8 @@ def test_a_new_batch_killed_at_any_step_is_there_with_its_offsets_or_not_at_all(
     change, files = prepared(2, 3)
     write(change.directory, "of-a-failed-attempt", 99)
     path, _, name = f"change.{call}".rpartition(".")
-    place = operator.attrgetter(path)(sys.modules["qworker.pipeline.jobs"])
-    step, calls = getattr(place, name), []
+    target = operator.attrgetter(path)(sys.modules["qworker.pipeline.jobs"])
+    step, calls = getattr(target, name), []
 
     def killed(*args, **kwargs):
         calls.append(args)
@@ -194,7 +194,7 @@ def test_a_new_batch_killed_at_any_step_is_there_with_its_offsets_or_not_at_all(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(place, name, killed)
+        patch.setattr(target, name, killed)
         with pytest.raises(Killed):
             change.commit(files, offsets={"emails": 3})
     recover(lake)

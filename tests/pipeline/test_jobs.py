@@ -12,18 +12,18 @@ import pytest
 from click.testing import CliRunner
 
 from qworker.cli.main import cli
-from qworker.cli.spark_reading import instant
-from qworker.client.commands.command import Command
-from qworker.client.commands.configuring import configure
+from qworker.cli.spark.reading import instant
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
+from qworker.engine.attributes import configure
+from qworker.engine.raw import raw
 from qworker.errors import InvalidOptionError
 from qworker.pipeline.jobs.archive import archive
 from qworker.pipeline.jobs.audit import Window
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_all, server_options
-from qworker.pipeline.jobs.views import Result, plain
-from qworker.store.connection import ConnectionFactory
+from qworker.pipeline.views import Result, plain
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import encode_call
 from qworker.wire.keys import QueueKeys
 
@@ -40,10 +40,10 @@ class Shop:
         return QueueKeys(self.namespace, name)
 
     def ask(self, *words: str | int | bytes):
-        return self.client.execute(Command(None, (), words, lambda reply: reply))
+        return self.client.execute(raw(*words))
 
     def queue(self, name: str, sent: int = 10, acked: int = 6) -> Queue:
-        """Make a queue with messages: so many sent, and some of them acked."""
+        """Make a queue with messages: this many sent, and some of them acked."""
         self.client.execute(configure(self.keys(name), {"journal": "all"}))
         queue = Queue(self.client, self.namespace, name)
         queue.send_all([encode_call("send_email", [at], {}) for at in range(sent)])
@@ -72,7 +72,7 @@ def shop(store_url):
 
 @pytest.fixture(scope="module")
 def sabotaged(shop) -> Shop:
-    """One queue as it should be, and three that somebody had his hands in."""
+    """One intact queue, and three that were tampered with."""
     clean = shop.queue("clean")
     clean.bury(clean.receive(1)[0], error="ValueError: no")
     shop.queue("robbed")
@@ -96,21 +96,21 @@ def run(spark, sabotaged, store_url):
     return run_verb
 
 
-def test_the_audit_finds_what_was_deleted_forged_and_trimmed_and_nothing_else(run):
+def test_the_audit_finds_deleted_forged_and_trimmed_messages_only(run):
     ran = run("audit", "--json")
     assert ran.exit_code == 3
-    found = json.loads(ran.stdout)
-    assert [row["queue"] for row in found["samples"]["lost"]] == ["robbed"]
-    twice = found["samples"]["acked_twice"]
+    document = json.loads(ran.stdout)
+    assert [row["queue"] for row in document["samples"]["lost"]] == ["robbed"]
+    twice = document["samples"]["acked_twice"]
     assert {row["queue"] for row in twice} == {"forged"}
-    assert [hole["queue"] for hole in found["holes"]] == ["trimmed"]
-    assert found["holes"][0]["missing"] == 10
-    assert (found["lost"], found["acked_twice"], found["gaps"]) == (1, len(twice), 1)
-    assert (found["started_after_ack"], found["unsure"]) == (0, 0)
-    assert found["dead"] == 1
+    assert [hole["queue"] for hole in document["holes"]] == ["trimmed"]
+    assert document["holes"][0]["missing"] == 10
+    assert (document["lost"], document["acked_twice"], document["gaps"]) == (1, len(twice), 1)
+    assert (document["started_after_ack"], document["unsure"]) == (0, 0)
+    assert document["dead"] == 1
 
 
-def test_the_audit_of_a_queue_that_nobody_touched_is_silent(run):
+def test_the_audit_of_an_untouched_queue_is_silent(run):
     ran = run("audit", "--queues", "clean")
     assert ran.exit_code == 0, ran.stderr
     assert ran.stdout.splitlines()[-1] == "every message is accounted for"
@@ -124,8 +124,8 @@ def test_an_archive_makes_up_for_a_journal_that_was_trimmed_since(spark, shop, s
     shop.ask("XTRIM", shop.keys("later").journal, "MAXLEN", 0)
     for message in Queue(shop.client, shop.namespace, "later").receive(4):
         Queue(shop.client, shop.namespace, "later").ack(message)
-    found = audit_all(spark, window=Window(), lake=lake, source=source, queues="later")
-    assert (found.wrong, found.ended, found.open, found.lost) == ({}, {"acked": 10}, 0, 0)
+    result = audit_all(spark, window=Window(), lake=lake, source=source, queues="later")
+    assert (result.wrong, result.ended, result.open, result.lost) == ({}, {"acked": 10}, 0, 0)
 
 
 def test_a_report_is_a_page_and_the_same_numbers_as_json(run, tmp_path):
@@ -138,7 +138,7 @@ def test_a_report_is_a_page_and_the_same_numbers_as_json(run, tmp_path):
     assert document["dead"][0]["reason"] == "rejected"
     assert document["data"]["rows"] == 24
     assert 'id="plotly"' in page.read_text()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["report.html"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["report.html"]
 
 
 def test_sql_reads_history_and_state(run):
@@ -152,7 +152,7 @@ def test_sql_reads_history_and_state(run):
     assert rows == {"sent": 10, "delivered": 7, "acked": 6, "dead": 1}
     ran = run("sql", "--limit", "2", "select message_id from messages")
     assert len(ran.stdout.splitlines()) == 3
-    assert "there are more than 2 rows" in ran.stderr
+    assert "more than 2 rows" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,15 @@ def test_sql_reads_history_and_state(run):
         (["sql", "selct 1"], "it must be one statement of Spark SQL"),
         (["sql", "select * from archive"], "and archive with --archive DIR"),
         (["sql", "--csv", "--json", "select 1"], "exclude each other"),
-        (["audit", "--archive", "/nowhere"], "holds no archive; make one"),
+        (["audit", "--archive", "/nowhere"], "is not an archive; create one"),
         (["audit", "--no-live"], "leaves nothing to read"),
-        (["audit", "--since", "yesterday"], "is no time; write a time such as"),
+        (["audit", "--since", "yesterday"], "is not a time; write a time such as"),
         (["audit", "--since", "2031-05-04", "--until", "2031-05-03"], "is not after --since"),
         (["report", "--target", "emails=fast"], "is not a duration"),
-        (["report", "--out", "/nowhere/report.html"], "there is no directory"),
-        (["report", "--conf", "spark"], "is no setting; write NAME=VALUE"),
+        (["report", "--out", "/nowhere/report.html"], "no such directory"),
+        (["report", "--conf", "spark"], "is not a setting; write NAME=VALUE"),
         (["archive", "--out", "s3a://bucket/x"], "is a URL; name a directory"),
-        (["compact", "--archive", "/nowhere"], "holds no archive"),
+        (["compact", "--archive", "/nowhere"], "is not an archive"),
     ],
 )
 def test_bad_input_is_one_clear_line(run, words, said):
@@ -180,7 +180,7 @@ def test_bad_input_is_one_clear_line(run, words, said):
     assert said in lines[0]
 
 
-def test_compact_tells_what_it_did(run, spark, shop, store_url, tmp_path):
+def test_compact_reports_its_changes(run, spark, shop, store_url, tmp_path):
     lake = Lake(tmp_path / "lake")
     source = server_options(store_url, shop.namespace)
     options = {**source, "queues": "clean", "maxEntriesPerTrigger": "5"}
@@ -217,11 +217,11 @@ def test_a_time_is_an_instant_or_a_duration_before_now():
     assert instant("24h", "--since", now) == datetime(2031, 5, 3, 10, tzinfo=UTC)
     assert instant("2031-05-04", "--since", now) == datetime(2031, 5, 4, tzinfo=UTC)
     assert instant("2031-05-04T10:00+02:00", "--since", now).utcoffset().seconds == 7200
-    with pytest.raises(InvalidOptionError, match="'soon' is no time"):
+    with pytest.raises(InvalidOptionError, match="'soon' is not a time"):
         instant("soon", "--since", now)
 
 
-def test_a_password_is_no_option_of_the_data_source(monkeypatch):
+def test_the_data_source_takes_no_password(monkeypatch):
     monkeypatch.delenv("QWORKER_SPARK_URL", raising=False)
     options = server_options("redis://app:s%2Fcret@redis.example/3", "shop")
     assert options == {"urlEnv": "QWORKER_SPARK_URL", "namespace": "shop"}

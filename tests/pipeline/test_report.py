@@ -1,30 +1,30 @@
-"""The report: its numbers on a journal made by hand, and the page as text."""
+"""The report: its numbers on a forged journal, and the page as text."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
+from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
 
-from qworker.pipeline.jobs.report import Scope, make_document, render
-from qworker.pipeline.jobs.report.buckets import bucket_width
-from qworker.pipeline.jobs.report.charts import make_figures
-from qworker.pipeline.jobs.report.document import _letter
-from qworker.pipeline.jobs.report.forecast import forecast, theil_sen
-from qworker.pipeline.jobs.report.tables import TABLES
-from qworker.pipeline.jobs.report.text import moment, span
-from qworker.pipeline.jobs.report.tiles import tiles
-from tests.pipeline.forging import T0, Book, frame
+from qworker.pipeline.report import Scope, make_document, render
+from qworker.pipeline.report.buckets import bucket_width
+from qworker.pipeline.report.charts import make_figures
+from qworker.pipeline.report.document import _dead_letter
+from qworker.pipeline.report.forecast import forecast, theil_sen
+from qworker.pipeline.report.text import moment, span
+from qworker.pipeline.report.theme import COLOURS, TEMPLATE
+from tests.pipeline.forging import T0, Journal, frame
 
 MS = int(T0.timestamp() * 1000)
 
 
-def journal() -> list[Book]:
+def journals() -> list[Journal]:
     """Two queues over ten seconds; one message is dead, one was redriven, one is open."""
-    emails, orders = Book("emails"), Book("orders")
+    emails, orders = Journal("emails"), Journal("orders")
     emails.write("a", "sent@0 delivered@1000 acked@1500", worker="web-1:1")
     emails.write("b", "sent@100 delivered@1100 nacked@1600 delivered@4600 acked@5100")
     emails.write("c", "sent@200 delivered@1200 dead@9200:rejected", error_class="ValueError")
@@ -36,7 +36,7 @@ def journal() -> list[Book]:
 @pytest.fixture(scope="module")
 def document(spark):
     scope = Scope("shop", "an archive", targets_ms={"emails": 2000.0}, default_target_ms=8000.0)
-    return make_document(frame(spark, *journal()), scope)
+    return make_document(frame(spark, *journals()), scope)
 
 
 def test_the_head_says_what_was_read(document):
@@ -53,12 +53,12 @@ def test_messages_are_counted_where_they_were_sent_and_where_they_ended(document
     assert (sum(emails["dead"]), sum(orders["acked"])) == (1, 1)
 
 
-def test_the_backlog_is_what_is_due_and_has_not_ended(document):
+def test_the_backlog_is_due_messages_that_have_not_ended(document):
     emails, orders = document["queues"]["emails"], document["queues"]["orders"]
     assert emails["backlog"] == [4, 3, 3, 3, 3, 2, 2, 2, 2, 1]
     assert emails["oldest_s"][0] == pytest.approx(1.0)
     assert emails["oldest_s"][-1] == pytest.approx(9.7)
-    # Dead until somebody redrove it.
+    # Dead until it was redriven.
     assert orders["backlog"] == [0, 0, 1, 1, 1, 1, 1, 1, 1, 0]
 
 
@@ -82,11 +82,11 @@ def test_attempts_and_what_retries_cost(document):
     assert cost["failed_s"] == pytest.approx(0.5 + 8.0 + 0.01)
 
 
-def test_dead_letters_are_told_with_ids_and_the_command_that_brings_them_back(document):
-    (letter,) = document["dead"]
-    assert (letter["queue"], letter["reason"], letter["dead"]) == ("emails", "rejected", 1)
-    assert letter["samples"] == ["c"]
-    assert letter["redrive"] == (
+def test_dead_letters_come_with_ids_and_the_command_that_brings_them_back(document):
+    (row,) = document["dead"]
+    assert (row["queue"], row["reason"], row["dead"]) == ("emails", "rejected", 1)
+    assert row["samples"] == ["c"]
+    assert row["redrive"] == (
         "qworker --namespace shop dead redrive emails --reason rejected --error-class ValueError --dry-run"
     )
 
@@ -109,7 +109,7 @@ def test_a_hostile_name_is_one_word_of_the_command_to_copy(name, tmp_path):
     row = SimpleNamespace(
         queue="q", reason="rejected", error=name, dead=1, first_ts=T0, last_ts=T0, samples=[]
     )
-    command = _letter(row, name)["redrive"]
+    command = _dead_letter(row, name)["redrive"]
     program = tmp_path / "qworker"
     program.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
     program.chmod(0o755)
@@ -125,17 +125,17 @@ def test_a_hostile_name_is_one_word_of_the_command_to_copy(name, tmp_path):
     words = done.stdout.decode().split("\0")[:-1]
     wanted = ["--namespace", name, "dead", "redrive", "q", "--reason", "rejected"]
     assert words == [*wanted, *(["--error-class", name] if name else []), "--dry-run"]
-    assert [each.name for each in tmp_path.iterdir()] == ["qworker"]
+    assert [file.name for file in tmp_path.iterdir()] == ["qworker"]
     assert done.stderr == b""
 
 
 @pytest.mark.parametrize("name", ["a\x1b[201~\ntouch pwned\n", "\x03\x15rm", "a\u202eb", "\x9b"])
 def test_the_command_to_copy_has_nothing_that_a_terminal_obeys(name):
-    """Pasted text may end the paste and press Enter: such names are escaped, and fit no dead letter then."""
+    """Pasted text may end the paste and press Enter: such names are escaped, and match no dead letter then."""
     row = SimpleNamespace(
         queue="q", reason=name, error=name, dead=1, first_ts=T0, last_ts=T0, samples=[]
     )
-    assert _letter(row, "shop")["redrive"].isprintable()
+    assert _dead_letter(row, "shop")["redrive"].isprintable()
 
 
 def test_targets_are_by_queue_from_due_to_acked_and_a_death_is_a_miss(document):
@@ -156,18 +156,79 @@ def test_the_same_numbers_are_in_the_page_and_in_json(document):
 
 
 def test_every_figure_is_one_that_plotly_accepts(document):
-    graph_objects = pytest.importorskip("plotly.graph_objects")
+    from plotly import graph_objects
+
     for figure in make_figures(document).values():
+        figure["layout"]["template"] = TEMPLATE
         text = re.sub(r'"@[a-z0-9]+(/\d+)?"', '"#123456"', json.dumps(figure))
         graph_objects.Figure(json.loads(text))
 
 
+def test_a_chart_names_only_colours_that_the_theme_has(document):
+    text = json.dumps([TEMPLATE, make_figures(document)])
+    assert set(re.findall(r'"@([a-z0-9]+)', text)) <= set(COLOURS)
+    page = render(document)
+    for name, (light, dark) in COLOURS.items():
+        assert re.findall(rf"--{name}: (#\w+);", page) == [light, dark]
+
+
+class Page(HTMLParser):
+    """The text of a page: `tables` are titles and rows under the title of their card, `values` those of the tiles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self.values: list[str] = []
+        self._card = self._element = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._element = "value" if ("class", "value") in attrs else tag
+        if tag == "table":
+            self.tables[self._card] = []
+        elif tag == "tr":
+            self.tables[self._card].append([])
+        elif tag in ("th", "td"):
+            self.tables[self._card][-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self._element == "h3":
+            self._card = data
+        elif self._element == "value":
+            self.values.append(data)
+        elif self._element in ("th", "td", "code") and self._card in self.tables:
+            self.tables[self._card][-1][-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._element = ""
+
+
 def test_every_table_has_as_many_cells_as_titles(document):
-    for name, make in TABLES.items():
-        table = make(document)
-        assert table.rows or table.none, name
-        assert {len(row) for row in table.rows} <= {len(table.titles)}, name
-    assert [tile.value for tile in tiles(document)][:5] == ["5", "3", "3", "1", "1"]
+    tables = Page(render(document)).tables
+    assert len(tables) == 16  # all but that of gaps, of which there are none
+    for name, (titles, *rows) in tables.items():
+        assert rows, name
+        assert {len(row) for row in rows} == {len(titles)}, name
+
+
+def test_the_tables_have_the_numbers_of_their_charts(document):
+    tables = Page(render(document)).tables
+    assert tables["Backlog"][:2] == [
+        ["from", "emails", "orders"],
+        ["2031-05-04 10:00:09", "1", "0"],
+    ]
+    assert tables["Attempts per message"][1:] == [["1", "1", "1"], ["2", "2", "0"]]
+    assert tables["Failures by task and error"][1] == ["send_email", "ValueError", "1", "8 s"]
+    (row,) = tables["Dead letters and their redrive"][1:]
+    assert row[:6] == ["emails", "rejected", "ValueError", "1", "2031-05-04 10:00:09", "c"]
+    assert row[6].startswith("qworker --namespace shop dead redrive emails")
+    assert tables["Capacity"][1][-2:] == ["never at this rate", "under 3 days"]
+
+
+def test_the_tiles_show_the_key_figures(document):
+    assert Page(render(document)).values == [
+        "5", "3", "3", "1", "1", "1 s", "500 ms", "complete",
+    ]  # fmt: skip
 
 
 def test_text_of_others_stays_text(document):
@@ -178,8 +239,33 @@ def test_text_of_others_stays_text(document):
     assert "&lt;/script&gt;" in page
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<b>loud</b>", "&lt;b&gt;loud&lt;/b&gt;"),
+        ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
+        ("@in", "&#64;in"),
+    ],
+)
+def test_names_are_neither_markup_nor_colours_in_charts(document, name, shown):
+    """Plotly reads pseudo-HTML in names of traces and categories, and the page replaces names of colours."""
+    changed = json.loads(
+        json.dumps(document)
+        .replace('"ValueError"', json.dumps(name))
+        .replace('"send_email"', json.dumps(name))
+        .replace('"emails"', json.dumps(name))
+        .replace('"rejected"', json.dumps(name))
+    )
+    figures = make_figures(changed)
+    assert shown in [trace["name"] for trace in figures["failures"]["data"]]
+    assert shown in figures["failures"]["data"][0]["y"]
+    assert shown in figures["dead"]["data"][0]["y"]
+    assert shown in [trace["name"] for trace in figures["backlog"]["data"]]
+    assert "<b>" not in json.dumps(figures)
+
+
 def test_a_page_without_events_says_so(spark):
-    document = make_document(Book().frame(spark), Scope("shop", "the live journal"))
+    document = make_document(Journal().frame(spark), Scope("shop", "the live journal"))
     page = render(document)
     assert "Nothing to report" in page
     assert "qworker queue set QUEUE journal=all" in page
@@ -204,18 +290,18 @@ def capacity(arrivals, busy, *, backlog=0, bucket_s=60):
 
 
 def test_capacity_is_arrivals_times_handler_time():
-    found = capacity([60, 120, 60], [30, 60, 30])
-    assert found.run_s == pytest.approx(0.5)
-    assert (found.busiest_per_s, found.busiest_load, found.had) == (2, 1, 1)
-    assert found.needed == 2  # 1 busy handler at 70 %
-    assert found.growth_per_day is None
+    queue = capacity([60, 120, 60], [30, 60, 30])
+    assert queue.run_s == pytest.approx(0.5)
+    assert (queue.busiest_per_s, queue.busiest_load, queue.had) == (2, 1, 1)
+    assert queue.needed == 2  # 1 busy handler at 70 %
+    assert queue.growth_per_day is None
 
 
 def test_a_burst_of_a_second_counts_as_its_minute():
     assert capacity([600] + [0] * 59, [0] * 60, bucket_s=1).busiest_per_s == 10
 
 
-def test_a_backlog_drains_with_what_is_spare_and_never_without():
+def test_a_backlog_drains_only_with_spare_capacity():
     assert capacity([60, 180], [1, 1], backlog=100).drained_in_s == pytest.approx(100)
     assert capacity([60, 60], [1, 1], backlog=100).drained_in_s is None
     assert capacity([60, 60], [1, 1]).drained_in_s == 0

@@ -1,4 +1,4 @@
-"""Reading journals without Spark: places, partitions, gaps, queues that come and go."""
+"""Reading journals without Spark: positions, partitions, gaps, queues that come and go."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pickle
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from qworker.pipeline.failures import TaskFailedError
 from qworker.pipeline.source.options import ReadOptions
 from qworker.pipeline.source.stream import JournalReader, JournalStreamReader
-from qworker.pipeline.writing.failures import TaskFailedError
 from tests.pipeline.redis_journals import T0_MS, ForgedJournal, line
 from tests.servers import start
 from tests.topologies.servers import client_of
@@ -161,7 +161,7 @@ def test_an_epoch_that_began_when_counters_were_lost_is_read_behind_the_old_one(
     assert all(row["event"] != "gap" for row in rows)
 
 
-def test_earliest_is_what_is_still_stored(make, given):
+def test_earliest_is_the_first_stored_entry(make, given):
     journal = make()
     journal.fill(10, TWO)
     journal.trim(4)
@@ -198,7 +198,7 @@ def test_lost_entries_are_a_row_where_that_is_asked_for(make, given):
 def test_a_gap_anywhere_is_one_row_with_its_exact_size(make, given, gone, parts):
     journal = make()
     journal.fill(1000, TWO[:1])
-    first, last = (int(each) for each in gone.split("-"))
+    first, last = (int(part) for part in gone.split("-"))
     for number in range(first, last + 1):
         journal._redis.xdel(journal.keys.journal, f"{T0_MS}-{number}")
     starting = json.dumps({"emails": {"epoch": T0_MS, "entry": 0, "event": 0}})
@@ -248,7 +248,7 @@ def test_shed_events_are_a_row_and_never_an_error(make, given):
     assert rows[4]["reason"] == "7 events shed"
 
 
-def test_events_that_are_shed_while_nothing_is_written_are_told_with_the_next_entry(make, given):
+def test_events_shed_while_nothing_is_written_are_reported_with_the_next_entry(make, given):
     journal = make()
     journal.fill(2, TWO)
     stream = Stream(given())
@@ -290,7 +290,7 @@ def test_a_gap_of_unknown_size_says_so(make, given):
 # -- streams ---------------------------------------------------------------------------------------
 
 
-def test_a_stream_goes_on_where_it_was_and_repeats_a_batch_exactly(make, given):
+def test_a_stream_resumes_and_repeats_a_batch_exactly(make, given):
     journal = make()
     journal.fill(3, TWO)
     stream = Stream(given())
@@ -309,8 +309,8 @@ def test_the_limit_counts_entries_and_is_divided_by_backlog(make, given):
     make("short").fill(10, TWO)
     stream = Stream(given(), limit=20)
     rows = stream.step()
-    found = {queue: sum(row["queue"] == queue for row in rows) // 2 for queue in ("long", "short")}
-    assert found == {"long": 18, "short": 2}
+    read = {queue: sum(row["queue"] == queue for row in rows) // 2 for queue in ("long", "short")}
+    assert read == {"long": 18, "short": 2}
     while more := stream.step():
         rows += more
     assert len(rows) == 200
@@ -366,11 +366,11 @@ def test_a_queue_that_goes_keeps_its_place(make, given, client):
     make("orders").fill(1, TWO)
     stream = Stream(given())
     stream.step()
-    place = stream.offset["emails"]
+    position = stream.offset["emails"]
     client.delete(journal.keys.journal, journal.keys.meta, journal.keys.stats)
     client.hdel(f"{journal.keys.meta.split(':')[0]}:queues", "emails")
     assert stream.step() == []
-    assert stream.offset["emails"] == place
+    assert stream.offset["emails"] == position
     # It comes back with a later epoch, and is read from there.
     make(epoch=T0_MS + 9).fill(2, TWO)
     assert [(row["epoch"], row["number"]) for row in stream.step()] == [
@@ -378,7 +378,7 @@ def test_a_queue_that_goes_keeps_its_place(make, given, client):
     ]
 
 
-def test_a_journal_begun_anew_while_the_job_was_down_is_read_to_the_end_of_both(make, given):
+def test_a_journal_restarted_while_the_job_was_down_is_read_to_the_end_of_both(make, given):
     journal = make()
     journal.fill(3, TWO)
     stream = Stream(given(), limit=2)
@@ -410,7 +410,7 @@ def test_available_now_ends_where_the_journal_ended_when_it_began(make, given):
     assert numbers(rows) == [("emails", number // 2, number) for number in range(10)]
 
 
-def test_available_now_ends_though_nothing_is_left_of_what_was_to_be_read(make, given):
+def test_available_now_ends_even_if_all_entries_were_trimmed(make, given):
     journal = make()
     journal.fill(5, TWO)
     stream = Stream(given(failOnDataLoss="false"), limit=2)
@@ -433,7 +433,7 @@ def test_a_server_that_came_back_with_older_data_is_noticed(make, given):
         stream.step()
 
 
-def test_progress_is_told_to_those_who_watch_the_cap(make, given, client, namespace):
+def test_progress_is_recorded_for_the_warning_before_the_cap(make, given, client, namespace):
     journal = make()
     journal.fill(3, TWO)
     make("orders")
@@ -455,7 +455,7 @@ def test_a_stream_without_a_name_writes_nothing(make, given, client, namespace):
     assert set(client.scan_iter(f"{namespace}:*:readers")) == set()
 
 
-def test_progress_that_cannot_be_told_ends_no_query(given):
+def test_progress_that_cannot_be_recorded_ends_no_query(given):
     with start("valkey") as server, server.redis() as client:
         ForgedJournal(client, given().namespace, "emails").fill(3, TWO)
         stream = Stream(given(url=server.url, readerName="archive"))

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qworker.errors import InvalidOptionError
-from qworker.pipeline.source.offsets import Place, dump, parse, read, shares
+from qworker.pipeline.source.offsets import Position, dump, parse, read, shares
 
 
 def test_offsets_survive_json_and_are_always_the_same_text():
-    places = {"b": Place(7, 0, 0), "a": Place(5, 41, 4100), "c": Place(9, 3)}
-    text = json.dumps(dump(places))
+    positions = {"b": Position(7, 0, 0), "a": Position(5, 41, 4100), "c": Position(9, 3)}
+    text = json.dumps(dump(positions))
     assert text == (
         '{"a": {"epoch": 5, "entry": 41, "event": 4100}, "b": {"epoch": 7, "entry": 0, "event": 0}, '
         '"c": {"epoch": 9, "entry": 3}}'
     )
-    assert parse(text, "startingOffsets") == places
-    assert read(json.loads(text)) == places
+    assert parse(text, "startingOffsets") == positions
+    assert read(json.loads(text)) == positions
 
 
 @pytest.mark.parametrize("word", ["earliest", "latest"])
@@ -31,7 +31,7 @@ def test_two_words_stand_for_places(word):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("last", 'startingOffsets: \'last\' is no offset; write "earliest", "latest" or {'),
+        ("last", 'startingOffsets: \'last\' is not an offset; write "earliest", "latest" or {'),
         ("[1]", "startingOffsets: are not an object"),
         ('{"a": 5}', "startingOffsets.a: has no epoch and entry"),
         ('{"a": {"epoch": 5}}', "startingOffsets.a: has no epoch and entry"),
@@ -54,9 +54,9 @@ def test_a_limit_is_divided_in_proportion():
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=20), st.integers(1, 10**6))
-def test_shares_add_up_and_leave_nobody_out(backlogs, limit):
-    found = shares(backlogs, limit)
-    assert all(0 <= part <= backlog for part, backlog in zip(found, backlogs, strict=True))
-    assert all(part > 0 for part, backlog in zip(found, backlogs, strict=True) if backlog)
+def test_shares_add_up_and_leave_no_queue_out(backlogs, limit):
+    parts = shares(backlogs, limit)
+    assert all(0 <= part <= backlog for part, backlog in zip(parts, backlogs, strict=True))
+    assert all(part > 0 for part, backlog in zip(parts, backlogs, strict=True) if backlog)
     expected = min(limit, sum(backlogs))
-    assert expected <= sum(found) <= expected + len(backlogs)
+    assert expected <= sum(parts) <= expected + len(backlogs)

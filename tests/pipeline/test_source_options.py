@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from qworker.errors import InvalidOptionError
-from qworker.pipeline.source.offsets import Place
+from qworker.pipeline.source.offsets import Position
 from qworker.pipeline.source.options import ReadOptions
 from qworker.store.url import ServerURL
 
@@ -29,7 +29,7 @@ def test_names_are_found_in_any_case_and_text_becomes_values():
         }
     )
     assert options.queues == ("emails", "orders-*")
-    assert options.starting_offsets == {"emails": Place(5, 41)}
+    assert options.starting_offsets == {"emails": Position(5, 41)}
     assert options.ending_timestamp == 1_935_655_200_000
     assert (options.max_entries_per_trigger, options.fail_on_data_loss) == (50, False)
     assert options.table == "journal"
@@ -57,11 +57,11 @@ def test_load_takes_a_table_as_its_path():
         ({"fetchSize": "many"}, "option fetchSize: 'many' is not an integer"),
         ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: 'maybe' is neither true nor false"),
         ({"startingTimestamp": "yesterday"}, "option startingTimestamp: 'yesterday' is not accepted; it must be"),
-        ({"startingOffsets": "first"}, "option startingOffsets: 'first' is no offset"),
+        ({"startingOffsets": "first"}, "option startingOffsets: 'first' is not an offset"),
         ({"endingOffsets": "earliest"}, "option endingOffsets: is before every start"),
         (
             {"startingOffsets": "latest", "startingTimestamp": "5"},
-            "option startingTimestamp: stands beside startingOffsets; give one of them",
+            "option startingTimestamp: is given beside startingOffsets; give one of them",
         ),
         ({"table": "dead", "startingOffsets": "latest"}, "option startingOffsets: is not for table dead"),
         ({"table": "queues", "readerName": "a"}, "option readerName: is not for table queues"),
@@ -71,7 +71,7 @@ def test_load_takes_a_table_as_its_path():
         ({"readerName": "a b"}, "option readerName: 'a b' is not a name"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_what_to_write(given, problem):
+def test_wrong_values_are_named_with_the_correct_form(given, problem):
     with pytest.raises(ValueError, match=r".") as caught:
         ReadOptions.of(given)
     assert str(caught.value).startswith(problem)
@@ -80,12 +80,12 @@ def test_what_is_wrong_is_named_with_what_to_write(given, problem):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"table": "dead"}, "option table: dead is no stream"),
+        ({"table": "dead"}, "option table: dead is not a stream"),
         ({"endingOffsets": "latest"}, "option endingOffsets: is for batch reads"),
         ({"endingTimestamp": "5"}, "option endingTimestamp: is for batch reads"),
     ],
 )
-def test_a_stream_takes_only_what_a_stream_can_do(given, problem):
+def test_a_stream_accepts_only_actions_of_streams(given, problem):
     with pytest.raises(InvalidOptionError) as caught:
         ReadOptions.of(given).check_stream()
     assert str(caught.value).startswith(problem)
@@ -111,5 +111,5 @@ def test_the_url_comes_from_the_environment_variable_that_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("url", ["redis+cluster://a:7000,b:7000", "redis+sentinel://a,b/main"])
-def test_servers_are_named_as_everywhere(url):
+def test_servers_are_named_as_elsewhere(url):
     assert str(ReadOptions.of({"url": url}).server()) == str(ServerURL.parse(url))

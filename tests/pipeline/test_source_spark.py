@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 
 from qworker import QWorker
-from qworker.cli.session import Session
-from qworker.cli.spark_doctor import send_and_read
-from qworker.cli.spark_reading import source_options
+from qworker.cli.framework.context import Session
+from qworker.cli.spark.doctor import send_and_read
+from qworker.cli.spark.reading import source_options
 from qworker.pipeline.source.schemas import TABLES, struct_of
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from tests.pipeline.redis_journals import T0_MS, ForgedJournal, line
 from tests.topologies.servers import client_of
 
@@ -41,7 +41,7 @@ def load(spark, store_url, namespace):
 
 @pytest.fixture
 def run(spark, store_url, namespace, tmp_path):
-    """Run a stream with AvailableNow into batches of numbers; a second call goes on from the checkpoint."""
+    """Run a stream with AvailableNow into batches of numbers; a second call continues from the checkpoint."""
     batches = []
 
     def run(**options):
@@ -58,8 +58,8 @@ def run(spark, store_url, namespace, tmp_path):
             .start()
         )
         query.awaitTermination(60)
-        found, batches[:] = list(batches), []
-        return found, query
+        done, batches[:] = list(batches), []
+        return done, query
 
     return run
 
@@ -112,14 +112,14 @@ def test_queues_messages_and_dead_letters_as_tables(load, store_url, namespace):
     (delayed,) = (row for row in rows if row.state == "delayed")
     assert (delayed.ready_ts - delayed.sent_ts).total_seconds() == 3600
 
-    (letter,) = load("dead").collect()
-    assert (letter.message_id, letter.task, letter.reason) == (first.id, "mail", "rejected")
-    assert letter.error == "no such address"
-    assert "body" not in letter.asDict()
+    (dead,) = load("dead").collect()
+    assert (dead.message_id, dead.task, dead.reason) == (first.id, "mail", "rejected")
+    assert dead.error == "no such address"
+    assert "body" not in dead.asDict()
     app.close()
 
 
-def test_a_stream_goes_on_from_its_checkpoint_and_lost_entries_end_it_or_are_a_row(run, journal):
+def test_a_stream_continues_from_its_checkpoint_and_lost_entries_end_it_or_are_a_row(run, journal):
     journal.fill(5, TWO)
     batches, query = run(maxEntriesPerTrigger="2", readerName="archive")
     assert [len(batch) for batch in batches] == [4, 4, 2]
@@ -142,8 +142,8 @@ def test_a_wrong_option_is_named_and_no_password_shows(spark, load):
     assert "s3cret" not in frame._jdf.queryExecution().toString()
 
 
-def test_spark_finds_the_source_by_itself(spark, store_url, namespace):
-    """In a session in which nobody registered it, as under spark-submit."""
+def test_spark_finds_the_source_without_registration(spark, store_url, namespace):
+    """In a session without `register`, as under spark-submit."""
     other = spark.newSession()
     reader = other.read.format("qworker").option("url", store_url).option("namespace", namespace)
     assert reader.load("queues").count() == 0
@@ -151,8 +151,8 @@ def test_spark_finds_the_source_by_itself(spark, store_url, namespace):
 
 def test_the_doctor_sends_ten_rows_and_leaves_nothing_behind(spark, store_url, namespace, client):
     session = Session()
-    session.give("url", store_url)
-    session.give("namespace", namespace)
+    session.settings.give("url", store_url)
+    session.settings.give("namespace", namespace)
     assert send_and_read(session, spark, source_options(session)) > 0
     assert set(client.scan_iter(f"{namespace}:*")) == set()
     session.close()

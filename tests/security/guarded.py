@@ -1,4 +1,4 @@
-"""Servers on which nobody may do anything but as one of the roles of `qworker acl`."""
+"""Servers that allow only the roles of `qworker acl`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import redis
 
-from qworker.store.acl import LOADING, ROLES, Server, User, write_users
-from qworker.store.scripts import SCRIPT_NAMES, load_script
+from qworker.engine.acl import LOADING, ROLES, Server, User, write_users
+from qworker.engine.scripts import SCRIPT_NAMES, load_script
 from tests import servers
 
 __all__ = ["GuardedServer", "guarded"]
@@ -92,7 +92,7 @@ def guarded(
                 )
             )
         lines = write_users(users, namespace, server=version, loading=loading)
-        passwords = {each.name: each.password or "" for each in users}
+        passwords = {user.name: user.password or "" for user in users}
         passwords[TESTER] = secrets.token_urlsafe(16)
         lines += [f"user {TESTER} on >{passwords[TESTER]} ~* &* +@all", "user default reset off"]
         path.write_text("\n".join(lines) + "\n")

@@ -18,20 +18,20 @@ import structlog
 from click.testing import CliRunner
 
 from qworker.cli.main import cli
-from qworker.client.commands.command import Command
-from qworker.client.options import QueueAttributes
-from qworker.client.owners import note_owner, read_owners
-from qworker.client.paused_tasks import pause_task, read_paused_tasks
+from qworker.client.execute.sync import Client
+from qworker.client.namespace.owners import note_owner, read_owners
+from qworker.client.namespace.paused_tasks import pause_task, read_paused_tasks
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.consumer.control import Control
+from qworker.consumer.supervisor.operators.control import Control
 from qworker.daemon.preloading import Preloader
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.schedules import server_now_ms
+from qworker.engine.acl import ROLES
+from qworker.engine.options import QueueAttributes
+from qworker.engine.raw import raw
+from qworker.engine.scripts import SCRIPT_NAMES
 from qworker.errors import AccessDeniedError
-from qworker.store.acl import ROLES
-from qworker.store.connection import ConnectionFactory
-from qworker.store.scripts import SCRIPT_NAMES
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.control import Request, read_answer, write
 from qworker.wire.keys import QueueKeys, answer_key, control_key
 from tests.consumer.driving import until
@@ -94,8 +94,8 @@ def test_each_role_does_its_work_and_the_log_stays_empty(
     consumer.ack(consumer.extend(fourth, "1m"))
     reaper = Reaper(open_queue("daemon").client, NAMESPACE, tick_ms=1000)
     reaper.tick()
-    [letter] = operator.dead(10)
-    operator.redrive(letter.entry_id)
+    [dead_letter] = operator.dead(10)
+    operator.redrive(dead_letter.entry_id)
     assert operator.inspect().stored == len(operator.peek(20)) + 2
     operator.pause("in")
     operator.resume()
@@ -117,14 +117,14 @@ def test_operators_speak_with_workers(shop: GuardedServer, open_queue: Open) -> 
         ("RPUSH", control_key(NAMESPACE, "w"), request),
         ("PEXPIRE", control_key(NAMESPACE, "w"), 30_000),
     ):
-        operator.execute(Command(None, (), words, int))
+        operator.execute(raw(*words, decode=int))
     pause_task(operator.execute, NAMESPACE, "slow", now_ms)
 
-    Control(consumer, NAMESPACE, "w", {"echo": lambda _, reply: reply(True, "here")}).look(now_ms)
+    Control(consumer, NAMESPACE, "w", {"echo": lambda _, reply: reply(True, "here")}).check(now_ms)
     note_owner(consumer.execute, NAMESPACE, "app", now_ms)
 
     words = ("BLPOP", answer_key(NAMESPACE, "r1"), 1)
-    _, written = operator.execute(Command(None, (), words, list))
+    _, written = operator.execute(raw(*words, decode=list))
     answer = read_answer(written)
     assert answer is not None
     assert (answer.worker, answer.text) == ("w", "here")
@@ -158,7 +158,7 @@ FORBIDDEN = {
     "operator leaves other namespaces alone": ("operator", ["UNLINK", "other:{mail}:ready"]),
     "operator ends no server": ("operator", ["SHUTDOWN", "NOSAVE"]),
 }  # fmt: skip
-#: What nobody may do but the admin (the last three: not even it).
+#: What only the admin may do (the last three: not even it).
 DANGEROUS = [
     ["EVAL", "return 1", 0], ["SCRIPT", "FLUSH"], ["FUNCTION", "LIST"], ["KEYS", "*"], ["FLUSHALL"],
     ["FLUSHDB"], ["CONFIG", "SET", "maxmemory", "1gb"], ["DEBUG", "SLEEP", "0"], ["MONITOR"],
@@ -175,10 +175,10 @@ def test_a_role_must_not(case: str, shop: GuardedServer) -> None:
 
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role != "admin"])
-def test_no_role_has_what_is_dangerous(role: str, shop: GuardedServer) -> None:
+def test_no_role_has_dangerous_commands(role: str, shop: GuardedServer) -> None:
     """No EVAL, no look at all keys, no change of the server: in no role but the admin's."""
     for words in DANGEROUS:
-        # MONITOR and SUBSCRIBE have clients of their own in redis-py; the server is what is asked here.
+        # MONITOR and SUBSCRIBE have their own clients in redis-py; the server is what is asked here.
         with shop.redis(role) as client:
             connection = client.connection_pool.get_connection()
             connection.send_command(*words)
@@ -186,7 +186,7 @@ def test_no_role_has_what_is_dangerous(role: str, shop: GuardedServer) -> None:
                 connection.read_response()
 
 
-def test_admin_does_what_it_likes_in_its_namespace(shop: GuardedServer) -> None:
+def test_admin_may_do_anything_in_its_namespace(shop: GuardedServer) -> None:
     """But not to the server, nor elsewhere."""
     with shop.redis("admin") as client:
         client.execute_command("EVAL", "return redis.call('SET', KEYS[1], 'x')", 1, "shop:any")
@@ -200,7 +200,7 @@ def test_admin_does_what_it_likes_in_its_namespace(shop: GuardedServer) -> None:
                 client.execute_command(*words)
 
 
-def test_without_a_name_nobody_comes_in(shop: GuardedServer) -> None:
+def test_without_a_name_access_is_denied(shop: GuardedServer) -> None:
     """The default user is off."""
     with (
         redis.Redis(unix_socket_path=shop.server.socket, retry=None) as client,
@@ -209,7 +209,7 @@ def test_without_a_name_nobody_comes_in(shop: GuardedServer) -> None:
         client.ping()
 
 
-def test_what_is_refused_is_told_by_name(shop: GuardedServer, open_queue: Open) -> None:
+def test_a_refusal_names_the_command(shop: GuardedServer, open_queue: Open) -> None:
     """A producer that receives learns that its rights do not reach, and nothing has happened."""
     with pytest.raises(AccessDeniedError, match="ACL forbids"):
         open_queue("producer").receive(1)
@@ -219,7 +219,7 @@ def test_what_is_refused_is_told_by_name(shop: GuardedServer, open_queue: Open) 
 
 
 def test_callers_may_be_given_the_right_to_load(tmp_path: Path) -> None:
-    """With `--loading callers`, scripts that the server has forgotten are loaded by whoever calls them."""
+    """With `--loading callers`, scripts that the server has forgotten are loaded by their callers."""
     with guarded("valkey", NAMESPACE, tmp_path, loading="callers") as server:
         with server.redis() as tester:
             tester.script_flush()
@@ -235,7 +235,7 @@ def test_callers_may_be_given_the_right_to_load(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["valkey", "redis"])
 def test_scripts_are_loaded_by_the_daemon(engine: str, tmp_path: Path) -> None:
-    """Nobody but daemon and operator brings code to the server: who finds a script missing waits until it is loaded."""
+    """Only daemon and operator load code: a caller that finds a script missing waits until it is loaded."""
     with guarded(engine, NAMESPACE, tmp_path) as server:
         for role in ("producer", "consumer", "metrics"):
             with server.redis(role) as raw, pytest.raises(redis.exceptions.NoPermissionError):
@@ -278,6 +278,7 @@ OPERATING = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_processes_run_as_their_roles(tmp_path: Path) -> None:
     """Daemon, worker and every look of an operator, all at once: the server has refused nothing."""
     (tmp_path / "jobs.py").write_text(APP)

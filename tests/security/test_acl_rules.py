@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 import qworker
 from qworker.cli.main import cli
+from qworker.engine.acl import ROLES, Server, User, commands_of, write_users
+from qworker.engine.scripts import SCRIPT_NAMES, load_script
 from qworker.errors import InvalidOptionError
-from qworker.store.acl import ROLES, Server, User, commands_of, write_users
-from qworker.store.connection import ConnectionFactory
-from qworker.store.scripts import SCRIPT_NAMES, load_script
+from qworker.store.connections import ConnectionFactory
 
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
@@ -23,7 +23,7 @@ def test_every_command_of_a_script_is_written_out(name: str) -> None:
     code = re.sub(r"--[^\n]*", "", load_script(name).source.decode())
     calls = len(re.findall(r"redis\.p?call\b", code))
     assert calls == len(re.findall(r"redis\.p?call\(\s*'[A-Z]+'", code))
-    assert commands_of(name) <= {each.lower() for each in re.findall(r"'([A-Z]+)'", code)}
+    assert commands_of(name) <= {match.lower() for match in re.findall(r"'([A-Z]+)'", code)}
 
 
 #: Said by connections, not by roles; and words of tables and texts that are names of commands as well.
@@ -32,14 +32,14 @@ NO_ROLE = {
     "memory", "function", "get", "set", "object", "command",
     "acl",  # asked as the all-powerful default user only, to tell of it
 }  # fmt: skip
-#: Not as one of the roles: to a store of its own, and to the keys of other systems.
-_ELSEWHERE = ("store", "demo", "testing", "moving")
+#: Not as one of the roles: to its own store, and to the keys of other systems.
+_ELSEWHERE = ("store", "demo", "testing", "importers")
 
 
 def raw_commands(known: set[str]) -> dict[str, set[str]]:
     """The commands that our Python sends itself, with the modules that do: first words of tuples and of calls."""
     root = Path(qworker.__file__).parent
-    found: dict[str, set[str]] = {}
+    commands: dict[str, set[str]] = {}
     for path in root.rglob("*.py"):
         if path.relative_to(root).parts[0] in _ELSEWHERE:
             continue
@@ -53,23 +53,24 @@ def raw_commands(known: set[str]) -> dict[str, set[str]]:
             for word in words:
                 text = word.value if isinstance(word, ast.Constant) else None
                 if isinstance(text, str) and text.isupper() and text.lower() in known:
-                    found.setdefault(text.lower(), set()).add(str(path.relative_to(root)))
-    return found
+                    commands.setdefault(text.lower(), set()).add(str(path.relative_to(root)))
+    return commands
 
 
+@pytest.mark.slow
 def test_every_raw_command_belongs_to_a_role(store_url: str) -> None:
     """Who makes the code send another command learns here that a role has to be given it."""
     allowed = {each.partition("|")[0] for role in ROLES.values() for each in role.raw}
     allowed |= {"ping", "time"}  # every connection, every caller of scripts
     with ConnectionFactory(store_url).redis() as client:
-        known = {each.decode() for each in client.command_list()}
-    found = raw_commands(known)
-    assert {"hset", "blpop", "scan", "xrange", "unlink"} <= found.keys()
-    missing = {name: at for name, at in found.items() if name not in allowed | NO_ROLE}
+        known = {item.decode() for item in client.command_list()}
+    commands = raw_commands(known)
+    assert {"hset", "blpop", "scan", "xrange", "unlink"} <= commands.keys()
+    missing = {name: at for name, at in commands.items() if name not in allowed | NO_ROLE}
     assert missing == {}
 
 
-def test_a_server_is_told_only_what_it_knows() -> None:
+def test_a_server_gets_only_commands_that_it_knows() -> None:
     """A line that names an unknown command keeps a server from starting."""
     lines = {
         version: "\n".join(
@@ -93,7 +94,7 @@ def test_queues_of_a_role_for_all_are_refused() -> None:
         write_users([User(name="d", roles=["daemon"], queues=["mail"])], "ns", server=Server())
 
 
-def test_without_a_password_nobody_is_a_user() -> None:
+def test_without_a_password_no_user_can_log_in() -> None:
     """A line that is used as it stands opens nothing."""
     [line] = write_users([User(name="p", roles=["producer"])], "ns", server=Server())
     assert "nopass" not in line

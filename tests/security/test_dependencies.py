@@ -1,4 +1,4 @@
-"""What is installed and what is released: pinned with hashes, listed, and the same whoever builds it."""
+"""What is installed and what is released: pinned with hashes, listed, and reproducible."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 def pinned() -> dict[str, tuple[str, list[str]]]:
     """Name → version and hashes, of the lock file."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    pins: dict[str, tuple[str, list[str]]] = {}
     name = ""
     for line in LOCK.read_text().splitlines():
         if match := re.match(r"([A-Za-z0-9._-]+)==([^ ;\\]+)", line):
             name = canonicalize_name(match[1])
-            found[name] = (match[2], [])
+            pins[name] = (match[2], [])
         elif match := re.match(r" +--hash=sha256:([0-9a-f]{64})", line):
-            found[name][1].append(match[1])
+            pins[name][1].append(match[1])
         else:
             assert line.startswith("#"), line
-    return found
+    return pins
 
 
 def test_every_dependency_is_pinned_within_its_range() -> None:
@@ -71,9 +71,10 @@ def build(source: Path, target: Path, *, epoch: str) -> dict[str, str]:
     }
 
 
-def test_a_release_is_the_same_whoever_builds_it(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.needs("hatchling")
+def test_a_release_is_reproducible(tmp_path: Path) -> None:
     """Other times, rights and places of the files, and the same bytes of sdist and wheel."""
-    pytest.importorskip("hatchling")
     kept = (
         "qworker",
         "pyspark_qworker",
@@ -87,7 +88,7 @@ def test_a_release_is_the_same_whoever_builds_it(tmp_path: Path) -> None:
     for number in range(2):
         source = tmp_path.joinpath(*["elsewhere"] * number, "source")
         source.mkdir(parents=True)
-        # The second place is a copy of the first: somebody may be at work in the checkout.
+        # The second place is a copy of the first: the checkout may be in use.
         origin = built_from[-1] if built_from else ROOT
         built_from.append(source)
         for name in kept:
@@ -112,6 +113,7 @@ def test_reports_have_a_way_and_a_time() -> None:
         assert words in text
 
 
+@pytest.mark.slow
 def test_a_release_has_its_list_of_parts(tmp_path: Path) -> None:
     """What `make dist` runs lists every pin with its version and hashes, the same each time, and asks no network."""
     makefile = (ROOT / "Makefile").read_text()
@@ -123,7 +125,7 @@ def test_a_release_has_its_list_of_parts(tmp_path: Path) -> None:
         done = run("cyclonedx-py", *words, "-o", path, cwd=ROOT)
         assert done.returncode == 0, done.stderr
     assert written[0].read_text() == written[1].read_text()
-    found = json.loads(written[0].read_text())
+    document = json.loads(written[0].read_text())
     parts = {
         canonicalize_name(part["name"]): (
             part["version"],
@@ -131,10 +133,10 @@ def test_a_release_has_its_list_of_parts(tmp_path: Path) -> None:
                 each["content"] for place in part["externalReferences"] for each in place["hashes"]
             ),
         )
-        for part in found["components"]
+        for part in document["components"]
     }
     assert parts == {
         name: (version, sorted(hashes)) for name, (version, hashes) in pinned().items()
     }
-    assert found["metadata"]["component"]["name"] == PROJECT["name"]
+    assert document["metadata"]["component"]["name"] == PROJECT["name"]
     assert "SOURCE_DATE_EPOCH" in makefile

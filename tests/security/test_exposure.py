@@ -1,4 +1,4 @@
-"""Servers that are open to others: found, told, and refused where the daemon is told to be strict."""
+"""Servers that are open to others: found, reported, and refused if the daemon is strict."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from qworker.client.sync import Client
+import pytest
+
+from qworker.client.execute.sync import Client
 from qworker.daemon.durability import inspect_server
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from tests import servers
 from tests.security.guarded import guarded
 
@@ -41,6 +43,7 @@ def daemon(url: str, mode: str, directory: Path) -> subprocess.Popen[bytes]:
         )
 
 
+@pytest.mark.slow
 def test_strict_refuses_a_server_that_is_open(tmp_path: Path) -> None:
     """One without a password, on a port that others reach: exit code 3, and why."""
     port = servers.free_port()
@@ -59,9 +62,9 @@ def test_a_password_that_opens_everything_is_open_too() -> None:
         with server.redis() as raw:
             raw.config_set("requirepass", "secret")
         with Client(ConnectionFactory(f"redis://:secret@127.0.0.1:{port}")) as client:
-            found = inspect_server(client)
-    assert (found.open, found.durable) == (True, True)
-    assert [each.name for each in found.findings] == ["default-user"]
+            report = inspect_server(client)
+    assert (report.open, report.durable) == (True, True)
+    assert [finding.name for finding in report.findings] == ["default-user"]
 
 
 def test_roles_are_not_found_fault_with(tmp_path: Path) -> None:
@@ -73,6 +76,6 @@ def test_roles_are_not_found_fault_with(tmp_path: Path) -> None:
         with Client(
             ConnectionFactory(f"redis://qworker-daemon:{password}@127.0.0.1:{port}")
         ) as client:
-            found = inspect_server(client)
-        assert (found.findings, found.open) == ((), False)
+            report = inspect_server(client)
+        assert (report.findings, report.open) == ((), False)
         assert server.refused() == []

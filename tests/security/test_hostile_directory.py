@@ -75,15 +75,15 @@ def test_its_files_are_not_run(trap, tmp_path, store_url, namespace):
         "PATH": ".::/usr/bin:/bin",
         "XDG_STATE_HOME": str(tmp_path / "state"),
     }
-    found = {}
+    outputs = {}
     for command in ("queue ls", "doctor", "run /nowhere/tasks.py --burst"):
         process = start(trap, command, **variables)
-        found[command] = process.communicate(timeout=60)[0]
+        outputs[command] = process.communicate(timeout=60)[0]
     assert not (tmp_path / "sprung").exists(), (tmp_path / "sprung").read_text()
     # They did run, and not only fail at something else.
-    assert "has no queue" in found["queue ls"]
-    assert "server" in found["doctor"]
-    assert "there is no file" in found["run /nowhere/tasks.py --burst"]
+    assert "has no queue" in outputs["queue ls"]
+    assert "server" in outputs["doctor"]
+    assert "there is no file" in outputs["run /nowhere/tasks.py --burst"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -100,7 +100,7 @@ def test_its_configuration_names_no_store(trap, tmp_path, monkeypatch, command):
 
 
 @pytest.mark.slow
-def test_an_app_elsewhere_runs_on_what_is_installed(trap, tmp_path, store_url, namespace):
+def test_an_app_elsewhere_runs_on_the_installed_package(trap, tmp_path, store_url, namespace):
     """A worker of an app in another folder imports no library from the current one, in its children neither."""
     app = tmp_path / "app"
     app.mkdir()
@@ -122,6 +122,7 @@ def test_an_app_elsewhere_runs_on_what_is_installed(trap, tmp_path, store_url, n
     assert not (tmp_path / "sprung").exists(), (tmp_path / "sprung").read_text()
 
 
+@pytest.mark.slow
 def test_dash_p_keeps_python_from_it(trap, tmp_path):
     """`python -m qworker` looks into the current directory first, as Python does; -P does not."""
     done = subprocess.run(

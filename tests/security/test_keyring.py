@@ -23,7 +23,7 @@ from qworker.wire.envelope import Envelope, head, tail
 from qworker.wire.key_options import keys_of_environment
 from qworker.wire.keyring import NO_KEYS, Keyring
 from qworker.wire.sealing import OVERHEAD
-from qworker.wire.signing import Subject, fits, sign
+from qworker.wire.signing import Subject, sign, verify
 
 BODY = b'{"task":"pay","args":[1]}'
 # Not drawn: they are in the names of tests, which have to be the same in every process of a run.
@@ -59,6 +59,7 @@ def test_round_trip(ring: Keyring, body: bytes) -> None:
     assert opened.partition(b"\n")[0] == item.partition(b"\n")[0]
 
 
+@pytest.mark.bad_input("data found: wrong signature")
 @RINGS
 def test_every_byte_of_the_body_counts(ring: Keyring) -> None:
     """A body of which one bit is another is refused, wherever that bit is."""
@@ -70,6 +71,7 @@ def test_every_byte_of_the_body_counts(ring: Keyring) -> None:
             ring.open("shop", "mail", changed)
 
 
+@pytest.mark.bad_input("data found: wrong signature")
 @RINGS
 def test_every_character_of_the_flags_counts(ring: Keyring) -> None:
     """With a touched signature, cipher or key id no message opens, and nothing is raised but that."""
@@ -134,7 +136,7 @@ def test_the_first_key_makes_new_messages_and_the_others_are_accepted() -> None:
             assert body_of(ring.open("shop", "mail", by_old)) == BODY
             assert body_of(ring.open("shop", "mail", by_new)) == BODY
         assert body_of(after.open("shop", "mail", by_new)) == BODY
-        with pytest.raises(UnknownKeyError, match="key 'old', which is not held here"):
+        with pytest.raises(UnknownKeyError, match="key 'old', which this process lacks"):
             after.open("shop", "mail", by_old)
 
 
@@ -151,20 +153,20 @@ def test_without_a_signature_nothing_is_taken() -> None:
         lenient.open("shop", "mail", wrong)
 
 
-def test_without_keys_everything_is_taken_but_what_is_encrypted() -> None:
+def test_without_keys_all_but_encrypted_messages_are_taken() -> None:
     """Who does not sign does not look; what cannot be read is not handed out as if it could."""
     assert not NO_KEYS
     assert NO_KEYS.open("shop", "mail", stored(SIGNING)) == stored(SIGNING)
     assert NO_KEYS.open("shop", "mail", b"\x00foreign") == b"\x00foreign"
     with pytest.raises(UnknownKeyError, match="encrypted with the key 'new'"):
         NO_KEYS.open("shop", "mail", stored(SEALING))
-    item, problem = NO_KEYS.look("shop", "mail", stored(SEALING))
-    assert problem == "is encrypted with the key 'new', which is not held here"
+    item, problem = NO_KEYS.try_open("shop", "mail", stored(SEALING))
+    assert problem == "is encrypted with the key 'new', which this process lacks"
     assert BODY not in item
 
 
 def test_a_signature_is_verified_before_anything_is_decrypted() -> None:
-    """What nobody vouches for is not even given to the cipher."""
+    """Unsigned data is not even given to the cipher."""
     item = stored(BOTH)
     assert BODY not in item
     with pytest.raises(BadSignatureError):
@@ -172,10 +174,10 @@ def test_a_signature_is_verified_before_anything_is_decrypted() -> None:
 
 
 def test_equal_bodies_are_not_equal_when_encrypted() -> None:
-    """Nobody can tell that two messages say the same; only how long they are."""
+    """Equal messages cannot be recognised; only their lengths show."""
     items = {body_of(stored(SEALING)) for _ in range(50)}
     assert len(items) == 50
-    assert {len(each) for each in items} == {len(BODY) + OVERHEAD}
+    assert {len(item) for item in items} == {len(BODY) + OVERHEAD}
 
 
 def test_schedules_are_signed_once_for_all_their_messages() -> None:
@@ -195,7 +197,7 @@ def test_schedules_are_signed_once_for_all_their_messages() -> None:
     assert NO_KEYS.sign_schedule("shop", "mail", "nightly", BODY) == ""
 
 
-def test_flags_of_a_caller_are_no_signature() -> None:
+def test_flags_of_a_caller_do_not_replace_the_signature() -> None:
     """Middleware that sets the flags of protection by itself is overruled."""
     flags = {"s": "new.x", "n": "nightly", "e": "none.x"}
     SIGNING.protect("shop", "mail", "id-1", BODY, flags)
@@ -264,7 +266,7 @@ def test_a_wrong_file_is_refused_without_being_quoted(tmp_path: Path, text: str)
     assert SECRET not in str(error.value)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
     """A pipe would make the start wait; a directory has no keys."""
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("pipe", "missing", "."):
@@ -290,7 +292,7 @@ FIELDS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\n 
 def test_no_two_messages_have_the_same_signed_text(
     one: tuple[str, str, str, str], other: tuple[str, str, str, str]
 ) -> None:
-    """Namespace, id, codec and body are told apart whatever stands in them: what is signed tells where each ends."""
+    """Namespace, id, codec and body are distinguished whatever stands in them: what is signed tells where each ends."""
 
     def text(parts: tuple[str, str, str, str]) -> bytes:
         namespace, message_id, codec, body = parts
@@ -304,12 +306,12 @@ def test_no_part_of_a_field_passes_for_another(field: str) -> None:
     """A signature does not fit where a newline moves the end of one field into the next one."""
     if field == "body into codec":
         mac = sign(NEW, Subject("shop", "mail", "id-1"), "", b"first\nsecond")
-        assert fits(mac, NEW, Subject("shop", "mail", "id-1"), "", b"first\nsecond")
-        assert not fits(mac, NEW, Subject("shop", "mail", "id-1"), "\nfirst", b"second")
-        assert not fits(mac, NEW, Subject("shop", "mail", "id-1\n"), "first", b"second")
+        assert verify(mac, NEW, Subject("shop", "mail", "id-1"), "", b"first\nsecond")
+        assert not verify(mac, NEW, Subject("shop", "mail", "id-1"), "\nfirst", b"second")
+        assert not verify(mac, NEW, Subject("shop", "mail", "id-1\n"), "first", b"second")
     else:
         mac = sign(NEW, Subject("shop", "mail", schedule="a\nb"), "", b"x")
-        assert not fits(mac, NEW, Subject("shop", "mail", schedule="a"), "b\n", b"x")
+        assert not verify(mac, NEW, Subject("shop", "mail", schedule="a"), "b\n", b"x")
 
 
 def test_the_mac_of_the_protocol_page() -> None:

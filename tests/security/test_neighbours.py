@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import redis
 
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
-from qworker.store.connection import ConnectionFactory
-from qworker.store.scripts import SCRIPT_NAMES, load_script
+from qworker.engine.scripts import SCRIPT_NAMES, load_script
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys
 from tests.security.guarded import GuardedServer, guarded
 
@@ -48,7 +48,7 @@ def state(server: GuardedServer) -> dict[bytes, bytes]:
 
 @pytest.fixture
 def pay(shop: GuardedServer) -> Iterator[Queue]:
-    """The neighbour: ready, delayed, in hand and dead messages, with a journal; it goes on to work afterwards."""
+    """The neighbour: ready, delayed, unacked and dead messages, with a journal; it continues to work afterwards."""
     with Client(ConnectionFactory(shop.url("operator"))) as client:
         queue = Queue(client, NAMESPACE, "pay")
         queue.create(journal="all")
@@ -71,7 +71,7 @@ def pay(shop: GuardedServer) -> Iterator[Queue]:
 def test_no_command_reaches_another_queue(shop: GuardedServer, pay: Queue, role: str) -> None:
     """Nothing that a narrowed role sends changes a key of another queue or namespace, by itself or out of a script."""
     before = state(shop)
-    keys = [each.decode() for each in before]
+    keys = [item.decode() for item in before]
     assert len(keys) >= 7
     scripts = [load_script(name).sha for name in SCRIPT_NAMES]
     with shop.redis(role) as client:

@@ -1,4 +1,4 @@
-"""What stands in a message: it names a registered task or nothing, and it is nobody's to read in a log."""
+"""What stands in a message: it names a registered task or nothing, and never appears in a log."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def app(store_url: str, namespace: str) -> Iterator[QWorker]:
     app.close()
 
 
+@pytest.mark.bad_input("data found: unknown task")
 @pytest.mark.parametrize(
     "name",
     [
@@ -37,14 +38,15 @@ def app(store_url: str, namespace: str) -> Iterator[QWorker]:
     ],
 )
 def test_a_message_names_registered_tasks_only(app: QWorker, name: str, tmp_path: Path) -> None:
-    """A path to a function is a name that nobody knows: dead with that reason, and nothing was run."""
+    """A path to a function is an unknown name: dead with that reason, and nothing was run."""
     trap = tmp_path / "trap"
     app.queue("default").send({"task": name, "args": [f"touch {trap}"]}, max_receives=1)
     done = drain(app)
-    assert [letter.reason for letter in done.dead] == ["unknown_task"]
+    assert [dead_letter.reason for dead_letter in done.dead] == ["unknown_task"]
     assert not trap.exists()
 
 
+@pytest.mark.bad_input("data found: body that is none")
 @pytest.mark.parametrize(
     "body", [b"cos\nsystem\n(S'touch {}'\ntR.", b"\x80\x04\x95\x1c\x00\x00\x00", b"!!python/object/apply:os.system [x]"]
 )  # fmt: skip
@@ -55,7 +57,7 @@ def test_a_body_that_would_run_elsewhere_is_bytes(
     trap = tmp_path / "trap"
     app.queue("default").send(body.replace(b"{}", str(trap).encode()))
     done = drain(app)
-    assert [letter.reason for letter in done.dead] == ["bad_arguments"]
+    assert [dead_letter.reason for dead_letter in done.dead] == ["bad_arguments"]
     assert not trap.exists()
 
 
@@ -117,7 +119,7 @@ def test_what_names_of_others_are_logged_is_escaped(
     structlog.reset_defaults()
     app.close()
     written = path.read_bytes().decode()
-    assert not any(each in written for each in "\x1b\x07\r\x00\u202e")
+    assert not any(name in written for name in "\x1b\x07\r\x00\u202e")
     if style == "json":
         events = [json.loads(line)["event"] for line in written.splitlines()]
         assert "forged" not in events

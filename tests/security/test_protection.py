@@ -1,6 +1,6 @@
 """Signed and encrypted messages through a server: sent, received, run, retried, buried, edited, redriven, scheduled.
 
-What stands in Redis never shows a body that was encrypted, and nothing runs that nobody who holds a key has sent.
+What stands in Redis never shows a body that was encrypted, and only messages from holders of a key run.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from pathlib import Path
 import pytest
 
 from qworker import QWorker, Retry, cron
-from qworker.client.aio import AsyncClient
-from qworker.client.aqueue import AsyncQueue
-from qworker.client.commands.command import Command
-from qworker.client.options import QueueAttributes
-from qworker.client.queue import Queue
-from qworker.client.sync import Client
+from qworker.client.execute.aio import AsyncClient
+from qworker.client.execute.sync import Client
+from qworker.client.queue import AsyncQueue, Queue
 from qworker.consumer.manifest import manifest_of
 from qworker.daemon.reaper import Reaper
-from qworker.daemon.schedules import NewSchedule, register
+from qworker.daemon.schedules import register
+from qworker.engine.options import QueueAttributes
+from qworker.engine.raw import raw
 from qworker.errors import InvalidOptionError
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.testing import drain
 from qworker.wire.keyring import NO_KEYS, Keyring
 from qworker.wire.keys import QueueKeys
@@ -83,7 +82,7 @@ def make_app(store_url: str, namespace: str) -> Iterator[object]:
 
 
 def reasons(queue: Queue) -> list[str]:
-    return [letter.reason for letter in queue.dead(100)]
+    return [dead_letter.reason for dead_letter in queue.dead(100)]
 
 
 # -- low level -------------------------------------------------------------------------------------
@@ -91,13 +90,13 @@ def reasons(queue: Queue) -> list[str]:
 
 @RINGS
 def test_sent_and_received(ring: Keyring, open_queue) -> None:
-    """One message, and many in one call; received by whoever holds the keys, after a nack and an extension as well."""
+    """One message, and many in one call; received by holders of the keys, after a nack and an extension as well."""
     queue = open_queue(ring)
     queue.send({"n": MARKER}, priority=3, unique="u", ttl="1h", max_receives=4)
     queue.send_all([{"n": number} for number in range(5)])
     first, *others = queue.receive(10)
     assert first.json() == {"n": MARKER}
-    assert sorted(each.json()["n"] for each in others) == [0, 1, 2, 3, 4]
+    assert sorted(other.json()["n"] for other in others) == [0, 1, 2, 3, 4]
     queue.nack(first)
     queue.ack(*others)
     [again] = queue.receive(10)
@@ -114,19 +113,20 @@ async def _async_round(ring: Keyring, url: str, namespace: str) -> list[object]:
     queue = AsyncQueue(client, namespace, "mail")
     await queue.send({"n": 1})
     await queue.send_all([{"n": 2}, {"n": 3}])
-    found = [message.json() for message in await queue.receive(10)]
+    received = [message.json() for message in await queue.receive(10)]
     await client.close()
-    return found
+    return received
 
 
 @RINGS
 def test_async_does_the_same(ring: Keyring, store_url: str, namespace: str) -> None:
     """The async queue signs, encrypts and opens as the sync one does."""
-    found = asyncio.run(_async_round(ring, store_url, namespace))
-    assert found == [{"n": 1}, {"n": 2}, {"n": 3}]
+    ran = asyncio.run(_async_round(ring, store_url, namespace))
+    assert ran == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
-def test_what_nobody_signed_is_buried(open_queue) -> None:
+@pytest.mark.bad_input("data found: wrong signature")
+def test_an_unsigned_message_is_buried(open_queue) -> None:
     """Plain JSON of others, a message without a signature, one of another queue: dead, with reason and words."""
     signed, unsigned = open_queue(SIGNING), open_queue(NO_KEYS)
     unsigned.send({"n": 1})
@@ -137,28 +137,29 @@ def test_what_nobody_signed_is_buried(open_queue) -> None:
     unsigned.client.run(_push(signed, stored.item))
     signed.send({"n": 4})
     assert [message.json() for message in signed.receive(10)] == [{"n": 4}]
-    letters = signed.dead(10)
-    assert [letter.reason for letter in letters] == ["bad_signature"] * 3
-    assert [letter.error for letter in letters] == [
+    dead_letters = signed.dead(10)
+    assert [dead_letter.reason for dead_letter in dead_letters] == ["bad_signature"] * 3
+    assert [dead_letter.error for dead_letter in dead_letters] == [
         "is not signed",
         "is plain JSON and so not signed",
-        "has a signature of the key 'k1' that is not one for this queue, id and body",
+        "has a signature of the key 'k1' that does not match its queue, id and body",
     ]
-    assert letters[0].message.closed == "is not signed"
+    assert dead_letters[0].message.closed == "is not signed"
 
 
 def _push(queue: Queue, item: bytes):
-    yield Command(None, (), ("RPUSH", queue.keys.ready[0], item), int)
+    yield raw("RPUSH", queue.keys.ready[0], item, decode=int)
 
 
+@pytest.mark.bad_input("data found: unknown codec or key")
 def test_a_message_whose_key_is_not_held_comes_back(open_queue) -> None:
     """Others may hold it: given back for a while, counted, and dead in the end; never handed out as it is stored."""
     open_queue(SEALING).send({"n": MARKER}, max_receives=1)
     queue = open_queue(NO_KEYS)
     assert queue.receive(1) == []
-    [letter] = queue.dead(1)
-    assert (letter.reason, letter.error_class) == ("max_receives", "UnknownKeyError")
-    assert letter.message.closed == "is encrypted with the key 'k1', which is not held here"
+    [dead_letter] = queue.dead(1)
+    assert (dead_letter.reason, dead_letter.error_class) == ("max_receives", "UnknownKeyError")
+    assert dead_letter.message.closed == "is encrypted with the key 'k1', which this process lacks"
     open_queue(SEALING).send({"n": 2})
     assert queue.receive(1) == []
     [waiting] = queue.peek(1, state="delayed")
@@ -167,11 +168,11 @@ def test_a_message_whose_key_is_not_held_comes_back(open_queue) -> None:
 
 
 @RINGS
-def test_everything_that_looks_opens_what_it_can(ring: Keyring, open_queue) -> None:
+def test_inspecting_verbs_decrypt_with_the_keys_they_have(ring: Keyring, open_queue) -> None:
     """Peek, show, scan and dead letters show bodies to who holds the keys; to others, why they do not."""
     queue, stranger = open_queue(ring), open_queue(NO_KEYS)
     [message_id] = queue.send_all([{"task": "pay", "args": [MARKER]}])
-    sealed = ring.encrypts
+    sealed = ring is not SIGNING
     for look in (
         lambda each: each.peek(1)[0],
         lambda each: each.show(message_id),
@@ -185,38 +186,38 @@ def test_everything_that_looks_opens_what_it_can(ring: Keyring, open_queue) -> N
     [message] = queue.receive(1)
     assert MARKER.encode() in queue.pending()[0].body
     queue.bury(message)
-    assert [letter.message.task for letter in queue.dead(1, task="pay")] == ["pay"]
+    assert [dead_letter.message.task for dead_letter in queue.dead(1, task="pay")] == ["pay"]
     assert stranger.dead(1)[0].message.task == ("" if sealed else "pay")
 
 
 @RINGS
-def test_an_edited_letter_is_protected_anew(ring: Keyring, open_queue) -> None:
-    """By who holds the keys; it is received after its redrive. Others are refused: nobody would take it."""
+def test_an_edited_dead_letter_is_protected_again(ring: Keyring, open_queue) -> None:
+    """By who holds the keys; it is received after its redrive. Others are refused: no worker would take it."""
     queue, stranger = open_queue(ring), open_queue(NO_KEYS)
     queue.send({"n": 1})
     queue.bury(queue.receive(1)[0])
-    [letter] = queue.dead(1)
-    with pytest.raises(InvalidOptionError, match="only who holds the keys can edit it"):
-        stranger.edit_dead(letter.entry_id, {"n": MARKER})
-    made = queue.edit_dead(letter.entry_id, {"n": MARKER})
+    [dead_letter] = queue.dead(1)
+    with pytest.raises(InvalidOptionError, match="give the keys to edit it"):
+        stranger.edit_dead(dead_letter.entry_id, {"n": MARKER})
+    made = queue.edit_dead(dead_letter.entry_id, {"n": MARKER})
     assert (
         queue.dead(1)[0].message.body == json.dumps({"n": MARKER}, separators=(",", ":")).encode()
     )
     assert queue.redrive(made) == [made]
     [message] = queue.receive(1)
-    assert (message.json(), message.id) == ({"n": MARKER}, letter.message.id)
+    assert (message.json(), message.id) == ({"n": MARKER}, dead_letter.message.id)
 
 
-def test_a_letter_without_a_signature_is_signed_by_an_edit(open_queue) -> None:
-    """So an operator vouches for what somebody else has sent."""
+def test_an_unsigned_dead_letter_is_signed_by_an_edit(open_queue) -> None:
+    """So an operator vouches for what another client has sent."""
     queue = open_queue(SIGNING)
     queue.client.run(_push(queue, b'{"n": 1}'))
     assert queue.receive(1) == []
-    [letter] = queue.dead(1)
-    queue.redrive(letter.entry_id)
+    [dead_letter] = queue.dead(1)
+    queue.redrive(dead_letter.entry_id)
     assert queue.receive(1) == []
-    [letter] = queue.dead(1)
-    queue.redrive(queue.edit_dead(letter.entry_id, {"n": 1}))
+    [dead_letter] = queue.dead(1)
+    queue.redrive(queue.edit_dead(dead_letter.entry_id, {"n": 1}))
     assert queue.receive(1)[0].json() == {"n": 1}
 
 
@@ -229,15 +230,15 @@ def test_tasks_run_and_are_tried_again(ring: Keyring, make_app) -> None:
     app, calls = make_app(ring)
     app.tasks["pay"].send("a")
     asyncio.run(_asend(app))
-    app.tasks["load"].send_many(app.tasks["load"].call(each) for each in "xyz")
+    app.tasks["load"].send_many(app.tasks["load"].call(name) for name in "xyz")
     app.tasks["pay"].send("fail")
     done = drain(app, include_delayed=True, errors="collect")
     assert sorted(calls) == ["a", "b", "c", "fail", "fail", "x", "y", "z"]
     assert (done.handled, done.failed, len(done.dead)) == (6, 2, 1)
-    [letter] = done.dead
-    assert letter.message.task == "pay"
+    [dead_letter] = done.dead
+    assert dead_letter.message.task == "pay"
     # The words of the handler quote its argument: they are not written beside what hides it.
-    assert ("cannot pay fail" in letter.error) == (not ring.encrypts)
+    assert ("cannot pay fail" in dead_letter.error) == (ring is SIGNING)
 
 
 async def _asend(app: QWorker) -> None:
@@ -247,7 +248,9 @@ async def _asend(app: QWorker) -> None:
     await app.aclose()
 
 
-def test_a_worker_that_requires_signatures_starts_nothing_else(make_app, open_queue) -> None:
+def test_a_worker_that_requires_signatures_starts_signed_messages_only(
+    make_app, open_queue
+) -> None:
     """Nothing of an unsigned body is decoded: a wrong one and a right one end alike."""
     app, calls = make_app(SIGNING)
     stranger = open_queue(NO_KEYS)
@@ -270,8 +273,9 @@ def test_signatures_may_be_accepted_before_they_are_required(make_app, open_queu
     assert reasons(open_queue(NO_KEYS)) == ["bad_signature"]
 
 
+@pytest.mark.bad_input("data found: unknown codec or key")
 def test_a_worker_without_the_key_leaves_the_message_to_others(make_app, open_queue, logs) -> None:
-    """Put back uncounted, as a task that it does not know, and dead with its reason where nobody is waited for."""
+    """Put back uncounted, as a task that it does not know, and dead with its reason if there is no wait."""
     open_queue(SEALING).send({"task": "pay", "args": [MARKER]})
     for ring in (NO_KEYS, Keyring(encryption={"other": SECRET})):
         app, calls = make_app(ring)
@@ -284,7 +288,7 @@ def test_a_worker_without_the_key_leaves_the_message_to_others(make_app, open_qu
     drain(app, include_delayed=True)
     assert calls == []
     assert reasons(open_queue(NO_KEYS)) == ["unknown_key"]
-    assert {each["event"] for each in logs} >= {"key_unknown"}
+    assert {line["event"] for line in logs} >= {"key_unknown"}
     assert MARKER not in str(logs)
 
 
@@ -294,7 +298,7 @@ def test_a_worker_without_the_key_leaves_the_message_to_others(make_app, open_qu
 def test_messages_of_a_schedule_are_signed_by_the_app(
     store_url: str, namespace: str, open_queue
 ) -> None:
-    """The daemon that fires them holds no key; a schedule that somebody else wrote fires what no worker takes."""
+    """The daemon that fires them holds no key; a schedule that another program wrote fires what no worker takes."""
     ran: list[str] = []
     app = QWorker(namespace, url=store_url, keys=BOTH)
 
@@ -302,31 +306,15 @@ def test_messages_of_a_schedule_are_signed_by_the_app(
     def sweep() -> None:
         ran.append("sweep")
 
-    [entry] = manifest_of(app, ["default"], ["default"]).schedules
-    assert entry.signature.startswith("k1.")
-    new = NewSchedule(
-        name=entry.name,
-        schedule=app.schedules["sweep"].schedule,
-        task=entry.task,
-        queue=entry.queue,
-        body=entry.body.encode(),
-        signature=entry.signature,
-    )
-    forged = NewSchedule(
-        name="forged",
-        schedule=new.schedule,
-        task="sweep",
-        queue="default",
-        body=new.body,
-        signature=new.signature,
-    )
-    register(app.client, namespace, "jobs", [new])
-    register(app.client, namespace, "other", [forged])
+    schedules = manifest_of(app, ["default"], ["default"]).schedules
+    assert schedules["sweep"].signature.startswith("k1.")
+    register(app.client, namespace, "jobs", schedules)
+    register(app.client, namespace, "other", {"forged": schedules["sweep"]})
     keys = QueueKeys(namespace, "default")
     daemon = Client(ConnectionFactory(store_url))
     # The last minute has not been fired.
     words = ("HSET", keys.schedules, "sweep:fired", 1, "forged:fired", 1)
-    daemon.execute(Command(None, (), words, int))
+    daemon.execute(raw(*words, decode=int))
     Reaper(daemon, namespace, tick_ms=1000).tick()
     drain(app)
     assert ran == ["sweep"]
@@ -373,8 +361,9 @@ def test_no_file_of_the_server_has_a_body_that_was_encrypted(
     assert MARKER.encode() not in written + journal
 
 
+@pytest.mark.slow
 def test_keys_reach_a_worker_through_a_file(lab_with_keys: Lab) -> None:
-    """`qworker run` finds them where its environment says; nobody sees one in its arguments, its log or its journal."""
+    """`qworker run` finds them where its environment says; none appears in its arguments, its log or its journal."""
     lab = lab_with_keys
     lab.app("@app.task\ndef pay(what: str) -> None:\n    note('paid', what)\n")
     queue = Queue(Client(ConnectionFactory(lab.url), keyring=BOTH), lab.namespace, "default")

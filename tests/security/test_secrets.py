@@ -19,10 +19,10 @@ from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from qworker.cli.main import cli
-from qworker.client.commands.inspecting import lengths
-from qworker.client.sync import Client
+from qworker.client.execute.sync import Client
+from qworker.engine.inspect import lengths
 from qworker.errors import QworkerError
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.store.url import ServerURL
 from tests import servers
 from tests.consumer.driving import until
@@ -60,7 +60,7 @@ _SECRETS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A URL. `alone`: the marker is a password and nothing else, as far as anybody can tell; the rest is shown."""
+    """A URL. `alone`: the marker is a password and nothing else, and the rest is shown."""
 
     url: str
     alone: bool
@@ -96,7 +96,7 @@ def hidden(text: str, url: str) -> None:
     assert "arker7" not in text, url
 
 
-def told(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """All that a program could print of an error."""
     lines = "".join(traceback.format_exception(error))
     # The frames quote our source, which has the name of a variable and not its value.
@@ -125,7 +125,7 @@ def test_no_text_of_a_url_shows_its_password() -> None:
         try:
             parsed = ServerURL.parse(case.url)
         except QworkerError as error:
-            hidden(told(error), case.url)
+            hidden(text_of(error), case.url)
             continue
         if case.alone:
             hidden(f"{parsed} {parsed!r} {parsed.address}", case.url)
@@ -144,7 +144,7 @@ def test_no_connection_that_fails_shows_its_password() -> None:
                 factory.connect()
             except (QworkerError, UnicodeError) as error:
                 tried += 1
-                hidden(told(error), case.url)
+                hidden(text_of(error), case.url)
         hidden(str(lines), case.url)
     assert tried >= 20
 
@@ -155,13 +155,14 @@ def run(arguments: list[str], url: str) -> str:
     }
     ran = CliRunner().invoke(cli, arguments, env={**wiped, "QWORKER_URL": url})
     structlog.reset_defaults()
-    return ran.output + ran.stderr + (told(ran.exception) if ran.exception else "")
+    return ran.output + ran.stderr + (text_of(ran.exception) if ran.exception else "")
 
 
+@pytest.mark.slow
 def test_no_command_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`config show` for every URL; `doctor` and `queue ls` where that takes no time."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("qworker.cli.session._PATIENCE_S", 0.01)
+    monkeypatch.setattr("qworker.cli.framework.context._PATIENCE_S", 0.01)
     monkeypatch.setattr("qworker.cli.doctor._PATIENCE_S", 0.01)
     for at, case in enumerate(CASES):
         if "\n" in case.url or not case.alone:
@@ -173,15 +174,16 @@ def test_no_command_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             hidden(run(["queue", "ls"], case.url), case.url)
 
 
-def test_a_wrong_password_is_not_told(tmp_path: Path) -> None:
+def test_a_wrong_password_is_not_shown(tmp_path: Path) -> None:
     """The server's refusal, and what it answers to a command that it does not know, name neither of them."""
     with servers.start("valkey", "--requirepass", "right") as server:
         url = f"unix://:{MARKER}@{server.socket}"
         with Client(ConnectionFactory(url)) as client, pytest.raises(QworkerError) as error:
             client.execute(lengths([]))
-        hidden(told(error.value), url)
+        hidden(text_of(error.value), url)
 
 
+@pytest.mark.slow
 def test_no_process_shows_it(tmp_path: Path) -> None:
     """The daemon and a worker with its children: their arguments, logs and metrics, with and without a server."""
     (tmp_path / "jobs.py").write_text(

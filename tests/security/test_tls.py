@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from qworker.errors import UnavailableError
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from tests import servers
 
 
@@ -41,7 +41,7 @@ def test_an_expired_certificate(tmp_path: Path) -> None:
 
 
 def test_a_certificate_that_vouches_for_itself(tmp_path: Path) -> None:
-    """Refused by who trusts the CAs of the system; it is no CA, whoever has it."""
+    """Refused by who trusts the CAs of the system; it is not a CA."""
     key, name = ec.generate_private_key(ec.SECP256R1()), "localhost"
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -70,4 +70,4 @@ def test_insecure_warns_at_each_start(logs: list[dict[str, object]]) -> None:
     for _ in range(2):
         ConnectionFactory("rediss://localhost?insecure=true")
     ConnectionFactory("rediss://localhost")
-    assert [each["event"] for each in logs] == ["tls_verification_off"] * 2
+    assert [line["event"] for line in logs] == ["tls_verification_off"] * 2

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from qworker import QWorker
-from qworker.client.commands import sharding as commands
-from qworker.client.commands.command import Brief, Pause
+from qworker.client.execute.sync import Client
+from qworker.client.manage.reshard import divide, give_up_empty, tend
+from qworker.client.plan import run_plan
 from qworker.client.queue import Queue
-from qworker.client.sharding import divide
-from qworker.client.sync import Client
 from qworker.daemon.reaper import Reaper
+from qworker.engine import shards as commands
+from qworker.engine.command import Brief, Pause
 from qworker.errors import BrokenQueueError, ShardDrainingError, ShardsChangedError
+from qworker.wire.keys import workers_key
+from qworker.wire.presence import WorkerDocument
 from qworker.wire.shards import WHOLE, Mark, Shards
 from tests.consumer.driving import redis_of
+from tests.topologies.servers import client_of
 
 
 @pytest.fixture
@@ -33,14 +38,14 @@ def other(queue: Queue) -> Queue:
 
 
 def shard(queue: Queue, number: int) -> Queue:
-    """One shard by itself."""
+    """One shard alone."""
     return Queue(queue.client, queue.ref.namespace, f"orders/{number}")
 
 
 def marks_of(queue: Queue) -> list[Mark]:
     """What the shards but the first one say of themselves."""
     keys = [shard(queue, number).keys for number in range(1, 6)]
-    return [queue.client.execute(commands.read_mark(each)) for each in keys]
+    return [queue.client.execute(commands.read_mark(key)) for key in keys]
 
 
 def stands(queue: Queue) -> Shards:
@@ -82,6 +87,7 @@ def script_of(step: Any) -> str:
     return "" if script is None else str(script.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(1, 6), (6, 1), (2, 1), (5, 6)])
 def test_of_two_divisions_at_once_the_later_one_holds(
     queue: Queue, first: int, second: int
@@ -99,11 +105,11 @@ def test_of_two_divisions_at_once_the_later_one_holds(
         other(queue).divide(second, wait=0)
         for _ in running:
             pass
-        found = stands(queue)
+        division = stands(queue)
         # The first one, if it was too late, begins again behind the second.
-        assert found.active in (first, second)
+        assert division.active in (first, second)
         for number, mark in enumerate(marks_of(queue), 1):
-            assert mark.open == (number < found.active), (stop, found, mark)
+            assert mark.open == (number < division.active), (stop, division, mark)
         assert sends(other(queue), 12) == 12
         if done:
             break
@@ -113,15 +119,17 @@ def test_a_division_gives_up_where_others_divide_all_the_time(queue: Queue) -> N
     """It says by which error, and how many shards there are."""
 
     def meddle() -> None:
-        found = stands(queue)
-        queue.client.execute(commands.divide(queue.keys, found, found.active, found.kept))
+        division = stands(queue)
+        queue.client.execute(commands.divide(queue.keys, division, division.active, division.kept))
 
     def run() -> None:
         for step in steps(queue.client, divide(queue.ref, 2, wait=0)):
             if script_of(step) == "divide":
                 meddle()
 
-    with pytest.raises(ShardsChangedError, match="'orders' is being divided by others, and has 4"):
+    with pytest.raises(
+        ShardsChangedError, match="'orders' is being resharded by another client and has 4"
+    ):
         run()
 
 
@@ -138,7 +146,7 @@ def test_shards_have_their_attributes_before_workers_hear_of_them(app: QWorker) 
 
 
 @pytest.mark.parametrize("field", ["", "rubbish", "1 1 1", "4 4 1"])
-def test_a_queue_that_has_forgotten_is_healed_by_who_knows(queue: Queue, field: str) -> None:
+def test_a_client_restores_a_lost_division(queue: Queue, field: str) -> None:
     """A failover of the first shard's node loses the last division: a sender, or a receiver, finds it in the shards."""
     queue.divide(2, wait=0)
     sender, receiver = other(queue), other(queue)
@@ -159,11 +167,12 @@ def test_a_queue_that_has_forgotten_is_healed_by_who_knows(queue: Queue, field: 
 
 
 def redis_of_queue(queue: Queue) -> Any:
-    """A plain client of the server of a queue."""
-    return queue.client.factory.redis()
+    """A plain client of the server of a queue, or of its Cluster."""
+    factory = queue.client.factory
+    return client_of(factory.url.revealed()) if factory.clustered else factory.redis()
 
 
-def test_a_shard_that_has_forgotten_is_opened_by_who_sends(queue: Queue) -> None:
+def test_a_send_opens_a_shard_that_lost_its_mark(queue: Queue) -> None:
     """With the attributes of its queue, and nothing is refused; sent to by its name, it takes no message before."""
     queue.change(maxlen=1000)
     lost = shard(queue, 2)
@@ -186,8 +195,8 @@ def test_a_shard_that_knows_of_a_later_division_heals_its_queue(queue: Queue) ->
     assert stands(queue).active == 1
 
 
-def test_what_clients_remember_does_not_poison_a_queue_that_is_made_anew(queue: Queue) -> None:
-    """The new queue is whole, for all of them; nothing is stored where nobody receives, and nothing is refused."""
+def test_old_divisions_of_clients_do_not_affect_a_new_queue(queue: Queue) -> None:
+    """The new queue is whole, for all of them; nothing is stored where no consumer receives, and nothing is refused."""
     knowing = other(queue)
     knowing.send({"n": 0})
     assert knowing.ref.shards.active == 4
@@ -202,7 +211,7 @@ def test_what_clients_remember_does_not_poison_a_queue_that_is_made_anew(queue: 
 
 @pytest.mark.parametrize("written", ["1 1 999999999999999", "64 64 5", "open", "4 4 7"])
 def test_what_stands_in_the_index_changes_no_queue(queue: Queue, written: str) -> None:
-    """Whoever may write there: sends and receives go by the queue."""
+    """Even if others may write there: sends and receives follow the queue."""
     with redis_of_queue(queue) as raw:
         raw.hset(f"{queue.ref.namespace}:queues", "orders", written)
         assert sends(other(queue)) == 24
@@ -216,16 +225,38 @@ def test_what_stands_in_the_index_changes_no_queue(queue: Queue, written: str) -
         assert fresh.divide(2, wait=0).active == 2
 
 
-def test_a_division_that_nobody_made_is_replaced(queue: Queue) -> None:
+def test_an_invalid_division_is_replaced(queue: Queue) -> None:
     """A producer can write into the meta of its own queue: an epoch of the future counts as none, and divides again."""
     with redis_of_queue(queue) as raw:
         raw.hset(queue.keys.meta, "shards", "1 1 999999999999999")
         for number in (1, 2):
             raw.hset(shard(queue, number).keys.meta, "shard", "draining 1 999999999999999")
-    found = other(queue).divide(4, wait=0)
-    assert found.active == 4
-    assert all(each.epoch < 10**14 for each in marks_of(queue))
+    division = other(queue).divide(4, wait=0)
+    assert division.active == 4
+    assert all(mark.epoch < 10**14 for mark in marks_of(queue))
     assert sends(other(queue)) == 24
+
+
+def test_a_shard_that_takes_sends_is_not_given_up(queue: Queue) -> None:
+    """After a failover the queue may have forgotten the division that opened an empty shard."""
+    known = stands(queue)
+    with redis_of_queue(queue) as raw:
+        raw.hset(queue.keys.meta, "shards", f"3 4 {known.epoch}")
+        raw.hset(shard(queue, 3).keys.meta, "shard", f"open 4 {known.epoch + 1}")
+    assert not run_plan(queue.client.execute, give_up_empty(other(queue).ref))
+    assert stands(queue).kept == 4
+
+
+@pytest.mark.parametrize("what", ["dead letter", "lease"])
+def test_a_shard_is_kept_for_what_is_no_message_of_it_any_more(queue: Queue, what: str) -> None:
+    """A dead letter, and a lease that counters do not know of."""
+    with redis_of_queue(queue) as raw:
+        if what == "lease":
+            raw.zadd(shard(queue, 3).keys.unacked, {"lost-1": 2**50})
+        else:
+            raw.xadd(shard(queue, 3).keys.dead, {"m": "q1 a 1 0 0 0 0\nx"})
+    other(queue).divide(1, wait=0)
+    assert (stands(queue).active, stands(queue).kept) == (1, 4)
 
 
 def test_a_broken_shard_harms_only_itself(queue: Queue) -> None:
@@ -248,7 +279,7 @@ def test_a_broken_shard_harms_only_itself(queue: Queue) -> None:
             sender.send({"n": 1}, unique=unique)
 
 
-def test_a_reaper_heals_a_queue_that_nobody_remembers(app: QWorker, queue: Queue) -> None:
+def test_a_reaper_restores_a_forgotten_division(app: QWorker, queue: Queue) -> None:
     """By the marks of its shards; and where these are lost too, messages in them are received and run empty."""
     queue.send_all([{"n": n} for n in range(4)])
     for number in range(4):
@@ -275,8 +306,8 @@ def test_a_reaper_heals_a_queue_that_nobody_remembers(app: QWorker, queue: Queue
 
 
 def look(reaper: Reaper) -> None:
-    """Let a reaper look after the shards now, though it has done so a moment ago."""
-    reaper._dividing._look_at = float("-inf")
+    """Let a reaper maintain the shards now, though it has done so a moment ago."""
+    reaper._shards._check_at = float("-inf")
     reaper.tick()
 
 
@@ -294,3 +325,77 @@ def test_a_send_learns_how_its_queue_is_divided_from_its_reply(app: QWorker) -> 
     for _ in range(4):
         knowing.send({"n": 3})
     assert knowing.ref.shards.active == 1
+
+
+@pytest.fixture
+def deaf_worker(app: QWorker) -> Iterator[None]:
+    """A worker of the queue that never looks at its shards again, as a stopped one does."""
+    alive = WorkerDocument(seen_ms=2**52, queues=("orders",), shards=("orders",))
+    with redis_of(app) as raw:
+        raw.hset(workers_key(app.namespace), "deaf", msgspec.json.encode(alive))
+        yield
+        raw.hdel(workers_key(app.namespace), "deaf")
+
+
+@pytest.mark.usefixtures("deaf_worker")
+def test_new_shards_stay_while_their_client_waits_for_workers(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a worker takes, and however often reapers maintain empty shards: the client dates them anew."""
+    monkeypatch.setattr("qworker.client.manage.reshard._RENEW_S", 0)
+    queue = app.queue("orders")
+    pauses, written_ms = 0, 0
+    for step in steps(app.client, divide(queue.ref, 3, wait="10m")):
+        if isinstance(step, Pause):
+            pauses += 1
+            given_up, _ = run_plan(app.client.execute, tend(other(queue).ref, [0, 1, 2], set()))
+            assert not given_up
+            known = stands(queue)
+            assert (known.active, known.kept) == (1, 3)
+            assert known.epoch > written_ms
+            written_ms = known.epoch
+            if pauses == 7:
+                with redis_of_queue(queue) as raw:
+                    raw.hdel(workers_key(app.namespace), "deaf")
+    assert pauses == 7
+    assert (stands(queue).active, stands(queue).kept) == (3, 3)
+    assert sends(other(queue)) == 24
+
+
+@pytest.mark.usefixtures("deaf_worker")
+def test_a_client_that_waits_for_workers_sees_the_division_of_another(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on from there: the shards that the other has opened are kept until they are empty."""
+    monkeypatch.setattr("qworker.client.manage.reshard._RENEW_S", 0)
+    queue = app.queue("orders")
+    pauses = 0
+    for step in steps(app.client, divide(queue.ref, 3, wait="10m")):
+        if isinstance(step, Pause):
+            pauses += 1
+            if pauses == 2:
+                sender = other(queue)
+                sender.divide(6, wait=0)
+                for n in range(24):
+                    sender.send({"n": n})
+                with redis_of_queue(queue) as raw:
+                    raw.hdel(workers_key(app.namespace), "deaf")
+    assert pauses == 2
+    assert (stands(queue).active, stands(queue).kept) == (3, 6)
+
+
+@pytest.mark.usefixtures("deaf_worker")
+def test_new_shards_of_a_client_that_died_are_given_up(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a minute after it wrote them last."""
+    queue = app.queue("orders")
+    for step in steps(app.client, divide(queue.ref, 3, wait="10m")):
+        if isinstance(step, Pause):
+            break
+    kept = []
+    for age_ms in (30_000, 0):
+        monkeypatch.setattr("qworker.client.manage.reshard._ABANDONED_MS", age_ms)
+        run_plan(app.client.execute, tend(other(queue).ref, [0, 1, 2], set()))
+        kept.append(stands(queue).kept)
+    assert kept == [3, 1]

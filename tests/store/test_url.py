@@ -1,4 +1,4 @@
-"""Server URLs: what is accepted, what is refused with which words, and that a password never shows."""
+"""Server URLs: accepted ones, errors for others, and that passwords are never shown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SECRET = "S3CR3T"
                 "address": "h:1,[::1]:2,i:26379",
             },
         ),
-        ("rediss+sentinel://h/m%20n", {"service": "m n", "tls": True, "watched": True}),
+        ("rediss+sentinel://h/m%20n", {"service": "m n", "tls": True, "has_sentinels": True}),
         (
             "redis+cluster://:pw@h:1,i,h:1",
             {"nodes": (("h", 1), ("i", 6379)), "password": "pw", "clustered": True},
@@ -66,7 +66,7 @@ SECRET = "S3CR3T"
     ],
 )
 def test_accepts(text, expected):
-    """Every documented form is read into its parts."""
+    """Every documented form is parsed."""
     url = ServerURL.parse(text)
     assert {name: getattr(url, name) for name in expected} == expected
 
@@ -79,7 +79,7 @@ def test_accepts(text, expected):
         (b"redis://h", "url: is bytes, not str"),
         (
             "http://h",
-            "url: http:// is not a server; write redis://, rediss://, redis+sentinel://, redis+clu",
+            "url: http:// is not a known scheme; write redis://, rediss://, redis+sentinel://, redis+clu",
         ),
         ("localhost", "url: has no scheme"),
         ("localhost:6379", "url: has no scheme"),
@@ -90,9 +90,12 @@ def test_accepts(text, expected):
         ("redis://h:x", "url: has a wrong port"),
         ("redis://h:-1", "url: has a wrong port"),
         ("redis://h:٥", "url: has a wrong port"),
-        ("redis://h:6379%", "url: has a '%' that starts no escape"),
-        ("redis://u:p%zz@h", "url: has a '%' that starts no escape; write a plain '%' as %25"),
-        ("redis://u:%ff@h", "url: has an escape that is no UTF-8"),
+        ("redis://h:6379%", "url: has a '%' that does not start an escape"),
+        (
+            "redis://u:p%zz@h",
+            "url: has a '%' that does not start an escape; write a plain '%' as %25",
+        ),
+        ("redis://u:%ff@h", "url: has an escape that is not UTF-8"),
         ("redis://u:%00@h", "url: has a NUL"),
         ("redis://h /0", "url: has a space or control character"),
         ("redis://h\n", "url: has a space or control character"),
@@ -112,7 +115,7 @@ def test_accepts(text, expected):
         ("redis://h?x", "url: has a wrong query"),
         ("redis://h?protocol=3", "url: has an unknown option; the options are db, ssl_ca_certs"),
         ("rediss://h?ssl_ca_cert=/x", "url: has an unknown option; did you mean ssl_ca_certs?"),
-        ("rediss://h?ssl_cert_reqs=none", "insecure=true switches that off"),
+        ("rediss://h?ssl_cert_reqs=none", "insecure=true turns that off"),
         ("redis://h?password=x", "url: has the option password; write user:password@"),
         ("redis://h?insecure=true", "url: has the option insecure without TLS"),
         ("rediss://h?insecure=maybe", "url: insecure is neither true nor false"),
@@ -126,9 +129,9 @@ def test_accepts(text, expected):
         ("unix://run/s", "url: names a host with unix://; write unix:///absolute/path"),
         ("unix:///s?ssl_ca_certs=/x", "url: has the option ssl_ca_certs without TLS"),
         ("embedded://host/dir", "url: embedded: names a directory, not a host"),
-        ("redis+sentinel://h", "url: names no service; write what the Sentinels call the master"),
+        ("redis+sentinel://h", "url: names no service; write the Sentinels' name of the master"),
         ("redis+sentinel://h/", "url: names no service"),
-        ("redis+sentinel://h/main/0", "url: names more than the service; write what the Sent"),
+        ("redis+sentinel://h/main/0", "url: names more than the service; write the Sent"),
         ("redis+sentinel://h,/main", "url: names an empty host; write host:port,host:port"),
         ("redis+sentinel:///main", "url: names an empty host"),
         ("redis+sentinel://h:1,i:x/main", "url: has a wrong port"),
@@ -138,17 +141,18 @@ def test_accepts(text, expected):
         ("redis+cluster://h?db=1", "url: names a database; a Cluster has only database 0"),
         ("redis+cluster://", "url: names an empty host"),
         ("redis+cluster://h?sentinel_password=x", "the option sentinel_password without Sentinels"),
-        ("redis+master://h", "url: redis+master:// is not a server"),
+        ("redis+master://h", "url: redis+master:// is not a known scheme"),
     ],
 )
 def test_refuses(text, message):
-    """Everything else is one named error that says which part is wrong and what to write."""
+    """The error for any other text names the wrong part and says what to write."""
     with pytest.raises(InvalidOptionError) as caught:
         ServerURL.parse(text)
     assert caught.value.field == "url"
     assert message in str(caught.value)
 
 
+@pytest.mark.bad_input("configuration: password in the URL")
 @pytest.mark.parametrize(
     "template",
     [
@@ -187,7 +191,7 @@ def test_refuses(text, message):
     ],
 )
 def test_an_invalid_url_never_shows_its_password(template):
-    """Wherever a password ended up in a URL that is wrong, neither the error nor its traceback shows it."""
+    """Neither the error of a wrong URL nor its traceback shows a password, wherever it is."""
     with pytest.raises(InvalidOptionError) as caught:
         ServerURL.parse(template.format(SECRET))
     assert SECRET not in str(caught.value)
@@ -197,7 +201,7 @@ def test_an_invalid_url_never_shows_its_password(template):
 
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20))
 def test_no_text_around_a_password_shows_it(noise):
-    """Whatever stands around it, a URL is parsed and shows ***, or is refused without quoting it."""
+    """Whatever text surrounds it, a URL is parsed and shows ***, or is refused without being quoted."""
     for text in (
         f"redis://{noise}:{SECRET}@h",
         f"redis://u:{SECRET}@{noise}",
@@ -213,6 +217,7 @@ def test_no_text_around_a_password_shows_it(noise):
             assert SECRET not in str(url)
 
 
+@pytest.mark.bad_input("configuration: password in the URL")
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -237,7 +242,7 @@ def test_no_text_around_a_password_shows_it(noise):
     ],
 )
 def test_shows_the_password_as_stars(text, shown):
-    """`str` and `repr` name the whole URL but its password."""
+    """`str` and `repr` show the whole URL except its password."""
     url = ServerURL.parse(text)
     assert str(url) == shown
     assert repr(url) == f"ServerURL({shown!r})"
@@ -254,28 +259,28 @@ def test_shows_the_password_as_stars(text, shown):
         "redis://h",
     ],
 )
-def test_revealed_it_is_parsed_to_the_same(text):
-    """For the environment of another process."""
+def test_a_revealed_url_is_parsed_to_the_same(text):
+    """Another process gets the URL in its environment."""
     url = ServerURL.parse(text)
     assert ServerURL.parse(url.revealed()) == url
 
 
 def test_is_a_value():
-    """A URL is frozen, equal to its like, and survives copying and pickling."""
+    """A URL is frozen, compares by value, and survives copying and pickling."""
     url = ServerURL.parse("redis://u:p@h/1")
     assert url == copy.copy(url) == pickle.loads(pickle.dumps(url)) == ServerURL.parse(url)
     with pytest.raises(AttributeError):
         url.host = "x"
 
 
-def test_names_the_field_it_was_given():
-    """The error names the option that the URL came from."""
+def test_names_the_given_field():
+    """The error names the source of the URL."""
     with pytest.raises(InvalidOptionError, match=r"^--url: is empty"):
         ServerURL.parse("", "--url")
 
 
 def test_accepts_certificates(tmp_path, monkeypatch):
-    """TLS files are checked where they are read, and kept as absolute paths."""
+    """TLS files are checked when the URL is parsed, and kept as absolute paths."""
     ca, leaf = trustme.CA(), trustme.CA().issue_cert("h")
     ca.cert_pem.write_to_path(tmp_path / "ca.pem")
     leaf.private_key_and_cert_chain_pem.write_to_path(tmp_path / "c.pem")

@@ -1,4 +1,4 @@
-"""The metrics listener: three pages, and bounds on everything a stranger may send."""
+"""The metrics listener: three pages, and bounds on everything that a client can send."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from qworker.telemetry import http as listener_module
 from qworker.telemetry.http import MAX_CONNECTIONS, MetricsListener
 from tests.daemon.conftest import events
+from tests.servers import missing
+from tests.timing import DEADLINE_S
 
 Start = Callable[..., MetricsListener]
 
@@ -47,9 +49,9 @@ def start() -> Iterator[Start]:
 def ask(
     listener: MetricsListener, method: str, path: str, host: str = "127.0.0.1"
 ) -> tuple[int, dict[str, str], str]:
-    """One request: status, headers, body."""
+    """Make a request; returns status, headers and body."""
     assert listener.port is not None
-    connection = http.client.HTTPConnection(host, listener.port, timeout=10)
+    connection = http.client.HTTPConnection(host, listener.port, timeout=DEADLINE_S)
     connection.request(method, path)
     response = connection.getresponse()
     body = response.read().decode()
@@ -58,21 +60,21 @@ def ask(
 
 
 def raw(listener: MetricsListener, data: bytes) -> bytes:
-    """Send bytes as they are; all that comes back until the listener closes."""
+    """Send raw bytes; returns all bytes until the listener closes."""
     assert listener.port is not None
-    with socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=DEADLINE_S) as connection:
         try:
             connection.sendall(data)
             answer = b""
             while piece := connection.recv(65536):
                 answer += piece
         except ConnectionError:
-            pass  # closed while we were still sending
+            pass  # closed while sending
         return answer
 
 
 def test_serves_metrics(start: Start) -> None:
-    """/metrics is the registry in Prometheus' format, labels escaped; HEAD tells its length alone."""
+    """/metrics is the registry in Prometheus' format, with labels escaped; HEAD returns only its length."""
     listener = start()
     status, headers, body = ask(listener, "GET", "/metrics")
     assert (status, headers["Content-Type"].split(";")[0]) == (200, "text/plain")
@@ -83,8 +85,8 @@ def test_serves_metrics(start: Start) -> None:
     assert (head[0], head[1]["Content-Length"], head[2]) == (200, headers["Content-Length"], "")
 
 
-def test_tells_health(start: Start) -> None:
-    """The checks answer 200, or 503 with what is wrong."""
+def test_serves_health(start: Start) -> None:
+    """The checks answer 200, or 503 with the problem."""
     well, ill = start(), start(healthy="the reaper has stopped", ready="no server")
     assert [ask(well, "GET", path)[::2] for path in ("/healthz", "/readyz")] == [(200, "ok\n")] * 2
     assert ask(ill, "GET", "/healthz")[::2] == (503, "the reaper has stopped\n")
@@ -92,7 +94,7 @@ def test_tells_health(start: Start) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics/", "/../etc/passwd", "/healthz/x", "*"])
-def test_nothing_else_is_there(start: Start, path: str) -> None:
+def test_other_paths_do_not_exist(start: Start, path: str) -> None:
     """Any other path is 404."""
     assert ask(start(), "GET", path)[0] == 404
 
@@ -114,7 +116,7 @@ def test_only_get_and_head(start: Start, method: str) -> None:
     ],
 )
 def test_a_long_request_ends_after_its_first_bytes(start: Start, data: bytes) -> None:
-    """Request line and headers together are bounded, and the listener goes on."""
+    """Request line and headers together are bounded, and the listener continues."""
     listener = start()
     answer = raw(listener, data)
     assert answer == b"" or answer.split()[1] in (b"431", b"400")
@@ -122,7 +124,7 @@ def test_a_long_request_ends_after_its_first_bytes(start: Start, data: bytes) ->
 
 
 def test_a_megabyte_is_not_read(start: Start) -> None:
-    """A sender of endless headers is cut off."""
+    """A client that sends endless headers is cut off."""
     listener = start()
     raw(listener, b"GET /metrics HTTP/1.1\r\nX: " + b"a" * 2**20)
     assert ask(listener, "GET", "/healthz")[0] == 200
@@ -132,7 +134,7 @@ def test_a_megabyte_is_not_read(start: Start) -> None:
     "data", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\0\xff\r\n"]
 )
 def test_nonsense_is_answered_or_dropped(start: Start, data: bytes) -> None:
-    """Bytes that are no request do no harm."""
+    """Bytes that are not a request do no harm."""
     listener = start()
     answer = raw(listener, data)
     assert answer == b"" or b"400" in answer or b"505" in answer
@@ -140,14 +142,14 @@ def test_nonsense_is_answered_or_dropped(start: Start, data: bytes) -> None:
 
 
 def test_a_slow_request_ends_in_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte now and then does not keep a connection for ever: the time is that of the whole request."""
+    """A byte now and then does not keep a connection open: the time limit is for the whole request."""
     monkeypatch.setattr(listener_module, "REQUEST_S", 0.3)
     listener = start()
     assert listener.port is not None
     began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=DEADLINE_S) as connection:
         connection.settimeout(0.05)
-        while time.monotonic() - began < 10:
+        while time.monotonic() - began < DEADLINE_S:
             try:
                 connection.sendall(b"G")
                 if connection.recv(1) == b"":
@@ -156,21 +158,22 @@ def test_a_slow_request_ends_in_time(start: Start, monkeypatch: pytest.MonkeyPat
                 continue
             except ConnectionError:
                 break
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < DEADLINE_S / 2
 
 
 def hold(listener: MetricsListener, number: int, data: bytes = b"GET /he") -> list[socket.socket]:
-    """Open connections with half of a request."""
+    """Open connections with half a request each."""
     assert listener.port is not None
     address = ("127.0.0.1", listener.port)
-    held = [socket.create_connection(address, timeout=10) for _ in range(number)]
+    held = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(number)]
     for connection in held:
         connection.sendall(data)
     return held
 
 
-def test_slow_clients_do_not_keep_probes_out(start: Start) -> None:
-    """Behind any number of half requests a probe is answered; the oldest of them go, and the limit holds."""
+@pytest.mark.slow
+def test_slow_clients_do_not_lock_out_probes(start: Start) -> None:
+    """A probe is answered despite any number of half requests; the oldest are dropped, and the limit holds."""
     listener = start()
     held = hold(listener, 3 * MAX_CONNECTIONS)
     for _ in range(2 * MAX_CONNECTIONS):
@@ -179,18 +182,19 @@ def test_slow_clients_do_not_keep_probes_out(start: Start) -> None:
     server = listener._server
     assert server is not None
     assert len(server._open) <= MAX_CONNECTIONS
-    assert held[0].recv(1) == b""  # gone
+    assert held[0].recv(1) == b""  # dropped
     for connection in held:
         connection.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is of this host on Linux alone")
-def test_those_of_the_busiest_address_go_first(start: Start) -> None:
-    """A slow request of another address stays where one address has most of the connections."""
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is this host on Linux only")
+def test_connections_of_the_busiest_address_are_dropped_first(start: Start) -> None:
+    """A slow request of another address stays if one address has most of the connections."""
     listener = start()
     assert listener.port is not None
     with socket.create_connection(
-        ("127.0.0.1", listener.port), timeout=10, source_address=("127.0.0.2", 0)
+        ("127.0.0.1", listener.port), timeout=DEADLINE_S, source_address=("127.0.0.2", 0)
     ) as other:
         other.sendall(b"GET /healthz HTTP/1.0\r\n")
         held = hold(listener, 2 * MAX_CONNECTIONS)
@@ -201,13 +205,15 @@ def test_those_of_the_busiest_address_go_first(start: Start) -> None:
         connection.close()
 
 
-def test_answers_that_nobody_reads_give_way(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole request is answered, however many wait; one whose answer takes too long makes room."""
+def test_answers_that_clients_do_not_read_are_dropped(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A complete request is answered, however many wait; one whose answer takes too long is dropped."""
     answering, go_on = threading.Semaphore(0), threading.Event()
 
     def slowly() -> str | None:
         answering.release()
-        go_on.wait(10)
+        go_on.wait(DEADLINE_S)
         return None
 
     listener = MetricsListener(CollectorRegistry(), healthy=slowly, ready=lambda: None)
@@ -215,7 +221,7 @@ def test_answers_that_nobody_reads_give_way(start: Start, monkeypatch: pytest.Mo
     try:
         held = hold(listener, MAX_CONNECTIONS, b"GET /healthz HTTP/1.0\r\n\r\n")
         for _ in held:
-            assert answering.acquire(timeout=10)
+            assert answering.acquire(timeout=DEADLINE_S)
         assert raw(listener, b"GET /readyz HTTP/1.0\r\n\r\n") == b""  # all are being answered
         monkeypatch.setattr(listener_module, "ANSWER_S", 0.0)
         assert b" 200 OK" in raw(listener, b"GET /readyz HTTP/1.0\r\n\r\n")
@@ -229,10 +235,12 @@ def test_answers_that_nobody_reads_give_way(start: Start, monkeypatch: pytest.Mo
             connection.close()
 
 
-def test_port_that_is_taken_is_told_and_the_work_goes_on(
+@pytest.mark.slow
+@pytest.mark.bad_input("configuration: metrics port")
+def test_a_port_in_use_is_logged_and_work_continues(
     start: Start, logs: list[dict[str, object]]
 ) -> None:
-    """Without its port the listener says so and serves nothing."""
+    """Without its port the listener logs a warning and serves nothing."""
     port = start().port
     other = MetricsListener(
         CollectorRegistry(), healthy=lambda: None, ready=lambda: None, port=port or 0
@@ -245,8 +253,8 @@ def test_port_that_is_taken_is_told_and_the_work_goes_on(
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "256.1.1.1"])
-def test_host_that_is_none_is_told(host: str, logs: list[dict[str, object]]) -> None:
-    """A host that cannot be listened on is told like a taken port."""
+def test_an_invalid_host_is_logged(host: str, logs: list[dict[str, object]]) -> None:
+    """A host that cannot be listened on is logged like a port in use."""
     listener = MetricsListener(
         CollectorRegistry(), healthy=lambda: None, ready=lambda: None, host=host
     )
@@ -255,17 +263,17 @@ def test_host_that_is_none_is_told(host: str, logs: list[dict[str, object]]) -> 
 
 
 def test_listens_on_ipv6(start: Start) -> None:
-    """An address of the other family works as well."""
+    """An address of the other family works, too."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
     except OSError:
-        pytest.skip("this machine has no IPv6")
+        missing("this machine has no IPv6")
     assert ask(start(host="::1"), "GET", "/healthz", host="::1")[0] == 200
 
 
-def test_collector_that_fails_is_one_bad_scrape(logs: list[dict[str, object]]) -> None:
-    """An error while the page is made is 500 without its text."""
+def test_a_failing_collector_costs_one_scrape(logs: list[dict[str, object]]) -> None:
+    """An error while the page is written is a 500 without its text."""
     registry = CollectorRegistry()
 
     class Failing:

@@ -1,4 +1,4 @@
-"""Logs: what a line looks like, what never stands in one, and that no log stops the work."""
+"""Logs: the form of a line, what it never contains, and that no log stops the work."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 import structlog
 
 from qworker.errors import InvalidOptionError
-from qworker.telemetry.logs import Seldom, configure_logs
+from qworker.telemetry.logs import LogThrottle, configure_logs
 
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """Take back what the test configured."""
+    """Restore the configuration of logs after the test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -29,7 +29,7 @@ def _as_before() -> Iterator[None]:
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
-    """Configure logs to a file and tell its lines; called again, those that came since."""
+    """Configure logs to a file; calls return the lines since the last call."""
     path = tmp_path / "log"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     configure_logs("json", "info", fd=fd)
@@ -49,14 +49,14 @@ def test_json_line(lines: Callable[..., list[str]]) -> None:
     """A line is one JSON object: time, level and event first, then the values."""
     structlog.get_logger().info("message_acked", queue="emails", count=3)
     (line,) = lines()
-    found = json.loads(line)
-    assert list(found) == ["timestamp", "level", "event", "queue", "count"]
-    assert found.pop("timestamp").endswith("Z")
-    assert found == {"level": "info", "event": "message_acked", "queue": "emails", "count": 3}
+    document = json.loads(line)
+    assert list(document) == ["timestamp", "level", "event", "queue", "count"]
+    assert document.pop("timestamp").endswith("Z")
+    assert document == {"level": "info", "event": "message_acked", "queue": "emails", "count": 3}
 
 
 def test_levels(lines: Callable[..., list[str]]) -> None:
-    """What is below the level is not written."""
+    """Lines below the level are not written."""
     structlog.get_logger().debug("tick_done")
     assert lines("json", level="debug") == []
     structlog.get_logger().debug("tick_done")
@@ -67,7 +67,7 @@ def test_levels(lines: Callable[..., list[str]]) -> None:
 
 @pytest.mark.parametrize("style", ["json", "text"])
 def test_control_characters_are_escaped(lines: Callable[..., list[str]], style: str) -> None:
-    """No value begins a line, moves a cursor or turns the text around, wherever it stands."""
+    """No value, at any depth, begins a line, moves the cursor or changes the direction of text."""
     lines(style)
     nasty = "a\nb\r\x1b[31m\x07\x9b\u2028\u202e\x00c"
 
@@ -79,12 +79,12 @@ def test_control_characters_are_escaped(lines: Callable[..., list[str]], style: 
     logging.getLogger("lib").warning("seen %s", nasty)
     written = lines()
     assert len(written) == 2
-    for letter in "\r\x1b\x07\x9b\u2028\u202e\x00":
-        assert letter not in "".join(written)
+    for char in "\r\x1b\x07\x9b\u2028\u202e\x00":
+        assert char not in "".join(written)
 
 
-def test_a_stack_stands_in_lines_of_its_own(lines: Callable[..., list[str]]) -> None:
-    """What a dead process left behind is read line by line, and steers no terminal all the same."""
+def test_a_stack_has_its_own_lines(lines: Callable[..., list[str]]) -> None:
+    """The stack of a dead process is shown in lines, with control characters escaped."""
     lines("text")
     structlog.get_logger().warning("child_ended", stack="Fatal\n  File \x1b[2Jx", word="a\nb")
     first, *stack = lines()
@@ -93,7 +93,7 @@ def test_a_stack_stands_in_lines_of_its_own(lines: Callable[..., list[str]]) -> 
 
 
 @pytest.mark.parametrize("style", ["json", "text"])
-def test_bytes_are_told_by_their_length(lines: Callable[..., list[str]], style: str) -> None:
+def test_bytes_are_logged_as_their_length(lines: Callable[..., list[str]], style: str) -> None:
     """Bodies are bytes, and are not shown."""
     lines(style)
     structlog.get_logger().info("body_read", body=b"secret", view=memoryview(b"secret"))
@@ -103,7 +103,7 @@ def test_bytes_are_told_by_their_length(lines: Callable[..., list[str]], style: 
 
 
 def test_nested_bytes_are_not_shown_in_json(lines: Callable[..., list[str]]) -> None:
-    """Nor where they stand deeper."""
+    """Nested bytes are not shown, either."""
     structlog.get_logger().info("bodies_read", bodies=[b"secret"])
     (line,) = lines()
     assert json.loads(line)["bodies"] == ["<6 bytes>"]
@@ -111,7 +111,7 @@ def test_nested_bytes_are_not_shown_in_json(lines: Callable[..., list[str]]) -> 
 
 @pytest.mark.parametrize("style", ["json", "text"])
 def test_tracebacks_show_no_variables(lines: Callable[..., list[str]], style: str) -> None:
-    """An exception is told with its places, never with the values of variables."""
+    """An exception is logged with its lines, never with the values of variables."""
     lines(style)
     body = "se" + "cret"
     try:
@@ -126,10 +126,12 @@ def test_tracebacks_show_no_variables(lines: Callable[..., list[str]], style: st
 
 
 def test_logging_of_libraries_goes_the_same_way(lines: Callable[..., list[str]]) -> None:
-    """What the standard library is given is JSON as well; a record that cannot be written is told."""
+    """Records of the standard library are JSON as well; one that cannot be written is reported."""
     root = logging.getLogger()
     # Without pytest's own handler, which raises.
-    root.handlers[:] = [each for each in root.handlers if type(each).__name__ == "_Handler"]
+    root.handlers[:] = [
+        handler for handler in root.handlers if type(handler).__name__ == "_Handler"
+    ]
     logging.getLogger("lib").warning("slow: %d s", 3)
     logging.getLogger("lib").info("quiet")
     logging.getLogger("lib").error("%d", "no number")
@@ -142,17 +144,18 @@ def test_logging_of_libraries_goes_the_same_way(lines: Callable[..., list[str]])
 
 
 @pytest.mark.parametrize("style", ["json", "text"])
-def test_what_cannot_be_encoded_is_written_all_the_same(
+def test_values_that_json_does_not_have_are_written(
     lines: Callable[..., list[str]], style: str
 ) -> None:
-    """Lone surrogates, NaN and sets are values like others."""
+    """Lone surrogates, NaN and sets are written as well."""
     lines(style)
     structlog.get_logger().info("value_seen", text="\udc80", number=float("nan"), several={1})
     assert len(lines()) == 1
 
 
-def test_a_reader_that_went_away_stops_nothing() -> None:
-    """A closed pipe, a full disk and a closed descriptor cost the line alone."""
+@pytest.mark.bad_input("surroundings: closed stdout, full disk under the log")
+def test_a_log_that_cannot_be_written_stops_nothing() -> None:
+    """A closed pipe, a full disk and a closed descriptor cost only the line."""
     reading, writing = os.pipe()
     configure_logs("json", fd=writing)
     os.close(reading)
@@ -168,7 +171,7 @@ def test_a_reader_that_went_away_stops_nothing() -> None:
 
 
 def test_a_full_pipe_drops_lines_instead_of_waiting() -> None:
-    """Where the descriptor does not block, nobody waits for a slow reader."""
+    """With a non-blocking descriptor, logging does not wait for a slow reader."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     configure_logs("json", fd=writing)
@@ -184,7 +187,7 @@ def test_a_full_pipe_drops_lines_instead_of_waiting() -> None:
 def test_a_terminal_gets_text(
     environ: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """auto is text on a terminal, in colours unless NO_COLOR is set."""
+    """auto is text on a terminal, coloured unless NO_COLOR is set."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -204,50 +207,50 @@ def test_a_terminal_gets_text(
     [
         (
             {"format": "xml"},
-            "log_format: 'xml' is no format; it must be one of auto, text, json",
+            "log_format: 'xml' is not a format; it must be one of auto, text, json",
         ),
         (
             {"level": "loud"},
-            "log_level: 'loud' is no level; it must be one of debug, info, warning, error",
+            "log_level: 'loud' is not a level; it must be one of debug, info, warning, error",
         ),
     ],
 )
 def test_unknown_options_are_refused(options: dict[str, Any], text: str) -> None:
-    """A format or level that is none is named."""
+    """The error names the unknown format or level."""
     with pytest.raises(InvalidOptionError) as caught:
         configure_logs(**options)
     assert str(caught.value) == text
 
 
-def test_seldom_lets_one_through_per_minute() -> None:
-    """Per key the first is let through, and the next one after a minute says how many were held back."""
+def test_throttle_admits_one_event_per_minute() -> None:
+    """The first event of a key passes, and the next one after a minute, with the number of suppressed ones."""
     now = [0.0]
-    seldom = Seldom(clock=lambda: now[0])
-    assert [seldom.more("a"), seldom.more("a"), seldom.more("b"), seldom.more("a")] == [
+    throttle = LogThrottle(clock=lambda: now[0])
+    assert [throttle.admit("a"), throttle.admit("a"), throttle.admit("b"), throttle.admit("a")] == [
         0,
         None,
         0,
         None,
     ]
     now[0] = 59.9
-    assert seldom.more("a") is None
+    assert throttle.admit("a") is None
     now[0] = 60.0
-    assert seldom.more("a") == 3
-    assert seldom.more("a") is None
+    assert throttle.admit("a") == 3
+    assert throttle.admit("a") is None
 
 
-def test_seldom_is_bounded() -> None:
-    """However many keys there are, few are remembered."""
-    seldom = Seldom(clock=lambda: 0.0)
+def test_throttle_is_bounded() -> None:
+    """With any number of keys, memory is bounded."""
+    throttle = LogThrottle(clock=lambda: 0.0)
     for number in range(30_000):
-        assert seldom.more(str(number)) == 0
-    assert len(seldom._last) <= 10_001
+        assert throttle.admit(str(number)) == 0
+    assert len(throttle._last) <= 10_001
 
 
 def test_names_are_a_list_for_people_and_an_array_for_machines(
     lines: Callable[..., list[str]],
 ) -> None:
-    """Nobody reads brackets and quotes; a name with a control character is escaped in either."""
+    """People see names without brackets and quotes; control characters are escaped in both forms."""
     structlog.get_logger().info("schedules_registered", added=["a", "b\x1b"])
     (line,) = lines("text")
     assert json.loads(line)["added"] == ["a", "b\x1b"]

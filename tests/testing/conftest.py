@@ -1,4 +1,4 @@
-"""An app for the tests of the test kit, bound as users bind theirs."""
+"""An app for the tests of `qworker.testing`, bound as users bind theirs."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from qworker import QWorker
 
 @pytest.fixture
 def app(qworker_bind):
-    """An app of its own server and namespace; tests add their tasks."""
+    """An app with a server and its own namespace; tests add tasks."""
     return qworker_bind(QWorker("shop"))

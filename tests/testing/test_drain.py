@@ -1,4 +1,4 @@
-"""`drain`: messages run in this process as a worker would run them, until nothing is left."""
+"""`drain`: messages run in this process as in a worker, until none is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qworker.durations import duration_ms
 from qworker.testing import advance, drain
 
 
-def test_what_was_sent_is_handled_here_and_in_order(app):
+def test_messages_are_handled_in_this_thread_in_order(app):
     seen = []
 
     @app.task
@@ -51,7 +51,7 @@ def test_messages_that_handlers_send_are_handled_too(app):
     assert done == [2]
 
 
-def test_an_error_of_a_handler_is_raised_as_it_was(app):
+def test_an_error_of_a_handler_is_raised_unchanged(app):
     @app.task
     def fail() -> None:
         raise KeyError("here")
@@ -92,7 +92,7 @@ def test_collected_errors_come_with_every_retry_until_the_message_is_dead(app):
     assert 69_000 < _ms(drained.waited) <= 70_000
 
 
-def test_a_handler_that_succeeds_at_the_second_try_is_failed_once_and_handled_once(app):
+def test_a_handler_that_succeeds_at_the_second_try_counts_as_failed_and_handled(app):
     attempts = []
 
     @app.task
@@ -106,7 +106,7 @@ def test_a_handler_that_succeeds_at_the_second_try_is_failed_once_and_handled_on
     assert (drained.handled, drained.failed, attempts) == (1, 1, [1, 2])
 
 
-def test_control_flow_is_no_error(app):
+def test_control_flow_is_not_an_error(app):
     turns = []
 
     @app.task(retry=Retry.fixed("1s"))
@@ -119,11 +119,11 @@ def test_control_flow_is_no_error(app):
     drained = drain(app)
     assert turns == [0, 1, 2, 3, 0, 3]
     assert (drained.handled, drained.failed, drained.discarded, drained.released) == (2, 1, 1, 1)
-    assert [letter.reason for letter in drained.dead] == ["rejected"]
+    assert [dead_letter.reason for dead_letter in drained.dead] == ["rejected"]
     assert drained.errors == []
 
 
-def test_delayed_messages_stay_when_they_are_not_wanted(app):
+def test_delayed_messages_stay_without_include_delayed(app):
     @app.task
     def later() -> None: ...
 
@@ -175,7 +175,7 @@ def test_a_handler_that_sends_itself_ends_at_max_messages(app):
     assert (drained.handled, drained.left) == (7, 1)
 
 
-def test_a_batch_handler_gets_what_there_is_without_waiting(app):
+def test_an_incomplete_batch_does_not_wait(app):
     batches = []
 
     @app.task(batch=4, max_wait="1m")
@@ -190,7 +190,7 @@ def test_a_batch_handler_gets_what_there_is_without_waiting(app):
     assert [str(error) for error in drained.errors] == ["5"]
 
 
-def test_an_error_of_a_whole_batch_is_noted_once(app):
+def test_an_error_of_a_whole_batch_is_collected_once(app):
     @app.task(batch=3, max_receives=1)
     def fail(numbers: list[int]) -> None:
         raise ValueError("all of them")
@@ -240,10 +240,11 @@ def test_bad_arguments_and_foreign_items_are_dead_with_their_reason(app):
     app.queue("q").send({"task": "greet", "args": [42]})
     with app.client.factory.redis() as redis:
         redis.rpush(app.queue("q").keys.ready[0], "hello")
-    assert sorted(letter.reason for letter in drain(app).dead) == ["bad_arguments", "foreign"]
+    reasons = [dead_letter.reason for dead_letter in drain(app).dead]
+    assert sorted(reasons) == ["bad_arguments", "foreign"]
 
 
-def test_the_dead_of_before_are_not_told_again(app):
+def test_a_drain_returns_only_its_own_dead_letters(app):
     @app.task
     def bad() -> None:
         raise Bury("no")
@@ -256,13 +257,13 @@ def test_the_dead_of_before_are_not_told_again(app):
 
 
 def test_middleware_of_the_app_runs_and_that_of_the_drain_is_gone_afterwards(app):
-    told = []
+    outcomes = []
 
-    class Told(Middleware):
+    class Outcomes(Middleware):
         def after(self, context, outcome, error):
-            told.append((context.task, outcome))
+            outcomes.append((context.task, outcome))
 
-    app.use(Told())
+    app.use(Outcomes())
 
     @app.task(batch=2, max_wait="5s")
     def many(numbers: list[int]) -> None: ...
@@ -270,12 +271,12 @@ def test_middleware_of_the_app_runs_and_that_of_the_drain_is_gone_afterwards(app
     many.send(1)
     options = many.task_options
     drain(app)
-    assert told == [("many", "acked")]
+    assert outcomes == [("many", "acked")]
     assert len(app.middleware) == 1
     assert many.task_options == options
 
 
-def test_attributes_of_the_queue_count(app):
+def test_attributes_of_the_queue_apply(app):
     app.queue("default").configure(QueueAttributes(max_receives=2))
 
     @app.task
@@ -286,7 +287,7 @@ def test_attributes_of_the_queue_count(app):
     assert drain(app, errors="collect").failed == 2
 
 
-def test_a_message_that_is_let_expire_comes_back_when_its_time_has_passed(app):
+def test_a_message_that_is_let_expire_returns_after_its_visibility_timeout(app):
     counts = []
 
     @app.task
@@ -304,7 +305,43 @@ def test_a_message_that_is_let_expire_comes_back_when_its_time_has_passed(app):
     assert counts == [(1, 0), (2, 1)]
 
 
-def test_wrong_words_are_refused(app):
+@pytest.mark.parametrize("run_async", [False, True])
+def test_a_divided_queue_is_drained_in_every_shard(app, run_async):
+    handled, tries = [], []
+
+    def add(number: int) -> None:
+        tries.append(number)
+        if tries.count(number) == 1:
+            raise Retry(delay="1m")
+        if number == 5:
+            raise Bury("a dead letter of a shard")
+        handled.append(number)
+
+    async def add_later(number: int) -> None:
+        add(number)
+
+    task = app.task(queue="q", name="add")(add_later if run_async else add)
+    app.queue("q").divide(3)
+    for number in range(6):
+        task.send(number)
+    drained = drain(app)
+    assert sorted(handled) == [0, 1, 2, 3, 4]
+    assert (drained.handled, drained.failed, drained.left) == (5, 6, 0)
+    assert [dead_letter.reason for dead_letter in drained.dead] == ["rejected"]
+
+
+def test_left_counts_all_shards_of_a_divided_queue(app):
+    @app.task(queue="q")
+    def add(number: int) -> None: ...
+
+    app.queue("q").divide(3)
+    for number in range(6):
+        add.send(number)
+    drained = drain(app, max_messages=2)
+    assert (drained.handled, drained.left) == (2, 4)
+
+
+def test_unknown_queues_and_modes_are_refused(app):
     @app.task
     def greet() -> None: ...
 

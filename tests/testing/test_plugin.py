@@ -1,4 +1,4 @@
-"""The pytest plugin: light where it is not used, a server and apps of their own where it is."""
+"""The pytest plugin: its fixtures, and that it costs nothing without them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_two_tests_on_one_server_never_see_each_others_messages(qworker_bind, qw
     assert qworker_drain(first).handled == 1
 
 
-def test_an_app_is_as_before_when_its_test_is_over(qworker_store, monkeypatch):
+def test_an_app_uses_its_own_server_again_after_the_test(qworker_store, monkeypatch):
     from qworker.testing import bind
 
     monkeypatch.setenv("QWORKER_URL", "redis://nowhere.invalid:1")
@@ -33,8 +33,8 @@ def test_an_app_is_as_before_when_its_test_is_over(qworker_store, monkeypatch):
     assert "nowhere.invalid" in str(app.client.factory.url)
 
 
-def test_the_plugin_imports_nothing_of_the_kit_until_it_is_asked():
-    """Beside the package itself: what the fixtures need is imported by them."""
+def test_the_plugin_imports_nothing_until_a_fixture_is_used():
+    """Loading the plugin imports only the package itself."""
     code = (
         "import sys, qworker; before = set(sys.modules); import qworker.testing.plugin; "
         "print(sorted(n for n in set(sys.modules) - before if n.startswith('qworker')))"
@@ -45,7 +45,7 @@ def test_the_plugin_imports_nothing_of_the_kit_until_it_is_asked():
     assert out.strip() == "['qworker.testing', 'qworker.testing.plugin']"
 
 
-def test_the_kit_names_what_it_has():
+def test_the_package_has_its_public_names():
     import qworker.testing
 
     assert all(hasattr(qworker.testing, name) for name in qworker.testing.__all__)

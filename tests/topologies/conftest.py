@@ -1,4 +1,4 @@
-"""A Cluster and a Sentinel set that all tests of this folder share; a test that breaks one mends it."""
+"""A Cluster and a Sentinel set that all tests of this folder share; a test that breaks one repairs it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             named.add(str(item.callspec.params.get("url")))
         for name in named & {"nodes", "trio"}:
             item.add_marker(pytest.mark.xdist_group(name))
+            item.add_marker("slow")  # six servers start, and failovers take their time
 
 
 @pytest.fixture(scope="session")
@@ -39,13 +40,13 @@ def trio() -> Iterator[servers.Trio]:
 @pytest.fixture(params=["nodes", "trio"])
 def url(request: pytest.FixtureRequest) -> str:
     """The URL of each in turn."""
-    found: servers.Cluster | servers.Trio = request.getfixturevalue(request.param)
-    return found.url
+    topology: servers.Cluster | servers.Trio = request.getfixturevalue(request.param)
+    return topology.url
 
 
 @pytest.fixture
 def lab(url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
-    """A place for workers in processes of their own."""
+    """A place for workers in their own processes."""
     lab = Lab(url, namespace, tmp_path)
     yield lab
     lab.close()

@@ -10,9 +10,12 @@
         trio.master().kill()
         trio.wait_for_master(other_than=node)
 
+With `rtt_ms` every data node is so far away, behind a relay, from clients and from each other, but for the bus of a
+Cluster; Sentinels are near.
+
 A `Node` is killed, paused and started again by its own pid, and ends with the context or with this process.
 
-With QWORKER_TEST_SERVER=cluster or =sentinel the server that tests share is such a set of its own; what needs one
+With QWORKER_TEST_SERVER=cluster or =sentinel the server that tests share is such a set; a test that needs one
 server (a proxy in front of it, its pid) starts one, or is skipped.
 """
 
@@ -29,6 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -36,8 +40,9 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.store.url import ServerURL
+from tests.relay import Relay
 from tests.servers import binary_of, start
 
 __all__ = [
@@ -58,7 +63,7 @@ SLOTS = 16384
 CLUSTERED = os.environ.get("QWORKER_TEST_SERVER") == "cluster"
 #: What Sentinels call the master.
 SERVICE = "main"
-_DEADLINE_S = 30.0
+_DEADLINE_S = 60.0
 
 # Starts the server, says its pid, and waits for the end of its input: the kernel brings that about when the owner dies.
 _WATCHER = """
@@ -77,8 +82,8 @@ def until(true: Callable[[], Any], within_s: float = _DEADLINE_S, what: str = ""
     deadline = time.monotonic() + within_s
     while True:
         with suppress(redis.RedisError, OSError):
-            if found := true():
-                return found
+            if node := true():
+                return node
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_s:g} s: {what or true}")
         time.sleep(0.02)
@@ -147,7 +152,7 @@ class Node:
         """A plain client of this node, without retries; it is closed with the node."""
         if self._client is None:
             self._client = redis.Redis(
-                port=self.port, retry=Retry(NoBackoff(), 0), socket_timeout=5.0, protocol=2
+                port=self.port, retry=Retry(NoBackoff(), 0), socket_timeout=60.0, protocol=2
             )
         return self._client
 
@@ -166,13 +171,14 @@ class Node:
 class _Set:
     """Nodes that belong together, under one directory."""
 
-    def __init__(self, engine: str) -> None:
-        self.engine, self.binary = engine, binary_of(engine)
+    def __init__(self, engine: str, rtt_ms: float) -> None:
+        self.engine, self.binary, self._rtt_ms = engine, binary_of(engine), rtt_ms
+        self._relays = ExitStack()
         self.directory = Path(tempfile.mkdtemp(prefix="qworker-nodes-"))
         self.nodes: list[Node] = []
 
-    def node(self, *arguments: str, port: int) -> Node:
-        """Start a data node with an AOF."""
+    def node(self, *arguments: str, port: int, announce: str) -> Node:
+        """Start a data node with an AOF; `announce` is the option for a port that others are to come to."""
         directory = self.directory / str(port)
         directory.mkdir()
         settings = (
@@ -181,11 +187,18 @@ class _Set:
             # Without it a replica waits 5 s for its first copy, and a master killed meanwhile is never replaced.
             *("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"),
         )
-        return self._started(Node([self.binary, *settings, *arguments], port, directory))
+        if not self._rtt_ms:
+            return self._started(Node([self.binary, *settings, *arguments], port, directory))
+        relay = self._relays.enter_context(Relay(f"redis://127.0.0.1:{port}", rtt_ms=self._rtt_ms))
+        far = urlsplit(relay.url).port
+        assert far is not None
+        settings += (announce, str(far))
+        return self._started(Node([self.binary, *settings, *arguments], far, directory))
 
     def close(self) -> None:
         for node in self.nodes:
             node.close()
+        self._relays.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _started(self, node: Node) -> Node:
@@ -197,8 +210,8 @@ class _Set:
 class Cluster(_Set):
     """Masters with a replica each; the slots are divided evenly."""
 
-    def __init__(self, engine: str, masters: int, node_timeout_ms: int) -> None:
-        super().__init__(engine)
+    def __init__(self, engine: str, masters: int, node_timeout_ms: int, rtt_ms: float) -> None:
+        super().__init__(engine, rtt_ms)
         ports = free_ports(4 * masters)
         options = (
             *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
@@ -207,8 +220,9 @@ class Cluster(_Set):
             *("--cluster-require-full-coverage", "no"),
         )
         for port, bus in zip(ports[: 2 * masters], ports[2 * masters :], strict=True):
-            self.node(*options, "--cluster-port", str(bus), port=port)
-        self._buses = dict(zip(ports[: 2 * masters], ports[2 * masters :], strict=True))
+            words = (*options, "--cluster-port", str(bus))
+            self.node(*words, port=port, announce="--cluster-announce-port")
+        self._buses = ports[2 * masters :]
 
     def join(self) -> None:
         """Make one cluster of the nodes and wait until every replica follows its master."""
@@ -219,8 +233,8 @@ class Cluster(_Set):
             if number < half:
                 first, last = (SLOTS * at // half for at in (number, number + 1))
                 node.ask("CLUSTER", "ADDSLOTSRANGE", first, last - 1)
-        for node in self.nodes[1:]:
-            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, self._buses[node.port])
+        for node, bus in list(zip(self.nodes, self._buses, strict=True))[1:]:
+            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
         for node in self.nodes:
             until(lambda node=node: len(self._known(node)) == len(self.nodes), what="to meet")
         for master, replica in zip(self.nodes[:half], self.nodes[half:], strict=True):
@@ -274,7 +288,7 @@ class Cluster(_Set):
         finally:
             while move_keys():
                 pass
-            others = (each for each in self.masters() if each not in (to, source))
+            others = (master for master in self.masters() if master not in (to, source))
             for node in (to, source, *others):
                 node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[to])
 
@@ -295,8 +309,8 @@ class Cluster(_Set):
         if not votes:
             return None
         port = max(votes, key=votes.count)
-        found = next((node for node in self.nodes if node.port == port), None)
-        return found if found is not other_than else None
+        value = next((node for node in self.nodes if node.port == port), None)
+        return value if value is not other_than else None
 
     def _known(self, node: Node) -> list[Any]:
         lines = node.ask("CLUSTER", "NODES").decode().splitlines()
@@ -306,10 +320,13 @@ class Cluster(_Set):
 class Trio(_Set):
     """A master, two replicas and three Sentinels that watch them as `SERVICE`."""
 
-    def __init__(self, engine: str, down_after_ms: int, options: Sequence[str]) -> None:
-        super().__init__(engine)
+    def __init__(
+        self, engine: str, down_after_ms: int, options: Sequence[str], rtt_ms: float
+    ) -> None:
+        super().__init__(engine, rtt_ms)
         ports = free_ports(6)
-        self.data = [self.node(*options, port=port) for port in ports[:3]]
+        announce = "--replica-announce-port"
+        self.data = [self.node(*options, port=port, announce=announce) for port in ports[:3]]
         self.sentinels: list[Node] = []
         self._sentinel_ports, self._down_after_ms = ports[3:], down_after_ms
 
@@ -343,7 +360,7 @@ class Trio(_Set):
     def wait_until_whole(self) -> None:
         """Wait until every Sentinel knows the others and two living replicas, and these are in step."""
         for node in self.sentinels:
-            until(lambda node=node: self._complete(node), what=f"{node} to see everybody")
+            until(lambda node=node: self._complete(node), what=f"{node} to see all nodes")
         until(lambda: _in_step(self.master(), 2), what="both replicas")
 
     @property
@@ -370,22 +387,26 @@ class Trio(_Set):
                 ports.add(int(node.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]))
         if len(ports) != 1:
             return None
-        found = next(node for node in self.data if node.port in ports)
-        return found if found is not other_than and _role(found) == "master" else None
+        value = next(node for node in self.data if node.port in ports)
+        return value if value is not other_than and _role(value) == "master" else None
 
     def _complete(self, sentinel: Node) -> bool:
         quorum = sentinel.ask("SENTINEL", "CKQUORUM", SERVICE)
         replicas = sentinel.ask("SENTINEL", "REPLICAS", SERVICE)
-        living = [each for each in replicas if b"slave" in each and b"s_down,slave" not in each]
+        living = [
+            replica
+            for replica in replicas
+            if b"slave" in replica and b"s_down,slave" not in replica
+        ]
         return b"OK 3 usable" in quorum and len(replicas) == len(living) == 2
 
 
 @contextmanager
 def cluster(
-    engine: str = "valkey", *, masters: int = 3, node_timeout_ms: int = 2000
+    engine: str = "valkey", *, masters: int = 3, node_timeout_ms: int = 2000, rtt_ms: float = 0.0
 ) -> Iterator[Cluster]:
-    """Start a cluster of so many masters with a replica each."""
-    made = Cluster(engine, masters, node_timeout_ms)
+    """Start a cluster of this many masters with a replica each."""
+    made = Cluster(engine, masters, node_timeout_ms, rtt_ms)
     try:
         made.join()
         yield made
@@ -394,9 +415,11 @@ def cluster(
 
 
 @contextmanager
-def sentinel(engine: str = "valkey", *options: str, down_after_ms: int = 1000) -> Iterator[Trio]:
+def sentinel(
+    engine: str = "valkey", *options: str, down_after_ms: int = 1000, rtt_ms: float = 0.0
+) -> Iterator[Trio]:
     """Start a master with two replicas and three Sentinels; `options` are for the data nodes."""
-    made = Trio(engine, down_after_ms, options)
+    made = Trio(engine, down_after_ms, options, rtt_ms)
     try:
         made.join()
         yield made
@@ -441,5 +464,5 @@ def _in_step(master: Node, replicas: int) -> bool:
 
 
 def _cluster_ok(node: Node) -> bool:
-    found = node.ask("CLUSTER", "INFO").decode()
-    return "cluster_state:ok" in found and f"cluster_slots_ok:{SLOTS}\r\n" in found
+    text = node.ask("CLUSTER", "INFO").decode()
+    return "cluster_state:ok" in text and f"cluster_slots_ok:{SLOTS}\r\n" in text

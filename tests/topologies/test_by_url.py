@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from qworker import NotReplicatedError, QWorker
-from qworker.client.commands.reaping import sweep
-from qworker.client.sync import Client
+from qworker.client.execute.sync import Client
 from qworker.daemon.durability import inspect_server
 from qworker.daemon.reaper import Reaper
+from qworker.engine.reap import sweep
 from qworker.errors import InvalidOptionError, UnavailableError, UnsupportedServerError
 from qworker.fsck.check import check
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys
 from tests.cli.conftest import Ran, bare, in_empty_directory  # noqa: F401  fixtures
 from tests.consumer.driving import running, until
-from tests.consumer.test_control import name_of_worker, operate
+from tests.consumer.supervisor.test_control import name_of_worker, operate
 from tests.consumer.workers import Lab
 from tests.topologies import servers
 
@@ -79,7 +79,7 @@ def test_reaper(url: str, namespace: str) -> None:
         def done() -> bool:
             reaper.tick()
             stats = [app.queue(name).inspect() for name in NAMES]
-            return all((each.ready, each.delayed, each.leases) == (2, 0, 0) for each in stats)
+            return all((stat.ready, stat.delayed, stat.leases) == (2, 0, 0) for stat in stats)
 
         until(done, every_s=0.1)
         assert reaper.tick().queues == 12
@@ -90,7 +90,7 @@ def test_reaper(url: str, namespace: str) -> None:
         assert now_ms
         assert [look.queue for look in looks] == [f"x{n}" for n in range(500)]
         findings = check(client, namespace)
-        assert [each for each in findings if not isinstance(each, str)] == []
+        assert [finding for finding in findings if not isinstance(finding, str)] == []
         assert inspect_server(client).engine == "valkey"
     app.close()
 
@@ -158,9 +158,9 @@ def test_urls_of_another_kind(nodes: servers.Cluster, trio: servers.Trio) -> Non
     master, watcher, node = trio.master().address, trio.sentinels[0].address, nodes.nodes[0].address
     for url, message in {
         f"redis://{node}": f"is a node of a Cluster; write redis.cluster://{node}",
-        f"redis+cluster://{master}": f"is in no Cluster; write redis://{master}",
+        f"redis+cluster://{master}": f"is not in a Cluster; write redis://{master}",
         f"redis://{watcher}": f"is a Sentinel, which stores nothing; write redis.sentinel://{watcher}/",
-        f"redis+sentinel://{master}/main": "is no Sentinel; redis.sentinel:// takes the addresses of",
+        f"redis+sentinel://{master}/main": "is not a Sentinel; redis.sentinel:// takes the addresses of",
     }.items():
         with pytest.raises((UnsupportedServerError, UnavailableError), match=message):
             ConnectionFactory(url).connect()

@@ -12,13 +12,15 @@ import pytest
 from redis.crc import key_slot
 
 from qworker import QWorker
-from qworker.client.commands.command import Command
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
 from qworker.daemon.gauges import QueueCollector
 from qworker.daemon.reaper import Reaper
+from qworker.engine.raw import raw
 from qworker.errors import QworkerError, UnavailableError
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connection_set import ConnectionSet
+from qworker.store.connections import ConnectionFactory
+from qworker.store.nodes import Address
 from qworker.wire.keys import QueueKeys, queues_key
 from tests.consumer.driving import DEADLINE_S, running, until
 from tests.timing import Watch
@@ -36,12 +38,12 @@ def another(nodes: Cluster, than: Node) -> Node:
 
 def one_queue_per_master(nodes: Cluster, namespace: str) -> dict[Node, str]:
     """Names of queues, by the master that has them."""
-    found: dict[Node, str] = {}
+    names: dict[Node, str] = {}
     for number in range(1000):
         node = nodes.master_of(QueueKeys(namespace, f"q{number}").meta)
-        found.setdefault(node, f"q{number}")
-        if len(found) == 3:
-            return found
+        names.setdefault(node, f"q{number}")
+        if len(names) == 3:
+            return names
     raise AssertionError("three masters have no queue each")
 
 
@@ -64,14 +66,14 @@ def test_a_client_finds_a_queue_that_has_moved(nodes: Cluster, queue: Queue) -> 
         queue.release(held)
         queue.send({"n": 1})
         assert nodes.master_of(queue.keys.meta) is to
-    assert [each.json() for each in queue.receive(10)] == [{"n": 0}, {"n": 1}, {"n": 1}]
+    assert [message.json() for message in queue.receive(10)] == [{"n": 0}, {"n": 1}, {"n": 1}]
     assert queue.inspect().stats["sent"] == 3
 
 
-def test_a_queue_stands_still_while_its_slot_moves(
+def test_a_queue_is_unavailable_while_its_slot_moves(
     nodes: Cluster, queue: Queue, namespace: str
 ) -> None:
-    """Scripts name keys that do not exist yet (TRYAGAIN): calls wait to their deadline, and go on when it is over."""
+    """Scripts name keys that do not exist yet (TRYAGAIN): calls wait until then, or to their deadline."""
     slot, home = slot_of(queue.keys), nodes.master_of(queue.keys.meta)
     to, results = another(nodes, home), list[object]()
     waits = threading.Thread(target=lambda: results.append(queue.send({"n": 1})))
@@ -92,11 +94,11 @@ def test_a_single_key_is_looked_for_where_its_slot_goes(nodes: Cluster, namespac
     app, key = QWorker(namespace, url=nodes.url), queues_key(namespace)
     home = nodes.master_of(key)
     meta = QueueKeys(namespace, "q").meta
-    app.client.execute(Command(None, (), ("HSET", meta, "maxlen", 1), int))
+    app.client.execute(raw("HSET", meta, "maxlen", 1, decode=int))
     assert app.queues() == []
     with nodes.moving(key_slot(key.encode()), another(nodes, home)) as move_keys:
         assert app.queues() == []
-        app.client.execute(Command(None, (), ("HSET", key, "q", 1), int))
+        app.client.execute(raw("HSET", key, "q", 1, decode=int))
         assert app.queues() == ["q"]
         assert move_keys() == 0
     assert app.queues() == ["q"]
@@ -113,9 +115,9 @@ def test_figures_come_from_every_master(nodes: Cluster, namespace: str) -> None:
         for number, keys in enumerate(places):
             Queue(client, namespace, keys.queue).send_all(range(number + 1))
         families = QueueCollector(client, lambda: places).collect()
-        (ready,) = (each for each in families if each.name == "qworker_messages_ready")
-    found = {sample.labels["queue"]: sample.value for sample in ready.samples}
-    assert found == {keys.queue: number + 1 for number, keys in enumerate(places)}
+        (ready,) = (family for family in families if family.name == "qworker_messages_ready")
+    names = {sample.labels["queue"]: sample.value for sample in ready.samples}
+    assert names == {keys.queue: number + 1 for number, keys in enumerate(places)}
 
 
 def test_a_slot_moves_under_load(nodes: Cluster, namespace: str) -> None:
@@ -157,7 +159,7 @@ def test_a_slot_moves_under_load(nodes: Cluster, namespace: str) -> None:
     assert Counter(acked) == Counter(sent)
 
 
-def test_others_go_on_without_a_node(nodes: Cluster, namespace: str) -> None:
+def test_other_queues_work_without_a_node(nodes: Cluster, namespace: str) -> None:
     """A master that is lost with its replica stops its own queues alone: workers and reapers serve the others."""
     names = one_queue_per_master(nodes, namespace)
     lost = next(iter(names))
@@ -198,7 +200,7 @@ def test_others_go_on_without_a_node(nodes: Cluster, namespace: str) -> None:
 
 
 def test_a_frozen_node_does_not_slow_receivers_of_others(nodes: Cluster, namespace: str) -> None:
-    """A receive over the queues of all nodes notices it once, within half a second, and goes on without it."""
+    """A receive over the queues of all nodes notices it once, within half a second, and continues without it."""
     names = one_queue_per_master(nodes, namespace)
     app = QWorker(namespace, url=nodes.url)
     frozen, *_ = names
@@ -217,7 +219,7 @@ def test_a_frozen_node_does_not_slow_receivers_of_others(nodes: Cluster, namespa
             spent.append(time.monotonic() - started)
         # Half a second for the one who notices, and as much again each time that it may be back.
         assert max(spent) < 1.5
-        assert sum(each > 0.25 for each in spent) <= 3
+        assert sum(seconds > 0.25 for seconds in spent) <= 3
     finally:
         frozen.resume()
     nodes.wait_until_whole()
@@ -265,7 +267,7 @@ def test_a_worker_serves_other_nodes_in_time_while_one_is_away(
                 time.sleep(0.3)
             # A second for what was on its way there, and half of one each time that it may be back.
             assert max(spent) < 2.5, spent
-            assert sum(each > 1.0 for each in spent) <= 2, spent
+            assert sum(seconds > 1.0 for seconds in spent) <= 2, spent
         finally:
             for node in (lost, spare):
                 node.start() if how == "killed" else node.resume()
@@ -276,7 +278,7 @@ def test_a_worker_serves_other_nodes_in_time_while_one_is_away(
 
 
 def test_a_lost_master_is_replaced(nodes: Cluster, namespace: str) -> None:
-    """Its replica takes over, and a worker that has waited goes on with what the replicas had confirmed."""
+    """Its replica takes over, and a worker that has waited continues with what the replicas had confirmed."""
     app, seen = QWorker(namespace, url=nodes.url), list[int]()
     app.task(name="work", queue="q")(lambda n: seen.append(n))
     queue = app.queue("q")
@@ -293,3 +295,25 @@ def test_a_lost_master_is_replaced(nodes: Cluster, namespace: str) -> None:
     lost.start()
     nodes.wait_until_whole()
     app.close()
+
+
+def test_a_line_with_calls_on_their_way_outlives_the_slots_of_its_server(nodes: Cluster) -> None:
+    """It is closed with others like it once no call waits for its replies."""
+    factory = ConnectionFactory(nodes.url)
+    first, second = nodes.masters()[:2]
+    waiting = {_address(nodes.replica_of(first))}
+    lines = ConnectionSet(factory, busy=waiting.__contains__)
+    factory.locate("key")
+    (replica,) = waiting
+    line = lines.to(replica)
+    lines.to(_address(first))
+    assert lines.known(replica) is line
+    waiting.clear()
+    lines.to(_address(second))
+    assert lines.known(replica) is None
+    lines.close()
+
+
+def _address(node: Node) -> Address:
+    host, _, port = node.address.rpartition(":")
+    return Address(host, int(port))

@@ -6,13 +6,13 @@ import pytest
 
 from qworker import QWorker
 from qworker.errors import UnavailableError
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from tests.consumer.driving import running, until
 from tests.topologies.servers import Trio
 
 
 def test_a_lost_master_is_replaced(trio: Trio, namespace: str) -> None:
-    """Senders, workers and their leases go on with the new master; what the replicas had confirmed is there."""
+    """Senders, workers and their leases continue with the new master; what the replicas had confirmed is there."""
     app, seen = QWorker(namespace, url=trio.url), list[int]()
     app.task(name="work", queue="q")(lambda n: seen.append(n))
     queue, lost = app.queue("q"), trio.master()
@@ -29,7 +29,7 @@ def test_a_lost_master_is_replaced(trio: Trio, namespace: str) -> None:
     app.close()
 
 
-def test_settles_are_told_again_after_a_failover(trio: Trio, namespace: str) -> None:
+def test_settles_are_repeated_after_a_failover(trio: Trio, namespace: str) -> None:
     """An ack that the replicas had not heard of is told the new master: the message does not come back."""
     app = QWorker(namespace, url=trio.url)
     queue, lost = app.queue("q"), trio.master()
@@ -38,7 +38,7 @@ def test_settles_are_told_again_after_a_failover(trio: Trio, namespace: str) -> 
     acked, kept = queue.receive(2, visibility="1h")
     queue.replicated(2, within="2s")
     for replica in trio.replicas():
-        # To nowhere: from now on it hears nothing, until a Sentinel mends it.
+        # To nowhere: from now on it hears nothing, until a Sentinel repairs it.
         replica.ask("REPLICAOF", "127.0.0.1", 1)
     queue.ack(acked)
     lost.kill()
@@ -90,7 +90,7 @@ def test_one_sentinel_is_enough(trio: Trio) -> None:
     try:
         url = f"redis+sentinel://127.0.0.1:1,{first},{others[0]}/main"
         ConnectionFactory(url).connect().disconnect()
-        with pytest.raises(UnavailableError, match="no Sentinel says who the master is"):
+        with pytest.raises(UnavailableError, match="no Sentinel names the master"):
             ConnectionFactory(f"redis+sentinel://127.0.0.1:1,{first}/main").connect()
     finally:
         trio.sentinels[0].resume()

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from qworker import QWorker
+from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.client.sync import Client
 from qworker.daemon.reaper import Reaper
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from tests.consumer.driving import DEADLINE_S, running, until
 from tests.consumer.workers import Lab
 from tests.topologies.servers import Cluster, client_of
@@ -29,7 +29,7 @@ def work(n: int) -> None:
 
 @pytest.fixture
 def lab(nodes: Cluster, namespace: str, tmp_path: Path) -> Iterator[Lab]:
-    """A place for workers in processes of their own, with a task on the queue that is divided."""
+    """A place for workers in their own processes, with a task on the queue that is divided."""
     lab = Lab(nodes.url, namespace, tmp_path)
     lab.app(SOURCE)
     yield lab
@@ -55,14 +55,14 @@ def sending(lab: Lab, threads: int = 2) -> Iterator[list[int]]:
             errors.append(error)
 
     running = [threading.Thread(target=send, args=(n,)) for n in range(threads)]
-    for each in running:
-        each.start()
+    for worker in running:
+        worker.start()
     try:
         yield stored
     finally:
         ended.set()
-        for each in running:
-            each.join(DEADLINE_S)
+        for worker in running:
+            worker.join(DEADLINE_S)
     assert not errors, errors
 
 
@@ -72,26 +72,29 @@ def test_the_number_changes_under_load_and_nothing_is_lost(
     """One, five, two shards, while two threads send and two workers receive: each message is handled, and once."""
     monkeypatch.setattr("qworker.client.queue_ref._ANNOUNCE_S", 1.0)
     other = Queue(lab.sender.client, lab.namespace, "orders")
-    with lab.reaper(), lab.worker(), lab.worker(), sending(lab) as stored:
-        until(lambda: len(lab.noted("done")) > 100)
-        grown = other.divide(5)
-        masters = {nodes.master_of(other.ref.shard_of(n).keys.meta) for n in range(5)}
-        assert grown.active == 5
-        assert len(masters) > 1
-        # Only workers that receive from the new shards can have taken these.
-        until(lambda: all(each.stats.get("acked", 0) > 20 for each in other.division().shards))
-        other.divide(2)
-        until(lambda: len(other.division().shards) == 2)
-        seen = len(stored)
-        until(lambda: len(stored) > seen + 100)
-    until(lambda: len(lab.noted("done")) >= len(stored))
+    with lab.reaper(), lab.worker(), lab.worker():
+        with sending(lab) as stored:
+            until(lambda: len(lab.noted("done")) > 100)
+            grown = other.divide(5)
+            masters = {nodes.master_of(other.ref.shard_of(n).keys.meta) for n in range(5)}
+            assert grown.active == 5
+            assert len(masters) > 1
+            # Only workers that receive from the new shards can have taken these.
+            until(
+                lambda: all(shard.stats.get("acked", 0) > 20 for shard in other.division().shards)
+            )
+            other.divide(2)
+            until(lambda: len(other.division().shards) == 2)
+            seen = len(stored)
+            until(lambda: len(stored) > seen + 100)
+        until(lambda: len(lab.noted("done")) >= len(stored))
     handled = Counter(n for (n,) in lab.noted("done"))
     assert sorted(handled) == sorted(stored)
     assert set(handled.values()) == {1}
     seen_all = [Queue(lab.sender.client, lab.namespace, f"orders/{n}").inspect() for n in range(5)]
     # The first shard counts on from the totals of those that were given up.
-    assert sum(each.stats.get("sent", 0) for each in seen_all) == len(stored)
-    assert sum(each.stored for each in seen_all) == 0
+    assert sum(inspection.stats.get("sent", 0) for inspection in seen_all) == len(stored)
+    assert sum(inspection.stored for inspection in seen_all) == 0
 
 
 def test_workers_receive_from_new_shards_before_anything_is_sent_there(lab: Lab) -> None:
@@ -115,7 +118,7 @@ def test_workers_receive_from_new_shards_before_anything_is_sent_there(lab: Lab)
 def test_a_draining_shard_is_kept_until_its_last_message_is_gone(
     nodes: Cluster, namespace: str
 ) -> None:
-    """Delayed, in hand, dead: what is anywhere in it keeps it, and a reaper gives it up after that."""
+    """Delayed, unacked, dead: what is anywhere in it keeps it, and a reaper gives it up after that."""
     app = QWorker(namespace, url=nodes.url)
     queue = app.queue("orders")
     queue.divide(2, wait=0)
@@ -146,7 +149,7 @@ def test_a_draining_shard_is_kept_until_its_last_message_is_gone(
         # Divided again, it is used again.
         queue.divide(2, wait=0)
         shard.send({"n": 3})
-        assert [each.json() for each in queue.receive(10)] == [{"n": 3}]
+        assert [message.json() for message in queue.receive(10)] == [{"n": 3}]
     app.close()
 
 
@@ -167,13 +170,13 @@ def test_a_division_that_was_lost_is_taken_back(nodes: Cluster, namespace: str) 
     with Client(ConnectionFactory(nodes.url)) as client:
         reaper = Reaper(client, namespace)
 
-        def found() -> bool:
-            # A look of its own every time: the next one is due in ten seconds.
-            reaper._dividing._look_at = float("-inf")
+        def is_found() -> bool:
+            # A new watch every time: the next one is due in ten seconds.
+            reaper._shards._check_at = float("-inf")
             reaper.tick()
             return len(Queue(app.client, namespace, "orders").division().shards) == 3
 
-        until(found)
+        until(is_found)
         reaper.close()
     app.close()
 
@@ -195,7 +198,7 @@ def test_a_broker_takes_turns_among_shards(nodes: Cluster, namespace: str) -> No
 
 
 def test_a_master_with_some_shards_is_lost(lab: Lab, nodes: Cluster) -> None:
-    """What goes to the others goes on meanwhile; what was confirmed by a replica is handled when it takes over."""
+    """What goes to the others continues meanwhile; what was confirmed by a replica is handled when it takes over."""
     queue = lab.queue("orders")
     queue.divide(6, wait=0)
     lost = nodes.master_of(queue.ref.shard_of(0).keys.meta)

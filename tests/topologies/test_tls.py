@@ -12,8 +12,9 @@ import trustme
 
 from qworker import QWorker
 from qworker.errors import UnavailableError
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from tests.servers import binary_of, missing
+from tests.store.connecting import aconnect
 from tests.topologies.servers import Node, free_ports, until
 
 #: What is wrong with a certificate, and what OpenSSL says about it.
@@ -117,6 +118,7 @@ def url(tls: TLS, request: pytest.FixtureRequest) -> Iterator[str]:
     tls.present("right.pem")
 
 
+@pytest.mark.slow
 def test_everything_is_encrypted(url: str, namespace: str) -> None:
     """Messages are sent and received, sync and async."""
     app = QWorker(namespace, url=url)
@@ -135,22 +137,22 @@ def test_everything_is_encrypted(url: str, namespace: str) -> None:
     assert asyncio.run(look()) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("certificate", WRONG)
 def test_a_wrong_certificate_is_refused(tls: TLS, url: str, certificate: str) -> None:
     """Of an unknown CA, for another host, or expired: nothing is said to such a server, unless that is asked for."""
     tls.present(certificate)
-    match = f"TLS certificate was not accepted.*({WRONG[certificate]})"
+    match = f"TLS certificate is not accepted.*({WRONG[certificate]})"
     with pytest.raises(UnavailableError, match=match):
         ConnectionFactory(url).connect()
     with pytest.raises(UnavailableError, match=match):
-        asyncio.run(ConnectionFactory(url).aconnect())
+        asyncio.run(aconnect(ConnectionFactory(url)))
     ConnectionFactory(f"{url}&insecure=true").connect().disconnect()
 
 
+@pytest.mark.slow
 def test_the_certificate_of_a_sentinel_is_verified(tls: TLS) -> None:
     """A Sentinel could name any server as the master."""
     url = tls.urls["sentinel"].replace("/ca.pem", "/other.pem")
-    with pytest.raises(
-        UnavailableError, match=r"no Sentinel says who the master is.*TLS certificate"
-    ):
+    with pytest.raises(UnavailableError, match=r"no Sentinel names the master.*TLS certificate"):
         ConnectionFactory(url).connect()

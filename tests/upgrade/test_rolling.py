@@ -23,7 +23,7 @@ import qworker
 def handle(key: str) -> None:
     note("handled", key, qworker.__file__)
 """
-#: Sends until it is told to stop; each key is noted once it is accepted.
+#: Sends until it is stopped; each key is noted once it is accepted.
 PRODUCER = """
 import sys
 from jobs import *
@@ -157,10 +157,11 @@ def test_a_rolling_upgrade_loses_nothing(mixed: Mixed) -> None:
         mixed.stop(process)
 
 
+@pytest.mark.bad_input("data found: unknown version")
 def test_messages_of_the_next_version_wait_for_its_workers(mixed: Mixed) -> None:
     """Workers and daemons of this one leave them in place and count them, and handle what comes behind them.
 
-    Among them five that a worker of the next version had in hand when it died: a daemon of this one takes them back.
+    Among them five that a worker of the next version held when it died: a daemon of this one takes them back.
     """
     queue = mixed.lab.queue()
     assert mixed.producer("new", 30).wait(60) == 0

@@ -1,15 +1,16 @@
-"""What the scripts of this version do with messages of the next one: leave them to whoever knows it, and count them."""
+"""What the scripts of this version do with messages of the next one: leave them to its consumers, and count them."""
 
 from __future__ import annotations
 
 import pytest
 
-from qworker.client.commands.claiming import claim
-from qworker.client.commands.reaping import promote, reap, trim
-from qworker.client.commands.receiving import Suspects
-from qworker.client.commands.redriving import redrive
-from qworker.client.commands.settling import Outcomes
+from qworker.engine.claim import claim
+from qworker.engine.dead import redrive
+from qworker.engine.reap import promote, reap, trim
+from qworker.engine.receive import Suspects
+from qworker.engine.settle import Outcomes
 from qworker.fsck.check import check_queue
+from qworker.wire.ids import EntryId
 from tests.lua.drive import NOW, Drive
 
 NEWER = "q2 abcdefghij0000000001 5 0 0 0 0 new=header x=1 u=key\nbody"
@@ -30,6 +31,7 @@ def test_a_receive_puts_it_behind_the_others(drive: Drive) -> None:
     assert drive.stats("unsupported") == {"unsupported": 2}
 
 
+@pytest.mark.bad_input("data found: unknown version")
 def test_a_lease_that_ran_out_gives_it_back_as_it_is(drive: Drive) -> None:
     """Alone or in company, expired or not, whatever its counters say."""
     drive.redis.hset(drive.keys.lease("L-1"), mapping={"1": NEWER, "2": BESIDE})
@@ -43,9 +45,10 @@ def test_a_lease_that_ran_out_gives_it_back_as_it_is(drive: Drive) -> None:
     assert drive.stats("unsupported", "unacked") == {"unsupported": 3, "unacked": -3}
 
 
+@pytest.mark.bad_input("data found: unknown version")
 @pytest.mark.parametrize("outcome", ["nack", "release", "share", "crash", "foreign"])
 def test_a_settle_gives_it_back_as_it_is(drive: Drive, outcome: str) -> None:
-    """By whoever holds a receipt of a lease that the next version made."""
+    """By holders of a receipt of a lease that the next version made."""
     drive.redis.hset(drive.keys.lease("L-1"), "0", NEWER)
     drive.redis.zadd(drive.keys.unacked, {"L-1": NOW + 30_000})
     outcomes = Outcomes("L-1")
@@ -72,8 +75,8 @@ def test_what_was_decided_about_it_counts(drive: Drive) -> None:
 
     assert drive.settle(outcomes).counted == (True, True, True)
 
-    (letter,) = drive.state("dead")["dead"]
-    assert (letter["envelope"], drive.state("ready", "unacked")) == (NEWER + "3", {})
+    (dead_letter,) = drive.state("dead")["dead"]
+    assert (dead_letter["envelope"], drive.state("ready", "unacked")) == (NEWER + "3", {})
 
 
 def test_a_claim_gives_it_to_the_caller_as_it_is(drive: Drive) -> None:
@@ -95,11 +98,12 @@ def test_it_is_promoted_and_never_trimmed_or_redriven(drive: Drive) -> None:
     drive.run(promote(drive.keys, now_ms=NOW))
     drive.run(trim(drive.keys, now_ms=NOW))
 
-    assert drive.run(redrive(drive.keys, [entry.decode()], now_ms=NOW)) == (-1,)
+    assert drive.run(redrive(drive.keys, [EntryId.of_stream(entry, 0)], now_ms=NOW)) == (-1,)
     assert drive.state("ready", "delayed") == {"ready": [NEWER]}
     assert len(drive.state("dead")["dead"]) == 1
 
 
+@pytest.mark.bad_input("data found: unknown version")
 def test_fsck_finds_nothing_wrong_with_it(drive: Drive) -> None:
     """Wherever it stands; the unique key that it holds stays held."""
     drive.redis.hdel(drive.keys.meta, "test")

@@ -21,18 +21,21 @@ CHANGES = {
         ('return f"q1 {', 'return f"q2 {'),
         ('cls.parse(f"q1 {', 'cls.parse(f"q2 {'),
     ],
-    "consumer/events.py": [('item.startswith(b"q1 ")', 'item.startswith((b"q1 ", b"q2 "))')],
+    "consumer/child/settle/journal_events.py": [
+        ('item.startswith(b"q1 ")', 'item.startswith((b"q1 ", b"q2 "))')
+    ],
     "lua/lib/envelope.lua": [
         ("b == 49 and", "(b == 49 or b == 50) and"),
         ("'^q1 (", "'^q[12] ("),
         ("'q1 ' ..", "'q2 ' .."),
     ],
-    "lua/lib/ends.lua": [("'^(q1 ", "'^(q[12] "), ("'^q1 (", "'^q[12] (")],
+    "lua/lib/requeue.lua": [("'^(q1 ", "'^(q[12] "), ("'^q1 (", "'^q[12] (")],
     "lua/lib/journal.lua": [("'^q1 (", "'^q[12] (")],
+    "lua/lib/lone_receive.lua": [("'q1 '", "'q2 '")],
     "lua/lib/order.lua": [("'^q1 (", "'^q[12] (")],
-    "lua/send.lua": [("'^q1 (", "'^q[12] (")],
-    "lua/send_chunk.lua": [("'q1 ' ..", "'q2 ' ..")],
-    "lua/take_over.lua": [("'^q1 (", "'^q[12] (")],
+    "lua/send/send.lua": [("'^q1 (", "'^q[12] (")],
+    "lua/send/send_chunk.lua": [("'q1 ' ..", "'q2 ' ..")],
+    "lua/send/take_over.lua": [("'^q1 (", "'^q[12] (")],
 }
 
 
@@ -55,6 +58,6 @@ def make_next(directory: Path) -> Path:
         if re.search(r"['^]q1 ", line.partition("-- ")[0])
     ]
     assert left == [], "still of the version before"
-    for path in package.glob("lua/*.lua"):
+    for path in package.glob("lua/[!l]*/*.lua"):
         path.write_text(path.read_text() + "-- the next version\n")
     return directory

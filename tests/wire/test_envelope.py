@@ -1,4 +1,4 @@
-"""The envelope: written and read in Python as the scripts write and read it."""
+"""The envelope: Python writes and reads it as the scripts do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qworker.wire.envelope import FIRST, Envelope, Kind, head, kind_of, tail
+from tests.effort import examples
 
 ids = st.text("abcXYZ019._-", min_size=1, max_size=64)
 counters = st.integers(0, 999_999)
@@ -20,7 +21,7 @@ def written(
     flags: dict[str, str],
     body: bytes,
 ) -> bytes:
-    """An envelope as the sending script puts it together."""
+    """Return an envelope as the sending script writes it."""
     middle = " ".join(map(str, (sent_ms, *counts)))
     return head(message_id).encode() + middle.encode() + tail(body, flags)
 
@@ -33,7 +34,7 @@ def test_reads_what_was_written(
     flags: dict[str, str],
     body: bytes,
 ) -> None:
-    """Every id, time, count, flag and body comes back as it was."""
+    """Every id, time, count, flag and body is read unchanged."""
     item = written(message_id, sent_ms, counts, flags, body)
     envelope = Envelope.parse(item)
     assert envelope is not None
@@ -43,8 +44,8 @@ def test_reads_what_was_written(
     assert kind_of(item) is Kind.OWN
 
 
-def test_example_is_what_the_documentation_shows() -> None:
-    """The envelope is readable as it stands."""
+def test_example_is_the_one_in_the_documentation() -> None:
+    """The stored envelope is readable."""
     item = written("abc", 17, (1, 2, 3, 4), {"p": "5", "u": "a b"}, b'{"x":1}')
     assert item == b'q1 abc 17 1 2 3 4 p=5 u=a%20b\n{"x":1}'
 
@@ -81,24 +82,26 @@ def test_example_is_what_the_documentation_shows() -> None:
         (b"\x80\x04K\x01.", Kind.FOREIGN),
     ],
 )
-def test_tells_what_an_item_is(item: bytes, kind: Kind) -> None:
-    """Ours is what matches in full; JSON is plain, another version is newer, the rest is foreign."""
+def test_returns_the_kind_of_an_item(item: bytes, kind: Kind) -> None:
+    """A valid header is our own; JSON is plain, another version is newer, the rest is foreign."""
     assert kind_of(item) is kind
     assert (Envelope.parse(item) is not None) is (kind is Kind.OWN)
 
 
-def test_no_cut_header_is_ours() -> None:
-    """An envelope that was cut off anywhere in its header is foreign; cut in its body it has another body."""
+@pytest.mark.bad_input("data found: envelope cut at any byte")
+def test_a_cut_header_is_foreign() -> None:
+    """An envelope that is cut in its header is foreign; cut in its body it has another body."""
     item = written("abc", 17, (1, 2, 3, 4), {"p": "5"}, b"body\n")
     line_end = item.index(b"\n") + 1
     assert all(kind_of(item[:at]) is Kind.FOREIGN for at in range(line_end))
     assert all(kind_of(item[:at]) is Kind.OWN for at in range(line_end, len(item) + 1))
 
 
+@pytest.mark.bad_input("data found: nonsense in a header")
 @given(st.binary(max_size=60))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_no_bytes_raise(junk: bytes) -> None:
-    """Whatever stands in a list, reading it never raises."""
+    """Reading any bytes of a list never raises."""
     for item in (
         junk,
         b"q1 " + junk,
@@ -111,8 +114,8 @@ def test_no_bytes_raise(junk: bytes) -> None:
             assert isinstance(envelope.flags, dict)
 
 
-def test_body_begins_behind_the_first_newline() -> None:
-    """No flag value can end the header, and a body may begin with newlines."""
+def test_body_begins_after_the_first_newline() -> None:
+    """No flag value can end the header, and a body can begin with newlines."""
     item = written("a", 1, (0, 0, 0, 0), {"w": "x\n y=\r\n"}, b"\n\nbody")
     envelope = Envelope.parse(item)
     assert envelope is not None
@@ -120,10 +123,10 @@ def test_body_begins_behind_the_first_newline() -> None:
 
 
 @given(ids, st.integers(0, 10**16 - 1), st.sampled_from([(0,) * 4, (1, 0, 0, 0)]), flags)
-def test_the_header_of_a_first_delivery_is_told_at_a_glance(
+def test_first_matches_exactly_the_headers_of_first_deliveries(
     message_id: str, sent_ms: int, counts: tuple[int, int, int, int], flags: dict[str, str]
 ) -> None:
-    """What the glance takes is an own header without counts, not encrypted; it finds the same time, flags and body."""
+    """`FIRST` matches headers without counts and encryption, and yields the same time, flags and body."""
     item = written(message_id, sent_ms, counts, flags, b'{"a":\n1}')
     first = FIRST.match(item)
     assert (first is not None) == (counts == (0,) * 4 and "e" not in flags)
@@ -148,8 +151,8 @@ def test_the_header_of_a_first_delivery_is_told_at_a_glance(
         b" q1 a 1 0 0 0 0\n",
     ],
 )
-def test_the_glance_takes_no_header_that_is_none(item: bytes) -> None:
-    """What is no own item in full is none at a glance either."""
+def test_first_matches_no_invalid_header(item: bytes) -> None:
+    """`FIRST` matches no item that `Envelope.parse` refuses."""
     assert Envelope.parse(item) is None
     assert FIRST.match(item) is None
 
@@ -161,7 +164,7 @@ def test_the_glance_takes_no_header_that_is_none(item: bytes) -> None:
         (b"q1 a 17 0 0 0 0 p=5", 17),
         (b"q1 a 17 0 0 0 0 p=5 t=99", 99),
         (b"q1 a 17 2 1 0 0 t=99", 99),
-        # Given back by a version that did not write the time down.
+        # Released by a version that did not record the time.
         (b"q1 a 17 2 1 0 0", None),
         (b"q1 a 17 2 1 0 0 t=", None),
         (b"q1 a 17 0 0 0 0 t=x", 17),
@@ -169,7 +172,7 @@ def test_the_glance_takes_no_header_that_is_none(item: bytes) -> None:
     ],
 )
 def test_when_a_message_became_ready(header: bytes, ready_ms: int | None) -> None:
-    """The flag says it, or the time of the send; where nobody wrote it down it is not known."""
+    """The flag says it, or the time of the send; None if it is not recorded."""
     envelope = Envelope.parse(header + b"\n")
     assert envelope is not None
     assert envelope.ready_ms == ready_ms

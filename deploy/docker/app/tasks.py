@@ -1,4 +1,4 @@
-"""A small app for compose.yaml: put your own beside it, or mount another folder at /app."""
+"""A small app for compose.yaml: add your own beside it, or mount another folder at /app."""
 
 import structlog
 

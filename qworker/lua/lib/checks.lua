@@ -29,3 +29,4 @@ local function whole(value, minimum, maximum)
 end
 
 local MAX_VISIBILITY_MS = 43200000 -- 12 h
+local DEFAULT_VISIBILITY_MS = 30000

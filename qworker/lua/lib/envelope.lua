@@ -57,10 +57,10 @@ local function level(item)
 end
 
 -- How many items of a list to read next, up to `bytes_left` in all as far as those tell that were read: a read copies them
--- whole, and bodies may be large.
-local FIRST_CHUNK, MAX_CHUNK = 4, 32
+-- whole, and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
+local MAX_CHUNK = 33
 local function chunk_size(number, bytes, bytes_left)
-  if number == 0 then return FIRST_CHUNK end
+  if number == 0 then return 1 end
   return math.max(1, math.min(MAX_CHUNK, math.ceil(bytes_left * number / math.max(bytes, 1))))
 end
 

@@ -5,6 +5,7 @@
 local suspect, delayed, unacked, wake, dead = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local meta, stats, unique, cancelled, journal = KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local FIRST_LEASE = 21
+local ALL_LEVELS = { 9, 8, 7, 6, 5, 4, 3, 2, 1, 0 } -- as `levels_in_use` has them
 
 local function ready(level_number)
   return KEYS[level_number + 1]
@@ -24,7 +25,7 @@ local function levels_in_use(levels)
   return used
 end
 
--- A refusal if a key that this call may write holds another type, else nil.
+-- A refusal if a key that this call may write holds another type, else nil. The last of `levels` is the likeliest.
 local function broken_queue(levels, without_leases)
   local expected = { stats, 'hash', unacked, 'zset' }
   local function expect(key, its_type)
@@ -32,8 +33,9 @@ local function broken_queue(levels, without_leases)
     expected[#expected + 1] = its_type
   end
   for i = FIRST_LEASE, without_leases and 0 or #KEYS do expect(KEYS[i], 'hash') end
-  for i = #levels, 1, -1 do expect(ready(levels[i]), 'list') end
+  expect(ready(levels[#levels]), 'list')
   expect(wake, 'list')
+  for i = #levels - 1, 1, -1 do expect(ready(levels[i]), 'list') end
   expect(delayed, 'zset')
   expect(journal, 'stream')
   expect(dead, 'stream')
@@ -41,22 +43,4 @@ local function broken_queue(levels, without_leases)
   expect(unique, 'hash')
   expect(cancelled, 'zset')
   return broken(expected)
-end
-
-local DEFAULT_VISIBILITY_MS = 30000
-local DEFAULT_MAX_RECEIVES = 5
-
--- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
-local function read_attributes()
-  local found = redis.pcall('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
-    'journal_epoch', 'journal_shed', 'pause_strict')
-  if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
-  return {
-    visibility_ms = whole(found[1], 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS,
-    paused_out = found[2] == 'out' or found[2] == 'all',
-    strictly_in = (found[2] == 'in' or found[2] == 'all') and found[9] == '1',
-    levels = levels_in_use(found[3]),
-    max_receives = whole(found[4], 1, MAX_MS) or DEFAULT_MAX_RECEIVES,
-    journal = { mode = found[5], cap = found[6], epoch = found[7], shed = found[8] },
-  }
 end

@@ -1,6 +1,7 @@
 -- The ledger of a bulk write: what has been taken from each stream, a stream being rows in an order that every
 -- repetition has (a partition's rows of one priority).
 --   HASH   <stream> → `<rows> <crc>`   ·   stored → messages of all runs   ·   run:<run> → messages of one run
+--   In a divided queue: shards → over how many the write is spread   ·   <stream> → `moved`, its rest is in the first shard
 -- The CRC runs over all rows of the stream so far. A chunk says the CRC before and behind it, and is taken only
 -- where the ledger stands at its beginning with the same CRC: so each chunk proves every row before it, two
 -- simultaneous attempts cannot double a row, and rows that came in another order are noticed before anything of theirs

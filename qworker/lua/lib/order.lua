@@ -74,8 +74,8 @@ local function push_heads(key, items, order, later)
       merged[#merged + 1] = item
     end
     for i = next_passed, #passed do merged[#merged + 1] = passed[i][1] end
-    -- A user who may not push is refused before anything is cut off.
-    redis.call('LPUSH', key, items[#items])
+    -- A user who may not push is refused before anything is cut off; what is pushed for that goes with it.
+    redis.call('LPUSH', key, '')
     redis.call('LTRIM', key, #passed + 1, -1)
   end
   for last = #merged, 1, -AT_ONCE do

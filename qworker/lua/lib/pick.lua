@@ -1,8 +1,8 @@
--- Take one waiting item, given as it is stored, out of where it waits; one of several equal ones. Who asks has read it
--- before, so it may be gone by now.
+-- Take one waiting item, given as it is stored, out of where it waits; one of several equal ones. The caller has read it
+-- before, so it may be gone by now. The caller may say where it stood: the search begins around there.
 
--- A list is looked at from both ends, further each time: what is near an end is found and taken from there. An item in the
--- middle of n costs at most 2 n entries of a list. A call ends after it has looked at about so many.
+-- A list is searched from both ends, further each time, so an item near an end is found and taken from there. An item in
+-- the middle of n costs at most 2 n entries of a list. A call ends after about this many entries.
 local MOST_LOOKED = 100000
 local looked = 0
 
@@ -21,8 +21,42 @@ local function seen_in(key, item)
   return nil
 end
 
+-- How far an item may have moved since it was seen, for what is sent behind it; and how many bytes are read to find it.
+local MOVED, MAX_AROUND = 1000, 262144
+
+-- Where an item stands in a list that had `behind` items behind it: 1 nearer to its head, -1 nearer to its tail; nil if it
+-- is not seen around there. Taking it away costs as many entries of the list as are between it and the nearer end.
+local function seen_around(key, item, behind)
+  local ahead = redis.call('LLEN', key) - 1 - behind
+  local side, near = behind <= ahead and -1 or 1, math.max(0, math.min(behind, ahead))
+  looked = looked + 2 * near + MOVED
+  if near < MOVED then
+    return redis.call('LPOS', key, item, 'RANK', side, 'MAXLEN', near + MOVED) and side or nil
+  end
+  if redis.call('LINDEX', key, -behind - 1) == item then return side end
+  local reach = math.min(MOVED, math.ceil(MAX_AROUND / #item))
+  for _, other in ipairs(redis.call('LRANGE', key, -behind - 1 - reach, -behind - 1 + reach)) do
+    if other == item then return side end
+  end
+  return nil
+end
+
+-- Where items were seen, in the order of the items: {key, behind} each, false where nothing is said; nil if that is none.
+local function read_seen(words)
+  local seen = {}
+  for word in string.gmatch(words, '%S+') do
+    local place, behind = string.match(word, '^([%ds]):(%d+)$')
+    behind = whole(behind, 0, MAX_MS)
+    if not behind and word ~= '-' then return nil end
+    seen[#seen + 1] = word ~= '-' and { key = place == 's' and suspect or ready(tonumber(place)), behind = behind }
+  end
+  return seen
+end
+
 -- Where an item waits: 'delayed' and its due ms, or the key of a list and the end that is nearer; nil where it is not seen.
-local function waits_in(item, levels)
+local function waits_in(item, levels, seen)
+  local around = seen and seen_around(seen.key, item, seen.behind)
+  if around then return seen.key, around end
   local due_ms = tonumber(redis.call('ZSCORE', delayed, item))
   if due_ms then return 'delayed', due_ms end
   local side = seen_in(suspect, item)
@@ -39,10 +73,10 @@ local function take_out(item, place, side)
 end
 
 local MAX_PICKED = 100
--- A refusal where ARGV from 2 on are not 1-100 items of ours.
-local function bad_items()
-  if #ARGV < 2 or #ARGV > MAX_PICKED + 1 then return { 'ARG', 'items' } end
-  for i = 2, #ARGV do
+-- A refusal where ARGV from `first` on are not 1-100 items of ours.
+local function bad_items(first)
+  if #ARGV < first or #ARGV >= first + MAX_PICKED then return { 'ARG', 'items' } end
+  for i = first, #ARGV do
     if kind(ARGV[i]) ~= 'own' or not parse(ARGV[i]) then return { 'ARG', 'item' } end
   end
   return nil

@@ -108,7 +108,7 @@ local function receive(request, attributes, levels, now, amounts)
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
   end
   if from_suspect > 0 then redis.call('LPOP', suspect) end
-  -- The reaper's watch for gaps starts with the first lease; see visit.lua.
+  -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
   amounts.received = (amounts.received or 0) + #batch.items
   amounts.unacked = (amounts.unacked or 0) + #batch.items

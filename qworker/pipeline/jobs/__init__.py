@@ -1,1 +1,1 @@
-"""What is done with the journal: archive, compact, audit, report, SQL; from DataFrames to DataFrames or values."""
+"""Jobs over the journal: archive, compact and audit; from DataFrames to DataFrames or values."""

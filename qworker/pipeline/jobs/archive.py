@@ -1,9 +1,9 @@
-"""Archive: the journal goes to Parquet by queue and day, each event once, whoever is killed on the way.
+"""Archives the journal to Parquet by queue and day, each event once, whichever process is killed on the way.
 
-One batch after the other: the driver plans which entries it holds, each task reads a range of them and writes files,
-and the driver commits these together with the offsets behind them (`qworker.pipeline.jobs.change`). No event passes
-through the JVM. Columns are those of the table `journal`, and the partition columns `queue`, `day` (DATE, of ts in
-UTC) and `batch` (STRING).
+Batch by batch: the driver plans the entries of a batch, each task reads a range of them and writes files, and the
+driver commits these together with the offsets after them (`qworker.pipeline.jobs.change`). No event passes through the
+JVM. Columns are those of the table `journal`, and the partition columns `queue`, `day` (DATE, of ts in UTC) and `batch`
+(STRING).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from qworker.pipeline.failures import clear_errors
 from qworker.pipeline.jobs.change import Change, recover
 from qworker.pipeline.jobs.compact import compact, plan
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.source.offsets import Place, dump
-from qworker.pipeline.writing.failures import clear_errors
-from qworker.wire.names import place_name
+from qworker.pipeline.source.offsets import Position, dump
+from qworker.wire.names import shard_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ _FILE: Final = ("path", "events", "gaps", "missing")
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What an archiver has done so far. `missing`: events that were trimmed before they were read."""
+    """Totals of an archiver so far. `missing`: events that were trimmed before they were read."""
 
     batches: int = 0
     entries: int = 0
@@ -65,8 +65,8 @@ def read_archive(spark: SparkSession, lake: Lake) -> DataFrame:
 class Archiver:
     """Archives a batch at a time. The caller holds `lake.writing()`.
 
-    `source`: options of the data source; `maxEntriesPerTrigger` bounds a batch, under `readerName` the progress is
-    noted in Redis. Begins where the archive ends.
+    `source`: options of the data source; `maxEntriesPerTrigger` bounds a batch, `readerName` names the progress that
+    is noted in Redis. Begins where the archive ends.
     """
 
     def __init__(self, spark: SparkSession, lake: Lake, source: Mapping[str, str]) -> None:
@@ -77,22 +77,22 @@ class Archiver:
         recover(lake)
         begun = lake.offsets()
         given = dict(source)
-        if begun is None and (found := _ends(spark, lake)):
-            given["startingOffsets"] = json.dumps(dump(found))
+        if begun is None and (ends := _ends(spark, lake)):
+            given["startingOffsets"] = json.dumps(dump(ends))
         options = ReadOptions.of(given)
-        #: Entries that a batch has at most; 0: no limit.
+        #: Maximum number of entries in a batch; 0: no limit.
         self.limit = options.max_entries_per_trigger
         self._reader = JournalStreamReader(options)
         self._reached = self._reader.initialOffset() if begun is None else begun
 
     def end_here(self) -> None:
-        """Leave what is written from now on to the next run."""
+        """Leave entries that are written from now on to the next run."""
         self._reader.prepareForTriggerAvailableNow()
 
     def archive_batch(self) -> Archived | None:
-        """Archive the next batch; returns what it held, or None where there was nothing to archive.
+        """Archive the next batch and return its totals; None if there was nothing to archive.
 
-        Raises the error of ours that ended a task, or Spark's.
+        Raises the `QworkerError` that ended a task, or Spark's error.
         """
         begun = time.monotonic()
         reached = self._reader.latestOffset(self._reached, self._reader.getDefaultReadLimit())
@@ -126,27 +126,27 @@ def archive(
 ) -> Archived:
     """Write the journal into the archive; the caller holds `lake.writing()`.
 
-    `once`: end with what is there now; else go on until `stopped(seconds)`, which is to wait so long, says so, with a
-    look every `every_s` seconds, and compact days that are over at midnight (UTC). `on_batch` gets the sums after each
-    batch.
+    `once`: stop at the present end of the journal. Else read every `every_s` seconds, until `stopped(seconds)`, which
+    waits that long, returns true; and at midnight (UTC) compact the days that are over. `on_batch` gets the totals
+    after each batch.
     """
     archiver = Archiver(spark, lake, source)
     if once:
         archiver.end_here()
-    begun, sums, compacted = time.monotonic(), Archived(), _today()
+    begun, total, compacted = time.monotonic(), Archived(), _today()
     while not stopped(0):
-        looked, done = time.monotonic(), archiver.archive_batch()
+        read, done = time.monotonic(), archiver.archive_batch()
         if done is not None:
-            sums = Archived(
-                sums.batches + 1,
-                sums.entries + done.entries,
-                sums.events + done.events,
-                sums.gaps + done.gaps,
-                sums.missing + done.missing,
+            total = Archived(
+                total.batches + 1,
+                total.entries + done.entries,
+                total.events + done.events,
+                total.gaps + done.gaps,
+                total.missing + done.missing,
                 time.monotonic() - begun,
-                sums.compacted_days,
+                total.compacted_days,
             )
-            on_batch(sums)
+            on_batch(total)
         if once and done is None:
             break
         if once or (done is not None and 0 < archiver.limit <= done.entries):
@@ -154,15 +154,15 @@ def archive(
         if _today() > compacted:
             compacted = _today()
             days = compact(lake, plan(lake, before=compacted)).days
-            sums = replace(sums, compacted_days=sums.compacted_days + days)
-        stopped(max(0.0, every_s - (time.monotonic() - looked)))
-    return replace(sums, seconds=time.monotonic() - begun)
+            total = replace(total, compacted_days=total.compacted_days + days)
+        stopped(max(0.0, every_s - (time.monotonic() - read)))
+    return replace(total, seconds=time.monotonic() - begun)
 
 
 def _write(
     spark: SparkSession, reader: JournalStreamReader, parts: list[InputPartition], change: Change
 ) -> list[EventFile]:
-    """Let a task per partition write its events; returns the files of the attempts that count."""
+    """Write the events of each partition in its own task; returns the files of the attempts that succeeded."""
     if not parts:
         return []
     directory, batch = change.directory, change.batch
@@ -170,9 +170,9 @@ def _write(
     def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for each in rows:
-            for number in each.column("id").to_pylist():
-                # Every attempt has files of its own.
+        for batch_of_ids in rows:
+            for number in batch_of_ids.column("id").to_pylist():
+                # Every attempt has its own files.
                 name = f"part-{number:05d}-{secrets.token_hex(4)}"
                 files = write_events(reader.read(parts[number]), directory, batch=batch, name=name)
                 if files:
@@ -187,14 +187,14 @@ def _write(
         return [EventFile(*row) for row in rows.collect()]
 
 
-def _ends(spark: SparkSession, lake: Lake) -> dict[str, Place]:
-    """Find where the journal of each queue, and of each of its shards, goes on behind the archive, by its rows."""
+def _ends(spark: SparkSession, lake: Lake) -> dict[str, Position]:
+    """Read from the rows of the archive where to continue in the journal of each queue and shard."""
     from pyspark.sql import functions as F
 
     last = F.max(F.struct("epoch", "entry", "number")).alias("last")
     events = read_archive(spark, lake).where("event <> 'gap'")
     return {
-        place_name(row.queue, row.shard): Place(
+        shard_name(row.queue, row.shard): Position(
             row.last.epoch, row.last.entry + 1, row.last.number + 1
         )
         for row in events.groupBy("queue", "shard").agg(last).collect()
@@ -211,7 +211,7 @@ def _schema() -> StructType:
 
     from qworker.pipeline.source.schemas import struct_of
 
-    columns = [each for each in struct_of("journal").fields if each.name != "queue"]
+    columns = [field for field in struct_of("journal").fields if field.name != "queue"]
     return T.StructType(
         [
             *columns,

@@ -1,25 +1,24 @@
 """Audit: did every accepted message end exactly once? Over an archive, the live journal, or both.
 
-A message belongs to the window in which it was sent: every event carries sent_ts, and what happened to it later is
-read to the end of the data, so no life is cut by the window's end. One that was sent before the window is not judged.
-Without a window, a message is judged by what is seen of it.
+A message belongs to the window in which it was sent: every event carries sent_ts, and later events are read to the end
+of the data, so the window's end cuts no lifecycle. Messages sent before the window are left out. Without a window, a
+message is judged by the events that are there.
 
-    lost               no end, no event since the look at Redis began, and Redis does not have it
-    acked_twice        two acks, or a second end of the same life
+    lost               no end, no event since the snapshot of Redis began, and Redis does not have it
+    acked_twice        two acks, or a second end without a redrive between
     started_after_ack  a delivery after the ack
-    open               no end yet; `in_redis` of them were seen there
-    unsure             gone like a lost one, but its end may lie in a hole of the journal, or in an event `unsure`
+    open               no end yet; `in_redis` of them were in the snapshot
+    unsure             absent like a lost one, but its end may be in a hole of the journal, or in an event `unsure`
     gaps               holes in the numbers of the journal
 
-**The look at Redis.** Messages move while they are counted, so an absent one proves nothing by itself. In order:
-`looked_ts` = the server's time; then the messages; then the journal to its end as it is *after* that. A message counts
-as lost only if it was absent from that look, has no end in that journal, and no event at or after `looked_ts`: what
-moved during the look has one (or, where deliveries are not journalled, moved only downstream, in the direction of the
-look). Where any is found, the whole is done a second time, and only those are lost that were missing both times.
-Without the look `lost` is None: unknown.
+**The snapshot of Redis.** Messages move while they are read, so absence alone proves nothing. In order: `taken` = the
+server's time; then the messages; then the journal, to its end *after* that. A message counts as lost only if it is not
+in the snapshot, has no end in that journal, and no event at or after `taken`: a message that moved during the read has
+one (or, if deliveries are not journalled, moved only downstream, in the direction of the read). If any are lost, all is
+done again, and only messages that were missing both times are lost. Without a snapshot `lost` is None: unknown.
 
-**Mode `outcomes`** has no `sent`: a message that vanishes before anything happened to it leaves no trace. `unheard`
-names such queues; `lost` holds there for what was received once or more.
+**Mode `outcomes`** has no `sent`: a message that vanishes before its first event leaves no trace. `unheard` names such
+queues; there, `lost` covers messages that were received at least once.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from qworker.pipeline.jobs.finding import SAMPLES, Audit, iso
-from qworker.pipeline.jobs.lives import DELIVERED, find_gaps, lives, order
+from qworker.pipeline.jobs.audit_result import SAMPLES, AuditResult, iso
+from qworker.pipeline.jobs.lifecycle import DELIVERED, find_gaps, lifecycles, order
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Audit", "Look", "Window", "audit", "lost_ids"]
+__all__ = ["AuditResult", "Snapshot", "Window", "audit", "lost_ids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +57,10 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The messages of Redis, seen after `looked` began. Columns of `messages`: queue, shard, message_id, state."""
+class Snapshot:
+    """The messages in Redis, read from the time `taken` on. Columns: queue, shard, message_id, state."""
 
-    looked: datetime
+    taken: datetime
     messages: DataFrame
 
 
@@ -69,40 +68,42 @@ def audit(
     events: DataFrame,
     *,
     window: Window | None = None,
-    look: Look | None = None,
+    snapshot: Snapshot | None = None,
     suspects: DataFrame | None = None,
-) -> Audit:
-    """Audit events (columns of `journal`, each once). They are read several times: persist what is expensive.
+) -> AuditResult:
+    """Audit events (columns of `journal`, each once). They are read several times: persist expensive ones.
 
-    `suspects`: the `lost_ids` of an earlier look; only these can be lost.
+    `suspects`: the `lost_ids` of an earlier snapshot; only these can be lost.
     """
     from pyspark.sql import functions as F
 
     window = window or Window()
     gaps = find_gaps(events).persist()
-    rows = _judged(events, window, look, gaps, suspects).persist()
+    rows = _judged(events, window, snapshot, gaps, suspects).persist()
     try:
         holes = _holes(gaps, window)
         sums, ended, unheard = _sums(rows)
         late = _started_late(events, rows)
         samples = {
-            name: _samples(rows.where(name), look is not None)
+            name: _samples(rows.where(name), snapshot is not None)
             for name in ("lost", "acked_twice", "unsure")
             if sums[name]
         }
         if sums["open"]:
-            samples["open"] = _samples(rows.where("state = 'open' and not lost"), look is not None)
+            samples["open"] = _samples(
+                rows.where("state = 'open' and not lost"), snapshot is not None
+            )
         started_late = late.count() if sums["delivered_late"] else 0
         if started_late:
             keys = ["queue", "shard", "message_id"]
             samples["started_after_ack"] = _samples(
-                rows.join(late, keys, "left_semi"), look is not None
+                rows.join(late, keys, "left_semi"), snapshot is not None
             )
         span = events.where("event <> 'gap'").agg(
             F.count(F.lit(1)).alias("events"), F.min("ts").alias("first"), F.max("ts").alias("last")
         )
         read = span.collect()[0]
-        return Audit(
+        return AuditResult(
             since=window.since,
             until=window.until,
             first_event=_utc(read["first"]),
@@ -113,8 +114,8 @@ def audit(
             dead=sums["dead"],
             redriven=sums["redriven"],
             open=sums["open"] - sums["lost"],
-            in_redis=sums["in_redis"] if look is not None else None,
-            lost=sums["lost"] if look is not None else None,
+            in_redis=sums["in_redis"] if snapshot is not None else None,
+            lost=sums["lost"] if snapshot is not None else None,
             acked_twice=sums["acked_twice"],
             started_after_ack=started_late,
             unsure=sums["unsure"],
@@ -129,42 +130,42 @@ def audit(
         gaps.unpersist()
 
 
-def lost_ids(events: DataFrame, *, window: Window, look: Look) -> DataFrame:
-    """The messages that count as lost: queue, shard, message_id."""
-    rows = _judged(events, window, look, find_gaps(events), None)
+def lost_ids(events: DataFrame, *, window: Window, snapshot: Snapshot) -> DataFrame:
+    """Messages that count as lost: queue, shard, message_id."""
+    rows = _judged(events, window, snapshot, find_gaps(events), None)
     return rows.where("lost").select("queue", "shard", "message_id")
 
 
 def _judged(
     events: DataFrame,
     window: Window,
-    look: Look | None,
+    snapshot: Snapshot | None,
     gaps: DataFrame,
     suspects: DataFrame | None,
 ) -> DataFrame:
-    """Lives in the window, with what Redis says, and a BOOLEAN for each finding."""
+    """Lifecycles of the window, with the state in Redis, and a BOOLEAN for each finding."""
     from pyspark.sql import functions as F
 
     keys = ["queue", "shard", "message_id"]
-    rows = lives(events.where(window.holds()))
-    if look is None:
+    rows = lifecycles(events.where(window.holds()))
+    if snapshot is None:
         rows = rows.withColumn("stored", F.lit(None).cast("string"))
     else:
-        stored = look.messages.groupBy(*keys).agg(F.max("state").alias("stored"))
+        stored = snapshot.messages.groupBy(*keys).agg(F.max("state").alias("stored"))
         rows = rows.join(stored, keys, "left")
-    # After the last hole of a queue the journal is whole: nothing that ended there can have been missed.
+    # After the last hole of a queue the journal is complete: no end there can be missing.
     last_hole = gaps.groupBy("queue", "shard").agg(
         F.max(F.struct("epoch", F.col("after").alias("number"))).alias("hole")
     )
     rows = rows.join(F.broadcast(last_hole), ["queue", "shard"], "left")
     is_open = F.col("state") == "open"
     in_hole = F.coalesce(F.col("hole") >= F.col("last"), F.lit(False))
-    absent = is_open & F.col("stored").isNull() if look is not None else F.lit(False)
+    absent = is_open & F.col("stored").isNull() if snapshot is not None else F.lit(False)
     if suspects is not None:
         known = suspects.select(*keys, F.lit(True).alias("suspect"))
         rows = rows.join(known, keys, "left")
         absent = absent & F.coalesce("suspect", F.lit(False))
-    quiet = F.col("last_ts") < F.lit(look.looked) if look is not None else F.lit(False)
+    quiet = F.col("last_ts") < F.lit(snapshot.taken) if snapshot is not None else F.lit(False)
     doubtful = in_hole | F.col("unsure")
     over = F.col("ends") + F.col("deaths") > F.col("redrives") + 1
     gone = absent & quiet
@@ -182,7 +183,7 @@ def _judged(
 def _started_late(events: DataFrame, rows: DataFrame) -> DataFrame:
     """Messages with a delivery after their first ack that was also received or started after it.
 
-    Only messages whose last delivery comes after their first ack are looked at: on a clean run there are none.
+    Only messages whose last delivery comes after their first ack are read: on a clean run there are none.
     """
     from pyspark.sql import Window as Rows
     from pyspark.sql import functions as F
@@ -203,7 +204,7 @@ def _started_late(events: DataFrame, rows: DataFrame) -> DataFrame:
 
 
 def _sums(rows: DataFrame) -> tuple[Counter[str], dict[str, int], tuple[str, ...]]:
-    """Count lives by finding, those that ended by their end, and name the queues whose sends were not seen."""
+    """Count lifecycles by finding, ended ones by their end, and list the queues without any event `sent`."""
     from pyspark.sql import functions as F
 
     tests = {
@@ -215,7 +216,7 @@ def _sums(rows: DataFrame) -> tuple[Counter[str], dict[str, int], tuple[str, ...
         **{name: name for name in ("lost", "acked_twice", "unsure", "delivered_late")},
     }
     end = F.when(F.col("state") == "ended", F.coalesce("end_event", "last_event"))
-    found = (
+    groups = (
         rows.groupBy("queue", end.alias("end"))
         .agg(
             F.max("sent_seen").alias("heard"),
@@ -225,16 +226,16 @@ def _sums(rows: DataFrame) -> tuple[Counter[str], dict[str, int], tuple[str, ...
     )
     sums: Counter[str] = Counter()
     ended: Counter[str] = Counter()
-    for row in found:
+    for row in groups:
         sums.update({name: row[name] for name in tests})
         if row.end is not None:
             ended[row.end] += row.messages
-    heard = {row.queue for row in found if row.heard}
-    return sums, dict(ended), tuple(sorted({row.queue for row in found} - heard))
+    heard = {row.queue for row in groups if row.heard}
+    return sums, dict(ended), tuple(sorted({row.queue for row in groups} - heard))
 
 
 def _holes(holes: DataFrame, window: Window) -> list[dict[str, Any]]:
-    """Holes that may hold events of the window; one at the beginning of the data counts if the window reaches there."""
+    """Holes that may hide events of the window, among them one at the beginning of the data that the window reaches."""
     from pyspark.sql import functions as F
 
     if window.since is not None:
@@ -254,9 +255,9 @@ def _holes(holes: DataFrame, window: Window) -> list[dict[str, Any]]:
     ]
 
 
-def _samples(rows: DataFrame, looked: bool) -> list[dict[str, Any]]:
+def _samples(rows: DataFrame, with_redis: bool) -> list[dict[str, Any]]:
     names = ["queue", "message_id", "task", "sent_ts", "last_event", "last_ts", "acks", "attempts"]
-    found = rows.select(*names, "stored").orderBy("sent_ts", "message_id").limit(SAMPLES).collect()
+    sampled = rows.select(*names, "stored").orderBy("sent_ts", "message_id").limit(SAMPLES)
     return [
         {
             "queue": row.queue,
@@ -267,12 +268,12 @@ def _samples(rows: DataFrame, looked: bool) -> list[dict[str, Any]]:
             "last": iso(_utc(row.last_ts)),
             "acks": row.acks,
             "attempts": row.attempts,
-            **({"in_redis": row.stored} if looked else {}),
+            **({"in_redis": row.stored} if with_redis else {}),
         }
-        for row in found
+        for row in sampled.collect()
     ]
 
 
 def _utc(moment: datetime | None) -> datetime | None:
-    """Spark gives times of this process's zone, without saying so."""
+    """Add the zone: Spark returns naive times in the zone of this process."""
     return None if moment is None else moment.astimezone(UTC)

@@ -1,12 +1,12 @@
-"""A change of the archive: prepared aside, committed by one rename, and then carried to its end by whoever comes next.
+"""A change of the archive: prepared aside, committed by one rename, and finished by this writer or the next one.
 
     1  write      OUT/_work/<batch>/queue=…/day=…/batch=<batch>/…
-    2  commit     OUT/_work/<batch>/commit                 what goes where, and how far the journals are archived then
-    3  place      each prepared batch goes into its day by one rename; a compacted day changes places with the old one
-    4  clear      the offsets are noted, OUT/_work/<batch> goes
+    2  commit     OUT/_work/<batch>/commit                 which days it adds to or replaces, and the offsets after it
+    3  move       each prepared batch goes into its day by one rename; a compacted day is exchanged with the old one
+    4  clean up   the offsets are written, OUT/_work/<batch> is deleted
 
-Killed before 2, nothing has happened: the next writer throws away what was prepared. Killed later, the next writer
-finishes. Tasks of a killed driver, should they live a little longer, write into a directory that nobody commits.
+Killed before 2, nothing has happened: the next writer deletes the prepared files. Killed later, the next writer
+finishes. If tasks outlive a killed driver, they write into a directory that is never committed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Change:
 
     def __init__(self, lake: Lake) -> None:
         self.batch = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-        #: Where it is prepared: a directory laid out as that of the archive.
+        #: Where it is prepared, in the layout of the archive.
         self.directory = lake.work / self.batch
         self._lake = lake
 
@@ -46,9 +46,9 @@ class Change:
         replacing: bool = False,
         offsets: dict[str, Any] | None = None,
     ) -> None:
-        """Make it so: these files, below `directory`, and no others that may lie there.
+        """Add these files, which are below `directory`, to the archive; others there are deleted.
 
-        `replacing`: the days that they belong to then have nothing else. Durable when this returns.
+        `replacing`: their days then hold only these. Durable when this returns.
         """
         wanted = set(files)
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Change:
 
 
 def recover(lake: Lake) -> int:
-    """Finish what a killed writer had committed, and throw away what it had not; returns how many it finished.
+    """Finish the changes that a killed writer had committed, and delete the others; returns how many were finished.
 
     The caller holds `lake.writing()`.
     """
@@ -87,10 +87,10 @@ def recover(lake: Lake) -> int:
 
 
 def _finish(lake: Lake, work: Path) -> None:
-    """Bring a committed change to its place and clear away what it replaces. Does nothing twice."""
+    """Move a committed change into the archive and delete the files it replaces. May be repeated."""
     document = json.loads((work / "commit").read_text(encoding="utf-8"))
     batch = f"batch={work.name}"
-    # In order: a reader who sees a batch of one day sees those of the days before it.
+    # In order: a reader that sees the batch of one day sees those of earlier days.
     for relative in document["days"]:
         day, staged = lake.root / relative, work / relative
         if (day / batch).is_dir():
@@ -108,7 +108,7 @@ def _finish(lake: Lake, work: Path) -> None:
 
 
 def _replace(day: Path, staged: Path, old: Path) -> None:
-    """Let two directories change places. Where the system cannot, a reader may see the day missing, never twice."""
+    """Replace a day. If the system cannot exchange directories, a reader may miss the day, but never sees it twice."""
     if day.exists() and not _exchange(staged, day):
         day.rename(old)
     if not day.exists():
@@ -116,7 +116,7 @@ def _replace(day: Path, staged: Path, old: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two directories change places in one step; False where the system cannot, and nothing was changed."""
+    """Exchange two directories in one step; False, with nothing changed, if the system cannot."""
     if not sys.platform.startswith("linux"):
         return False
     try:

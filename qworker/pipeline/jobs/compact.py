@@ -1,4 +1,4 @@
-"""Compaction: the many small files of a day become few large ones, without Spark and without a moment of both."""
+"""Compacts the many small files of a day into a few large ones, without Spark; readers never see both."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qworker.pipeline.jobs.lake import Day, Lake, sync
 
 __all__ = ["Compacted", "compact", "plan"]
 
-#: A compacted file ends at about this size; larger ones cannot be read by several tasks as evenly.
+#: Approximate size of compacted files; several tasks share larger ones less evenly.
 _FILE_BYTES: Final = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What came of it: days rewritten, files before and after, their bytes, and the rows."""
+    """Totals: days rewritten, files before and after, their bytes, and the rows."""
 
     days: int = 0
     files_before: int = 0
@@ -46,9 +46,9 @@ def compact(
     *,
     on_day: Callable[[Day], None] = lambda day: None,
 ) -> Compacted:
-    """Rewrite days, each with its files in as few as `_FILE_BYTES` allows. The caller holds `lake.writing()`.
+    """Rewrite each day into as few files as `_FILE_BYTES` allows. The caller holds `lake.writing()`.
 
-    Raises `PipelineError` where not all rows arrived; that day stays as it was.
+    Raises `PipelineError` if rows are missing afterwards; that day stays as it was.
     """
     total = Compacted()
     for day in days:
@@ -73,11 +73,11 @@ def compact(
 
 
 def _rewrite(files: list[Path], directory: Path) -> int:
-    """Copy rows into new files; returns how many. Raises `PipelineError` if not all arrived."""
+    """Copy rows into new files; returns their number. Raises `PipelineError` if some are missing."""
     import pyarrow.parquet as pq
 
     directory.mkdir(parents=True)
-    # Files of other versions may lack a column: those of the newest decide, and the others are cast to them.
+    # Files of other versions may lack a column: the schema of the newest file decides, and others are cast to it.
     schema = pq.read_schema(files[-1])
     wanted = sum(pq.read_metadata(file).num_rows for file in files)
     writer: Any = None

@@ -1,4 +1,4 @@
-"""Events as Parquet files by queue and day: what a task writes of the entries that it reads. No Spark here.
+"""Writes events to Parquet files by queue and day, as a task does with the entries it reads. No Spark here.
 
 Files have the columns of the table `journal` but for `queue`, which is in their path.
 """
@@ -20,7 +20,7 @@ __all__ = ["ROWS", "EventFile", "open_parquet", "write_events"]
 
 #: Rows of a row group: some 50 MB while they are gathered.
 ROWS: Final = 262_144
-#: Columns with few values, and columns that grow by a little from row to row.
+#: Columns with few values, and columns that grow a little from row to row.
 _FEW_VALUES: Final = (
     "shard",
     "epoch",
@@ -39,7 +39,7 @@ _GROWING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EventFile:
-    """A file, and what is in it. `missing`: events that its gaps stand for."""
+    """A file and its contents. `missing`: events in its gaps."""
 
     path: str
     events: int
@@ -55,9 +55,9 @@ def write_events(
     Each file is on the disk when this returns.
     """
     files: dict[Path, _File] = {}
-    for each in batches:
-        queue = each.column("queue")[0].as_py()
-        rows = each.drop_columns(["queue"])
+    for events in batches:
+        queue = events.column("queue")[0].as_py()
+        rows = events.drop_columns(["queue"])
         for day, part in _by_day(rows):
             path = (
                 directory / f"queue={queue}" / f"day={day}" / f"batch={batch}" / f"{name}.parquet"
@@ -79,14 +79,14 @@ def open_parquet(path: Path, schema: pa.Schema) -> Any:
         schema,
         compression="zstd",
         compression_level=1,
-        use_dictionary=[each for each in _FEW_VALUES if each in names],
-        column_encoding={each: "DELTA_BINARY_PACKED" for each in _GROWING if each in names},
+        use_dictionary=[name for name in _FEW_VALUES if name in names],
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in _GROWING if name in names},
     )
 
 
 @dataclass
 class _File:
-    """A file that is being written: rows are gathered until they make a row group."""
+    """A file being written: rows are gathered until they fill a row group."""
 
     path: Path
     writer: Any
@@ -103,7 +103,7 @@ class _File:
         gaps = rows.column("reason").filter(pc.equal(rows.column("event"), "gap")).to_pylist()
         self.gaps += len(gaps)
         self.missing += sum(int(reason.split()[0]) for reason in gaps)
-        if sum(each.num_rows for each in self.waiting) >= ROWS:
+        if sum(batch.num_rows for batch in self.waiting) >= ROWS:
             self._flush()
 
     def close(self) -> EventFile:
@@ -121,12 +121,12 @@ class _File:
 
 
 def _by_day(rows: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
-    """Divide rows by the day of ts; a gap without a time belongs to the day on which it was found."""
+    """Split rows by the day of ts; a gap without a time belongs to today."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     now = pa.scalar(datetime.now(UTC), pa.timestamp("us", tz="UTC"))
     days = pc.coalesce(rows.column("ts"), now).cast(pa.date32())
-    found = pc.unique(days)
-    for day in found:
-        yield day.as_py(), rows if len(found) == 1 else rows.filter(pc.equal(days, day))
+    distinct = pc.unique(days)
+    for day in distinct:
+        yield day.as_py(), rows if len(distinct) == 1 else rows.filter(pc.equal(days, day))

@@ -1,11 +1,11 @@
-"""The archive as a directory: its places, and who may write into it.
+"""The directory of an archive: its layout, and its one writer.
 
     OUT/queue=emails/day=2031-05-04/batch=20310504T101512-3f9a1c07/part-….parquet    events; day: of ts, in UTC
-    OUT/_offsets.json     where the journals go on behind what is archived
-    OUT/_work/            what the writer has in hand: see `qworker.pipeline.jobs.change`
+    OUT/_offsets.json     where to continue in the journals after the archived events
+    OUT/_work/            changes being prepared: see `qworker.pipeline.jobs.change`
     OUT/_lock             held by the one writer
 
-Readers take `OUT/queue=*/day=*/*/*.parquet`.
+Readers read `OUT/queue=*/day=*/*/*.parquet`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """One day of one queue: its directory, and the names of the batches in it."""
+    """One day of one queue: its directory, and the names of its batches."""
 
     path: Path
     queue: str
@@ -50,9 +50,9 @@ class Lake:
     """The directory of an archive, which need not exist yet."""
 
     def __init__(self, root: Path | str) -> None:
-        """Take the directory. Raises `InvalidOptionError` for a URL or a file: all hosts must see it as a directory."""
+        """Raises `InvalidOptionError` for a URL or a file: all hosts must see a directory."""
         text = str(root)
-        # A Path has made one slash of two.
+        # Path() replaces two slashes by one.
         if _URL.match(text):
             raise InvalidOptionError(
                 "archive",
@@ -65,7 +65,7 @@ class Lake:
 
     @property
     def pattern(self) -> str:
-        """What readers give to `read_parquet` of DuckDB and the like."""
+        """The pattern of all files, for `read_parquet` of DuckDB and others."""
         return f"{self.root}/queue=*/day=*/*/*.parquet"
 
     @property
@@ -74,19 +74,19 @@ class Lake:
         return self.root / "_work"
 
     def exists(self) -> bool:
-        """Say whether there is an archive, though it may be empty."""
+        """Whether there is an archive; it may be empty."""
         return self.offsets() is not None or next(self.days(), None) is not None
 
     def days(self) -> Iterator[Day]:
         """Yield the days of all queues, in order."""
         for path in sorted(self.root.glob("queue=*/day=*")):
             with suppress(ValueError):
-                batches = sorted(each.name[6:] for each in path.glob("batch=*") if each.is_dir())
+                batches = sorted(batch.name[6:] for batch in path.glob("batch=*") if batch.is_dir())
                 day = date.fromisoformat(path.name[4:])
                 yield Day(path, path.parent.name[6:], day, tuple(batches))
 
     def offsets(self) -> dict[str, Any] | None:
-        """Say where the journals go on, in the form of `qworker.pipeline.source.offsets`; None: that is not noted."""
+        """Read where to continue in the journals, as `qworker.pipeline.source.offsets`; None: not written yet."""
         try:
             document = json.loads((self.root / "_offsets.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -94,7 +94,7 @@ class Lake:
         return document if isinstance(document, dict) else None
 
     def note_offsets(self, offsets: dict[str, Any]) -> None:
-        """Write down, durably, where the journals go on."""
+        """Write, durably, where to continue in the journals."""
         draft = self.root / "_offsets.draft"
         draft.write_text(json.dumps(offsets, indent=1), encoding="utf-8")
         sync(draft)
@@ -103,7 +103,7 @@ class Lake:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the one writer, until the block or this process ends. Raises `PipelineError` where another writes."""
+        """Be the one writer until the block or this process ends. Raises `PipelineError` if there is another."""
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / "_lock").open("a+") as file:
             file.seek(0)
@@ -121,7 +121,7 @@ class Lake:
 
 
 def sync(path: Path) -> None:
-    """Bring a file or directory to the disk."""
+    """Flush a file or directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,1 +1,1 @@
-"""Reading from Spark: the session, and the data source `qworker` with its tables journal, queues, messages and dead."""
+"""Reading from Spark: the tables journal, queues, messages and dead of the data source `qworker`."""

@@ -1,10 +1,9 @@
-"""Journal entries as they come from Redis, made into Arrow batches of the table `journal`.
+"""Decodes journal entries, as Redis returns them, into Arrow batches of the table `journal`.
 
-No header of an entry is touched by Python: the headers of a page go through Arrow's CSV reader, which splits and
-converts them in C++, the first lines of its groups as well, and the values of entries and groups are spread over their
-events by numpy. Only the flags at the end of a header vary in number, and a CSV line may not: the space in front of
-each becomes another byte first, so that they stay one column, which is split where it holds any. See the format in
-docs/protocol.md.
+Python touches no header: Arrow's CSV reader splits and converts the headers of a page in C++, and the first lines of
+groups as well; numpy spreads the values of entries and groups over their events. Headers end with flags, which vary in
+number, and lines of CSV may not: the space before each flag becomes another byte first, so that flags are one column,
+which is split if it holds any. The format is in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from pyarrow import csv
 
 from qworker.errors import PipelineError
 from qworker.pipeline.source.schemas import LAST_MS, arrow_of
-from qworker.wire.names import split_place
+from qworker.wire.names import split_shard_name
 
 __all__ = ["Entries", "decode", "gap_batch"]
 
-#: The columns of a header that are looked at, by their place: shared only has the flags behind it.
+#: Index → the columns of a header that are read; the last one holds `shared` and the flags after it.
 _HEADER: Final = {
     1: ("message_id", pa.string()),
     2: ("sent", pa.int64()),
@@ -44,12 +43,12 @@ _FIRST: Final = {
     5: ("error_class", pa.string()),
 }
 _FIRST_COLUMNS: Final = 6
-#: Stands in front of a flag instead of its space.
+#: Replaces the space before a flag.
 _FLAG: Final = "\x1f"
 _OF_A_DELIVERY: Final = pa.array(
     ["delivered", "acked", "nacked", "released", "timed_out", "discarded", "dead", "unsure"]
 )
-#: Stand for a line that is none, so that its number is not lost.
+#: Replace an unreadable line, so that its number is not lost.
 _NO_HEADER: Final = b"q1 - - 0 0 0 0"
 _NO_FIRST: Final = b"unreadable - - - - -"
 _HEADER_SHAPE: Final = re.compile(rb"q1 [^ ]+ [0-9]{1,16}( [0-9]{1,9}){4}( [^ ]*)*")
@@ -71,18 +70,18 @@ class Entries:
 
     @classmethod
     def of(cls, queue: str, reply: Sequence[tuple[bytes, list[bytes]]]) -> Entries:
-        """Take a reply of XRANGE apart. Raises `PipelineError` for an entry in another format."""
+        """Split a reply of XRANGE. Raises `PipelineError` for an entry in another format."""
         ids, fields = zip(*reply, strict=True)
-        for entry_id, each in reply:
-            if each[::2] != _FIELDS:
+        for entry_id, named in reply:
+            if named[::2] != _FIELDS:
                 raise PipelineError(
-                    f"journal of queue {queue!r}: entry {entry_id.decode()} is not in a format that this version "
-                    "reads; upgrade qworker where the pipeline runs, or, where somebody else wrote it, XDEL it"
+                    f"journal of queue {queue!r}: this version cannot read the format of entry {entry_id.decode()}; "
+                    "upgrade qworker where the pipeline runs, or XDEL the entry if qworker did not write it"
                 )
         _, n, _, k, _, _, _, t, _, workers, _, groups = zip(*fields, strict=True)
         try:
             return cls(
-                np.array([each.partition(b"-")[2] for each in ids]).astype(np.int64),
+                np.array([entry_id.partition(b"-")[2] for entry_id in ids]).astype(np.int64),
                 np.array(n).astype(np.int64),
                 np.array(k).astype(np.int64),
                 np.array(t).astype(np.int64),
@@ -91,13 +90,13 @@ class Entries:
             )
         except (ValueError, OverflowError) as error:
             raise PipelineError(
-                f"journal of queue {queue!r}: an entry between {ids[0].decode()} and {ids[-1].decode()} has something "
-                "else where numbers belong; look at them with XRANGE, and XDEL what qworker did not write"
+                f"journal of queue {queue!r}: an entry between {ids[0].decode()} and {ids[-1].decode()} has text in "
+                "place of numbers; inspect them with XRANGE, and XDEL those that qworker did not write"
             ) from error
 
     @property
     def following(self) -> Any:
-        """Per entry, the number that the first event of the next one has to have."""
+        """Per entry, the number that the first event of the next entry must have."""
         return self.numbers + self.counts
 
     def cut(self, start: int, stop: int) -> Entries:
@@ -113,11 +112,11 @@ class Entries:
 
 
 def decode(queue: str, epoch: int, page: Entries) -> pa.RecordBatch:
-    """Make the batch of a page, a row per event in their order."""
-    groups = [each.split(b"\n\n") for each in page.groups]
-    parts = [group.partition(b"\n") for each in groups for group in each]
+    """Make the batch of a page: one row per event, in their order."""
+    groups = [of_entry.split(b"\n\n") for of_entry in page.groups]
+    parts = [group.partition(b"\n") for of_entry in groups for group in of_entry]
     firsts, headers = [first for first, _, _ in parts], [rest for _, _, rest in parts]
-    sizes = np.array([each.count(b"\n") for each in headers]) + 1
+    sizes = np.array([of_group.count(b"\n") for of_group in headers]) + 1
     total = int(sizes.sum())
     events = _headers(headers)
     common = _firsts(firsts)
@@ -126,7 +125,7 @@ def decode(queue: str, epoch: int, page: Entries) -> pa.RecordBatch:
     events |= {name: _spread(column, group) for name, column in common.items()}
     if (unreadable := events.pop("unreadable", None)) is not None:
         events["event"] = pc.if_else(unreadable, "unreadable", events["event"])
-    per_entry = np.add.reduceat(sizes, np.cumsum([0] + [len(each) for each in groups])[:-1])
+    per_entry = np.add.reduceat(sizes, np.cumsum([0] + [len(of_entry) for of_entry in groups])[:-1])
     position = np.arange(total) - np.repeat(np.cumsum(per_entry) - per_entry, per_entry)
     events |= {
         "start_s": starts,
@@ -134,7 +133,7 @@ def decode(queue: str, epoch: int, page: Entries) -> pa.RecordBatch:
         "entry": pa.array(np.repeat(page.entries, per_entry)),
         "number": pa.array(np.repeat(page.numbers, per_entry) + position),
         "ms": pa.array(np.repeat(page.times_ms, per_entry)),
-        "worker": pa.array([_text(each) or None for each in page.workers], pa.string()).take(
+        "worker": pa.array([_text(worker) or None for worker in page.workers], pa.string()).take(
             pa.array(np.repeat(np.arange(len(per_entry)), per_entry))
         ),
     }
@@ -144,8 +143,8 @@ def decode(queue: str, epoch: int, page: Entries) -> pa.RecordBatch:
 def gap_batch(
     queue: str, epoch: int, entry: int, number: int, reason: str, ms: int | None
 ) -> pa.RecordBatch:
-    """Make the batch of one row that tells that events are missing."""
-    name, shard = split_place(queue)
+    """Make the one-row batch of a gap: events that are missing."""
+    name, shard = split_shard_name(queue)
     row = {
         "queue": name,
         "shard": shard,
@@ -167,9 +166,9 @@ def gap_batch(
 
 
 def _headers(headers: Sequence[bytes]) -> dict[str, pa.Array]:
-    """Split the headers into their parts; `ready` and `trace` are made of the flags.
+    """Split the headers into their parts; `ready` and `trace` come from the flags.
 
-    With a column `unreadable` where some are none.
+    If some lines are not headers, a column `unreadable` marks them.
     """
     lines = _ascii(headers)
     if b"=" in lines:
@@ -179,18 +178,19 @@ def _headers(headers: Sequence[bytes]) -> dict[str, pa.Array]:
     try:
         parts = _split(lines, _HEADER, _HEADER_COLUMNS)
     except pa.ArrowInvalid:
-        each = bytes(lines).replace(_FLAG.encode(), b" ").split(b"\n")
-        whole = [_HEADER_SHAPE.fullmatch(line) is not None for line in each]
-        mended = [
-            _marked(line) if fits else _NO_HEADER for line, fits in zip(each, whole, strict=True)
+        originals = bytes(lines).replace(_FLAG.encode(), b" ").split(b"\n")
+        readable = [_HEADER_SHAPE.fullmatch(line) is not None for line in originals]
+        repaired = [
+            _marked(line) if fits else _NO_HEADER
+            for line, fits in zip(originals, readable, strict=True)
         ]
-        parts = _split(bytearray(b"\n").join(mended), _HEADER, _HEADER_COLUMNS)
-        parts["unreadable"] = pc.invert(pa.array(whole))
+        parts = _split(bytearray(b"\n").join(repaired), _HEADER, _HEADER_COLUMNS)
+        parts["unreadable"] = pc.invert(pa.array(readable))
     return parts | _flags_of(parts.pop("tail"))
 
 
 def _marked(line: bytes) -> bytes:
-    """Make one column of the flags of a header."""
+    """Join the flags of a header into one column."""
     *parts, tail = line.split(b" ", _HEADER_COLUMNS - 1)
     return b" ".join([*parts, tail.replace(b" ", _FLAG.encode())])
 
@@ -200,25 +200,25 @@ def _firsts(firsts: Sequence[bytes]) -> dict[str, pa.Array]:
     try:
         return _split(_ascii(firsts), _FIRST, _FIRST_COLUMNS)
     except pa.ArrowInvalid:
-        mended = [each if _FIRST_SHAPE.fullmatch(each) else _NO_FIRST for each in firsts]
-        return _split(_ascii(mended), _FIRST, _FIRST_COLUMNS)
+        repaired = [line if _FIRST_SHAPE.fullmatch(line) else _NO_FIRST for line in firsts]
+        return _split(_ascii(repaired), _FIRST, _FIRST_COLUMNS)
 
 
 def _ascii(lines: Sequence[bytes]) -> bytearray:
-    """Join lines, without what the reader would stumble over."""
+    """Join lines, without bytes that the CSV reader cannot take."""
     joined = bytearray(b"\n").join(lines)
     if not joined.isascii():
         joined = bytearray(_text(joined).encode())
     if b"\r" in joined:
-        joined = joined.replace(b"\r", b"_")  # It would end a line for the reader.
+        joined = joined.replace(b"\r", b"_")  # The reader would end a line there.
     return joined
 
 
 def _split(
     lines: bytearray, columns: Mapping[int, tuple[str, pa.DataType]], number: int
 ) -> dict[str, pa.Array]:
-    """Split lines of `number` columns and convert those that are named. Raises `ArrowInvalid`."""
-    names = [columns[place][0] if place in columns else f"unused{place}" for place in range(number)]
+    """Split lines of `number` columns, and convert those in `columns`. Raises `ArrowInvalid`."""
+    names = [columns[index][0] if index in columns else f"unused{index}" for index in range(number)]
     table = csv.read_csv(
         pa.BufferReader(lines),
         read_options=csv.ReadOptions(
@@ -240,17 +240,17 @@ def _split(
 
 
 def _times(times: pa.Array, sizes: Any) -> tuple[pa.Array, pa.Array]:
-    """Spread the times of groups over their events: seconds to the start, and those that it ran; null if unknown.
+    """Spread the times of groups over their events: seconds until the start, and of the run; null if unknown.
 
     Times that are not two floats per event are unknown.
     """
-    found = [
+    unpacked = [
         _unpacked(text, 8 * size)
         for text, size in zip(times.to_pylist(), sizes.tolist(), strict=True)
     ]
-    known = np.repeat([len(each) > 0 for each in found], sizes)
+    known = np.repeat([len(of_group) > 0 for of_group in unpacked], sizes)
     of_events = np.zeros((len(known), 2))
-    of_events[known] = np.frombuffer(b"".join(found), "<f4").reshape(-1, 2)
+    of_events[known] = np.frombuffer(b"".join(unpacked), "<f4").reshape(-1, 2)
     return pa.array(of_events[:, 0], mask=~known), pa.array(of_events[:, 1], mask=~known)
 
 
@@ -265,14 +265,14 @@ def _unpacked(text: str | None, size: int) -> bytes:
     if text is None:
         return b""
     try:
-        found = a2b_base64(text)
+        unpacked = a2b_base64(text)
     except (Error, ValueError):
         return b""
-    return found if len(found) == size else b""
+    return unpacked if len(unpacked) == size else b""
 
 
 def _flags_of(tails: pa.Array) -> dict[str, pa.Array]:
-    """Find the flags that are wanted: `ready` is t in ms, `trace` the second part of w."""
+    """Extract two flags: `ready` is t in ms, `trace` the second part of w."""
     ready, trace = pa.nulls(len(tails), pa.int64()), pa.nulls(len(tails), pa.string())
     rows = pc.indices_nonzero(pc.greater(pc.binary_length(tails), 2))
     if len(rows):
@@ -280,15 +280,15 @@ def _flags_of(tails: pa.Array) -> dict[str, pa.Array]:
         flags, owners = split.flatten(), rows.take(pc.list_parent_indices(split))
         chosen = pc.match_substring_regex(flags, "^t=[0-9]{1,16}$")
         times = pc.utf8_slice_codeunits(flags.filter(chosen), 2).cast(pa.int64())
-        ready = _placed(times, owners.filter(chosen), len(tails))
+        ready = _scattered(times, owners.filter(chosen), len(tails))
         chosen = pc.starts_with(flags, "w=")
-        found = pc.extract_regex(flags.filter(chosen), "^w=[0-9a-f]{2}-(?P<id>[0-9a-f]{32})-")
-        trace = _placed(pc.struct_field(found, "id"), owners.filter(chosen), len(tails))
+        traces = pc.extract_regex(flags.filter(chosen), "^w=[0-9a-f]{2}-(?P<id>[0-9a-f]{32})-")
+        trace = _scattered(pc.struct_field(traces, "id"), owners.filter(chosen), len(tails))
     return {"ready": ready, "trace": trace}
 
 
-def _placed(values: pa.Array, rows: pa.Array, total: int) -> pa.Array:
-    """Spread values over `total` rows, null where there is none."""
+def _scattered(values: pa.Array, rows: pa.Array, total: int) -> pa.Array:
+    """Put values into their rows, of `total`; null elsewhere."""
     if not len(values):
         return pa.nulls(total, values.type)
     source = np.full(total, -1)
@@ -316,11 +316,11 @@ def _assemble(queue: str, epoch: int, parts: Mapping[str, pa.Array]) -> pa.Recor
     started = pc.add(delivered, to_start_ms.cast(pa.int64(), safe=False))
     has_delivery = pc.and_(
         pc.is_in(event, value_set=_OF_A_DELIVERY),
-        # A dead letter that is no message of ours had no delivery that was counted.
+        # The delivery of a foreign dead letter was not counted.
         pc.is_valid(parts["message_id"]),
     )
     waited = pc.subtract(pc.coalesce(started, delivered), ready)
-    name, shard = split_place(queue)
+    name, shard = split_shard_name(queue)
     columns = {
         "queue": _constant(name, rows, pa.string()),
         "shard": _constant(shard, rows, pa.int32()),
@@ -355,7 +355,7 @@ def _constant(value: object, rows: int, kind: pa.DataType) -> pa.Array:
 
 
 def _timestamp(ms: pa.Array) -> pa.Array:
-    """ms since 1970 as timestamps; null where they lie beyond the year 9999."""
+    """ms since 1970 as timestamps; null beyond the year 9999."""
     ms = ms.cast(pa.int64())
     if (latest := pc.max(ms).as_py()) is not None and latest > LAST_MS:
         ms = pc.if_else(pc.less_equal(ms, LAST_MS), ms, None)

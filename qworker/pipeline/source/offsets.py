@@ -1,12 +1,11 @@
-"""Places in journals, and the arithmetic on them. No Redis and no Spark here.
+"""Positions in journals, and the arithmetic on them. No Redis and no Spark here.
 
-Entries of a journal are numbered densely within an epoch, so what lies between two places is a subtraction. A place is
-the entry to be read next:
+Entries of a journal are numbered densely within an epoch, so the distance of two positions is a subtraction. A position
+is the entry to read next. Checkpoints, the progress of a query and `startingOffsets` have this form:
 
     {"emails": {"epoch": 1930644000000, "entry": 41, "event": 4100}}
 
-is the form in checkpoints, in the progress of a query and in `startingOffsets`; `event` (the number that the entry's
-first event has to have, which makes every gap exact) may be left out there.
+`event` is the number that the entry's first event must have, which makes every gap exact; it may be left out.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from qworker.errors import InvalidNameError, InvalidOptionError
-from qworker.wire.names import check_place
+from qworker.wire.names import check_queue_or_shard
 
-__all__ = ["MAX_NUMBER", "Offsets", "Place", "Range", "dump", "parse", "read", "shares"]
+__all__ = ["MAX_NUMBER", "Offsets", "Position", "Range", "dump", "parse", "read", "shares"]
 
-#: The largest part of an id, as far as JSON and Lua count exactly.
+#: The largest part of an id that JSON and Lua still count exactly.
 MAX_NUMBER: Final = 2**53 - 1
 
 _FORM: Final = (
@@ -30,8 +29,8 @@ _FORM: Final = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """The entry of a journal to be read next. `event`: the number of its first event; None: not known."""
+class Position:
+    """The entry of a journal to read next. `event`: the number of its first event; None: not known."""
 
     epoch: int
     entry: int
@@ -39,20 +38,20 @@ class Place:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What places are compared by."""
+        """The part that positions are compared by."""
         return self.epoch, self.entry
 
 
-#: Queue → the place to go on at. A queue that is not there is read from its beginning.
-Offsets = Mapping[str, Place]
+#: Queue → the position to continue at. A missing queue is read from its beginning.
+Offsets = Mapping[str, Position]
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
     """Entries of one epoch of one queue: from `first` up to but not including `stop`.
 
-    `event` and `stop_event` are the numbers that the first event, and the first one behind, have to have (None: not
-    known). `begin` is the first entry that was still stored when this was planned.
+    `event` and `stop_event` are the numbers that the first event, and the first event after the range, must have (None:
+    not known). `begin` is the first entry that was still stored when the read was planned.
     """
 
     queue: str
@@ -65,58 +64,60 @@ class Range:
 
 
 def dump(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Write offsets as JSON has them; the same places always give the same text."""
+    """Write offsets as JSON has them; equal positions always give the same text."""
     return {
         queue: {
             name: value
             for name, value in (
-                ("epoch", place.epoch),
-                ("entry", place.entry),
-                ("event", place.event),
+                ("epoch", position.epoch),
+                ("entry", position.entry),
+                ("event", position.event),
             )
             if value is not None
         }
-        for queue, place in sorted(offsets.items())
+        for queue, position in sorted(offsets.items())
     }
 
 
-def read(document: Any, field: str = "offsets") -> dict[str, Place]:
+def read(document: Any, field: str = "offsets") -> dict[str, Position]:
     """Read what `dump` wrote. Raises `InvalidOptionError` naming `field` and the queue."""
     if not isinstance(document, dict):
         raise InvalidOptionError(field, "are not an object", _FORM)
-    found = {}
-    for queue, place in document.items():
+    positions = {}
+    for queue, position in document.items():
         where = f"{field}.{ascii(queue[:80])[1:-1]}"
         try:
-            check_place(queue, where)
+            check_queue_or_shard(queue, where)
         except InvalidNameError as error:
             raise InvalidOptionError(where, error.problem, error.limit) from None
-        found[queue] = _place(place, where)
-    return found
+        positions[queue] = _position(position, where)
+    return positions
 
 
-def parse(text: str, field: str) -> str | dict[str, Place]:
+def parse(text: str, field: str) -> str | dict[str, Position]:
     """Read an option: 'earliest', 'latest' or JSON. Raises `InvalidOptionError`."""
     if text in ("earliest", "latest"):
         return text
     try:
         document = json.loads(text)
     except ValueError:
-        raise InvalidOptionError(field, f"{ascii(text)[:80]} is no offset", _FORM) from None
+        raise InvalidOptionError(field, f"{ascii(text)[:80]} is not an offset", _FORM) from None
     return read(document, field)
 
 
 def shares(backlogs: Sequence[int], limit: int) -> list[int]:
-    """Divide `limit` in proportion to the backlogs: whole, none over its backlog, none of nothing below 1.
+    """Divide `limit` in proportion to the backlogs: whole numbers, at most the backlog, at least 1 if there is one.
 
-    The sum is the smaller of limit and backlogs, but for the ones: every queue goes on, however small its part.
+    They add up to the smaller of limit and backlogs, or a little more: every queue is read, however small its share.
     """
     total = sum(backlogs)
     if total <= limit:
         return list(backlogs)
-    parts = [min(each, max(1, each * limit // total)) if each else 0 for each in backlogs]
+    parts = [
+        min(backlog, max(1, backlog * limit // total)) if backlog else 0 for backlog in backlogs
+    ]
     left = limit - sum(parts)
-    for index in sorted(range(len(parts)), key=lambda each: parts[each] - backlogs[each]):
+    for index in sorted(range(len(parts)), key=lambda index: parts[index] - backlogs[index]):
         if left <= 0:
             break
         more = min(left, backlogs[index] - parts[index])
@@ -125,7 +126,7 @@ def shares(backlogs: Sequence[int], limit: int) -> list[int]:
     return parts
 
 
-def _place(document: Any, where: str) -> Place:
+def _position(document: Any, where: str) -> Position:
     if not isinstance(document, dict) or not {"epoch", "entry"} <= document.keys():
         raise InvalidOptionError(where, "has no epoch and entry", _FORM)
     if unknown := document.keys() - {"epoch", "entry", "event"}:
@@ -135,4 +136,4 @@ def _place(document: Any, where: str) -> Place:
             raise InvalidOptionError(
                 f"{where}.{name}", f"{ascii(value)[:80]} is not accepted", f"0 to {MAX_NUMBER}"
             )
-    return Place(document["epoch"], document["entry"], document.get("event"))
+    return Position(document["epoch"], document["entry"], document.get("event"))

@@ -12,7 +12,7 @@ from qworker.config.kinds import ChoiceKind, FlagKind, IntegerKind, Kind
 from qworker.config.name_kinds import NameKind
 from qworker.errors import InvalidNameError, InvalidOptionError
 from qworker.pipeline.options import SparkOptions, camel
-from qworker.pipeline.source.offsets import Place, parse
+from qworker.pipeline.source.offsets import Position, parse
 from qworker.pipeline.source.schemas import TABLES
 from qworker.wire.names import check_queue
 
@@ -41,20 +41,20 @@ class QueuesKind(Kind):
     def _checked(self, value: object, field: str) -> tuple[str, ...]:
         if not isinstance(value, tuple):
             raise self._refused(value, field)
-        for each in value:
-            if _PATTERN.fullmatch(each) is None:
-                raise self._refused(each, field)
-            if not any(sign in each for sign in "*?["):
-                check_queue(each, field)
+        for name in value:
+            if _PATTERN.fullmatch(name) is None:
+                raise self._refused(name, field)
+            if not any(sign in name for sign in "*?["):
+                check_queue(name, field)
         return value
 
     def _parsed(self, text: str) -> object:
-        return tuple(each.strip() for each in text.split(","))
+        return tuple(name.strip() for name in text.split(","))
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsKind(Kind):
-    """'earliest', 'latest', or places as JSON."""
+    """'earliest', 'latest', or positions as JSON."""
 
     @property
     def limit(self) -> str:
@@ -67,7 +67,7 @@ class OffsetsKind(Kind):
 
 @dataclass(frozen=True, slots=True)
 class TimestampKind(Kind):
-    """A moment: ISO 8601 (UTC where it names no zone), or ms since 1970; kept as ms."""
+    """A moment: ISO 8601 (UTC unless it names a zone), or ms since 1970; kept as ms."""
 
     @property
     def limit(self) -> str:
@@ -101,20 +101,20 @@ def _check_reader(value: object, field: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions(SparkOptions):
-    """What is read. In Spark the names are camelCase: `maxEntriesPerTrigger`. Offsets and limits count entries."""
+    """Options of a read, camelCase in Spark: `maxEntriesPerTrigger`. Offsets and limits count entries."""
 
-    #: What load("dead") comes as.
+    #: Spark passes the "dead" of load("dead") as `path`.
     aliases: ClassVar[Mapping[str, str]] = {"path": "table"}
 
     queues: Annotated[tuple[str, ...], QueuesKind("queues to read")] = ()
-    table: Annotated[str, ChoiceKind("what is read", choices=TABLES)] = "journal"
+    table: Annotated[str, ChoiceKind("table to read", choices=TABLES)] = "journal"
     starting_offsets: Annotated[
-        str | Mapping[str, Place] | None,
-        OffsetsKind("where the journal is read from", none="earliest"),
+        str | Mapping[str, Position] | None,
+        OffsetsKind("start of the read", none="earliest"),
     ] = None
     ending_offsets: Annotated[
-        str | Mapping[str, Place] | None,
-        OffsetsKind("where a batch read of the journal ends", none="latest"),
+        str | Mapping[str, Position] | None,
+        OffsetsKind("end of a batch read", none="latest"),
     ] = None
     starting_timestamp: Annotated[
         int | None, TimestampKind("read the journal from this time on", none="by offsets")
@@ -123,7 +123,7 @@ class ReadOptions(SparkOptions):
         int | None, TimestampKind("read the journal up to this time", none="by offsets")
     ] = None
     max_entries_per_trigger: Annotated[
-        int, IntegerKind("most entries in a batch of a stream", zero="no limit")
+        int, IntegerKind("maximum entries per batch of a stream", zero="no limit")
     ] = 20_000
     min_partitions: Annotated[
         int,
@@ -134,22 +134,20 @@ class ReadOptions(SparkOptions):
         IntegerKind("entries per call to Redis, of up to 16 KiB each", minimum=1, maximum=10_000),
     ] = 500
     fail_on_data_loss: Annotated[
-        bool, FlagKind("fail where entries were trimmed before they were read; else a row `gap`")
+        bool, FlagKind("fail if entries were trimmed before they were read; else add a row `gap`")
     ] = True
     reader_name: Annotated[
         str | None,
-        NameKind(
-            "name under which a stream notes how far it has come", rule=_check_reader, none="none"
-        ),
+        NameKind("name under which a stream records its progress", rule=_check_reader, none="none"),
     ] = None
     include_body: Annotated[bool, FlagKind("messages and dead: add the column body")] = False
 
     def check_stream(self) -> None:
-        """Raise `InvalidOptionError` for what only a batch read can do."""
+        """Raise `InvalidOptionError` for options that only a batch read supports."""
         if self.table != "journal":
             raise InvalidOptionError(
                 "option table",
-                f"{self.table} is no stream",
+                f"{self.table} is not a stream",
                 "read it with spark.read; the journal is a stream",
             )
         for name in ("ending_offsets", "ending_timestamp"):
@@ -168,7 +166,7 @@ class ReadOptions(SparkOptions):
         for edge in ("starting", "ending"):
             if None not in (getattr(self, f"{edge}_offsets"), getattr(self, f"{edge}_timestamp")):
                 raise InvalidOptionError(
-                    f"option {edge}Timestamp", f"stands beside {edge}Offsets", "give one of them"
+                    f"option {edge}Timestamp", f"is given beside {edge}Offsets", "give one of them"
                 )
         if self.table == "journal":
             return

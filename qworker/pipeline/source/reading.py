@@ -1,8 +1,8 @@
-"""Reads of the data source: raw replies, pages on their way while one is decoded, patience with a server that is away.
+"""Reads of the data source: raw replies, the next page in flight while one is decoded, retries while a server is away.
 
 Replies are as hiredis makes them: redis-py's clients would turn every entry of a stream into a dict, which costs more
-than reading it. Reads may be repeated. So what goes wrong among pages that are on their way (the server is gone, the
-slot of the queue is being moved) is asked again by a `Client`, which waits and finds the server; then they go on there.
+than reading it. Reads may be repeated. So if a page in flight fails (the server is gone, the slot of the queue is
+moving), a `Client` sends the command again, which waits and finds the server; later pages are read there.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ from typing import Any, Final, TypeVar
 
 from redis.exceptions import RedisError
 
-from qworker.client.commands.command import Command
+from qworker.client.execute.sync import Client
 from qworker.client.plan import Plan
-from qworker.client.sync import Client
+from qworker.engine.command import Command
+from qworker.engine.raw import raw
 from qworker.errors import QworkerError, ServerError
-from qworker.store.connection import ConnectionFactory, map_error
-from qworker.store.lines import Line
+from qworker.store.connections import ConnectionFactory, ServerConnection, map_error
 from qworker.store.url import ServerURL
 
 __all__ = ["Reader", "Words"]
 
 Words = Sequence[str | int]
 
-#: Calls on their way: the server makes the next reply while the last one is decoded.
+#: Calls in flight: the server makes the next reply while the last one is decoded.
 _AHEAD: Final = 2
-#: Questions that go in one trip.
+#: Commands per round trip.
 _TOGETHER: Final = 256
 _GIVE_UP_S: Final = 30.0
-
 
 T = TypeVar("T")
 
@@ -44,8 +43,8 @@ class Reader:
     def __init__(self, server: ServerURL, *, give_up_s: float = _GIVE_UP_S) -> None:
         self._factory = ConnectionFactory(server, reply_timeout_s=10.0, name="qworker-spark")
         self._client = Client(self._factory, give_up_s=give_up_s)
-        #: That of `replies`, to the server of the queue that it reads.
-        self._line: Line | None = None
+        #: The connection of `replies`, to the server of the queue that it reads.
+        self._server: ServerConnection | None = None
 
     def __enter__(self) -> Reader:
         return self
@@ -54,32 +53,32 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; the next command opens others."""
+        """Close the connections; the next command opens new ones."""
         self._drop()
         self._client.close()
 
-    def ask(self, *words: str | int) -> Any:
-        """Send one command and return its reply. Raises the `ServerError` that fits."""
+    def execute(self, *words: str | int) -> Any:
+        """Send one command and return its reply. Raises the matching `ServerError`."""
         return self._client.execute(_command(words))
 
     def run(self, plan: Plan[T]) -> T:
-        """Execute a plan. Raises the `ServerError` that fits."""
+        """Execute a plan. Raises the matching `ServerError`."""
         return self._client.run(plan)
 
-    def ask_all(self, commands: Iterable[Words]) -> list[Any]:
-        """Send commands, of several queues as well, in a trip per server and 256; returns their replies."""
-        asked, found = [_command(words) for words in commands], list[Any]()
-        for first in range(0, len(asked), _TOGETHER):
-            for reply in self._client.execute_each(asked[first : first + _TOGETHER]):
+    def execute_all(self, commands: Iterable[Words]) -> list[Any]:
+        """Send commands, of any queues, in one round trip per server and 256 commands; returns their replies."""
+        sent, replies = [_command(words) for words in commands], list[Any]()
+        for first in range(0, len(sent), _TOGETHER):
+            for reply in self._client.execute_each(sent[first : first + _TOGETHER]):
                 if isinstance(reply, QworkerError):
                     raise reply
-                found.append(reply)
-        return found
+                replies.append(reply)
+        return replies
 
     def replies(self, commands: Iterable[Words]) -> Iterator[Any]:
-        """Yield the replies of commands of one queue in order, with two of them on their way.
+        """Yield the replies to commands of one queue in order, with two of them in flight.
 
-        Raises the `ServerError` that fits. To be exhausted, or closed: else replies are left on the connection.
+        Raises the matching `ServerError`. Exhaust or close the iterator: else replies are left on the connection.
         """
         waiting: deque[Command[Any]] = deque()
         try:
@@ -95,24 +94,24 @@ class Reader:
                 self._drop()
 
     def _transmit(self, command: Command[Any]) -> None:
-        """Send a command where there is a connection to its server; else `_receive` sends all that wait."""
-        line = self._line
-        if line is not None and self._factory.place(command.key) != line.address:
+        """Send a command if there is a connection to its server; else `_receive` sends all that wait."""
+        server = self._server
+        if server is not None and self._factory.node(command.key) != server.address:
             self._drop()
-        elif line is not None:
+        elif server is not None:
             try:
-                _send(line, command)
+                _send(server, command)
             except (RedisError, OSError) as error:
                 self._failed(error)
 
     def _receive(self, waiting: deque[Command[Any]]) -> Any:
-        """Read the reply of the first that waits."""
+        """Read the reply to the first that waits."""
         try:
-            if self._line is None:
-                self._line = self._factory.open(self._factory.locate(waiting[0].key))
+            if self._server is None:
+                self._server = self._factory.open(self._factory.locate(waiting[0].key))
                 for command in waiting:
-                    _send(self._line, command)
-            reply = self._line.connection.read_response(disable_decoding=True)
+                    _send(self._server, command)
+            reply = self._server.connection.read_response(disable_decoding=True)
         except (RedisError, OSError, ServerError) as error:
             self._failed(error)
             reply = self._client.execute(waiting[0])
@@ -120,20 +119,20 @@ class Reader:
         return reply
 
     def _failed(self, error: Exception) -> None:
-        """Learn who has the slot from an error of the connection; drop one that broke."""
-        line = self._line
-        if line is not None and self._factory.failed(map_error(error, sent=True), line.address):
+        """Learn from an error which server has the slot; drop a connection that broke."""
+        server = self._server
+        if server is not None and self._factory.failed(map_error(error, sent=True), server.address):
             self._drop()
 
     def _drop(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.connection.disconnect()
+        server, self._server = self._server, None
+        if server is not None:
+            server.connection.disconnect()
 
 
 def _command(words: Words) -> Command[Any]:
-    return Command(None, (), tuple(words), lambda reply: reply)
+    return raw(*words)
 
 
-def _send(line: Line, command: Command[Any]) -> None:
-    line.connection.send_packed_command([command.packed()])
+def _send(server: ServerConnection, command: Command[Any]) -> None:
+    server.connection.send_packed_command([command.packed()])

@@ -1,7 +1,7 @@
-"""Reading the entries of a range: page after page, the next on its way while one is decoded; what is missing shows.
+"""Reads the entries of a range, the next page in flight while one is decoded, and shows which events are missing.
 
-Entries that were asked for and are gone raise `EventsLostError`, or leave a row `gap`. Events that the journal shed,
-because the server was nearly full, were never written: they always leave a row, and never an error.
+Entries of the range that are gone raise `EventsLostError`, or leave a row `gap`. Events that the journal shed, because
+the server was nearly full, were never written: they always leave a row, and never an error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ def scan(
 
     Raises `EventsLostError`, and `PipelineError` for entries in another format.
     """
-    seen = _Seen(part, fail_on_loss)
+    progress = _Progress(part, fail_on_loss)
     for reply in reader.replies(_pages(key, part, fetch)):
         if reply:
-            page = Entries.of(part.queue, reply)
-            yield from seen.decode(page)
-    yield from seen.end()
+            yield from progress.decode(Entries.of(part.queue, reply))
+    yield from progress.end()
 
 
 def _pages(key: str, part: Range, fetch: int) -> Iterator[Words]:
@@ -39,8 +38,8 @@ def _pages(key: str, part: Range, fetch: int) -> Iterator[Words]:
         yield "XRANGE", key, f"{part.epoch}-{first}", f"{part.epoch}-{last}"
 
 
-class _Seen:
-    """How far a range was read: the entry, and the number of the event, that have to come next."""
+class _Progress:
+    """How far a range was read: the next entry, and the number of the next event."""
 
     def __init__(self, part: Range, fail_on_loss: bool) -> None:
         self._part = part
@@ -49,7 +48,7 @@ class _Seen:
         self._event = part.event
 
     def decode(self, page: Entries) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a page, and gaps where they are."""
+        """Yield the events of a page, and its gaps in between."""
         start = 0
         for index in self._breaks(page):
             yield from self._decoded(page, start, index)
@@ -60,11 +59,11 @@ class _Seen:
         yield from self._decoded(page, start, len(page.groups))
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """Yield the gap behind the last entry, if there is one."""
+        """Yield the gap after the last entry, if there is one."""
         yield from self._gap(self._part.stop, self._part.stop_event, None)
 
     def _breaks(self, page: Entries) -> list[int]:
-        """Index of every entry in front of which something is missing."""
+        """Indexes of the entries before which something is missing."""
         follows_entry = page.entries[1:] == page.entries[:-1] + 1
         follows_event = page.numbers[1:] == page.following[:-1]
         breaks: list[int] = ((~(follows_entry & follows_event)).nonzero()[0] + 1).tolist()
@@ -78,7 +77,7 @@ class _Seen:
             self._event = int(page.following[stop - 1])
 
     def _gap(self, entry: int, event: int | None, ms: int | None) -> Iterator[pa.RecordBatch]:
-        """Yield the gap in front of an entry. Raises `EventsLostError` where lost entries are an error."""
+        """Yield the gap before an entry. Raises `EventsLostError` if lost entries are an error."""
         entries = entry - self._entry
         events = None if event is None or self._event is None else event - self._event
         if entries > 0 and self._fail_on_loss:
@@ -87,7 +86,7 @@ class _Seen:
             return
         number = self._event
         if number is None:
-            # Nobody knows how many there were: at least one per entry.
+            # Their number is unknown: at least one per entry.
             number = 0 if event is None else max(0, event - entries)
         yield gap_batch(
             self._part.queue,

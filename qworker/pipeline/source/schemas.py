@@ -1,26 +1,26 @@
-"""Columns of the four tables, and what a row of each stands for.
+"""Columns of the four tables, and the grain of their rows.
 
 journal    one row per event of a message. Primary key: queue, shard, epoch, number
-    queue, shard              the queue, and the number of its shard: 0 where it has no others
-    epoch, entry              the journal's epoch (ms at which it was begun), and the entry of the stream
+    queue, shard              the queue, and the number of its shard: 0 if it is not divided
+    epoch, entry              the journal's epoch (ms at which it began), and the entry of the stream
     number                    of the event in its epoch: 0, 1, 2 …
     event                     sent delivered promoted acked nacked released timed_out expired cancelled discarded dead
-                              redriven purged unsure; `gap` where events are missing (number: the first of them; reason:
-                              how many; ts: of the next event that is there), `unreadable` where a line is not one
+                              redriven purged unsure; `gap` if events are missing (number: the first of them; reason:
+                              how many; ts: of the next event), `unreadable` for a line in another format
     message_id, attempt       attempt counts deliveries from 1; 0 for events outside of one
-    ts                        when it happened. Every time is by the server's clock, in UTC
+    ts                        when it happened; all times are of the server's clock, in UTC
     sent_ts, ready_ts         when the message was sent, and when it became ready (after its delay or backoff)
     delivered_ts, started_ts  when it was received, and when its handler began
     wait_ms, run_ms           from ready to started (or delivered), and how long the handler ran, in ms
     age_ms                    from sent to this event, in ms
     task, reason, error_class, worker, trace_id
 queues     one row per queue, as it was at snapshot_ts; ages in ms, counters since the queue began
-messages   one row per message seen in ready, suspect, delayed or unacked. A message that moves while it is looked for
-           may be seen twice, and one that goes back to ready may be missed
-dead       one row per dead letter; entry_id is what redrives it. Same columns
+messages   one row per message in ready, suspect, delayed or unacked. A message that moves during the read may come
+           twice, and one that goes back to ready may be missed
+dead       one row per dead letter; redrive takes its entry_id. Same columns
     state                     ready, suspect, delayed, unacked or dead
-    task                      from a JSON body; null where it names none
-    body                      only with includeBody; null where it is not UTF-8 text
+    task                      from a JSON body; null if it names none
+    body                      only with includeBody; null unless it is UTF-8 text
 
 Every column may be null.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "LAST_MS", "TABLES", "arrow_of", "struct_of"]
 
-#: The last ms of the year 9999: what Spark and Python can still show.
+#: The last ms of the year 9999: Spark and Python show no later time.
 LAST_MS: Final = 253_402_300_799_999
 
 Columns = tuple[tuple[str, str], ...]

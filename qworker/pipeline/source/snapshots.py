@@ -1,7 +1,7 @@
-"""The tables queues, messages and dead: Redis as it is now, read in pages of a few MiB.
+"""The tables queues, messages and dead: Redis as it is now, read in pages of about 1 MiB.
 
-Messages are looked for in ready and suspect from the tail on (an ascending look misses what moves up under it), then
-in delayed, then in the leases: the way they go, so one that is received meanwhile is met again.
+Messages are read from ready and suspect, from the tail on (ascending indexes would miss items that move up), then from
+delayed, then from the leases. Messages move in that order too, so one that is received during the read is read again.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from qworker.client.commands.inspecting import Inspection, inspect
+from qworker.client.execute.sync import Client
+from qworker.client.inspect.walk import ListWalk, SortedSetWalk, StreamWalk
 from qworker.client.message import DeadLetter, Receipt, Stored
-from qworker.client.sync import Client
+from qworker.engine.inspect import Inspection, inspect
+from qworker.pipeline.failures import marked_errors
 from qworker.pipeline.source.journal import find_queues
 from qworker.pipeline.source.options import ReadOptions
 from qworker.pipeline.source.reading import Reader
 from qworker.pipeline.source.schemas import LAST_MS, arrow_of
-from qworker.pipeline.writing.failures import marked_errors
-from qworker.store.connection import ConnectionFactory
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys
 from qworker.wire.leases import held_items
-from qworker.wire.names import split_place
+from qworker.wire.names import split_shard_name
 from qworker.wire.numbers import score_ms, whole
 
-__all__ = ["SnapshotReader", "letters", "messages"]
+__all__ = ["SnapshotReader", "dead_letters", "messages"]
 
-_FIRST_PAGE: Final = 50
-_LARGEST_PAGE: Final = 1000
-_PAGE_BYTES: Final = 2 * 1024 * 1024
 #: Partitions per core of the planning host: queues differ in length.
 _PER_CORE: Final = 4
 
@@ -67,125 +65,68 @@ class SnapshotReader(DataSourceReader):
     def _read_queues(self, queues: Sequence[str]) -> Iterator[pa.RecordBatch]:
         client = Client(ConnectionFactory(self._server, name="qworker-spark"))
         try:
-            keys = [QueueKeys(self._options.namespace, queue) for queue in queues]
-            rows = [_queue_row(client.execute(inspect(each))) for each in keys]
+            rows = [
+                _queue_row(client.execute(inspect(QueueKeys(self._options.namespace, queue))))
+                for queue in queues
+            ]
         finally:
             client.close()
         yield _batch(rows, arrow_of("queues"))
 
     def _read_stored(self, reader: Reader, queue: str) -> Iterator[pa.RecordBatch]:
         keys = QueueKeys(self._options.namespace, queue)
-        seconds, microseconds = reader.ask("TIME")
+        seconds, microseconds = reader.execute("TIME")
         snapshot = int(seconds) * 1_000_000 + int(microseconds)
         with_body = self._options.include_body
         schema = arrow_of(self._options.table, include_body=with_body)
-        pages: Iterable[list[dict[str, Any]]]
+        pages: Iterable[Iterable[dict[str, Any]]]
         if self._options.table == "dead":
-            pages = ([_letter_row(each) for each in page] for page in letters(reader, keys))
+            pages = (map(_dead_letter_row, page) for page in dead_letters(reader, keys))
         else:
-            pages = ([_message_row(each) for each in page] for page in messages(reader, keys))
+            pages = (map(_message_row, page) for page in messages(reader, keys))
         for rows in pages:
             yield _batch([{**row, "snapshot_ts": snapshot} for row in rows], schema)
-
-
-class _PageSize:
-    """How many items the next page takes, so that it has about 2 MiB."""
-
-    def __init__(self) -> None:
-        self.items = _FIRST_PAGE
-
-    def saw(self, items: int, size: int) -> None:
-        """Learn from a page of so many items and bytes."""
-        if items:
-            fitting = _PAGE_BYTES * items // max(1, size)
-            self.items = max(1, min(fitting, 4 * self.items, _LARGEST_PAGE))
 
 
 def messages(reader: Reader, keys: QueueKeys) -> Iterator[list[Stored]]:
     """Yield the messages of a queue that are not dead, page by page."""
     for key in (*keys.ready, keys.suspect):
         state = "suspect" if key == keys.suspect else "ready"
-        for items in _from_tail(reader, key):
+        for items in ListWalk(key).pages(reader.run):
             yield [Stored.of(keys.queue, state, item) for item in items]
-    for members in _members(reader, keys.delayed):
-        yield [Stored.of(keys.queue, "delayed", item, due) for item, due in members]
+    for members in SortedSetWalk(keys.delayed).pages(reader.run):
+        yield [Stored.of(keys.queue, "delayed", item, score_ms(due)) for item, due in members]
     seen: set[str] = set()
-    for members in _members(reader, keys.unacked):
+    for members in SortedSetWalk(keys.unacked).pages(reader.run):
         named = ((lease.decode("utf-8", "replace"), deadline) for lease, deadline in members)
-        # One that is extended meanwhile is met again.
-        leases = [(lease, deadline) for lease, deadline in named if lease not in seen]
+        # A lease that is extended during the read comes twice.
+        leases = [(lease, score_ms(deadline)) for lease, deadline in named if lease not in seen]
         seen.update(lease for lease, _ in leases)
         held = reader.replies(("HGETALL", keys.lease(lease)) for lease, _ in leases)
-        for (lease, deadline), flat in zip(leases, held, strict=True):
+        for (lease, deadline_ms), flat in zip(leases, held, strict=True):
             yield [
                 Stored.of(
                     keys.queue,
                     "unacked",
                     item,
-                    deadline,
+                    deadline_ms,
                     Receipt(lease, index.decode("ascii", "replace"), keys.shard),
                 )
                 for index, item in held_items(flat)
             ]
 
 
-def letters(reader: Reader, keys: QueueKeys) -> Iterator[list[DeadLetter]]:
+def dead_letters(reader: Reader, keys: QueueKeys) -> Iterator[list[DeadLetter]]:
     """Yield the dead letters of a queue, page by page, oldest first."""
-    size, after = _PageSize(), "-"
-    while entries := reader.ask("XRANGE", keys.dead, after, "+", "COUNT", size.items):
-        yield [DeadLetter.of(keys, entry, fields) for entry, fields in entries]
-        after = f"({entries[-1][0].decode()}"
-        size.saw(len(entries), sum(len(value) for _, fields in entries for value in fields))
-
-
-def _from_tail(reader: Reader, key: str) -> Iterator[list[bytes]]:
-    size, last = _PageSize(), -1
-    while True:
-        asked = size.items
-        items: list[bytes] = reader.ask("LRANGE", key, last - asked + 1, last)
-        if items:
-            yield items
-        if len(items) < asked:
-            return
-        last -= asked
-        size.saw(asked, sum(map(len, items)))
-
-
-def _members(reader: Reader, key: str) -> Iterator[list[tuple[bytes, int]]]:
-    """Yield members with their scores, by score; every one that is there all the time.
-
-    Not by ZSCAN: its cursors mean nothing to another server, and the slot may move to one meanwhile. Each page begins
-    with the last member of the one before.
-    """
-    size, low, skip = _PageSize(), "-inf", 0
-    last = float("-inf"), b"", b""
-    while True:
-        asked = size.items + 1
-        flat: list[bytes] = reader.ask(
-            *("ZRANGE", key, low, "+inf", "BYSCORE", "LIMIT", skip, asked, "WITHSCORES")
-        )
-        members, scores = flat[::2], flat[1::2]
-        page = [*zip(map(float, scores), members, scores, strict=True)]
-        if skip and not (page and page[0] <= last):
-            skip = max(
-                0, skip - asked // 2
-            )  # Members of this score have gone: a part of them again.
-            continue
-        if fresh := [each for each in page if each > last]:
-            yield [(member, score_ms(score)) for _, member, score in fresh]
-            last = fresh[-1]
-        if len(page) < asked:
-            return
-        size.saw(len(page), sum(map(len, flat)))
-        before = skip if page[0][2] == scores[-1] else 0
-        low, skip = scores[-1].decode(), before + scores.count(scores[-1]) - 1
+    for entries in StreamWalk(keys.dead).pages(reader.run):
+        yield [DeadLetter.of(keys, entry_id, fields) for entry_id, fields in entries]
 
 
 # -- rows --------------------------------------------------------------------------------------
 
 
 class _Call(msgspec.Struct):
-    """What a body of qworker's names."""
+    """What a body written by qworker names."""
 
     task: str | None = None
 
@@ -195,7 +136,7 @@ _CALL: Final = msgspec.json.Decoder(_Call)
 
 def _queue_row(seen: Inspection) -> dict[str, Any]:
     oldest = seen.oldest_ready_ms
-    name, shard = split_place(seen.queue)
+    name, shard = split_shard_name(seen.queue)
     return {
         "queue": name,
         "shard": shard,
@@ -219,7 +160,7 @@ def _message_row(message: Stored) -> dict[str, Any]:
         ready_ms = message.sent_ms
         if (flag_ms := whole(message.flags.get("t"))) is not None:
             ready_ms = flag_ms
-    name, shard = split_place(message.queue)
+    name, shard = split_shard_name(message.queue)
     return {
         "queue": name,
         "shard": shard,
@@ -233,14 +174,14 @@ def _message_row(message: Stored) -> dict[str, Any]:
     }
 
 
-def _letter_row(letter: DeadLetter) -> dict[str, Any]:
+def _dead_letter_row(dead: DeadLetter) -> dict[str, Any]:
     return {
-        **_message_row(letter.message),
-        "reason": letter.reason or None,
-        "error_class": letter.error_class or None,
-        "error": letter.error or None,
-        "died_ts": _us(letter.died_ms),
-        "entry_id": letter.entry_id,
+        **_message_row(dead.message),
+        "reason": dead.reason or None,
+        "error_class": dead.error_class or None,
+        "error": dead.error or None,
+        "died_ts": _us(dead.died_ms),
+        "entry_id": dead.entry_id,
     }
 
 

@@ -1,4 +1,4 @@
-"""The journal as Spark reads it: a batch between two places, or a stream from checkpoint to checkpoint."""
+"""The journal as Spark reads it: a batch between two positions, or a stream from checkpoint to checkpoint."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from qworker.errors import EventsLostError, QworkerError
+from qworker.pipeline.failures import marked_errors
 from qworker.pipeline.source import offsets
 from qworker.pipeline.source.journal import Journals, find_queues
-from qworker.pipeline.source.offsets import Offsets, Place, Range
+from qworker.pipeline.source.offsets import Offsets, Position, Range
 from qworker.pipeline.source.options import ReadOptions
 from qworker.pipeline.source.reading import Reader
-from qworker.pipeline.writing.failures import marked_errors
 from qworker.store.url import ServerURL
 from qworker.wire.keys import QueueKeys
 
@@ -44,20 +44,20 @@ class RangePartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What both readers are made of, in a form that goes to the tasks."""
+    """What both readers share, in a form that is sent to the tasks."""
 
     options: ReadOptions
     server: ServerURL
 
     @contextmanager
     def journals(self, also: Offsets | None = None) -> Iterator[Journals]:
-        """Open the journals of the queues that the options mean, and of those in `also`."""
+        """Open the journals of the queues that the options name, and of those in `also`."""
         with Reader(self.server) as reader:
             names = find_queues(reader, self.options.namespace, self.options.queues)
             yield Journals(reader, self.options.namespace, sorted({*names, *(also or {})}))
 
-    def start(self, journals: Journals) -> dict[str, Place]:
-        """Resolve where a read begins, to numbers."""
+    def start(self, journals: Journals) -> dict[str, Position]:
+        """Resolve the start of a read to positions."""
         options = self.options
         if options.starting_timestamp is not None:
             return journals.at_time(options.starting_timestamp)
@@ -68,8 +68,8 @@ class _Source:
             return earliest | dict(options.starting_offsets)
         return earliest
 
-    def end(self, journals: Journals) -> dict[str, Place]:
-        """Resolve where a batch read ends: never behind what is there."""
+    def end(self, journals: Journals) -> dict[str, Position]:
+        """Resolve the end of a batch read: at most the end of the journal."""
         options, latest = self.options, journals.latest()
         wanted: Offsets = {}
         if options.ending_timestamp is not None:
@@ -77,13 +77,13 @@ class _Source:
         elif isinstance(options.ending_offsets, Mapping):
             wanted = options.ending_offsets
         return {
-            queue: min(wanted.get(queue, place), place, key=lambda each: each.key)
-            for queue, place in latest.items()
+            queue: min(wanted.get(queue, last), last, key=lambda position: position.key)
+            for queue, last in latest.items()
         }
 
     def plan(self, journals: Journals, start: Offsets, end: Offsets) -> list[InputPartition]:
         parts = self.options.min_partitions or os.cpu_count() or 1
-        return [RangePartition(each) for each in journals.plan(start, end, parts)]
+        return [RangePartition(part) for part in journals.plan(start, end, parts)]
 
     def read(self, part: Range) -> Iterator[pa.RecordBatch]:
         from qworker.pipeline.source.scanning import scan
@@ -100,13 +100,13 @@ class _Source:
 
 
 class JournalReader(DataSourceReader):
-    """Reads the journal from one place to another, both fixed when the read is planned."""
+    """Reads the journal from one position to another, both fixed when the read is planned."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._source = _Source(options, options.server())
 
     def partitions(self) -> list[InputPartition]:
-        """Plan a partition per range of entries; one of nothing where there is nothing."""
+        """Plan a partition per range of entries; an empty one if there are no entries."""
         with marked_errors(), self._source.journals() as journals:
             start, end = self._source.start(journals), self._source.end(journals)
             planned = self._source.plan(journals, start, end)
@@ -119,74 +119,75 @@ class JournalReader(DataSourceReader):
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the journal as a stream. Offsets are places by queue; queues may come and go meanwhile.
+    """Reads the journal as a stream. Offsets are positions by queue; queues may come and go.
 
     Spark keeps one of these in a process beside the driver, for planning, and sends copies to the tasks.
     """
 
     def __init__(self, options: ReadOptions) -> None:
-        """Take checked options. Raises `InvalidOptionError` for what a stream cannot do."""
+        """Take checked options. Raises `InvalidOptionError` for options that a stream does not support."""
         options.check_stream()
         self._source = _Source(options, options.server())
         self._initial: dict[str, Any] | None = None
-        self._target: dict[str, Place] | None = None
+        self._target: dict[str, Position] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  names are Spark's
-        """Resolve the start of a new query; the same at every call, though the journal goes on."""
+        """Resolve the start of a new query; every call returns the same, even if the journal grows."""
         if self._initial is None:
             with marked_errors(), self._source.journals() as journals:
                 self._initial = offsets.dump(self._source.start(journals))
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """`maxEntriesPerTrigger`; what Spark calls rows are entries here."""
+        """`maxEntriesPerTrigger`; Spark's rows are entries here."""
         most = self._source.options.max_entries_per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of a run that reads what is there and ends."""
+        """Fix the end of a run that stops at the present end of the journal."""
         with marked_errors(), self._source.journals() as journals:
             self._target = journals.latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch: at most `limit` entries behind its start."""
+        """Return the end of the next batch: at most `limit` entries after its start."""
         begun = offsets.read(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         with marked_errors(), self._source.journals() as journals:
             ends = self._ends(begun, journals.latest())
             return offsets.dump(journals.advance(begun, ends, most))
 
-    def _ends(self, begun: Offsets, latest: Offsets) -> dict[str, Place]:
-        """Return how far each queue may be read: not behind the target of a run that ends, and not backwards."""
+    def _ends(self, begun: Offsets, latest: Offsets) -> dict[str, Position]:
+        """Return how far each queue may be read: not beyond the target of a run that stops, and not backwards."""
         ends = {}
-        for queue, place in latest.items():
+        for queue, last in latest.items():
+            end = last
             if self._target is not None:
                 if queue not in self._target:
                     continue
-                place = min(place, self._target[queue], key=lambda each: each.key)  # noqa: PLW2901
+                end = min(last, self._target[queue], key=lambda position: position.key)
             start = begun.get(queue)
-            if start is not None and place.key < start.key:
-                self._told_lost(queue, start, place)
+            if start is not None and end.key < start.key:
+                self._report_loss(queue, start, end)
                 continue
-            # Events that were shed since are not read before an entry stands behind them.
-            ends[queue] = start if start is not None and place.key == start.key else place
+            # Events that were shed since are read once there is an entry after them.
+            ends[queue] = start if start is not None and end.key == start.key else end
         return ends
 
-    def _told_lost(self, queue: str, start: Place, place: Place) -> None:
-        """A journal that is shorter than what was read of it: the server came back with older data."""
-        if self._target is not None and self._target.get(queue) == place:
+    def _report_loss(self, queue: str, start: Position, end: Position) -> None:
+        """Report a journal that ends before entries already read: the server came back with older data."""
+        if self._target is not None and self._target.get(queue) == end:
             return
-        if self._source.options.fail_on_data_loss and place.epoch == start.epoch:
-            raise EventsLostError(queue, place.epoch, place.entry, start.entry - 1)
-        _log.warning("journal_went_back", queue=queue, read=start.key, stored=place.key)
+        if self._source.options.fail_on_data_loss and end.epoch == start.epoch:
+            raise EventsLostError(queue, end.epoch, end.entry, start.entry - 1)
+        _log.warning("journal_went_back", queue=queue, read=start.key, stored=end.key)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the end of all that is there, for the progress of the query."""
+        """Return the end of the journal, for the progress of the query."""
         with marked_errors(), self._source.journals() as journals:
             return offsets.dump(journals.latest())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the partitions of a batch; the same entries again where a batch is repeated."""
+        """Plan the partitions of a batch; a repeated batch has the same entries."""
         begun, reached = offsets.read(start), offsets.read(end)
         with marked_errors(), self._source.journals(reached) as journals:
             return self._source.plan(journals, begun, reached)
@@ -205,5 +206,5 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with self._source.journals(reached) as journals:
                 journals.note_progress(name, reached)
         except QworkerError as error:
-            # Advisory: the batch is done, and what counts is in the checkpoint.
+            # Advisory: the batch is done, and the checkpoint is what counts.
             _log.warning("reader_progress_not_noted", reader=name, reason=str(error))

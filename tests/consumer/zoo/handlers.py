@@ -92,7 +92,7 @@ def refused(does: str, words: str) -> Callable[[Callable[[QWorker], object]], No
 # -- what it returns ---------------------------------------------------------------------------
 
 
-@row("returns, whatever it returns", acked("ran"), section="What it returns")
+@row("returns any value", acked("ran"), section="Return values")
 def returns() -> object:
     note("returns", "ran")
     return object()
@@ -174,7 +174,7 @@ def without_await(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@row("is async, and returns a coroutine that it has not awaited", acked("ran"), make=without_await)
+@row("is async, and returns a coroutine without awaiting it", acked("ran"), make=without_await)
 async def awaited_late() -> None:
     await asyncio.sleep(0)
     note("awaited_late", "ran")
@@ -206,7 +206,7 @@ async def calls_partial(n: int) -> None:
 
 @row(
     "returns a generator",
-    failed("NotRunError", "returned a generator, nothing of which was run"),
+    failed("NotRunError", "returned a generator, none of which was run"),
     make=lambda function: lambda: function(),
 )
 def returns_generator() -> Any:
@@ -216,7 +216,7 @@ def returns_generator() -> Any:
 
 @row(
     "returns an async generator",
-    failed("NotRunError", "returned an async generator, nothing of which was run"),
+    failed("NotRunError", "returned an async generator, none of which was run"),
     make=lambda function: lambda: function(),
 )
 async def returns_async_generator() -> Any:
@@ -237,7 +237,7 @@ async def returns_coroutine_of_batch(items: list[int]) -> None:
 
 
 @row(
-    "takes batches, and returns something else than a list of outcomes",
+    "takes batches, and does not return a list of outcomes",
     failed("BatchResultError", "it returned int"),
     make=lambda function: lambda items: len(items),
     calls=((1,),),
@@ -247,13 +247,13 @@ def returns_rubbish_of_batch() -> None: ...
 
 
 def labelled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function attributes of its own, as frameworks do."""
+    """Give a function attributes, as frameworks do."""
     vars(function).update(name="other", send=None, queue="other", is_async=True)
     return function
 
 
 @row(
-    "has attributes called `name` and `send`",
+    "has attributes named `name` and `send`",
     acked("ran"),
     make=labelled,
 )
@@ -272,14 +272,14 @@ def is_task_of_another_app(n: int) -> None:
 @row(
     "raises any exception",
     failed("ValueError", "ValueError: of no use"),
-    section="What it raises",
+    section="Exceptions",
 )
 def raises() -> None:
     raise ValueError("of no use")
 
 
 @row(
-    "raises what its retry policy gives up on",
+    "raises an error that its retry policy gives up on",
     dead("not_retried", ("ValueError", "ValueError: of no use"), logged=("message_failed",)),
     retry=Retry.exponential("1s", on=OSError),
     max_receives=5,
@@ -337,7 +337,7 @@ class Unwritten(Retry):
 
 
 @row(
-    "raises control flow with a delay that is not one",
+    "raises control flow with an invalid delay",
     failed("Unwritten", "Unwritten", logged=("failure_unreadable",)),
 )
 def raises_nonsense() -> None:
@@ -431,7 +431,7 @@ def buries_surrogate() -> None:
     raise Bury("\udc80")
 
 
-@row("recurses without end", failed("RecursionError", "maximum recursion depth"))
+@row("recurses infinitely", failed("RecursionError", "maximum recursion depth"))
 def recurses() -> None:
     recurses()
 
@@ -501,7 +501,7 @@ bound: ContextVar[str] = ContextVar("bound", default="clean")
 @row(
     "sets context variables",
     acked("clean", "clean", messages=2),
-    section="What it sets and binds",
+    section="Context",
     calls=(("a",), ("b",)),
 )
 def binds(word: str) -> None:
@@ -512,7 +512,7 @@ def binds(word: str) -> None:
 @row(
     "sets context variables, and is async",
     acked(*["clean"] * 6, messages=6),
-    calls=tuple((letter,) for letter in "abcdef"),
+    calls=tuple((dead_letter,) for dead_letter in "abcdef"),
 )
 async def binds_async(word: str) -> None:
     note("binds_async", bound.get())
@@ -548,7 +548,7 @@ def binds_fields(word: str) -> None:
 @row(
     "calls `os._exit`, or its process is killed",
     crashed("exited with code 7"),
-    section="What it does to its process",
+    section="Its process",
     child="is replaced",
     ends_child=True,
 )
@@ -557,14 +557,14 @@ def leaves_process() -> None:
 
 
 @row(
-    "runs past its time limit, as a plain function",
+    "exceeds its time limit, as a plain function",
     crashed(
         "past its time limit of 0.05 s",
         error="TimeLimitError",
         measured={"time_limit": 1},
         logged=("time_limit_exceeded", "message_failed"),
     ),
-    child="is ended and replaced",
+    child="is killed and replaced",
     ends_child=True,
     time_limit="50ms",
 )
@@ -573,14 +573,14 @@ def hangs() -> None:
 
 
 @row(
-    "waits for a lock that it holds itself, with a time limit",
+    "deadlocks on its own lock, with a time limit",
     crashed(
         "past its time limit of 0.05 s",
         error="TimeLimitError",
         measured={"time_limit": 1},
         logged=("time_limit_exceeded", "message_failed"),
     ),
-    child="is ended and replaced",
+    child="is killed and replaced",
     ends_child=True,
     time_limit="50ms",
 )
@@ -602,7 +602,7 @@ async def ignores_time_limit() -> None:
         note("ignores_time_limit", "caught")
 
 
-@row("forks, and both return", acked("copy", "original"), child="goes on; the copy ends")
+@row("forks, and both return", acked("copy", "original"), child="continues; the copy ends")
 def forks() -> None:
     copy = os.fork()
     if not copy:
@@ -612,14 +612,14 @@ def forks() -> None:
     note("forks", "original")
 
 
-@row("leaves a subprocess behind", acked("began"), child="goes on, with its subprocess")
+@row("leaves a subprocess behind", acked("began"), child="continues, with the subprocess")
 def leaves_subprocess() -> None:
     quiet = subprocess.DEVNULL
     left.append(subprocess.Popen(["sleep", "30"], stdin=quiet, stdout=quiet, stderr=quiet))
     note("leaves_subprocess", "began")
 
 
-@row("leaves a thread behind", acked("began"), child="goes on, with its thread")
+@row("leaves a thread behind", acked("began"), child="continues, with the thread")
 def leaves_thread() -> None:
     threading.Thread(target=time.sleep, args=(30,)).start()
     note("leaves_thread", "began")
@@ -631,7 +631,7 @@ def runs_loop() -> None:
     note("runs_loop", "ran")
 
 
-@row("leaves an event loop set that is closed", acked("set"))
+@row("sets an event loop and closes it", acked("set"))
 def leaves_loop() -> None:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -645,8 +645,8 @@ def leaves_loop() -> None:
 @row(
     "closes `sys.stdin` and `sys.stdout`",
     acked("closed"),
-    section="What it changes for every handler of its process",
-    child="goes on without them",
+    section="Process-wide changes",
+    child="continues without them",
 )
 def closes_streams() -> None:
     sys.stdin.close()
@@ -654,13 +654,13 @@ def closes_streams() -> None:
     note("closes_streams", "closed")
 
 
-@row("changes the working directory", acked("/"), child="goes on there")
+@row("changes the working directory", acked("/"), child="continues there")
 def changes_directory() -> None:
     os.chdir("/")
     note("changes_directory", os.getcwd())
 
 
-@row("changes the umask and the locale", acked("C"), child="goes on with them")
+@row("changes the umask and the locale", acked("C"), child="continues with them")
 def changes_umask() -> None:
     os.umask(0o077)
     note("changes_umask", locale.setlocale(locale.LC_ALL, "C"))
@@ -669,13 +669,13 @@ def changes_umask() -> None:
 @row(
     "sets a handler of a signal, or ignores it",
     failed("ValueError", "signal only works in main thread"),
-    child="goes on: handlers do not run in its main thread",
+    child="continues: handlers do not run in its main thread",
 )
 def ignores_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-@row("edits `os.environ`", acked("edited"), child="goes on with it, connected as before")
+@row("edits `os.environ`", acked("edited"), child="continues with the change, connected as before")
 def edits_environment() -> None:
     os.environ["QWORKER_URL"] = "redis://127.0.0.1:1/0"
     os.environ.pop("PATH", None)
@@ -683,9 +683,9 @@ def edits_environment() -> None:
 
 
 @row(
-    "configures `logging` anew, disables it, and raises",
+    "reconfigures `logging`, disables it, and raises",
     failed("ValueError", "of no use", "configured"),
-    child="goes on; its own lines are written as before",
+    child="continues; its own lines are written as before",
 )
 def configures_logging() -> None:
     logging.config.dictConfig({"version": 1})
@@ -744,14 +744,14 @@ def a_lambda(app: QWorker) -> object:
     return app.task(functools.partial(lambda: None))
 
 
-@refused("what is not a function: `@app.task('name')`", "is not a function")
+@refused("a string: `@app.task('name')`", "is not a function")
 def a_name(app: QWorker) -> object:
     return app.task("handle")
 
 
-@refused("two functions of one name", "is defined twice")
+@refused("two functions with one name", "is defined twice")
 def two_functions(app: QWorker) -> object:
-    # In an app of their own: the first of them is registered.
+    # In their own app: the first of them is registered.
     other = QWorker("other")
     other.task(name="handle")(print)
     return other.task(name="handle")(repr)

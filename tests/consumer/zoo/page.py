@@ -1,4 +1,4 @@
-"""The zoo as the table of a page: python -m tests.consumer.zoo.page writes docs/guides/handlers.md anew."""
+"""The zoo as the table of a page: python -m tests.consumer.zoo.page updates docs/guides/handlers.md."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _PART: Final = re.compile(r"(<!-- zoo -->\n).*?(<!-- /zoo -->)", re.DOTALL)
 
 
 def written() -> str:
-    """The page with its table as the rows are now."""
+    """Return the page with the table of the present rows."""
     text = PAGE.read_text("utf-8")
-    assert _PART.search(text), "the page has no place for the table"
+    assert _PART.search(text), "the page has no markers for the table"
     return _PART.sub(lambda match: f"{match[1]}\n{_tables()}\n{match[2]}", text)
 
 
 def _tables() -> str:
     parts = []
-    for section, rows in groupby(ROWS.rows.values(), key=lambda each: each.section):
+    for section, rows in groupby(ROWS.rows.values(), key=lambda row: row.section):
         lines = [
-            "| The handler | Its message | In the log | Its process |",
+            "| The handler | Message | Log | Process |",
             "| --- | --- | --- | --- |",
         ]
-        for each in rows:
-            events = ", ".join(f"`{event}`" for event in dict.fromkeys(each.end.logged))
-            cells = (each.does, each.end.says, events or "–", each.child or "goes on")
+        for row in rows:
+            events = ", ".join(f"`{event}`" for event in dict.fromkeys(row.end.logged))
+            cells = (row.does, row.end.says, events or "–", row.child or "continues")
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
         parts.append(f"### {section}\n\n" + "\n".join(lines) + "\n")
     if ROWS.refused:
-        lines = ["| The function | The error says |", "| --- | --- |"]
+        lines = ["| The function | Error |", "| --- | --- |"]
         lines += [f"| {each.does} | {each.words} |" for each in ROWS.refused]
-        parts.append("### Refused when it is declared\n\n" + "\n".join(lines) + "\n")
+        parts.append("### Refused at declaration\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
 
 

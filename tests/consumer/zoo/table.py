@@ -1,11 +1,11 @@
-"""What a row of the zoo says: a handler, what it does, and everything that can be seen of it from outside.
+"""A row of the zoo: a handler, what it does, and everything that is visible from outside.
 
     @row("returns", "is acked", section="Ordinary")
     def returns() -> None: ...
 
 Each row has a task and a queue named after its function, so that counters, dead letters, log lines and metrics of rows
-never mix. All rows run in one process one after another, or beside each other: a row that spoils its process for the
-next one is a defect.
+never mix. All rows run in one process, one after another or concurrently: a row that spoils its process for the next
+one is a defect.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Counts = Mapping[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """How a message ends, in the places where that is told. Whatever is not named must not be there.
+    """How a message ends, everywhere it is reported. Anything not named must be absent.
 
-    `counted`: the queue's counters, without `sent`. `measured`: `qworker_handled_total` by outcome. `letter`: class and
-    words that the dead letter's error has. `reason`: that of the dead letter. `logged`: events of the log that name the
-    task, in order. `noted`: what the handler noted, in order.
+    `counted`: the queue's counters, without `sent`. `measured`: `qworker_handled_total` by outcome. `dead_letter`:
+    class of the dead letter's error, and a part of its text. `reason`: that of the dead letter. `logged`: log events
+    that name the task, in order. `noted`: notes of the handler, in order.
     """
 
     says: str
     counted: Counts
     measured: Counts
-    letter: tuple[str, str] | None = None
+    dead_letter: tuple[str, str] | None = None
     reason: str = ""
     logged: tuple[str, ...] = ()
     noted: tuple[Any, ...] = ()
 
 
 def acked(*noted: Any, logged: tuple[str, ...] = (), messages: int = 1, says: str = "") -> End:
-    """Every message is acked, and the handler notes this."""
+    """Every message is acked, and the handler notes `noted`."""
     return End(
         says=says or "acked",
         counted={"received": messages, "acked": messages},
@@ -58,25 +58,27 @@ def failed(
     logged: tuple[str, ...] = ("message_failed",),
     says: str = "",
 ) -> End:
-    """The one try that the row has fails: the message is dead with this class and these words."""
+    """The only try of the row fails: the message is dead with this error class and text."""
     return End(
         says=says or f"failed: `{error}`",
         counted={"received": 1, "nacked": 1, "dead": 1, "dead:max_receives": 1},
         measured={"buried": 1},
-        letter=(error, words),
+        dead_letter=(error, words),
         reason="max_receives",
         logged=logged,
         noted=noted,
     )
 
 
-def dead(reason: str, letter: tuple[str, str], *noted: Any, logged: tuple[str, ...] = ()) -> End:
-    """The message is dead for a reason of its own."""
+def dead(
+    reason: str, dead_letter: tuple[str, str], *noted: Any, logged: tuple[str, ...] = ()
+) -> End:
+    """The message is dead for its own reason."""
     return End(
         says=f"dead at once: `{reason}`",
         counted={"received": 1, "dead": 1, f"dead:{reason}": 1},
         measured={"buried": 1},
-        letter=letter,
+        dead_letter=dead_letter,
         reason=reason,
         logged=logged,
         noted=noted,
@@ -90,12 +92,12 @@ def crashed(
     measured: Counts | None = None,
     logged: tuple[str, ...] = ("message_failed",),
 ) -> End:
-    """The process ends with the message in hand, alone: the message is dead with these words."""
+    """The process ends with only this message running: the message is dead with this text."""
     return End(
         says=f"failed, counted as a timeout: `{error}`",
         counted={"received": 1, "timeouts": 1, "dead": 1, "dead:max_receives": 1},
         measured=measured or {"crashed": 1},
-        letter=(error, words),
+        dead_letter=(error, words),
         reason="max_receives",
         logged=logged,
         noted=noted,
@@ -104,11 +106,11 @@ def crashed(
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A handler, and what becomes of its message and of its process.
+    """A handler, and what happens to its message and its process.
 
-    `does`: what it does, for the page. `child`: what becomes of the process, '' for nothing. `ends_child`: it costs the
-    process, so the row runs in another worker. `calls`: the arguments of each message. `only`: where it runs, `inline`
-    or `threads`; '' for both.
+    `does`: what it does, for the page. `child`: what happens to the process, '' for nothing. `ends_child`: it ends the
+    process, so the row runs in another worker. `calls`: the arguments of each message. `only`: runs only `inline` or on
+    `threads`; '' for both.
     """
 
     name: str
@@ -125,7 +127,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Refused:
-    """A function that cannot be a task: `make` declares it, and is refused with these words."""
+    """A function that cannot be a task: `make` declares it, and is refused with this text."""
 
     does: str
     words: str
@@ -134,7 +136,7 @@ class Refused:
 
 @dataclass
 class Rows:
-    """The rows in their order, and those that are refused when they are declared."""
+    """The rows in their order, and the functions that are refused at declaration."""
 
     rows: dict[str, Row] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)

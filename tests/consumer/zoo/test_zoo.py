@@ -31,7 +31,7 @@ class Visit:
 
     counted: dict[str, dict[str, int]]
     measured: dict[str, dict[str, int]]
-    letters: dict[str, list[Any]]
+    dead_letters: dict[str, list[Any]]
     logged: dict[str, list[str]]
     noted: dict[str, list[Any]]
     children: tuple[list[int], list[int]]
@@ -66,15 +66,15 @@ def visits(store_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def _enter(url: str, directory: Path, cage: str) -> tuple[Lab, Worker]:
     flags, rows = CAGES[cage]
     lab = Lab(url, f"zoo-{cage}-{directory.parent.name}".lower()[:60], directory)
-    for each in rows:
-        for call in each.calls:
-            lab.send(each.name, *call, queue=each.name)
+    for row in rows:
+        for call in row.calls:
+            lab.send(row.name, *call, queue=row.name)
     worker = lab.start(
-        # By weight: a strict order is no order for a hundred queues on a busy machine.
+        # By weight: a strict order would starve some of a hundred queues on a busy machine.
         "--weights",
-        ",".join(f"{each.name}=1" for each in rows),
+        ",".join(f"{row.name}=1" for row in rows),
         "--queues",
-        ",".join(each.name for each in rows),
+        ",".join(row.name for row in rows),
         *flags,
         spec="tests.consumer.zoo.handlers",
         environ={"ZOO_NAMESPACE": lab.namespace, "ZOO_HISTORY": str(lab.history)},
@@ -87,7 +87,7 @@ def _look(lab: Lab, worker: Worker, rows: list[Row]) -> Visit:
     before = worker.children()
 
     def over() -> bool:
-        return all(_counted(lab, each) == each.end.counted for each in rows)
+        return all(_counted(lab, row) == row.end.counted for row in rows)
 
     with suppress(AssertionError):  # each row tells of itself
         until(over, DEADLINE_S, every_s=0.05)
@@ -113,9 +113,9 @@ def _look(lab: Lab, worker: Worker, rows: list[Row]) -> Visit:
         name, *words = json.loads(line)
         noted[name] += words
     return Visit(
-        {each.name: _counted(lab, each) for each in rows},
+        {row.name: _counted(lab, row) for row in rows},
         measured,
-        {each.name: list(lab.queue(each.name).dead()) for each in rows},
+        {row.name: list(lab.queue(row.name).dead()) for row in rows},
         logged,
         noted,
         (before, after),
@@ -138,13 +138,13 @@ def test_a_row_of_the_zoo(visits: dict[str, Visit], cage: str, name: str) -> Non
     assert Counter(visit.noted[name]) == Counter(end.noted)
     assert visit.measured.get(name, {}) == end.measured
     assert tuple(visit.logged.get(name, ())) == end.logged
-    letters = visit.letters[name]
-    if end.letter is None:
-        assert letters == []
+    dead_letters = visit.dead_letters[name]
+    if end.dead_letter is None:
+        assert dead_letters == []
         return
-    (letter,) = letters
-    assert (letter.reason, letter.error_class) == (end.reason, end.letter[0])
-    assert end.letter[1] in letter.error
+    (dead_letter,) = dead_letters
+    assert (dead_letter.reason, dead_letter.error_class) == (end.reason, end.dead_letter[0])
+    assert end.dead_letter[1] in dead_letter.error
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ def test_the_zoo_keeps_its_child(visits: dict[str, Visit], cage: str) -> None:
     assert len(before) == 1
 
 
-@pytest.mark.parametrize("each", ROWS.refused, ids=lambda each: each.does)
+@pytest.mark.parametrize("each", ROWS.refused, ids=lambda row: row.does)
 def test_what_cannot_be_a_task_is_refused_when_it_is_declared(each: Refused) -> None:
     """A function of a kind that could never run is refused with one clear error, and nothing is registered."""
     app = QWorker("refused")

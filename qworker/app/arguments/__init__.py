@@ -1,0 +1,1 @@
+"""Arguments of tasks: bound, validated and converted by the function's annotations."""

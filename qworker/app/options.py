@@ -1,0 +1,140 @@
+"""Options of a task: what `@app.task(…)` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final, TypedDict
+
+from qworker.app.control import Retry
+from qworker.app.retry import RetryPolicy
+from qworker.config.fields import Options, kinds_of, unknown_option
+from qworker.config.kinds import HOUR_MS, DurationKind, FlagKind, Kind
+from qworker.config.name_kinds import NameKind
+from qworker.durations import Duration
+from qworker.engine.options import SendOptions
+from qworker.errors import InvalidOptionError, shown
+from qworker.wire.names import check_queue
+
+__all__ = ["TaskOptions", "TaskOptionsDict", "check_option_names"]
+
+_SEND: Final = kinds_of(SendOptions)
+_RETRY: Final = Retry.exponential("1s", cap="10m")
+_RETRY_TEXT: Final = 'Retry.exponential("1s", cap="10m")'
+_MAX_BATCH: Final = 1000
+
+
+class TaskOptionsDict(TypedDict, total=False):
+    """`TaskOptions` for type checkers and editors, without `batch` and `max_wait`: they change the type of the task."""
+
+    queue: str
+    retry: RetryPolicy | None
+    max_receives: int | None
+    time_limit: Duration | None
+    ttl: Duration | None
+    priority: int
+    at_most_once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RetryKind(Kind):
+    """A retry policy; None is the default one."""
+
+    @property
+    def limit(self) -> str:
+        """Show how to make one."""
+        return "write Retry.exponential('1s'), Retry.fixed(…), Retry.intervals(…) or Retry.none()"
+
+    def show(self, value: object) -> str:
+        """Write the default policy as code, others as their fields."""
+        return _RETRY_TEXT if value == _RETRY else str(value)
+
+    def check(self, value: object, field: str) -> RetryPolicy:
+        """Return the policy; raise `InvalidOptionError` for anything else."""
+        if value is None:
+            return _RETRY
+        if not isinstance(value, RetryPolicy):
+            raise self._refused(value, field, "is not a retry policy")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKind(Kind):
+    """The size of a batch."""
+
+    @property
+    def limit(self) -> str:
+        """The range."""
+        return f"a number from 1 to {_MAX_BATCH}, or None for a handler of one message at a time"
+
+    def _checked(self, value: object, field: str) -> int:
+        if type(value) is not int or not 1 <= value <= _MAX_BATCH:
+            raise self._refused(value, field, "is out of range")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions(Options):
+    """How the messages of a task are sent and run."""
+
+    queue: Annotated[str, NameKind("queue that calls are sent to", rule=check_queue)] = "default"
+    retry: Annotated[RetryPolicy, RetryKind("wait after a failure")] = _RETRY
+    max_receives: Annotated[int | None, _SEND["max_receives"]] = None
+    time_limit: Annotated[
+        Duration | None,
+        DurationKind(
+            "how long a handler may run", minimum_ms=10, maximum_ms=12 * HOUR_MS, none="no limit"
+        ),
+    ] = "15m"
+    ttl: Annotated[Duration | None, _SEND["ttl"]] = None
+    priority: Annotated[int, _SEND["priority"]] = 0
+    batch: Annotated[
+        int | None,
+        BatchKind(
+            "maximum number of messages per call; the handler takes a list",
+            none="one message, without a list",
+        ),
+    ] = None
+    max_wait: Annotated[
+        Duration, DurationKind("how long an incomplete batch waits for more", maximum_ms=60_000)
+    ] = "0s"
+    at_most_once: Annotated[bool, FlagKind("ack before the handler starts; never run it twice")] = (
+        False
+    )
+    time_limit_ms: int | None = field(init=False)
+    ttl_ms: int | None = field(init=False)
+    max_wait_ms: int = field(init=False)
+
+    def _check_together(self) -> None:
+        if self.max_wait_ms and self.batch is None:
+            raise InvalidOptionError("max_wait", "is set without batch", "it is for batch handlers")
+
+
+#: Names of other frameworks.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(
+        ("max_retries", "retries", "max_attempts", "attempts", "tries"), "max_receives"
+    ),
+    **dict.fromkeys(("timeout", "soft_time_limit", "job_timeout", "max_time"), "time_limit"),
+    **dict.fromkeys(("expires", "expire", "expires_in", "max_age"), "ttl"),
+    **dict.fromkeys(("backoff", "min_backoff", "retry_backoff", "autoretry_for"), "retry"),
+    **dict.fromkeys(("batch_size", "max_batch"), "batch"),
+    **dict.fromkeys(("acks_late", "ack_late"), "at_most_once"),
+    **dict.fromkeys(("queue_name", "routing_key"), "queue"),
+}
+
+
+def check_option_names(given: Mapping[str, object]) -> None:
+    """Raise `InvalidOptionError` for an option that tasks do not have, suggesting the one that is meant."""
+    known = kinds_of(TaskOptions)
+    for name in given:
+        if name in known:
+            continue
+        option = f"task option {shown(name)[1:-1]}"
+        if name in _ELSEWHERE:
+            raise InvalidOptionError(option, "is unknown", f"did you mean {_ELSEWHERE[name]}?")
+        if name in _SEND:
+            raise InvalidOptionError(
+                option, "is an option of a single send", f"write task.options({name}=…).send(…)"
+            )
+        raise unknown_option(option, name, ("name", *known))

@@ -1,0 +1,1 @@
+"""Bulk send: each row is stored once, however often an attempt or a run is repeated. No Spark here."""

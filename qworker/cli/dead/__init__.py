@@ -1,0 +1,1 @@
+"""`qworker dead`: one file per kind of verb, put together in `group`."""

@@ -1,0 +1,159 @@
+"""Change many dead letters: count those that fit, ask, change them page by page, and report.
+
+If interrupted it reports its progress: the rest is unchanged, and the same command continues with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qworker.cli.dead.filter import check_filter, tally_document, tally_lines
+from qworker.cli.framework.confirm import confirm
+from qworker.cli.framework.output import Note, Output
+from qworker.cli.framework.progress import progress
+from qworker.cli.framework.terminal import note
+from qworker.client.dead import pages
+from qworker.client.dead.filter import DeadFilter, DeadTally
+from qworker.client.dead.pages import Act, Changed, Reading
+from qworker.client.dead.throttle import Throttle
+from qworker.formats import count, span
+
+if TYPE_CHECKING:
+    from qworker.cli.framework.context import Session
+    from qworker.client.queue import Queue
+    from qworker.wire.keys import QueueKeys
+
+__all__ = ["Change", "Choice", "change_dead_letters"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What to do: the verb, its participle, and how the question begins."""
+
+    verb: str
+    done: str
+    question: str
+    act: Act
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which dead letters, and how: `limit` and `rate_per_s`: None is unlimited."""
+
+    wanted: DeadFilter
+    everything: bool
+    limit: int | None
+    dry_run: bool
+    yes: bool
+    rate_per_s: float | None = None
+
+
+def change_dead_letters(
+    session: Session, queue: Queue, change: Change, choice: Choice
+) -> Iterator[Output]:
+    """Change the dead letters of a queue that fit; not those that die during the call.
+
+    Raises `UsageError` unless a filter or --all says which.
+    """
+    if choice.wanted.is_empty and not choice.everything:
+        raise click.UsageError(f"choose the dead letters to {change.verb}: pass a filter or --all")
+    per_s = choice.rate_per_s
+    readings = [
+        (shard.keys, session.client.run(Reading.begin(shard, choice.wanted)))
+        for shard in session.client.run(queue.ref.every_shard())
+    ]
+    tally = _count(session, [reading.again() for _, reading in readings], choice)
+    yield Output(text=[Note(f"{name}: {line}") for name, line in tally_lines(tally).items()])
+    what = f"{count(tally.total, 'dead letter')} of {queue.name}"
+    lasting = f", in {span(tally.total / per_s)}" if per_s and tally.total >= per_s else ""
+    run = _Run(change, queue.name, tally.total)
+    if not tally.total:
+        text = f"no matching dead letter in {queue.name}; nothing was changed"
+    elif choice.dry_run:
+        text = f"would {change.verb} {what}{lasting}; nothing was changed"
+    else:
+        confirm(f"{change.question} {what}{lasting}?", yes=choice.yes)
+        run.run(session, readings, Throttle(per_s), choice.limit)
+        text = run.text
+    document = {"queue": queue.name, "matched": tally.total, **run.document}
+    yield Output({**document, "dry_run": choice.dry_run, **tally_document(tally)}, text)
+
+
+@dataclass(slots=True)
+class _Run:
+    """How far a change came."""
+
+    change: Change
+    queue: str
+    total: int
+    changed: Changed = field(default_factory=Changed)
+
+    def run(
+        self,
+        session: Session,
+        readings: Sequence[tuple[QueueKeys, Reading]],
+        throttle: Throttle,
+        limit: int | None,
+    ) -> None:
+        """Act on all that is read, with a progress bar."""
+        title = f"{self.change.verb} {self.queue}"
+        try:
+            with progress(title, self.total) as advance:
+
+                def count_them(changed: Changed) -> None:
+                    self.changed.add(changed)
+                    advance(changed.total)
+
+                for keys, reading in readings:
+                    left = None if limit is None else limit - self.changed.total
+                    plan = pages.change(
+                        keys,
+                        reading,
+                        self.change.act,
+                        throttle=throttle,
+                        limit=left,
+                        on_progress=count_them,
+                    )
+                    session.client.run(plan)
+        except BaseException:
+            note(f"interrupted: {self.text}, {count(self.total)} matched; run it again to continue")
+            raise
+
+    @property
+    def text(self) -> str:
+        """The result, for people."""
+        text = f"{self.change.done} {count(self.changed.done, 'dead letter')} of {self.queue}"
+        if self.changed.gone:
+            text += f"; {count(self.changed.gone)} were already gone"
+        if self.changed.foreign:
+            text += (
+                f"; skipped {count(self.changed.foreign)} foreign, which consumers cannot handle "
+                f"(qworker dead drop {self.queue} --reason foreign)"
+            )
+        return text
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The result, for programs."""
+        return {
+            self.change.done: self.changed.done,
+            "foreign": self.changed.foreign,
+            "gone": self.changed.gone,
+        }
+
+
+def _count(session: Session, readings: Iterable[Reading], choice: Choice) -> DeadTally:
+    seen, matching = DeadTally(), DeadTally()
+    for reading in readings:
+        while not reading.ended:
+            page = session.client.run(reading.page(seen))
+            left = None if choice.limit is None else choice.limit - matching.total
+            for dead_letter in page[:left]:
+                matching.add(dead_letter)
+    if seen.total:
+        check_filter(choice.wanted, seen)
+    return matching

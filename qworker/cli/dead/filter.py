@@ -1,0 +1,168 @@
+"""Dead letters that match a filter: counted and listed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.cli.framework.near import did_you_mean
+from qworker.cli.message.bodies import message_document
+from qworker.client.dead.filter import DeadFilter, DeadTally, same_class
+from qworker.client.dead.pages import Reading
+from qworker.config.kinds import DurationKind
+from qworker.errors import InvalidOptionError
+from qworker.formats import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from qworker.client.message import DeadLetter
+    from qworker.client.queue import Queue
+
+__all__ = [
+    "Listing",
+    "check_filter",
+    "dead_letter_document",
+    "error_line",
+    "filter_of",
+    "tally_document",
+    "tally_lines",
+]
+
+#: Errors whose first line says what happened; a stack follows.
+_STACK_FOLLOWS: Final = ("WorkerDiedError", "TimeLimitError")
+#: Groups of a tally that are listed.
+_LISTED: Final = 5
+
+
+def filter_of(
+    reason: str,
+    error_class: str,
+    error: str,
+    task: str,
+    older_than: str | None,
+    newer_than: str | None,
+    ids: Iterable[str],
+) -> DeadFilter:
+    """Make a filter of flags. Raises `InvalidOptionError` naming the flag."""
+    return DeadFilter(
+        task=task,
+        reason=reason,
+        error_class=error_class,
+        error=error,
+        older_than=_age(older_than, "--older-than"),
+        newer_than=_age(newer_than, "--newer-than"),
+        ids=frozenset(ids),
+    )
+
+
+def check_filter(wanted: DeadFilter, seen: DeadTally) -> None:
+    """Raise `InvalidOptionError`, with a suggestion, for a reason, class or task that no dead letter has.
+
+    `seen` counts all dead letters of the queue.
+    """
+    _check_known("--reason", wanted.reason, seen.reasons)
+    _check_known("--error-class", wanted.error_class, seen.error_classes)
+    _check_known("--task", wanted.task, seen.tasks)
+
+
+def tally_lines(tally: DeadTally) -> dict[str, str]:
+    """Write the groups for people, the largest first."""
+    groups = {
+        "by reason": tally.reasons,
+        "by error class": tally.error_classes,
+        "by task": tally.tasks,
+    }
+    return {name: _groups(group) for name, group in groups.items() if set(group) - {""}}
+
+
+def tally_document(tally: DeadTally) -> dict[str, Any]:
+    """Write the groups for programs; '' stands for none."""
+    return {
+        "by_reason": dict(tally.reasons.most_common()),
+        "by_error_class": dict(tally.error_classes.most_common()),
+        "by_task": dict(tally.tasks.most_common()),
+    }
+
+
+@dataclass(slots=True)
+class Listing:
+    """The dead letters of some queues that fit: all of them counted, the oldest or newest `limit` of them kept."""
+
+    wanted: DeadFilter
+    limit: int
+    newest: bool
+    matching: DeadTally = field(default_factory=DeadTally)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    _seen: DeadTally = field(default_factory=DeadTally)
+
+    def add(self, queue: Queue) -> None:
+        """Read the dead letters of one queue."""
+        for shard in queue.client.run(queue.ref.every_shard()):
+            kept: list[DeadLetter] = []
+            reading = queue.client.run(Reading.begin(shard, self.wanted))
+            while not reading.ended:
+                page = queue.client.run(reading.page(self._seen))
+                for dead_letter in page:
+                    self.matching.add(dead_letter)
+                kept = (kept + page)[-self.limit :] if self.newest else (kept + page)[: self.limit]
+            self.dead_letters += kept
+
+    def finish(self) -> None:
+        """Sort the ones that were kept; raises `InvalidOptionError` if the filter names what no dead letter has."""
+        if self._seen.total:
+            check_filter(self.wanted, self._seen)
+        self.dead_letters.sort(key=lambda dead_letter: dead_letter.entry, reverse=self.newest)
+        del self.dead_letters[self.limit :]
+
+
+def dead_letter_document(dead_letter: DeadLetter) -> dict[str, Any]:
+    """Write a dead letter for programs."""
+    return {
+        "entry_id": dead_letter.entry_id,
+        "reason": dead_letter.reason,
+        "error_class": dead_letter.error_class,
+        "error": dead_letter.error,
+        "died_ms": dead_letter.died_ms,
+        "message": message_document(dead_letter.message),
+    }
+
+
+def error_line(dead_letter: DeadLetter) -> str:
+    """Return the line of an error that says what happened, with its class.
+
+    In a traceback this is the last line that begins with the class, as messages may have several; else the last one.
+    """
+    name, lines = dead_letter.error_class, dead_letter.error.strip().split("\n")
+    if name in _STACK_FOLLOWS:
+        return f"{name}: {lines[0]}"
+    if name and len(lines) > 1:
+        # A group of exceptions is drawn as a tree; a class may stand with its module.
+        raised = re.compile(rf"^[ |]*((?:\w+\.)*{re.escape(name)}(?::.*|))$")
+        for line in reversed(lines):
+            if (match := raised.match(line)) is not None:
+                return match[1]
+        return lines[-1]
+    return f"{name}: {lines[-1]}" if name else lines[-1]
+
+
+def _age(text: str | None, flag: str) -> str | None:
+    return None if text is None else str(DurationKind("").parse(text, flag))
+
+
+def _check_known(flag: str, wanted: str, group: Counter[str]) -> None:
+    known = sorted(set(group) - {""})
+    if not wanted or any(same_class(name, wanted) for name in known):
+        return
+    spellings = [*known, *(name.rpartition(".")[2] for name in known)]
+    listing = f"known are {', '.join(known[:_LISTED])}" if known else "none of them has one"
+    limit = did_you_mean(wanted, spellings, listing)
+    raise InvalidOptionError(flag, f"no dead letter has {ascii(wanted)[:80]}", limit)
+
+
+def _groups(group: Counter[str]) -> str:
+    parts = [f"{count(number)} {name or '(none)'}" for name, number in group.most_common(_LISTED)]
+    others = sum(group.values()) - sum(number for _, number in group.most_common(_LISTED))
+    return ", ".join([*parts, *([f"{count(others)} others"] if others else [])])

@@ -1,0 +1,248 @@
+"""`qworker dead`: list, show, edit, redrive and drop dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qworker.cli.framework.commands import (
+    CommandGroup,
+    dry_run_option,
+    json_option,
+    stacked,
+    yes_option,
+)
+from qworker.cli.framework.output import Block, Fields, Heading, Hint, Line, Note, Output, Table
+from qworker.cli.framework.parameters import QUEUE, rate_option
+from qworker.cli.framework.terminal import Cell, Column
+
+if TYPE_CHECKING:
+    from qworker.cli.dead.change_many import Choice
+    from qworker.cli.dead.filter import Listing
+    from qworker.cli.framework.context import Session
+    from qworker.client.message import DeadLetter
+    from qworker.client.queue import Queue
+
+__all__ = ["command"]
+
+_filters: Final = stacked(
+    click.option("--reason", default="", metavar="WORD", help="Only this reason."),
+    click.option("--error-class", default="", metavar="NAME", help="Only this exception class."),
+    click.option("--error", default="", metavar="TEXT", help="Only errors that contain this."),
+    click.option("--task", default="", metavar="NAME", help="Only calls of this task."),
+    click.option("--older-than", metavar="DURATION", help="Only those that died longer ago."),
+    click.option("--newer-than", metavar="DURATION", help="Only those that died more recently."),
+    click.option(
+        "--id",
+        "ids",
+        multiple=True,
+        metavar="ID",
+        help="Only this entry id or message id; repeatable.",
+    ),
+)
+_changes: Final = stacked(
+    _filters,
+    click.option("--all", "everything", is_flag=True, help="All dead letters of the queue."),
+    click.option("--limit", "-n", type=click.IntRange(1), help="Maximum number, oldest first."),
+    dry_run_option,
+    yes_option,
+    json_option,
+)
+
+
+@click.group(cls=CommandGroup)
+def command() -> None:
+    """List, show, edit, redrive and drop dead letters."""
+
+
+@command.command("ls")
+@click.argument("queue", type=QUEUE, required=False)
+@_filters
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1),
+    default=20,
+    help="Maximum number to list. [default: 20]",
+)
+@click.option("--newest", is_flag=True, help="Newest first.")
+@json_option
+@click.pass_obj
+def list_dead(
+    session: Session, /, queue: str | None, limit: int, newest: bool, **flags: Any
+) -> Output:
+    """List dead letters and their errors, oldest first.
+
+    Without QUEUE, lists those of all queues.
+    """
+    from qworker.cli.dead.filter import Listing, dead_letter_document, filter_of, tally_document
+
+    listing = Listing(filter_of(**flags), limit, newest)
+    for opened in [session.queues.get(queue)] if queue is not None else _with_dead(session):
+        listing.add(opened)
+    listing.finish()
+    document = {
+        "total": listing.matching.total,
+        **tally_document(listing.matching),
+        "dead_letters": [dead_letter_document(dead_letter) for dead_letter in listing.dead_letters],
+    }
+    return Output(document, _listing(session, listing, queue))
+
+
+def _with_dead(session: Session) -> Iterator[Queue]:
+    for name, inspection in session.queues.readable():
+        if inspection.dead:
+            yield session.queues.get(name)
+
+
+def _listing(session: Session, listing: Listing, queue: str | None) -> Iterator[str | Block]:
+    from qworker.cli.dead.filter import tally_lines
+    from qworker.formats import count
+
+    total, listed = listing.matching.total, listing.dead_letters
+    if not total:
+        matching = "" if listing.wanted.is_empty else "matching "
+        yield Note(f"no {matching}dead letter in {queue or f'namespace {session.namespace!r}'}")
+        return
+    yield Fields(tally_lines(listing.matching))
+    yield Line()
+    yield _table(listed, session.now_ms(), with_queue=queue is None)
+    yield Line()
+    if total > len(listed):
+        yield f"{count(len(listed))} of {count(total)} listed (--limit)"
+    name = queue or listed[0].message.queue
+    yield Hint("one in full     ", f"qworker dead show {name} {listed[0].entry_id}")
+    redrive = f"qworker dead redrive {name} --all"
+    yield Hint("after the fix   ", redrive, "(or filters; --dry-run previews)")
+    yield Hint("or give up      ", f"qworker dead drop {name} --all")
+
+
+def _table(dead_letters: list[DeadLetter], now_ms: int, *, with_queue: bool) -> Table:
+    from qworker.cli.dead.filter import error_line
+    from qworker.formats import ago, shortened
+
+    columns = [*([Column("QUEUE")] if with_queue else []), Column("ENTRY"), Column("DIED")]
+    columns += [Column("REASON"), Column("TASK", wide=True), Column("ERROR", wide=True)]
+    rows: list[list[Cell | str]] = []
+    for dead_letter in dead_letters:
+        row: list[Cell | str] = [dead_letter.message.queue] if with_queue else []
+        row += [dead_letter.entry_id, ago(dead_letter.died_ms, now_ms), dead_letter.reason]
+        error = shortened(error_line(dead_letter), 100)
+        rows.append([*row, dead_letter.message.task, error])
+    return Table(columns, rows)
+
+
+@command.command("show")
+@click.argument("queue", type=QUEUE)
+@click.argument("dead_letter_id", metavar="ID")
+@json_option
+@click.pass_obj
+def show(session: Session, queue: str, dead_letter_id: str) -> Output:
+    """Show one dead letter in full. ID is its entry id, or the id of its message."""
+    from qworker.cli.dead.filter import dead_letter_document
+
+    dead_letter = _find(session.queues.get(queue), dead_letter_id)
+    return Output(dead_letter_document(dead_letter), _text(session, queue, dead_letter))
+
+
+def _text(session: Session, queue: str, dead_letter: DeadLetter) -> Iterator[str | Block]:
+    from qworker.cli.message.bodies import message_text
+    from qworker.formats import moment_after
+    from qworker.wire.reasons import DEATH_REASONS
+
+    now_ms, reason = session.now_ms(), dead_letter.reason
+    meaning = DEATH_REASONS.get(reason, "")
+    yield Fields(
+        {
+            "entry": dead_letter.entry_id,
+            "died": moment_after(dead_letter.died_ms, now_ms),
+            "reason": Cell(f"{reason}: {meaning}" if meaning else reason, "bad"),
+            **({"error class": dead_letter.error_class} if dead_letter.error_class else {}),
+        }
+    )
+    if dead_letter.error:
+        yield Heading("ERROR")
+        yield from dead_letter.error.split("\n")
+    yield Heading("MESSAGE")
+    yield from message_text(dead_letter.message, now_ms)
+    yield Heading("WHAT TO DO")
+    entry = dead_letter.entry_id
+    yield Hint("after the fix   ", f"qworker dead redrive {queue} --id {entry}")
+    yield Hint("with a change   ", f"qworker dead edit {queue} {entry} --redrive")
+    yield Hint("or give it up   ", f"qworker dead drop {queue} --id {entry}")
+
+
+@command.command("edit")
+@click.argument("queue", type=QUEUE)
+@click.argument("dead_letter_id", metavar="ID")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="PATH=JSON",
+    help="Set a part of the body: args[0], kwargs.to, items[2].price; repeatable.",
+)
+@click.option("--body", metavar="JSON", help="The whole new body; - reads standard input.")
+@click.option("--redrive", "and_redrive", is_flag=True, help="Redrive it at once.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def edit(session: Session, /, queue: str, dead_letter_id: str, **flags: Any) -> Output:
+    """Replace the body of a dead letter, which must be JSON: by --set, by --body, or in $EDITOR.
+
+    Its message id, counts and error stay; it gets a new entry id. The change is atomic.
+    """
+    from qworker.cli.dead.edit import Edit, edit_dead_letter
+
+    opened = session.queues.get(queue)
+    return edit_dead_letter(opened, _find(opened, dead_letter_id), Edit(**flags))
+
+
+def _find(queue: Queue, dead_letter_id: str) -> DeadLetter:
+    dead_letters = queue.dead(1, ids=frozenset([dead_letter_id]))
+    if not dead_letters:
+        raise click.ClickException(
+            f"queue {queue.name!r} has no dead letter {ascii(dead_letter_id)[:80]} "
+            f"(qworker dead ls {queue.name})"
+        )
+    return dead_letters[0]
+
+
+@command.command("redrive")
+@click.argument("queue", type=QUEUE)
+@rate_option
+@_changes
+@click.pass_obj
+def redrive(session: Session, /, queue: str, rate: float | None, **flags: Any) -> Iterator[Output]:
+    """Move dead letters back to ready, with fresh counts; not those that die during the command.
+
+    Choose them by filters, all of which must match, or by --all. If it is interrupted, run it again.
+    """
+    from qworker.cli.dead.change_many import Change, change_dead_letters
+    from qworker.client.dead import pages
+
+    change = Change("redrive", "redriven", "Redrive", pages.redrive)
+    return change_dead_letters(session, session.queues.get(queue), change, _choice(flags, rate))
+
+
+@command.command("drop")
+@click.argument("queue", type=QUEUE)
+@_changes
+@click.pass_obj
+def drop(session: Session, /, queue: str, **flags: Any) -> Iterator[Output]:
+    """Permanently delete dead letters, chosen by filters, all of which must match, or by --all."""
+    from qworker.cli.dead.change_many import Change, change_dead_letters
+    from qworker.client.dead import pages
+
+    change = Change("drop", "dropped", "Permanently drop", pages.drop)
+    return change_dead_letters(session, session.queues.get(queue), change, _choice(flags))
+
+
+def _choice(flags: dict[str, Any], rate_per_s: float | None = None) -> Choice:
+    from qworker.cli.dead.change_many import Choice
+    from qworker.cli.dead.filter import filter_of
+
+    how = {name: flags.pop(name) for name in ("everything", "limit", "dry_run", "yes")}
+    return Choice(wanted=filter_of(**flags), rate_per_s=rate_per_s, **how)

@@ -1,0 +1,1 @@
+"""What all commands share: classes of commands, options, session, output and errors."""

@@ -1,0 +1,48 @@
+"""Reading in pages: all of them, or with --cursor one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qworker.cli.framework.commands import stacked
+from qworker.cli.framework.output import Note, Output
+
+if TYPE_CHECKING:
+    from qworker.client.inspect.scan import Page
+
+__all__ = ["page_options", "print_pages"]
+
+page_options: Final = stacked(
+    click.option(
+        "--cursor", help="Print one page from here on; 0 is the beginning. [default: all pages]"
+    ),
+    click.option(
+        "--count",
+        type=click.IntRange(1, 1000),
+        default=100,
+        help="Approximate page size. [default: 100]",
+    ),
+)
+
+
+def print_pages(
+    cursor: str | None,
+    read: Callable[[str], Page[Any]],
+    output: Callable[[Page[Any]], Output],
+) -> Iterator[Output]:
+    """Print every page, or with a cursor its page and the next cursor."""
+    from qworker.client.inspect.scan import END
+
+    position = cursor or END
+    while True:
+        page = read(position)
+        position = page.cursor
+        yield output(page)
+        if position == END or cursor is not None:
+            break
+    if cursor is not None:
+        text = f"next: --cursor {position}" if position != END else "that was the last page"
+        yield Output(text=Note(text))

@@ -1,0 +1,209 @@
+"""The queues of a namespace, as commands name, find and inspect them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.cli.framework.near import did_you_mean, nearest
+from qworker.cli.framework.settings import Settings
+from qworker.cli.framework.terminal import note
+
+if TYPE_CHECKING:
+    from qworker.client.execute.sync import Client
+    from qworker.client.inspect.peek import Inspection
+    from qworker.client.queue import Queue
+    from qworker.client.queue_ref import QueueRef
+    from qworker.errors import BrokenQueueError, InvalidError
+    from qworker.store.nodes import Address
+    from qworker.wire.shards import Shards
+
+__all__ = ["Queues"]
+
+#: Names that an error lists.
+_LISTED: Final = 8
+#: SCANs of 1,000 keys per node: to find other namespaces, and to find queues without the index.
+_NAMESPACE_SCANS: Final = 100
+_QUEUE_SCANS: Final = 2000
+
+
+class Queues:
+    """The queues of a namespace; `connect` returns the client of its server."""
+
+    def __init__(self, settings: Settings, connect: Callable[[], Client]) -> None:
+        self._settings = settings
+        self._connect = connect
+        #: How the queues are divided that `names` has listed.
+        self._shards: dict[str, Shards] = {}
+
+    @property
+    def _client(self) -> Client:
+        return self._connect()
+
+    @property
+    def _namespace(self) -> str:
+        return self._settings.namespace
+
+    def names(self) -> list[str]:
+        """List the queues that have keys, sorted: from the index, or from the keys if the index cannot be read."""
+        from qworker.client.namespace.queues import listed
+        from qworker.errors import BrokenQueueError, InDoubtError, LoadingError, UnavailableError
+
+        try:
+            self._shards = self._client.run(listed(self._namespace))
+        except BrokenQueueError as error:
+            self._shards = self._from_keys(str(error))
+        except (UnavailableError, InDoubtError, LoadingError) as error:
+            # In a Cluster the node of the index may be away alone.
+            if not self._client.factory.clustered:
+                raise
+            self._shards = self._from_keys(str(error))
+        return sorted(self._shards)
+
+    def get(self, name: str) -> Queue:
+        """Return a queue that exists, or a shard of one: `queue/3`.
+
+        Raises `InvalidNameError`, and `InvalidOptionError` if it does not exist.
+        """
+        from qworker.client.queue import Queue
+        from qworker.wire.names import check_queue_or_shard
+
+        check_queue_or_shard(name)
+        if not self.exists(name):
+            raise self._unknown(name)
+        return Queue(self._client, self._namespace, name)
+
+    def ref(self, name: str) -> QueueRef:
+        """Return a reference to a queue, which need not exist."""
+        from qworker.client.queue_ref import QueueRef
+
+        ref = QueueRef(self._namespace, name, self._client.ids, keyring=self._client.keyring)
+        if (shards := self._shards.get(name)) is not None:
+            ref.learn(shards)
+        return ref
+
+    def exists(self, name: str) -> bool:
+        """Whether a queue, or a shard, has any keys."""
+        from qworker.wire.keys import QueueKeys
+
+        return bool(self._client.ask("EXISTS", *QueueKeys(self._namespace, name).all()))
+
+    def nearest(self, name: str) -> str | None:
+        """Return the queue that is spelt most alike; None if none is."""
+        return nearest(name, self.names())
+
+    def inspect(
+        self, names: Iterable[str] | None = None
+    ) -> dict[str, Inspection | BrokenQueueError]:
+        """Inspect queues, all unless some are named, their shards added up; a broken one gives its error."""
+        from qworker.client.inspect.peek import inspect
+        from qworker.errors import BrokenQueueError
+
+        inspections: dict[str, Inspection | BrokenQueueError] = {}
+        for name in self.names() if names is None else names:
+            try:
+                inspections[name] = self._client.run(inspect(self.ref(name)))
+            except BrokenQueueError as error:
+                inspections[name] = error
+        return inspections
+
+    def readable(self) -> Iterator[tuple[str, Inspection]]:
+        """Inspect all queues; a broken one is skipped with a warning."""
+        from qworker.errors import BrokenQueueError
+
+        for name, inspection in self.inspect().items():
+            if isinstance(inspection, BrokenQueueError):
+                note(f"warning: skipped queue {name}: {inspection}")
+            else:
+                yield name, inspection
+
+    def empty_hint(self) -> str:
+        """Say that the namespace has no queue, and which other namespaces have."""
+        others = self._other_namespaces()
+        text = f"namespace {self._namespace!r} has no queue"
+        if not others:
+            return f"{text}; a queue is created by its first message: qworker send QUEUE BODY"
+        return (
+            f"{text}; other namespaces on this server have: {_listed(others)} "
+            f"(--namespace {others[0]}, or QWORKER_NAMESPACE)"
+        )
+
+    def _unknown(self, name: str) -> InvalidError:
+        from qworker.errors import InvalidOptionError
+
+        known = self.names()
+        listing = f"queues are {_listed(known)} (qworker queue ls)" if known else self.empty_hint()
+        limit = did_you_mean(name, known, listing)
+        return InvalidOptionError("queue", f"no such queue: {name!r}", limit)
+
+    def _from_keys(self, problem: str) -> dict[str, Shards]:
+        """Find queues by their keys on the nodes that answer, and say why."""
+        from qworker.client.namespace.queues import existing, is_queue
+        from qworker.errors import ServerError
+
+        note(f"the index of queues cannot be read ({problem}): scanning the keys instead")
+        namespace = self._namespace
+        pattern = re.compile(re.escape(namespace) + r":\{([^{}/]+)\}:")
+        names: set[str] = set()
+
+        def take(key: str) -> None:
+            match = pattern.match(key)
+            if match is not None and is_queue(match[1]):
+                names.add(match[1])
+
+        for node in self._client.factory.masters():
+            try:
+                whole = self._scan(node, f"{namespace}:{{*}}:[mrud][en]*", _QUEUE_SCANS, take)
+            except ServerError as error:
+                note(f"{node} was not scanned: {error}")
+                continue
+            if not whole:
+                note(f"{node} has more than {_QUEUE_SCANS:,},000 keys: only some were scanned")
+        return self._client.run(existing(namespace, sorted(names)))
+
+    def _other_namespaces(self) -> list[str]:
+        """Name other namespaces that have queues on the server, as far as a bounded scan finds them."""
+        from qworker.errors import ServerError
+
+        names: set[str] = set()
+        try:
+            for node in self._client.factory.masters():
+                self._scan(
+                    node,
+                    "*:queues",
+                    _NAMESPACE_SCANS,
+                    lambda key: names.add(key.removesuffix(":queues")),
+                )
+        except ServerError:
+            return []  # The ACL forbids SCAN.
+        return sorted(name for name in names if _is_namespace(name) and name != self._namespace)
+
+    def _scan(self, node: Address, pattern: str, calls: int, take: Callable[[str], None]) -> bool:
+        """Pass the keys of a node that match to `take`, in up to `calls` calls; returns whether these were all."""
+        cursor: Any = 0
+        for _ in range(calls):
+            words = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            cursor, keys = self._client.ask(*words, node=node)
+            for key in keys:
+                take(key.decode("utf-8", "replace"))
+            if cursor == b"0":
+                return True
+        return False
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{', '.join(names[:_LISTED])}{more}"
+
+
+def _is_namespace(name: str) -> bool:
+    """Whether a part of a key, which any client may have written, can be offered for `--namespace`."""
+    from qworker.errors import InvalidNameError
+    from qworker.wire.names import check_namespace
+
+    try:
+        check_namespace(name)
+    except InvalidNameError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""`qworker import`: the command, its run and its report."""

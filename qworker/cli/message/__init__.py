@@ -1,0 +1,1 @@
+"""`qworker message`: one file per kind of verb, put together in `group`."""

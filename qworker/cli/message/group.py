@@ -1,0 +1,154 @@
+"""`qworker message`: the group, and show and cancel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_option, yes_option
+from qworker.cli.framework.output import Block, Hint, Line, Output
+from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.message import manage, receive, settle
+from qworker.cli.message.cancel import stop_running
+from qworker.errors import InvalidOptionError
+from qworker.formats import word
+
+if TYPE_CHECKING:
+    from qworker.cli.framework.context import Session
+    from qworker.client.message import Stored
+    from qworker.client.queue import Queue
+
+__all__ = ["command"]
+
+#: Characters of ids and receipts.
+_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}(?:/[0-9]{1,2})?")
+_EFFECTS: Final = {
+    "ready": "it will be dropped when it is next received",
+    "delayed": "it will be dropped when it is due",
+    "held": "it will be dropped when it is enqueued and received",
+    "unacked": "its handler finishes; it will be dropped if it is requeued",
+}
+
+
+@click.group(cls=CommandGroup)
+def command() -> None:
+    """Show, move, cancel or delete messages; receive and settle them."""
+
+
+for _verb in (*receive.VERBS, *settle.VERBS, *manage.VERBS):
+    command.add_command(_verb)
+
+
+def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
+    text = "Search this queue only. [default: all queues]"
+    return click.option("--queue", type=QUEUE, help=text)(function)
+
+
+@command.command("show")
+@click.argument("message_id", metavar="ID")
+@_queue_option
+@json_option
+@click.pass_obj
+def show(session: Session, message_id: str, queue: str | None) -> Output:
+    """Show one message: state, times, counts, flags and body.
+
+    ID is the id of the message, or the receipt of its delivery (`top` shows receipts). Finding an id takes time in
+    proportion to the size of the queues.
+    """
+    from qworker.cli.message.bodies import details_document, message_document
+    from qworker.client.by_id import describe
+
+    opened, message = _find(session, message_id, queue)
+
+    def document() -> dict[str, Any]:
+        details = session.client.run(describe(opened.ref, message))
+        return message_document(message) | details_document(details)
+
+    return Output(document, _text(session, message))
+
+
+def _text(session: Session, message: Stored) -> Iterator[str | Block]:
+    from qworker.cli.message.bodies import message_text
+
+    yield from message_text(message, session.now_ms())
+    if message.state == "dead":
+        yield Line()
+        yield Hint("why it is dead: ", f"qworker dead show {message.queue} {word(message.id)}")
+
+
+@command.command("cancel")
+@click.argument("message_id", metavar="ID")
+@_queue_option
+@click.option("--running", is_flag=True, help="Also stop its handler if it is async.")
+@click.option(
+    "--kill", is_flag=True, help="Also stop its handler, ending its process if necessary."
+)
+@dry_run_option
+@yes_option
+@json_option
+@click.pass_obj
+def cancel(
+    session: Session,
+    message_id: str,
+    queue: str | None,
+    running: bool,
+    kill: bool,
+    dry_run: bool,
+    yes: bool,
+) -> Output:
+    """Cancel a message: it is dropped when it is next received. Remembered for 7 days.
+
+    A running handler finishes, unless --running cancels its coroutine (async) or --kill ends its process (sync), in
+    which case other messages of that process start again elsewhere. A message of a batch is not stopped.
+    """
+    from qworker.cli.framework.confirm import confirm
+
+    opened, message = _find(session, message_id, queue)
+    name, state = f"{message.id} of {message.queue}", message.state
+    if state == "dead":
+        raise click.ClickException(
+            f"message {name} is a dead letter; to delete it: "
+            f"qworker dead drop {message.queue} --id {word(message.id)}"
+        )
+    stopped = ""
+    text = f"would cancel {name} ({state}); nothing was changed"
+    if not dry_run:
+        confirm(f"Cancel {state} message {name}?", yes=yes)
+        opened.cancel(message.id)
+        effect = _EFFECTS[state]
+        if (running or kill) and message.receipt is not None:
+            stopped = stop_running(session, message, kill=kill)
+            effect = f"{stopped}; it will be dropped if it is requeued"
+        text = f"cancelled {name}: {effect}"
+    document = {"id": message.id, "queue": message.queue, "state": state}
+    return Output({**document, "cancelled": not dry_run, "stopped": bool(stopped)}, text)
+
+
+def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored]:
+    from qworker.client.inspect.peek import delivered
+    from qworker.client.message import Receipt
+
+    if _ID.fullmatch(message_id) is None:
+        raise InvalidOptionError(
+            "ID",
+            f"{ascii(message_id)[:80]} is not a message id",
+            "pass an id as `qworker send` and `qworker queue peek` print it, or a receipt",
+        )
+    receipt = Receipt.parse(message_id) if ":" in message_id else None
+    for name in [queue] if queue is not None else (name for name, _ in session.queues.readable()):
+        opened = session.queues.get(name)
+        message = (
+            session.client.run(delivered(opened.ref, receipt))
+            if receipt
+            else opened.show(message_id)
+        )
+        if message is not None:
+            return opened, message
+    where = f"queue {queue!r}" if queue else f"the queues of namespace {session.namespace!r}"
+    raise click.ClickException(
+        f"message {ascii(message_id)[:80]} not found in {where}: it may be done, or was moving between "
+        "states; try again"
+    )

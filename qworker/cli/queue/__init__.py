@@ -1,0 +1,1 @@
+"""`qworker queue`: one file per kind of verb, put together in `group`."""

@@ -1,0 +1,1 @@
+"""`qworker send`: the command and the sources of bodies."""

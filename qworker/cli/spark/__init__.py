@@ -1,0 +1,1 @@
+"""`qworker spark`: one file per verb, put together in `group`."""

@@ -1,0 +1,135 @@
+"""`qworker spark audit`: did every accepted message end exactly once?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.context import Session
+from qworker.cli.framework.errors import FOUND
+from qworker.cli.framework.output import Block, Fields, Heading, Line, Note, Output, Table
+from qworker.cli.framework.terminal import Cell, Column
+from qworker.cli.spark.reading import Reading, reading_options, spark_options, step
+from qworker.formats import count
+
+if TYPE_CHECKING:
+    from qworker.pipeline.jobs.audit import AuditResult
+
+__all__ = ["command"]
+
+_EXAMPLES = """\b
+Examples:
+  qworker spark audit                                   the live journal, and Redis
+  qworker spark audit --archive lake --live             the archive, and what came after it
+  qworker spark audit --archive lake --since 24h --json
+"""
+_WORDS: Final = {
+    "lost": "accepted, without an end, and not in Redis",
+    "acked_twice": "ended twice",
+    "started_after_ack": "delivered after its ack",
+    "unsure": "gone, and its end may be in a gap of the journal",
+    "open": "not ended yet",
+}
+
+
+@click.command(cls=Verb, epilog=_EXAMPLES)
+@reading_options
+@json_option
+@spark_options
+@click.pass_obj
+def command(session: Session, reading: Reading, spark: Callable[[], Any]) -> Iterator[Output]:
+    """Check that every message sent in the window ended exactly once.
+
+    The window is that of the sends; later events count. Without the live journal, losses cannot be detected: messages
+    without an end count as open. Exit code 3 if anything is wrong.
+    """
+    from qworker.pipeline.jobs.audit import Window
+    from qworker.pipeline.jobs.reading import audit_all
+
+    source = reading.source(session)
+    running = spark()
+    with step("auditing"):
+        result = audit_all(
+            running,
+            window=Window(reading.since, reading.until),
+            lake=reading.lake,
+            source=source,
+            queues=reading.queues,
+        )
+    yield Output(result.document(), _text(result, reading))
+    if result.wrong:
+        raise click.exceptions.Exit(FOUND)
+
+
+def _text(result: AuditResult, reading: Reading) -> Iterator[str | Block]:
+    if not result.events:
+        yield Note(
+            f"no events in {reading.words}: is the journal on? (qworker queue set QUEUE journal=all)"
+        )
+    yield _figures(result)
+    if result.unheard:
+        yield Note(
+            f"{', '.join(result.unheard)}: sends are not journalled (journal=outcomes), so a message that was never "
+            "received leaves no trace"
+        )
+    for name, rows in result.samples.items():
+        yield Heading(f"{name.replace('_', ' ')}: {_WORDS[name]}")
+        titles = ("queue", "id", "task", "sent", "last event", "at")
+        fields = ("queue", "message_id", "task", "sent", "last_event", "last")
+        yield Table(
+            [Column(title) for title in titles],
+            [[row[field] or "" for field in fields] for row in rows],
+        )
+    if result.holes:
+        yield Heading("gaps: numbers missing from the journal")
+        columns = ("queue", "after number", "missing", "from", "until")
+        yield Table(
+            [Column(title) for title in columns],
+            [
+                [
+                    hole["queue"],
+                    str(hole["after"]),
+                    "unknown" if hole["missing"] is None else f"{hole['missing']:,}",
+                    hole["from"] or "the beginning",
+                    hole["until"] or "",
+                ]
+                for hole in result.holes
+            ],
+        )
+    yield Line()
+    if result.wrong:
+        wrong = "; ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in result.wrong.items())
+        yield Line(wrong, "bad")
+    elif result.lost is None:
+        yield Line("no errors in the journal; --live also checks Redis", "good")
+    else:
+        yield Line("every message is accounted for", "good")
+
+
+def _figures(result: AuditResult) -> Fields:
+    ended = ", ".join(f"{number:,} {event}" for event, number in sorted(result.ended.items()))
+    redriven = f" ({result.redriven:,} redriven)" if result.redriven else ""
+    in_redis = "" if result.in_redis is None else f" ({result.in_redis:,} seen in Redis)"
+    gaps = Cell(f"{result.gaps:,}, {count(result.missing, 'event')} missing", "bad")
+    unknown = "unknown without --live"
+    return Fields(
+        {
+            "events": count(result.events),
+            "messages": count(result.messages),
+            "ended": ended or "0",
+            "dead": f"{result.dead:,}{redriven}",
+            "open": f"{result.open:,}{in_redis}",
+            "lost": unknown if result.lost is None else _number(result.lost),
+            "acked twice": _number(result.acked_twice),
+            "started after ack": _number(result.started_after_ack),
+            "unsure": unknown if result.lost is None else _number(result.unsure),
+            "gaps": gaps if result.gaps else _number(0),
+        }
+    )
+
+
+def _number(number: int) -> Cell:
+    return Cell(f"{number:,}", "bad" if number else "good")

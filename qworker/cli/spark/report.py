@@ -1,0 +1,112 @@
+"""`qworker spark report`: a page about what happened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.context import Session
+from qworker.cli.framework.output import Output
+from qworker.cli.framework.terminal import note
+from qworker.cli.spark.reading import Reading, reading_options, spark_options, step
+from qworker.durations import duration_ms
+from qworker.errors import InvalidOptionError
+from qworker.formats import count, size
+from qworker.wire.names import check_queue
+
+__all__ = ["command"]
+
+_EXAMPLES = """\b
+Examples:
+  qworker spark report --out report.html
+  qworker spark report --archive lake --since 7d --out week.html --json > week.json
+  qworker spark report --target emails=5s --target reports=10m --target 30s
+"""
+
+
+@click.command(cls=Verb, epilog=_EXAMPLES)
+@reading_options
+@click.option(
+    "--out",
+    default="report.html",
+    show_default=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File to write.",
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="[QUEUE=]DURATION",
+    help="Target for the time from due to acked; repeatable. [default: 10s]",
+)
+@json_option
+@spark_options
+@click.pass_obj
+def command(
+    session: Session,
+    reading: Reading,
+    out: Path,
+    targets: tuple[str, ...],
+    spark: Callable[[], Any],
+) -> Output:
+    """Write one self-contained HTML page: throughput, backlog, durations, failures, targets, capacity, gaps.
+
+    --json also prints its numbers.
+    """
+    from qworker.pipeline.report import Scope, check_charts, make_document, render
+    from qworker.pipeline.report.document import DEFAULT_TARGET_MS
+
+    check_charts()
+    by_queue, default_ms = _parse(targets)
+    if not out.absolute().parent.is_dir():
+        raise InvalidOptionError(
+            "--out", f"no such directory: {str(out.absolute().parent)!r}", "create it first"
+        )
+    scope = Scope(
+        namespace=session.namespace,
+        source=reading.words,
+        since=reading.since,
+        until=reading.until,
+        targets_ms=by_queue,
+        default_target_ms=DEFAULT_TARGET_MS if default_ms is None else default_ms,
+    )
+    source = reading.source(session)
+    running = spark()
+    with step("reporting") as report:
+        document = make_document(reading.events(running, source), scope, on_step=report)
+        page = render(document)
+    write(out, page)
+    if not document["data"]["rows"]:
+        note(f"no events in {reading.words} in this window")
+    events = count(document["data"]["rows"], "event")
+    return Output(document, f"{out} ({size(len(page.encode()))}): {events}")
+
+
+def write(file: Path, text: str) -> None:
+    """Write a file atomically."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _parse(targets: tuple[str, ...]) -> tuple[dict[str, float], float | None]:
+    by_queue: dict[str, float] = {}
+    default: float | None = None
+    for text in targets:
+        queue, equals, wanted = text.rpartition("=")
+        milliseconds = float(duration_ms(wanted, "--target", minimum_ms=1))
+        if equals:
+            by_queue[check_queue(queue, "--target")] = milliseconds
+        else:
+            default = milliseconds
+    return by_queue, default

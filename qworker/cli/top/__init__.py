@@ -1,0 +1,1 @@
+"""`qworker top`: the command, its screen and its contents."""

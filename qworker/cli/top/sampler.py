@@ -1,0 +1,252 @@
+"""What `qworker top` shows: snapshots of queues, workers and reapers, and rates against earlier ones."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.cli.framework.output import Block, Heading, Table
+from qworker.cli.framework.terminal import Cell, Column, plain
+from qworker.cli.queue.show import queue_document, queue_row
+from qworker.cli.worker.group import last_seen
+from qworker.client.inspect.peek import Inspection
+from qworker.client.inspect.rates import rates_between
+from qworker.client.namespace.workers import Reaper, Running, Worker, read_reapers, read_workers
+from qworker.errors import BrokenQueueError, QworkerError
+from qworker.formats import count, moment, rate, size, span
+
+if TYPE_CHECKING:
+    from qworker.cli.framework.context import Session
+
+__all__ = [
+    "HANDLER_COLUMNS",
+    "QUEUE_COLUMNS",
+    "TOP_WORKER_COLUMNS",
+    "Sampler",
+    "Snapshot",
+    "handler_rows",
+    "headline",
+    "queue_rows",
+    "snapshot_document",
+    "snapshot_text",
+    "worker_rows",
+]
+
+#: Snapshots that a rate is taken over: enough to be steady, few enough to follow.
+_KEPT: Final = 6
+
+QUEUE_COLUMNS: Final = (
+    Column("QUEUE"),
+    Column("READY", number=True),
+    Column("DELAYED", number=True),
+    Column("UNACKED", number=True),
+    Column("DEAD", number=True),
+    Column("OLDEST", number=True, spare=1),
+    Column("SENT/S", number=True, spare=4),
+    Column("DONE/S", number=True, spare=2),
+    Column("FAILED/S", number=True, spare=3),
+    Column("STATE", wide=True),
+)
+TOP_WORKER_COLUMNS: Final = (
+    Column("WORKER"),
+    Column("QUEUES", wide=True),
+    Column("RUNNING", number=True),
+    Column("PER S", number=True),
+    Column("FAILED", number=True, spare=1),
+    Column("MEMORY", number=True, spare=2),
+    Column("SEEN"),
+)
+HANDLER_COLUMNS: Final = (
+    Column("RUNNING", number=True),
+    Column("TASK"),
+    Column("ID", wide=True),
+    Column("PID", number=True, spare=1),
+    Column("WORKER", wide=True, spare=2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything at one instant. `problem` says why a newer snapshot could not be taken."""
+
+    server: str
+    now_ms: int = 0
+    memory_bytes: int = 0
+    queues: Mapping[str, Inspection | BrokenQueueError] = field(default_factory=dict)
+    rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    workers: tuple[Worker, ...] = ()
+    reapers: tuple[Reaper, ...] = ()
+    problem: str = ""
+
+    @property
+    def running(self) -> list[Running]:
+        """The handlers that run in workers that are alive, the oldest first."""
+        alive = (worker for worker in self.workers if not worker.is_gone)
+        running = [handler for worker in alive for handler in worker.running]
+        return sorted(running, key=lambda handler: -handler.seconds)
+
+
+class Sampler:
+    """Takes snapshots, and keeps the last few for the rates."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._kept: deque[Snapshot] = deque(maxlen=_KEPT)
+
+    def take(self) -> Snapshot:
+        """Take a snapshot. Raises `ServerError`."""
+        session = self._session
+        now_ms = session.now_ms()
+        queues = session.queues.inspect()
+        earlier = self._kept[0].queues if self._kept else {}
+        snapshot = Snapshot(
+            session.server.address,
+            now_ms,
+            _memory(session),
+            queues,
+            {name: _rates(earlier.get(name), queue) for name, queue in queues.items()},
+            tuple(read_workers(session, now_ms)),
+            tuple(read_reapers(session, now_ms)),
+        )
+        self._kept.append(snapshot)
+        return snapshot
+
+    def take_pair(self, apart_s: float) -> Snapshot:
+        """Take two snapshots and return the second one, with rates over the time between."""
+        self.take()
+        time.sleep(apart_s)
+        return self.take()
+
+    @property
+    def server(self) -> str:
+        """Where the server is."""
+        return self._session.server.address
+
+
+def headline(snapshot: Snapshot) -> dict[str, Cell | str]:
+    """Name the facts above the tables."""
+    workers = sum(not worker.is_gone for worker in snapshot.workers)
+    reapers = sum(not reaper.is_gone for reaper in snapshot.reapers)
+    return {
+        "workers": count(workers) if workers else Cell("none: qworker run MODULE", "warn"),
+        "reapers": count(reapers) if reapers else Cell("none: qworker daemon", "bad"),
+        "memory": size(snapshot.memory_bytes),
+        "at": moment(snapshot.now_ms),
+        "server": snapshot.server,
+    }
+
+
+def queue_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
+    """Write the queues as rows of `QUEUE_COLUMNS`: what is broken or overdue first, then the longest wait."""
+    rows = []
+    for name, queue in sorted(snapshot.queues.items(), key=_urgency):
+        *sizes, state = queue_row(name, queue)
+        rates = snapshot.rates.get(name, {})
+        rows.append(
+            [
+                *sizes,
+                _rate(rates, "sent"),
+                _rate(rates, "acked", "discarded"),
+                _rate(rates, "nacked", "timeouts", tone="warn"),
+                state,
+            ]
+        )
+    return rows
+
+
+def worker_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
+    """Write the workers as rows of `TOP_WORKER_COLUMNS`, those that are gone last."""
+    return [
+        [
+            worker.name,
+            ",".join(worker.described.queues),
+            f"{len(worker.running)} in {count(len(worker.described.children), 'child', 'children')}",
+            rate(worker.described.handled_per_s),
+            count(worker.failed),
+            size(worker.rss_bytes),
+            last_seen(worker),
+        ]
+        for worker in sorted(snapshot.workers, key=lambda worker: worker.is_gone)
+    ]
+
+
+def handler_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
+    """Write the running handlers as rows of `HANDLER_COLUMNS`, the longest first."""
+    return [
+        [span(handler.seconds), handler.task, handler.message_id, str(handler.pid), handler.worker]
+        for handler in snapshot.running
+    ]
+
+
+def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
+    """Write a snapshot for programs."""
+    return {
+        "server": snapshot.server,
+        "now_ms": snapshot.now_ms,
+        "memory_bytes": snapshot.memory_bytes,
+        "queues": [
+            queue_document(name, queue, rates=snapshot.rates.get(name, {}))
+            for name, queue in snapshot.queues.items()
+        ],
+        "workers": [worker.document() for worker in snapshot.workers],
+        "reapers": [
+            {
+                "name": reaper.name,
+                "seen_age_seconds": reaper.age_ms / 1000,
+                "is_gone": reaper.is_gone,
+            }
+            for reaper in snapshot.reapers
+        ],
+    }
+
+
+def snapshot_text(snapshot: Snapshot) -> Iterator[str | Block]:
+    """Write a snapshot for people: facts, queues, workers, running handlers."""
+    facts = headline(snapshot).items()
+    yield " · ".join(f"{name} {plain(cell)}" for name, cell in facts)
+    yield Heading(f"QUEUES ({len(snapshot.queues)})")
+    if snapshot.queues:
+        yield Table(QUEUE_COLUMNS, queue_rows(snapshot))
+    if snapshot.workers:
+        yield Heading(f"WORKERS ({len(snapshot.workers)})")
+        yield Table(TOP_WORKER_COLUMNS, worker_rows(snapshot))
+    if snapshot.running:
+        yield Heading(f"RUNNING HANDLERS ({len(snapshot.running)})")
+        yield Table(HANDLER_COLUMNS, handler_rows(snapshot))
+
+
+def _urgency(pair: tuple[str, Inspection | BrokenQueueError]) -> tuple[int, float, str]:
+    name, queue = pair
+    if isinstance(queue, BrokenQueueError):
+        return (0, 0.0, name)
+    return (1, -max(queue.oldest_age_s, queue.overdue_s), name)
+
+
+def _rates(
+    earlier: Inspection | BrokenQueueError | None, later: Inspection | BrokenQueueError
+) -> Mapping[str, float]:
+    if not isinstance(earlier, Inspection) or not isinstance(later, Inspection):
+        return {}
+    return rates_between(earlier, later)
+
+
+def _rate(rates: Mapping[str, float], *names: str, tone: str = "") -> Cell | str:
+    if not rates:
+        return ""
+    per_second = sum(rates.get(name, 0.0) for name in names)
+    text = rate(per_second)
+    return Cell(text, tone) if text != "0" else text
+
+
+def _memory(session: Session) -> int:
+    try:
+        infos = [
+            session.ask("INFO", "memory", node=node) for node in session.client.factory.masters()
+        ]
+    except QworkerError:
+        return 0
+    lines = (line for info in infos for line in info.split(b"\r\n"))
+    return sum(int(line.partition(b":")[2]) for line in lines if line.startswith(b"used_memory:"))

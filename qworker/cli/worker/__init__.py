@@ -1,0 +1,1 @@
+"""`qworker worker`: the commands and their requests to running workers."""

@@ -1,0 +1,221 @@
+"""Read the dead letters of a queue in pages, and change many of them, at a rate.
+
+Pages go from the oldest dead letter up to the one that was newest at the start. A script changes each page, as many
+dead letters per call as fit in 1 MiB. An interrupted change loses nothing and does nothing twice: the same call
+continues with the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from qworker.client.dead.filter import DeadFilter, DeadTally
+from qworker.client.dead.throttle import Throttle
+from qworker.client.message import DeadLetter
+from qworker.client.page_size import PageSize
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.engine import dead
+from qworker.engine.command import Command, Pause
+from qworker.engine.raw import raw, server_time
+from qworker.wire.ids import EntryId
+from qworker.wire.keys import QueueKeys
+
+__all__ = [
+    "PAGE",
+    "Act",
+    "Changed",
+    "Reading",
+    "change",
+    "change_these",
+    "drop",
+    "entries",
+    "redrive",
+]
+
+#: Letters per page: bodies are up to 256 KiB by default, and one reply should not block the server for long.
+PAGE: Final = 100
+
+
+@dataclass(slots=True)
+class Changed:
+    """How many dead letters were changed: done, left because they are foreign, or already gone.
+
+    `redriven`: the entries that were redriven.
+    """
+
+    done: int = 0
+    foreign: int = 0
+    gone: int = 0
+    redriven: list[EntryId] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.done + self.foreign + self.gone
+
+    def add(self, other: Changed) -> None:
+        """Add the counts of another change."""
+        self.done += other.done
+        self.foreign += other.foreign
+        self.gone += other.gone
+        self.redriven += other.redriven
+
+
+#: Changes the first of up to 100 entries in one script: as many as the result counts, at least one.
+Act = Callable[[QueueKeys, Sequence[EntryId]], Command[Changed]]
+
+
+class Reading:
+    """A pass over the dead letters of one shard in pages of up to `size`, oldest or newest first.
+
+    Letters that die after its start are left out. Letters that were read may go before the next page is read.
+    """
+
+    def __init__(
+        self,
+        queue: QueueRef,
+        wanted: DeadFilter,
+        *,
+        now_ms: int,
+        until: EntryId | None = None,
+        after: EntryId | None = None,
+        newest: bool = False,
+        size: int = PAGE,
+        empty: bool = False,
+    ) -> None:
+        self.ended = self._empty = empty
+        self._queue = queue
+        self._wanted = wanted
+        self._now_ms = now_ms
+        self._until = until
+        self._newest = newest
+        self._size = PageSize(size)
+        self._start = "+" if newest else "-"
+        if after is not None:
+            self._continue_behind(after)
+
+    @classmethod
+    def begin(cls, queue: QueueRef, wanted: DeadFilter) -> Plan[Reading]:
+        """Start at the oldest dead letter; server time and newest dead letter are taken now."""
+        now_ms: int = yield server_time()
+        newest: list[DeadLetter] = yield entries(queue, "XREVRANGE", "+", "-", 1)
+        until = newest[0].entry if newest else None
+        return cls(queue, wanted, now_ms=now_ms, until=until, empty=not newest)
+
+    def again(self) -> Reading:
+        """Start again at the oldest dead letter, with the same bounds."""
+        return Reading(
+            self._queue, self._wanted, now_ms=self._now_ms, until=self._until, empty=self._empty
+        )
+
+    def page(self, seen: DeadTally | None = None) -> Plan[list[DeadLetter]]:
+        """Read the next page; returns the dead letters that fit, possibly none. `seen` counts all that were read."""
+        if self.ended:
+            return []
+        if self._newest:
+            span = ("XREVRANGE", self._start, "-")
+        else:
+            span = ("XRANGE", self._start, self._until.in_stream if self._until else "+")
+        count = self._size.number
+        dead_letters: list[DeadLetter] = yield entries(self._queue, *span, count)
+        self.ended = len(dead_letters) < count
+        self._size.saw(len(dead_letter.message.item) for dead_letter in dead_letters)
+        if dead_letters:
+            self._continue_behind(dead_letters[-1].entry)
+        if seen is not None:
+            for dead_letter in dead_letters:
+                seen.add(dead_letter)
+        return [
+            dead_letter
+            for dead_letter in dead_letters
+            if self._wanted.fits(dead_letter, self._now_ms)
+        ]
+
+    def _continue_behind(self, last: EntryId) -> None:
+        following = last.before() if self._newest else last.after()
+        if following is None:
+            self.ended = True
+        else:
+            self._start = following.in_stream
+
+
+def change(
+    keys: QueueKeys,
+    reading: Reading,
+    act: Act,
+    *,
+    throttle: Throttle,
+    limit: int | None = None,
+    on_progress: Callable[[Changed], None] | None = None,
+) -> Plan[Changed]:
+    """Change the dead letters that `reading` yields, at most `limit`; `on_progress` gets the counts of each call."""
+    changed, left = Changed(), limit
+    while not reading.ended and left != 0:
+        dead_letters = yield from reading.page()
+        chosen = [dead_letter.entry for dead_letter in dead_letters[:left]]
+        left = None if left is None else left - len(chosen)
+        changed.add((yield from change_these(keys, act, chosen, throttle, on_progress)))
+    return changed
+
+
+def change_these(
+    keys: QueueKeys,
+    act: Act,
+    chosen: Sequence[EntryId],
+    throttle: Throttle,
+    on_progress: Callable[[Changed], None] | None = None,
+) -> Plan[Changed]:
+    """Change the entries of one shard; `on_progress` as of `change`."""
+    changed, first = Changed(), 0
+    while first < len(chosen):
+        step: Changed = yield act(keys, chosen[first : first + throttle.batch(PAGE)])
+        first += step.total
+        changed.add(step)
+        if on_progress is not None:
+            on_progress(step)
+        if wait_s := throttle.done(step.total):
+            yield Pause(wait_s)
+    return changed
+
+
+def redrive(keys: QueueKeys, chosen: Sequence[EntryId]) -> Command[Changed]:
+    """Put up to 100 dead letters back to ready."""
+    command = dead.redrive(keys, chosen)
+
+    def decode(reply: Any) -> Changed:
+        results = command.decode(reply)
+        done = [entry for entry, result in zip(chosen, results, strict=False) if result == 1]
+        return Changed(len(done), results.count(-1), results.count(0), done)
+
+    return Command(command.script, command.keys, command.args, decode)
+
+
+def drop(keys: QueueKeys, chosen: Sequence[EntryId]) -> Command[Changed]:
+    """Delete up to 100 dead letters."""
+    command = dead.drop(keys, chosen)
+
+    def decode(reply: Any) -> Changed:
+        dropped, seen = command.decode(reply)
+        return Changed(dropped, gone=seen - dropped)
+
+    return Command(command.script, command.keys, command.args, decode)
+
+
+def entries(
+    queue: QueueRef, verb: str, start: str, end: str, count: int = PAGE
+) -> Command[list[DeadLetter]]:
+    """Read up to `count` dead letters between two ids in the stream of one shard."""
+
+    def decode(reply: Any) -> list[DeadLetter]:
+        return [_dead_letter(queue, entry[0], entry[1]) for entry in reply or []]
+
+    return raw(verb, queue.keys.dead, start, end, "COUNT", count, decode=decode)
+
+
+def _dead_letter(queue: QueueRef, entry_id: bytes, fields: list[bytes]) -> DeadLetter:
+    dead_letter = DeadLetter.of(queue.keys, entry_id, fields)
+    message = queue.shown(dead_letter.message)
+    return dead_letter if message is dead_letter.message else replace(dead_letter, message=message)

@@ -1,0 +1,243 @@
+"""List, count, edit, redrive and drop dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from qworker.client.dead.filter import DeadFilter, DeadTally
+from qworker.client.dead.pages import (
+    PAGE,
+    Act,
+    Changed,
+    Reading,
+    change,
+    change_these,
+    drop,
+    entries,
+)
+from qworker.client.dead.pages import redrive as redrive_page
+from qworker.client.dead.throttle import Rate, Throttle, rate_per_s
+from qworker.client.message import DeadLetter
+from qworker.client.per_shard import everywhere
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.config.kinds import IntegerKind
+from qworker.engine import dead as commands
+from qworker.engine.options import DEFAULT_MAXSIZE
+from qworker.engine.raw import server_time
+from qworker.errors import InvalidOptionError
+from qworker.wire.codec import check_size, decode, decode_call, encode
+from qworker.wire.ids import EntryId
+
+__all__ = ["dead", "dead_of", "drop_dead", "edit_dead", "find_dead", "redrive", "tally_dead"]
+
+_COUNT: Final = IntegerKind("most dead letters", minimum=1)
+_LIMIT: Final = IntegerKind("most dead letters")
+_ALL: Final = DeadFilter()
+#: Letters per page of a read that changes nothing.
+_PAGE: Final = 500
+
+
+def dead(
+    queue: QueueRef,
+    /,
+    count: int = 10,
+    wanted: DeadFilter | None = None,
+    *,
+    after: str = "-",
+    newest: bool = False,
+    **given: object,
+) -> Plan[list[DeadLetter]]:
+    """List dead letters that fit, oldest first; `after`: the entry id to continue from.
+
+    Filters as in `DeadFilter`, by value or by keyword: task, reason, error_class, error (a part of its text),
+    older_than, newer_than, ids.
+    """
+    chosen, count = DeadFilter.of(wanted, given), _COUNT.check(count, "count")
+    last = None if after == "-" else EntryId.parse(after)
+    shards = yield from queue.every_shard()
+    dead_letters: list[DeadLetter] = []
+    for shard in shards:
+        behind = last and _behind(last, shard.keys.shard, newest=newest)
+        dead_letters += yield from dead_of(shard, count, chosen, after=behind, newest=newest)
+    if len(shards) > 1:
+        dead_letters.sort(key=lambda dead_letter: dead_letter.entry, reverse=newest)
+    return dead_letters[:count]
+
+
+def find_dead(queue: QueueRef, message_id: str) -> Plan[DeadLetter | None]:
+    """Find the dead letter of a message; None if there is none. O(n)."""
+    if not message_id:
+        return None  # Foreign dead letters have no message id.
+    reading = Reading(queue, _ALL, now_ms=0, size=_PAGE)
+    while not reading.ended:
+        for dead_letter in (yield from reading.page()):
+            if dead_letter.message.id == message_id:
+                return dead_letter
+    return None
+
+
+@everywhere(DeadTally.sum)
+def tally_dead(
+    queue: QueueRef, /, wanted: DeadFilter | None = None, **given: object
+) -> Plan[DeadTally]:
+    """Count dead letters that fit by reason, error class and task; filters as in `dead`. O(n)."""
+    reading = yield from Reading.begin(queue, DeadFilter.of(wanted, given))
+    tally = DeadTally()
+    while not reading.ended:
+        for dead_letter in (yield from reading.page()):
+            tally.add(dead_letter)
+    return tally
+
+
+def redrive(
+    queue: QueueRef,
+    /,
+    *entry_ids: str,
+    wanted: DeadFilter | None = None,
+    rate: Rate | None = None,
+    limit: int | None = None,
+    **given: object,
+) -> Plan[list[str]]:
+    """Put dead letters back to ready with fresh counts; returns the entry ids of those redriven.
+
+    Choose them by entry id, or by filters as in `dead` (`everything=True` for all); later dead letters are
+    left alone. `rate` is "100/s", "50/m" or a number per second; None: no limit. After an interruption call it again.
+    """
+    throttle = Throttle(None if rate is None else rate_per_s(rate, "rate"))
+    changed = yield from _change(queue, redrive_page, entry_ids, wanted, given, throttle, limit)
+    return [str(entry) for entry in changed.redriven]
+
+
+def drop_dead(
+    queue: QueueRef,
+    /,
+    *entry_ids: str,
+    wanted: DeadFilter | None = None,
+    limit: int | None = None,
+    **given: object,
+) -> Plan[int]:
+    """Delete dead letters, chosen as in `redrive`; returns how many were deleted."""
+    return (yield from _change(queue, drop, entry_ids, wanted, given, Throttle(None), limit)).done
+
+
+def edit_dead(queue: QueueRef, entry_id: str, body: object) -> Plan[str]:
+    """Give a dead letter another body, JSON as in `send`; returns its new entry id, to redrive it by.
+
+    It keeps id, counts, reason and error, and moves to the end of the dead letters; one script writes the new entry
+    before it deletes the old one. A call of a task must stay a call. Raises `InvalidError`s, also for an entry that
+    does not exist or is foreign.
+    """
+    entry = EntryId.parse(entry_id)
+    queue = _shard_of(queue, entry)
+    span = (entry.in_stream, entry.in_stream)
+    dead_letters: list[DeadLetter] = yield entries(queue, "XRANGE", *span, 1)
+    data = body if isinstance(body, bytes) else encode(body)
+    if dead_letters and dead_letters[0].message.task:
+        decode_call(data)
+    else:
+        decode(data)
+    if len(data) > DEFAULT_MAXSIZE:  # The script checks smaller ones.
+        check_size(data, (yield from queue.maxsize()))
+    flags: dict[str, str] | None = None
+    if dead_letters and queue.protected:
+        flags = {}
+        data = queue.protect(dead_letters[0].message.id, data, flags)
+    elif dead_letters and dead_letters[0].message.flags.keys() & {"e", "s"}:
+        raise InvalidOptionError(
+            "entry id",
+            f"{ascii(entry_id)[:80]} is signed or encrypted",
+            "give the keys to edit it (QWORKER_KEYS_FILE)",
+        )
+    edited = yield commands.edit(queue.keys, entry, data, flags)
+    if edited == "foreign":
+        raise InvalidOptionError(
+            "entry id",
+            f"{ascii(entry_id)[:80]} is foreign",
+            "only qworker's messages can be edited",
+        )
+    if edited is None:
+        raise InvalidOptionError(
+            "entry id",
+            f"queue {queue.keys.queue!r} has no dead letter {ascii(entry_id)[:80]}",
+            "it may have been redriven, edited or dropped",
+        )
+    return str(edited)
+
+
+def dead_of(
+    queue: QueueRef,
+    count: int,
+    wanted: DeadFilter = _ALL,
+    *,
+    after: EntryId | None = None,
+    newest: bool = False,
+) -> Plan[list[DeadLetter]]:
+    """List dead letters of one shard that fit."""
+    by_age = wanted.older_than_ms is not None or wanted.newer_than_ms is not None
+    now_ms: int = (yield server_time()) if by_age else 0
+    size = min(count, _PAGE) if wanted.is_empty else PAGE
+    reading = Reading(queue, wanted, now_ms=now_ms, after=after, newest=newest, size=size)
+    dead_letters: list[DeadLetter] = []
+    while not reading.ended and len(dead_letters) < count:
+        dead_letters += yield from reading.page()
+    return dead_letters[:count]
+
+
+def _behind(last: EntryId, shard: int, *, newest: bool) -> EntryId | None:
+    """Return the id that a shard continues behind, if `last` is the last one listed of all shards; None: its start."""
+    if newest and shard < last.shard:
+        return last.after()
+    if not newest and shard > last.shard:
+        return last.before()
+    return last
+
+
+def _shard_of(queue: QueueRef, entry: EntryId) -> QueueRef:
+    """Return the shard of an entry. Raises `InvalidOptionError` if `queue` is another shard."""
+    if queue.single and entry.shard not in (0, queue.keys.shard):
+        raise InvalidOptionError(
+            "entry id",
+            f"{str(entry)!r} is not in shard {queue.keys.queue!r}",
+            f"use queue {queue.keys.name!r}",
+        )
+    return queue.shard(entry.shard)
+
+
+def _change(
+    queue: QueueRef,
+    act: Act,
+    entry_ids: Sequence[str],
+    wanted: DeadFilter | None,
+    given: Mapping[str, object],
+    throttle: Throttle,
+    limit: int | None,
+) -> Plan[Changed]:
+    """Change these entries, or else those that fit a filter. Raises `InvalidOptionError` if both are given."""
+    named = dict(given)
+    everything = named.pop("everything", False) is True
+    filtered = wanted is not None or everything or bool(named)
+    if filtered and entry_ids:
+        raise InvalidOptionError(
+            "entry ids", "are given together with a filter", "give one of the two"
+        )
+    if limit is not None:
+        limit = _LIMIT.check(limit, "limit")
+    changed = Changed()
+    if not filtered:
+        chosen = [EntryId.parse(entry_id) for entry_id in entry_ids]
+        by_shard: dict[QueueRef, list[EntryId]] = {}
+        for entry in chosen[:limit]:
+            by_shard.setdefault(_shard_of(queue, entry), []).append(entry)
+        for shard, some in by_shard.items():
+            changed.add((yield from change_these(shard.keys, act, some, throttle)))
+        return changed
+    which = DeadFilter.of(wanted, named)
+    if which.is_empty and not everything:
+        raise InvalidOptionError("filter", "fits every dead letter", "pass everything=True for all")
+    for shard in (yield from queue.every_shard()):
+        reading = yield from Reading.begin(shard, which)
+        left = None if limit is None else limit - changed.total
+        changed.add((yield from change(shard.keys, reading, act, throttle=throttle, limit=left)))
+    return changed

@@ -1,0 +1,321 @@
+"""The async client: executes the same commands as `qworker.client.execute.sync`, on one event loop.
+
+Concurrent calls take their own connections, up to `MAX_CONNECTIONS`; further calls wait for one. Settles and waits
+at doorbells have extra connections, so that an ack never waits for a receive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from redis.exceptions import RedisError, ResponseError
+
+from qworker.client.execute.base import BaseClient, Calls
+from qworker.client.execute.base import Lane as BaseLane
+from qworker.client.execute.roundtrip import LOADS
+from qworker.client.execute.shared_waits import SharedWaits
+from qworker.client.plan import Plan
+from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command, PerQueue
+from qworker.engine.send import SendCall, Sent
+from qworker.errors import InDoubtError, QworkerError, RefusedError, ServerError
+from qworker.store.connection_set import AsyncConnectionSet
+from qworker.store.connections import ConnectionFactory, ServerConnection, is_noscript, map_error
+from qworker.store.nodes import Address
+from qworker.wire.keyring import NO_KEYS, Keyring
+
+if TYPE_CHECKING:
+    from qworker.engine.scripts import Script
+
+__all__ = ["MAX_CONNECTIONS", "MAX_SETTLING", "AsyncClient", "acall"]
+
+T = TypeVar("T")
+Lane = BaseLane[AsyncConnectionSet]
+
+#: Connections for the calls of one client; its settles have `MAX_SETTLING` more.
+MAX_CONNECTIONS: Final = 32
+MAX_SETTLING: Final = 8
+
+
+async def acall(
+    connection: Any,
+    command: Command[Any],
+    *,
+    asking: bool = False,
+    within_s: float | None = None,
+) -> Any:
+    """Make one call over one connection, as `roundtrip.call` does; `within_s` bounds each of its trips."""
+    seconds = None if within_s is None else command.answered_within(within_s)
+    try:
+        for _ in range(LOADS):
+            try:
+                return await _within(seconds, _ask(connection, command, asking))
+            except RedisError as error:
+                if not is_noscript(error) or command.script is None:
+                    raise
+            await _within(seconds, _load(connection, command.script))
+        return await _within(seconds, _ask(connection, command, asking))
+    except (RedisError, OSError) as error:
+        raise map_error(error, sent=True) from error
+
+
+async def _within(seconds: float | None, trip: Awaitable[T]) -> T:
+    if seconds is None:
+        return await trip
+    try:
+        async with asyncio.timeout(seconds):
+            return await trip
+    except TimeoutError as error:
+        raise TimeoutError(f"nothing came within {seconds:.3g} s") from error
+
+
+async def _load(connection: Any, script: Script) -> None:
+    await connection.send_packed_command(connection.pack_command("SCRIPT", "LOAD", script.source))
+    await connection.read_response()
+
+
+async def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
+    if asking:
+        await connection.send_packed_command(connection.pack_command("ASKING"))
+        await connection.read_response()
+    cancellations = _cancellations()
+    await connection.send_packed_command([command.packed()])
+    _raise_if_cancelled(cancellations)
+    if not command.then:
+        return await connection.read_response()
+    replies: list[Any] = []
+    for _ in range(2):
+        try:
+            replies.append(await connection.read_response())
+        except ResponseError as error:
+            replies.append(error)
+    if isinstance(replies[0], ResponseError):
+        raise replies[0]
+    return replies
+
+
+class AsyncClient(BaseClient):
+    """Executes commands; repeats sends safely on their lane. Belongs to the event loop that makes it.
+
+    A call that is cancelled between sending and reply may have run: its connection and lane are dropped.
+    """
+
+    def __init__(
+        self,
+        factory: ConnectionFactory,
+        *,
+        give_up_s: float = GIVE_UP_S,
+        keyring: Keyring = NO_KEYS,
+    ) -> None:
+        super().__init__(factory, give_up_s=give_up_s, keyring=keyring)
+        self._free: list[Lane] = []
+        self._loop = asyncio.get_running_loop()
+        self._calls = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._settles = asyncio.Semaphore(MAX_SETTLING)
+        self._giving_back: asyncio.Task[None] | None = None
+        self._to_give_back = False
+        self._waits = SharedWaits(self._wait, clustered=factory.clustered)
+
+    async def execute(self, command: Command[T], *, give_up_s: float | None = None) -> T:
+        """Execute a command until it succeeds, is refused, or `give_up_s` is over; see `Client.execute`."""
+        bounded = give_up_s is None
+        return await self._execute(
+            command, self.give_up_s if bounded else give_up_s or 0.0, bounded
+        )
+
+    async def _execute(self, command: Command[T], limit_s: float, bounded: bool) -> T:
+        if command.script is None and command.args[0] == "BLPOP":
+            if command.per_queue is not None and self.factory.clustered:
+                return command.per_queue().merge([])
+            return await self._waits.wait(command, limit_s)  # type: ignore[arg-type, return-value]
+        async with self._calls if command.settled is None else self._settles:
+            return await self._over_lane(command, limit_s, bounded)
+
+    async def _wait(self, command: Command[T], limit_s: float) -> T:
+        return await self._over_lane(command, limit_s, bounded=True)
+
+    async def _over_lane(self, command: Command[T], limit_s: float, bounded: bool) -> T:
+        lane = self._free.pop() if self._free else self._new_lane()
+        try:
+            if command.per_queue is not None and self.factory.clustered:
+                return await self._per_queue(lane, command.per_queue(), limit_s, bounded)
+            return await self._attempt(lane, command, limit_s, bounded)
+        finally:
+            self._free.append(lane)
+
+    async def send(
+        self,
+        make: Callable[..., Command[Sent]],
+        *,
+        give_up_s: float | None = None,
+        elsewhere: bool = False,
+    ) -> Sent:
+        """Execute a send once, even if replies are lost; see `Client.send`."""
+        limit_s = self.give_up_s if give_up_s is None else give_up_s
+        async with self._calls:
+            lane = self._free.pop() if self._free else self._new_lane()
+            lane.sequence += 1
+            try:
+                return await self._attempt(
+                    lane,
+                    make(lane=lane.id, sequence=lane.sequence),
+                    limit_s,
+                    bounded=True,
+                    elsewhere=elsewhere,
+                )
+            except BaseException as error:
+                if isinstance(error, InDoubtError) or not isinstance(error, QworkerError):
+                    await lane.connections.close()
+                    lane = self._new_lane()
+                raise
+            finally:
+                self._free.append(lane)
+
+    async def run(self, plan: Plan[T], *, give_up_s: float | None = None) -> T:
+        """Run the steps of a plan one after the other, and return its result; see `Client.run`.
+
+        A separate task gives back what a cancelled plan has received; `close` waits for it.
+        """
+        limit_s = self.give_up_s if give_up_s is None else give_up_s
+        try:
+            return await self._perform(self._calls_of(plan, limit_s))
+        except QworkerError:
+            raise
+        except BaseException:
+            self._to_give_back = bool(self.unreturned)
+            if self._to_give_back and (self._giving_back is None or self._giving_back.done()):
+                self._giving_back = asyncio.create_task(self._give_back())
+            raise
+
+    async def _give_back(self) -> None:
+        # One task for all cancelled plans: each pass covers the leases of all that were cancelled before it.
+        while self._to_give_back:
+            self._to_give_back = False
+            await self._perform(self._release_unreturned())
+
+    async def briefly(self, step: Brief[T]) -> T | None:
+        """Execute what may fail, for a fraction of a second; returns None if it did."""
+        calls = self._try_briefly(step)
+        return await self._perform(calls)
+
+    async def _perform(self, calls: Calls[T]) -> T:
+        try:
+            step, limit_s = next(calls)
+            while True:
+                try:
+                    result: Any = None
+                    if isinstance(step, Command):
+                        result = await self._execute(step, limit_s, bounded=True)
+                    elif isinstance(step, SendCall):
+                        result = await self.send(
+                            step.make, give_up_s=limit_s, elsewhere=step.elsewhere
+                        )
+                    else:
+                        await asyncio.sleep(step.seconds)
+                except QworkerError as error:
+                    step, limit_s = calls.throw(error)
+                else:
+                    step, limit_s = calls.send(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            calls.close()
+
+    def loop_closed(self) -> bool:
+        """Say whether the event loop that made the client is closed, and its connections with it."""
+        return self._loop.is_closed()
+
+    async def close(self) -> None:
+        """Close the idle connections. The client may be used again."""
+        if self._giving_back is not None:
+            await asyncio.gather(self._giving_back, return_exceptions=True)
+        await self._waits.close()
+        while self._free:
+            await self._free.pop().connections.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def _attempt(
+        self,
+        lane: Lane,
+        command: Command[T],
+        give_up_s: float,
+        bounded: bool,
+        *,
+        elsewhere: bool = False,
+    ) -> T:
+        attempt, cancellations = Attempt(command, give_up_s, elsewhere=elsewhere), _cancellations()
+        while True:
+            address = attempt.detour or command.node
+            within_s = attempt.within_s(self.factory.reply_timeout_s) if bounded else None
+            try:
+                if address is None:
+                    address = await self.factory.alocate(command.key, within_s)
+                server = await lane.connections.idle(address, within_s)
+                _raise_if_cancelled(cancellations)
+                reply = await acall(
+                    server.connection,
+                    attempt.command,
+                    asking=attempt.detour is not None,
+                    within_s=within_s,
+                )
+                result = attempt.command.decode(reply)
+            except QworkerError as error:
+                if isinstance(error, ServerError) and address is not None:
+                    await self._failed(lane, error, address)
+                await asyncio.sleep(attempt.failed(error))
+            except BaseException:
+                await lane.connections.close()
+                raise
+            else:
+                self._recent.note(command, server)
+                return result
+
+    async def _per_queue(
+        self, lane: Lane, per_queue: PerQueue[T], give_up_s: float, bounded: bool
+    ) -> T:
+        """Make one call per queue, one after the other: async code seldom inspects many queues."""
+        results: list[Any] = []
+        failed: set[Address | None] = set()
+        for index, command in enumerate(per_queue.commands):
+            try:
+                results.append(await self._attempt(lane, command, give_up_s, bounded))
+            except ServerError as error:
+                failed.add(self.factory.node(command.key))
+                if per_queue.unserved is None or len(failed) >= len(await self.factory.amasters()):
+                    raise
+                results.append(per_queue.unserved(index, error))
+        return per_queue.merge(results)
+
+    async def _failed(self, lane: Lane, error: ServerError, address: Address) -> None:
+        if self.factory.failed(error, address):
+            await lane.connections.drop(address)
+
+    def _new_lane(self) -> Lane:
+        return Lane(AsyncConnectionSet(self.factory, self._settle_again))
+
+    async def _settle_again(self, server: ServerConnection) -> None:
+        """Repeat recent settles to a server that took over. Raises `ServerError`."""
+        for command in self._recent.lost(server):
+            try:
+                command.decode(await acall(server.connection, command))
+            except RefusedError:
+                continue
+            self._recent.note(command, server)
+
+
+def _cancellations() -> int:
+    """Count the cancellations of this task."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def _raise_if_cancelled(before: int) -> None:
+    """Raise a cancellation that came since `before`: redis-py writes with `wait_for`, which may swallow it (3.11)."""
+    if _cancellations() > before:
+        raise asyncio.CancelledError

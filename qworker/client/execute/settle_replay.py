@@ -1,0 +1,98 @@
+"""Recent settles, repeated after a failover.
+
+A lost master takes with it what its replicas had not received yet, mostly the last milliseconds. A client repeats its
+settles of that time to the server that takes over: effective if the lease came back, refused as stale if the settle had
+arrived. Sends are not repeated: `send(..., replicas=1)` covers them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.engine.command import Command
+
+if TYPE_CHECKING:
+    from qworker.store.connections import ConnectionFactory, ServerConnection
+    from qworker.store.nodes import Address
+
+__all__ = ["RecentSettles"]
+
+#: Seconds for which settles are kept; limits on their number, for a child that acks 100,000 messages a second.
+_KEPT_S: Final = 10.0
+_MOST_CALLS: Final = 2_000
+_MOST_WORDS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """A call that settled: when, and over which connection its reply came."""
+
+    at: float
+    words: int
+    address: Address
+    client_id: int
+    run_id: str
+    command: Command[Any]
+
+    def may_be_lost(self, server: ServerConnection) -> bool:
+        """Say whether a new connection leads to another server than the one that replied, or to another run of it.
+
+        If the server does not report its run, only a lower client id proves that: a server counts its connections
+        upwards from its start.
+        """
+        if server.address != self.address:
+            return True
+        if self.run_id and server.run_id:
+            return self.run_id != server.run_id
+        return self.client_id > server.client_id
+
+
+class RecentSettles:
+    """The settles of the last 10 s. Thread-safe. None expire while no server replies."""
+
+    def __init__(
+        self, factory: ConnectionFactory, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._factory = factory
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._settled: deque[_Settled] = deque()
+        self._words = 0
+
+    def note(self, command: Command[Any], server: ServerConnection) -> None:
+        """Keep a command if it settles messages."""
+        if command.settled is None:
+            return
+        now, words = self._clock(), len(command.args)
+        with self._lock:
+            self._settled.append(
+                _Settled(now, words, server.address, server.client_id, server.run_id, command)
+            )
+            self._words += words
+            while (
+                now - self._settled[0].at > _KEPT_S
+                or len(self._settled) > _MOST_CALLS
+                or (self._words > _MOST_WORDS and len(self._settled) > 1)
+            ):
+                self._words -= self._settled.popleft().words
+
+    def lost(self, server: ServerConnection) -> list[Command[Any]]:
+        """Take out the settles to repeat over a new connection, to another server or another run than replied."""
+        if not self._settled:
+            return []
+        again, kept = [], deque[_Settled]()
+        with self._lock:
+            for settled in self._settled:
+                elsewhere = self._factory.node(settled.command.key) != server.address
+                if elsewhere or not settled.may_be_lost(server):
+                    kept.append(settled)
+                else:
+                    again.append(settled.command)
+                    self._words -= settled.words
+            self._settled = kept
+        return [command.settled() for command in again if command.settled is not None]

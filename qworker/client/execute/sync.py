@@ -1,0 +1,281 @@
+"""The sync client: executes commands over pooled connections, each with its own lane.
+
+Safe to use from many threads and after a fork: a child drops the inherited connections and lanes and makes its own.
+Connects at the first call.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from qworker.client.execute.base import BaseClient, Calls
+from qworker.client.execute.base import Lane as BaseLane
+from qworker.client.execute.roundtrip import call, call_all, settle_again
+from qworker.client.execute.settle_replay import RecentSettles
+from qworker.client.plan import Plan
+from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command, PerQueue, Word
+from qworker.engine.raw import raw, server_time
+from qworker.engine.send import SendCall, Sent
+from qworker.errors import InDoubtError, QworkerError, RetryRule, ServerError
+from qworker.store.connection_set import ConnectionSet
+from qworker.store.connections import ConnectionFactory
+from qworker.store.nodes import Address
+from qworker.wire.keyring import NO_KEYS, Keyring
+
+__all__ = ["Client", "call"]
+
+T = TypeVar("T")
+Lane = BaseLane[ConnectionSet]
+
+_POOLED: Final = 64
+
+
+class Client(BaseClient):
+    """Executes commands; repeats sends safely on their lane.
+
+    `give_up_s`: seconds after which a call that keeps failing raises its error, see `BaseClient`.
+    """
+
+    def __init__(
+        self,
+        factory: ConnectionFactory,
+        *,
+        give_up_s: float = GIVE_UP_S,
+        keyring: Keyring = NO_KEYS,
+    ) -> None:
+        super().__init__(factory, give_up_s=give_up_s, keyring=keyring)
+        self._free: list[Lane] = []
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def execute(self, command: Command[T], *, give_up_s: float | None = None) -> T:
+        """Execute a command until it succeeds, is refused, or `give_up_s` is over.
+
+        Raises `RefusedError` (nothing was written) or `ServerError`; `InDoubtError` leaves open whether the command
+        ran, and `UnfinishedError` says that it may have run in part. A `give_up_s` given here ends the attempts, but
+        not the wait for a reply.
+        """
+        bounded = give_up_s is None
+        return self._execute(command, self.give_up_s if bounded else give_up_s or 0.0, bounded)
+
+    def _execute(self, command: Command[T], limit_s: float, bounded: bool) -> T:
+        lane = self._take()
+        try:
+            if command.per_queue is not None and self.factory.clustered:
+                return self._per_queue(lane, command.per_queue(), limit_s, bounded)
+            return self._attempt(lane, command, limit_s, bounded)
+        finally:
+            self._put_back(lane)
+
+    def ask(self, *words: Word, node: Address | None = None) -> Any:
+        """Send one plain command, in a Cluster to `node` or to that of its key; returns its reply."""
+        return self.execute(raw(*words, node=node))
+
+    def now_ms(self) -> int:
+        """Read the server's clock."""
+        return self.execute(server_time())
+
+    def execute_each(
+        self, commands: Sequence[Command[T]], *, give_up_s: float | None = None
+    ) -> list[T | QworkerError]:
+        """Execute commands that may be repeated in one trip per server; returns the result or the error of each.
+
+        Retries commands that failed in the trip, as `execute` does; waits once for a server that does not
+        serve. No command may span several queues.
+        """
+        bounded = give_up_s is None
+        limit_s = self.give_up_s if bounded else give_up_s or 0.0
+        lane = self._take()
+        try:
+            results = call_all(self.factory, lane.connections, commands)
+            outcomes: list[T | QworkerError] = []
+            failed: dict[Address | None, ServerError] = {}
+            for index, command in enumerate(commands):
+                if index in results:
+                    outcomes.append(results[index])
+                    continue
+                node = self.factory.node(command.key)
+                try:
+                    outcomes.append(
+                        failed.get(node) or self._attempt(lane, command, limit_s, bounded)
+                    )
+                except QworkerError as error:
+                    if isinstance(error, ServerError) and error.retry is not RetryRule.NEVER:
+                        failed[node] = error
+                    outcomes.append(error)
+            return outcomes
+        finally:
+            self._put_back(lane)
+
+    def send(
+        self,
+        make: Callable[..., Command[Sent]],
+        *,
+        give_up_s: float | None = None,
+        elsewhere: bool = False,
+    ) -> Sent:
+        """Execute a send once, even if replies are lost. `make` gets `lane` and `sequence`.
+
+        `elsewhere`: raise an error at once if nothing was stored for certain.
+        """
+        limit_s = self.give_up_s if give_up_s is None else give_up_s
+        lane = self._take()
+        lane.sequence += 1
+        try:
+            result = self._attempt(
+                lane,
+                make(lane=lane.id, sequence=lane.sequence),
+                limit_s,
+                bounded=True,
+                elsewhere=elsewhere,
+            )
+        except BaseException as error:
+            # A call in doubt must be settled before anything newer, and this one is not repeated: its lane ends here.
+            # After a definite refusal the lane continues.
+            if isinstance(error, InDoubtError) or not isinstance(error, QworkerError):
+                lane.connections.close()
+                lane = self._new_lane()
+            raise
+        finally:
+            self._put_back(lane)
+        return result
+
+    def run(self, plan: Plan[T], *, give_up_s: float | None = None) -> T:
+        """Run the steps of a plan one after the other, and return its result.
+
+        Raises errors inside the plan, which may continue; calls that fail one after the other share `give_up_s`. Gives
+        back messages that an interrupted plan has received.
+        """
+        limit_s = self.give_up_s if give_up_s is None else give_up_s
+        try:
+            return self._perform(self._calls_of(plan, limit_s))
+        except QworkerError:
+            raise
+        except BaseException:
+            self._perform(self._release_unreturned())
+            raise
+
+    def briefly(self, step: Brief[T]) -> T | None:
+        """Execute what may fail, for a fraction of a second; returns None if it did."""
+        calls = self._try_briefly(step)
+        return self._perform(calls)
+
+    def _perform(self, calls: Calls[T]) -> T:
+        try:
+            step, limit_s = next(calls)
+            while True:
+                try:
+                    result: Any = None
+                    if isinstance(step, Command):
+                        result = self._execute(step, limit_s, bounded=True)
+                    elif isinstance(step, SendCall):
+                        result = self.send(step.make, give_up_s=limit_s, elsewhere=step.elsewhere)
+                    else:
+                        time.sleep(step.seconds)
+                except QworkerError as error:
+                    step, limit_s = calls.throw(error)
+                else:
+                    step, limit_s = calls.send(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            calls.close()
+
+    def close(self) -> None:
+        """Close the idle connections. The client may be used again."""
+        while self._free:
+            self._free.pop().connections.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _attempt(
+        self,
+        lane: Lane,
+        command: Command[T],
+        give_up_s: float,
+        bounded: bool,
+        *,
+        elsewhere: bool = False,
+    ) -> T:
+        attempt = Attempt(command, give_up_s, elsewhere=elsewhere)
+        while True:
+            address = attempt.detour or command.node
+            within_s = attempt.within_s(self.factory.reply_timeout_s) if bounded else None
+            try:
+                if address is None:
+                    address = self.factory.locate(command.key, within_s)
+                server, asking = (
+                    lane.connections.idle(address, within_s),
+                    attempt.detour is not None,
+                )
+                reply = call(server.connection, attempt.command, asking=asking, within_s=within_s)
+                result = attempt.command.decode(reply)
+            except QworkerError as error:
+                # After a lost reply the connection is of no use; and if the server cannot serve (a replica, a server
+                # that loads), another one may answer at the same address soon.
+                if isinstance(error, ServerError) and address is not None:
+                    self._failed(lane, error, address)
+                time.sleep(attempt.failed(error))
+            except BaseException:
+                # Interrupted between call and reply: the next reply on this connection is not ours.
+                lane.connections.close()
+                raise
+            else:
+                self._recent.note(command, server)
+                return result
+
+    def _per_queue(self, lane: Lane, per_queue: PerQueue[T], give_up_s: float, bounded: bool) -> T:
+        """Make one call per queue, those to one node in one trip. Waits once for a node that does not serve."""
+        results = call_all(self.factory, lane.connections, per_queue.commands)
+        failed: dict[Address | None, ServerError] = {}
+        for index, command in enumerate(per_queue.commands):
+            if index in results:
+                continue
+            node = self.factory.node(command.key)
+            try:
+                if node in failed:
+                    raise failed[node]
+                results[index] = self._attempt(lane, command, give_up_s, bounded)
+            except ServerError as error:
+                failed[node] = error
+                if per_queue.unserved is None or len(failed) >= len(self.factory.masters()):
+                    raise
+                results[index] = per_queue.unserved(index, error)
+        return per_queue.merge([results[index] for index in range(len(per_queue.commands))])
+
+    def _failed(self, lane: Lane, error: ServerError, address: Address) -> None:
+        if self.factory.failed(error, address):
+            lane.connections.drop(address)
+
+    def _new_lane(self) -> Lane:
+        return Lane(ConnectionSet(self.factory, lambda server: settle_again(self._recent, server)))
+
+    def _take(self) -> Lane:
+        if os.getpid() != self._pid:
+            self._forked()
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._new_lane()
+
+    def _put_back(self, lane: Lane) -> None:
+        if len(self._free) < _POOLED:
+            self._free.append(lane)
+        else:
+            lane.connections.close()
+
+    def _forked(self) -> None:
+        with self._lock:
+            if os.getpid() != self._pid:
+                # The sockets are the parent's too: drop them without a word on them.
+                self._free = []
+                self._recent = RecentSettles(self.factory)
+                self._pid = os.getpid()

@@ -1,0 +1,1 @@
+"""Inspect queues and messages without receiving them."""

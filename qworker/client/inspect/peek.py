@@ -1,0 +1,205 @@
+"""Read messages without receiving them: by state, by id, by lease."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from qworker.client.dead import verbs
+from qworker.client.inspect.find import Search, find_delayed, scored
+from qworker.client.limits import check_count, check_skip, check_state
+from qworker.client.message import Receipt, Stored
+from qworker.client.page_size import PageSize
+from qworker.client.per_shard import until_found
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.engine.inspect import Inspection, total
+from qworker.engine.inspect import inspect as inspect_command
+from qworker.engine.message import ANYWHERE, NEVER_MS
+from qworker.engine.raw import raw
+from qworker.errors import (
+    BrokenQueueError,
+    InDoubtError,
+    LoadingError,
+    QworkerError,
+    UnavailableError,
+)
+from qworker.wire.leases import held_items
+from qworker.wire.numbers import score_ms, whole
+
+__all__ = ["Inspection", "delivered", "find", "inspect", "lease", "peek", "scored", "show"]
+
+_PAGE: Final = 500
+#: Leases per call.
+_LEASES: Final = 20
+
+
+def inspect(queue: QueueRef) -> Plan[Inspection]:
+    """Read sizes, ages, counters and attributes at one instant; of a divided queue for each shard at its own.
+
+    Shards that cannot be read (broken, or their node is away) are named in `unread`, and the figures cover the others;
+    if none can be read, the error of the first is raised.
+    """
+    shards = yield from queue.every_shard()
+    inspections: list[Inspection] = []
+    unread: list[str] = []
+    failed: QworkerError | None = None
+    for shard in shards:
+        try:
+            inspections.append((yield inspect_command(shard.keys)))
+        except (BrokenQueueError, UnavailableError, InDoubtError, LoadingError) as error:
+            unread.append(f"{shard.keys.queue}: {error}")
+            failed = failed or error
+    if failed is not None and not inspections:
+        raise failed
+    whole_queue = inspections[0] if len(shards) == 1 else total(inspections)
+    return (
+        replace(whole_queue, queue=queue.keys.queue, unread=tuple(unread))
+        if unread
+        else whole_queue
+    )
+
+
+def peek(
+    queue: QueueRef,
+    count: int = 10,
+    *,
+    state: str = "ready",
+    newest: bool = False,
+    skip: int = 0,
+) -> Plan[list[Stored]]:
+    """Read messages of a state (ready, delayed, held, unacked, dead) without receiving them.
+
+    At most `count` (1-1,000), in the order of delivery; from the other end with `newest` or a negative count. Leaves
+    out the first `skip`, which are read all the same.
+    """
+    if isinstance(count, int) and count < 0:
+        count, newest = -count, not newest
+    check_count(count)
+    check_skip(skip)
+    check_state(state)
+    shards = yield from queue.every_shard()
+    messages: list[Stored] = []
+    for shard in shards:
+        messages += yield from _peek(shard, skip + count, state, newest=newest)
+    if len(shards) > 1:
+        # Shards have no common order; their times do.
+        messages.sort(key=_when, reverse=newest)
+    return messages[skip : skip + count]
+
+
+@until_found
+def show(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
+    """Find a message by its id; None if it is not found. O(n) of the queue, shard by shard.
+
+    Searches ready messages from the tail, then delayed, unacked and dead ones. A message that moves during the search
+    may be missed; receives alone make it miss none.
+    """
+    message, _ = yield from find(queue, message_id)
+    return message
+
+
+def find(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
+    """Find a message in one shard as `show` does, and the spot where it was read, for `hold` and `delete`."""
+    search = Search(queue, [message_id])
+    while not search.ended:
+        for hit in (yield from search.page()):
+            return queue.stored("ready", hit.item), hit.spot
+    for hit in (yield from find_delayed(queue, [message_id])):
+        return queue.stored("delayed", hit.item, hit.due_ms), hit.spot
+    for message in (yield from _unacked(queue, None, newest=False)):
+        if message.id == message_id:
+            return message, ANYWHERE
+    dead_letter = yield from verbs.find_dead(queue, message_id)
+    return None if dead_letter is None else dead_letter.message, ANYWHERE
+
+
+def lease(queue: QueueRef, lease_id: str, deadline_ms: int) -> Plan[list[Stored]]:
+    """List the messages of a lease in order; none if it is gone."""
+    flat: list[bytes] = yield raw("HGETALL", queue.keys.lease(lease_id), decode=list)
+    items = sorted(
+        (number, item) for index, item in held_items(flat) if (number := whole(index)) is not None
+    )
+    return [
+        queue.stored("unacked", item, deadline_ms, Receipt(lease_id, str(index), queue.keys.shard))
+        for index, item in items
+    ]
+
+
+def delivered(queue: QueueRef, receipt: Receipt) -> Plan[Stored | None]:
+    """Find the message of a receipt in its lease; None if the receipt is stale."""
+    shard = queue.shard_of(receipt.shard)
+    deadline: bytes | None = yield raw("ZSCORE", shard.keys.unacked, receipt.lease_id)
+    if deadline is None:
+        return None
+    messages = yield from lease(shard, receipt.lease_id, score_ms(deadline))
+    return next((message for message in messages if message.receipt == receipt), None)
+
+
+def _peek(queue: QueueRef, count: int, state: str, *, newest: bool) -> Plan[list[Stored]]:
+    match state:
+        case "ready":
+            return (yield from _ready(queue, count, newest=newest))
+        case "unacked":
+            return (yield from _unacked(queue, count, newest=newest))
+        case "dead":
+            dead_letters = yield from verbs.dead_of(queue, count, newest=newest)
+            return [dead_letter.message for dead_letter in dead_letters]
+    return (yield from _waiting(queue, count, state, newest=newest))
+
+
+def _when(message: Stored) -> int:
+    return (message.sent_ms or 0) if message.at_ms is None else message.at_ms
+
+
+def _ready(queue: QueueRef, count: int, *, newest: bool) -> Plan[list[Stored]]:
+    messages: list[Stored] = []
+    lists = (queue.keys.suspect, *reversed(queue.keys.ready))
+    for key in reversed(lists) if newest else lists:
+        seen, size = 0, PageSize(_PAGE)
+        while len(messages) < count:
+            asked = size.limit(count - len(messages))
+            span = (-seen - asked, -seen - 1) if newest else (seen, seen + asked - 1)
+            items: list[bytes] = yield raw("LRANGE", key, *span, decode=list)
+            if newest:
+                items.reverse()
+            messages += [queue.stored("ready", item) for item in items]
+            seen += asked
+            if len(items) < asked:
+                break
+            size.saw(map(len, items))
+    return messages
+
+
+def _waiting(queue: QueueRef, count: int, state: str, *, newest: bool) -> Plan[list[Stored]]:
+    """List delayed messages, or held ones, which have no due time."""
+    low, high = (NEVER_MS, "+inf") if state == "held" else ("-inf", f"({NEVER_MS}")
+    key = queue.keys.delayed
+    span = ("ZREVRANGEBYSCORE", key, high, low) if newest else ("ZRANGEBYSCORE", key, low, high)
+    messages: list[Stored] = []
+    size = PageSize(_PAGE)
+    while len(messages) < count:
+        asked = size.limit(count - len(messages))
+        words = (*span, "WITHSCORES", "LIMIT", len(messages), asked)
+        flat: list[bytes] = yield raw(*words, decode=list)
+        messages += [queue.stored("delayed", item, due_ms) for item, due_ms in scored(flat)]
+        if len(flat) < 2 * asked:
+            break
+        size.saw(map(len, flat[::2]))
+    return messages
+
+
+def _unacked(queue: QueueRef, count: int | None, *, newest: bool) -> Plan[list[Stored]]:
+    verb = "ZREVRANGE" if newest else "ZRANGE"
+    messages: list[Stored] = []
+    first = 0
+    while count is None or len(messages) < count:
+        words = (verb, queue.keys.unacked, first, first + _LEASES - 1, "WITHSCORES")
+        flat: list[bytes] = yield raw(*words, decode=list)
+        if not flat:
+            break
+        for name, deadline_ms in scored(flat):
+            leased = yield from lease(queue, name.decode("utf-8", "replace"), deadline_ms)
+            messages += leased[::-1] if newest else leased
+        first += _LEASES
+    return messages[:count]

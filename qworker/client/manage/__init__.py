@@ -1,0 +1,1 @@
+"""Manage one queue: its attributes, shards and journal readers; empty it and remove it."""

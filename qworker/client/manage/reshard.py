@@ -1,0 +1,267 @@
+"""Change the number of shards of a queue while it is in use.
+
+More: workers receive from the new shards before senders use them. Fewer: the last ones take no more sends, and workers
+empty them. No message is moved, so none can be lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from typing import Final
+
+from qworker.client.inspect.stats import workers_of
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.config.kinds import IntegerKind
+from qworker.durations import Duration, duration_ms
+from qworker.engine import attributes
+from qworker.engine import shards as commands
+from qworker.engine.command import Brief, Pause
+from qworker.engine.index import announce, present
+from qworker.engine.inspect import Inspection, inspect
+from qworker.engine.raw import server_time
+from qworker.engine.shards import (
+    Retired,
+    absorb,
+    adopt,
+    common_meta,
+    mark,
+    read_mark,
+    read_shards,
+    retire,
+)
+from qworker.errors import InvalidOptionError, ShardsChangedError
+from qworker.wire.names import MAX_SHARDS
+from qworker.wire.shards import UNMARKED, Mark, Shards
+
+__all__ = ["Division", "divide", "division", "give_up_empty", "tend"]
+
+_NUMBER: Final = IntegerKind("shards", minimum=1, maximum=MAX_SHARDS)
+_LONGEST_WAIT_MS: Final = 24 * 3_600_000
+#: Pause between two checks of the workers.
+_CHECK_S: Final = 0.5
+#: While a client waits for the workers, it writes the shards again this often, so that no reaper gives up the new ones.
+_RENEW_S: Final = 5.0
+#: Age of a change of the shards whose client marked none of them: that client is gone.
+_ABANDONED_MS: Final = 30_000
+#: Attempts while others change the shards of the same queue.
+_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The shards of a queue: the first `active` take sends; `shards` are all that may hold messages.
+
+    Those behind the active ones are `draining`: they are given up once they are empty.
+    """
+
+    queue: str
+    active: int
+    shards: tuple[Inspection, ...]
+
+    @property
+    def draining(self) -> tuple[Inspection, ...]:
+        """The shards that take no sends and run empty."""
+        return self.shards[self.active :]
+
+
+def division(queue: QueueRef) -> Plan[Division]:
+    """Inspect the shards of the queue. One call, and one for each shard."""
+    known: Shards = yield read_shards(queue.keys)
+    inspections = []
+    for number in range(known.kept):
+        inspections.append((yield inspect(queue.shard_of(number).keys)))
+    return Division(queue.keys.name, known.active, tuple(inspections))
+
+
+def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Division]:
+    """Divide the queue into `shards` (1-64); returns the shards it has then. May be called again at any time.
+
+    New shards take sends once all workers of the queue receive from them, or after `wait`. Removed shards run empty
+    first: calling it again gives up the empty ones. Of two concurrent calls one wins. Raises `ShardsChangedError`
+    if others keep changing the shards.
+    """
+    number = _NUMBER.check(shards, "shards")
+    if queue.single:
+        raise InvalidOptionError(
+            "queue", f"{queue.keys.queue!r} is a shard", f"divide {queue.keys.name!r}"
+        )
+    limit_s = duration_ms(wait, "wait", maximum_ms=_LONGEST_WAIT_MS) / 1000
+    inspection: Inspection = yield inspect(queue.keys)
+    if not inspection.exists:
+        yield attributes.configure(queue.keys, {})
+    for _ in range(_ATTEMPTS):
+        known = yield from _known(queue)
+        changed, known = yield from _divided(queue, known, number, limit_s)
+        queue.learn(known)
+        if changed:
+            break
+    else:
+        raise ShardsChangedError(queue.keys.name, known.active)
+    yield from queue.announce()
+    for index in range(1, known.kept):
+        yield mark(queue.shard_of(index).keys, known)
+    yield from give_up_empty(queue)
+    return (yield from division(queue))
+
+
+def _known(queue: QueueRef) -> Plan[Shards]:
+    """Return the shards of the queue, including forgotten ones that hold messages."""
+    yield from queue.look_up()
+    known = yield from _stored_shards(queue)
+    others = [queue.shard_of(number) for number in range(1, MAX_SHARDS)]
+    there: list[Shards | None] = yield present([shard.keys for shard in others])
+    numbers = [shard.keys.shard for shard, is_there in zip(others, there, strict=True) if is_there]
+    known = yield from queue.healed(known, numbers)
+    for number in reversed(numbers):
+        if number < known.kept:
+            break
+        if (yield from _holds_messages(queue.shard_of(number))):
+            _, known = yield commands.divide(queue.keys, known, known.active, number + 1)
+            break
+    return known
+
+
+def _stored_shards(queue: QueueRef) -> Plan[Shards]:
+    """Read the shards of the queue as scripts do: a date in the future counts as none."""
+    _, stored = yield adopt(queue.keys, UNMARKED, 1)
+    shards: Shards = stored
+    return shards
+
+
+def _divided(
+    queue: QueueRef, known: Shards, number: int, limit_s: float
+) -> Plan[tuple[bool, Shards]]:
+    """Change the number of active shards; returns whether no other change interfered, and the shards then."""
+    if number == known.active:
+        return True, known
+    if number < known.active:
+        fewer: tuple[bool, Shards] = yield commands.divide(queue.keys, known, number, known.kept)
+        return fewer
+    kept = max(known.kept, number)
+    # New shards get their attributes, and workers receive from them, before they take sends.
+    yield from _make_ready(queue, known.active, number)
+    changed, known = yield commands.divide(queue.keys, known, known.active, kept)
+    if not changed:
+        return False, known
+    yield Brief(announce(queue.namespace, known.names(queue.keys.name)))
+    changed, known = yield from _wait_for_workers(queue, known, limit_s)
+    if not changed:
+        return False, known
+    more: tuple[bool, Shards] = yield commands.divide(queue.keys, known, number, kept)
+    return more
+
+
+def tend(queue: QueueRef, numbers: Iterable[int], orphans: Set[int]) -> Plan[tuple[bool, set[int]]]:
+    """Repair the division of a queue after a failover, and remove empty shards.
+
+    `numbers`: the shards that have keys. `orphans`: those that held messages at the last check although the queue did
+    not know them; that they still do shows that the queue is not just being removed. Returns whether shards were given
+    up, and the orphans of this check.
+    """
+    known = yield from _stored_shards(queue)
+    others = sorted(number for number in numbers if number)
+    unknown = set()
+    for number in others:
+        if number >= known.kept and (yield from _holds_messages(queue.shard_of(number))):
+            unknown.add(number)
+    marked = [number for number in others if number < known.kept or number in unknown & orphans]
+    known = yield from queue.healed(known, marked)
+    forgotten = [number for number in unknown & orphans if number >= known.kept]
+    if forgotten:
+        changed, known = yield commands.divide(queue.keys, known, known.active, max(forgotten) + 1)
+        if changed:
+            yield from _mark_draining(queue, known)
+    return (yield from give_up_empty(queue)), {n for n in unknown if n >= known.kept}
+
+
+def give_up_empty(queue: QueueRef) -> Plan[bool]:
+    """Give up draining shards that are empty, from the last one on; returns whether there were any.
+
+    They keep their mark, and refuse sends. New shards, which a client is still making ready, stay.
+    """
+    known: Shards = yield read_shards(queue.keys)
+    kept = known.kept
+    while kept > known.active:
+        shard = queue.shard_of(kept - 1)
+        if (yield from _is_new(shard, known)):
+            break
+        # Its mark may be missing: the client that changed the shards is gone, or a failover has lost it.
+        stored: Mark = yield mark(shard.keys, known)
+        if stored.open or (yield from _holds_messages(shard)):
+            break
+        yield from _move_totals(queue, kept - 1)
+        kept -= 1
+    if kept == known.kept:
+        return False
+    changed, known = yield commands.divide(queue.keys, known, known.active, kept)
+    queue.learn(known)
+    if changed:
+        yield from _mark_draining(queue, known)
+    return bool(changed)
+
+
+def _mark_draining(queue: QueueRef, known: Shards) -> Plan[None]:
+    """Close the shards behind the active ones to sends; the mark tells that no client is making them ready."""
+    for number in range(known.active, known.kept):
+        yield mark(queue.shard_of(number).keys, known)
+
+
+def _is_new(shard: QueueRef, known: Shards) -> Plan[bool]:
+    """Return whether the last change of the shards has yet to mark this one, and its client may still be at work."""
+    stored: Mark = yield read_mark(shard.keys)
+    if stored.epoch >= known.epoch:
+        return False
+    now_ms: int = yield server_time()
+    return now_ms - known.epoch < _ABANDONED_MS
+
+
+def _holds_messages(shard: QueueRef) -> Plan[bool]:
+    inspection: Inspection = yield inspect(shard.keys)
+    return bool(inspection.stored or inspection.dead or inspection.leases)
+
+
+def _move_totals(queue: QueueRef, number: int) -> Plan[None]:
+    """Add the totals of a shard to those of the first one, so that the totals of the queue do not fall.
+
+    Two servers change one after the other. After a crash or a lost reply the next attempt goes on: the shard keeps what
+    it has taken until it was added, and the queue adds it once.
+    """
+    keys = queue.shard_of(number).keys
+    retired: Retired = yield retire(keys, queue.ids.lease_id())
+    if retired.totals:
+        yield absorb(queue.keys, number, retired)
+    if retired.id:
+        yield retire(keys, queue.ids.lease_id(), retired.id)
+
+
+def _make_ready(queue: QueueRef, first: int, end: int) -> Plan[None]:
+    """Give shards the attributes of the queue before they take sends."""
+    wanted: dict[str, str] = yield common_meta(queue.keys)
+    for number in range(first, end):
+        keys = queue.shard_of(number).keys
+        has: dict[str, str] = yield common_meta(keys)
+        yield attributes.configure(keys, {**dict.fromkeys(has, ""), **wanted})
+
+
+def _wait_for_workers(queue: QueueRef, known: Shards, limit_s: float) -> Plan[tuple[bool, Shards]]:
+    """Wait until every worker of the queue receives from all `known` shards, or the time is up.
+
+    Returns whether no other change interfered, and the shards then.
+    """
+    end = time.monotonic() + limit_s
+    renew_at = time.monotonic() + _RENEW_S
+    wanted = set(known.names(queue.keys.name))
+    while True:
+        now_ms: int = yield server_time()
+        workers = yield from workers_of(queue, now_ms)
+        if all(wanted <= {*worker.shards} for worker in workers) or time.monotonic() > end:
+            return True, known
+        yield Pause(_CHECK_S)
+        if time.monotonic() >= renew_at:
+            renew_at = time.monotonic() + _RENEW_S
+            changed, known = yield commands.divide(queue.keys, known, known.active, known.kept)
+            if not changed:
+                return False, known

@@ -1,0 +1,1 @@
+"""What a namespace holds besides messages: the list of queues, workers, owners, users, paused tasks."""

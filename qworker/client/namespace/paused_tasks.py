@@ -1,0 +1,41 @@
+"""Paused tasks: HASH `ns:paused_tasks`, task → since when, in ms by the server's clock.
+
+Workers read it every two seconds. They give messages of a paused task back uncounted, with a delay, so that the other
+tasks of its queue run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qworker.engine.command import Command
+from qworker.engine.raw import raw
+from qworker.wire.keys import paused_tasks_key
+from qworker.wire.names import check_task
+from qworker.wire.numbers import whole
+
+__all__ = ["pause_task", "read_paused_tasks", "resume_task"]
+
+Execute = Callable[[Command[Any]], Any]
+
+
+def pause_task(execute: Execute, namespace: str, task: str, now_ms: int) -> bool:
+    """Pause a task; returns False if it is paused already. Raises `InvalidNameError`."""
+    words = ("HSETNX", paused_tasks_key(namespace), check_task(task), now_ms)
+    return bool(execute(raw(*words, decode=bool)))
+
+
+def resume_task(execute: Execute, namespace: str, task: str) -> bool:
+    """Resume a task; returns False if it is not paused. Raises `InvalidNameError`."""
+    words = ("HDEL", paused_tasks_key(namespace), check_task(task))
+    return bool(execute(raw(*words, decode=bool)))
+
+
+def read_paused_tasks(execute: Execute, namespace: str) -> dict[str, int]:
+    """Read the paused tasks, and since when each is paused, in ms; 0 if the time is invalid."""
+    flat: list[bytes] = execute(raw("HGETALL", paused_tasks_key(namespace), decode=list))
+    return {
+        name.decode("utf-8", "replace"): whole(written) or 0
+        for name, written in zip(flat[::2], flat[1::2], strict=True)
+    }

@@ -1,0 +1,97 @@
+"""The queues of a namespace, from its index."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qworker.client.plan import Plan
+from qworker.engine.index import MAX_ASKED, NamesPage, present
+from qworker.engine.index import names as names_page
+from qworker.errors import InvalidNameError
+from qworker.wire.keys import QueueKeys
+from qworker.wire.names import check_namespace, check_queue, check_queue_or_shard
+from qworker.wire.shards import Shards
+
+__all__ = [
+    "existing",
+    "is_queue",
+    "is_shard_name",
+    "list_queues",
+    "list_shards",
+    "listed",
+    "named",
+]
+
+_END: Final = "0"
+
+
+def list_queues(namespace: str) -> Plan[list[str]]:
+    """List the queues of a namespace, sorted: those created, sent to, or found by a reaper."""
+    return sorted((yield from listed(namespace)))
+
+
+def listed(namespace: str) -> Plan[dict[str, Shards]]:
+    """Map the queues of the index that have keys to their shards. Five calls per 1,000 names.
+
+    Raises `BrokenQueueError` if the index holds another type.
+    """
+    return (yield from existing(namespace, (yield from named(namespace))))
+
+
+def named(namespace: str) -> Plan[list[str]]:
+    """Return all entries of the index that are names of queues, with or without keys."""
+    return [name for name in (yield from _names(namespace)) if is_queue(name)]
+
+
+def list_shards(namespace: str) -> Plan[list[str]]:
+    """List the queues of the index that have keys, and their shards as `queue/3`; unsorted."""
+    entries = [name for name in (yield from _names(namespace)) if is_shard_name(name)]
+    names: set[str] = set()
+    for name, shards in (yield from existing(namespace, entries)).items():
+        names.update(shards.names(name) if is_queue(name) else [name])
+    return [*names]
+
+
+def existing(namespace: str, names: list[str]) -> Plan[dict[str, Shards]]:
+    """Map those of some queues that have keys to their shards."""
+    queues: dict[str, Shards] = {}
+    for first in range(0, len(names), MAX_ASKED):
+        page = names[first : first + MAX_ASKED]
+        divisions: list[Shards | None] = yield present(
+            [QueueKeys(namespace, name) for name in page]
+        )
+        queues |= {
+            name: shards for name, shards in zip(page, divisions, strict=True) if shards is not None
+        }
+    return queues
+
+
+def is_shard_name(name: str) -> bool:
+    """Say whether an entry of the index names a queue, or a shard of one."""
+    try:
+        check_queue_or_shard(name)
+    except InvalidNameError:
+        return False
+    return True
+
+
+def is_queue(name: str) -> bool:
+    """Say whether an entry of the index names a whole queue."""
+    try:
+        check_queue(name)
+    except InvalidNameError:
+        return False
+    return True
+
+
+def _names(namespace: str) -> Plan[list[str]]:
+    """Read all entries of the index."""
+    check_namespace(namespace)
+    entries: dict[str, None] = {}
+    cursor = _END
+    while True:
+        page: NamesPage = yield names_page(namespace, cursor)
+        entries.update(dict.fromkeys(page.names))
+        cursor = page.cursor
+        if cursor == _END:
+            return [*entries]

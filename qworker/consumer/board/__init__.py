@@ -1,0 +1,1 @@
+"""Shared memory between a child and its supervisor: running handlers, their outcomes, and requests."""

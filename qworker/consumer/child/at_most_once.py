@@ -1,0 +1,126 @@
+"""Acks messages of tasks that run at most once, before they start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from qworker.consumer.board.states import Mark
+from qworker.consumer.child.leases.delivery import ACKED, LEFT
+from qworker.consumer.child.settle.ack_buffer import add_outcome
+from qworker.consumer.child.settle.journal_events import acked_unstarted
+from qworker.engine.settle import Outcomes, Settled, settle
+from qworker.errors import QworkerError
+from qworker.telemetry.guarded import guarded
+
+if TYPE_CHECKING:
+    from qworker.consumer.child.connection import Connection
+    from qworker.consumer.child.handlers.runner import Runner
+    from qworker.consumer.child.leases.delivery import Delivery
+    from qworker.consumer.child.receive.fetch import Fetcher
+    from qworker.consumer.child.settle.ack_buffer import AckBuffer
+    from qworker.consumer.child.settle.stats import HandlerStats
+
+__all__ = ["AckFirst", "is_at_most_once"]
+
+_log = guarded(__name__)
+
+
+def is_at_most_once(call: Any) -> bool:
+    """Whether a call is of a task whose messages run at most once."""
+    task = (call[0] if isinstance(call, list) else call).task
+    return bool(task.task_options.at_most_once)
+
+
+class AckFirst:
+    """Acks calls before they start: deliveries, or lists of them for calls of batch handlers."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        fetcher: Fetcher,
+        ack_buffer: AckBuffer,
+        connection: Connection,
+        stats: HandlerStats,
+    ) -> None:
+        self._runner = runner
+        self._marks = runner.board.bytes
+        self._fetcher = fetcher
+        self._ack_buffer = ack_buffer
+        self._connection = connection
+        self._stats = stats
+
+    def ack(self, calls: Sequence[Any]) -> set[int]:
+        """Ack calls that start now, in one trip; returns the `id` of each that must not start.
+
+        A call starts only on a definite reply that counts its ack. A list loses the messages without one.
+        """
+        by_lease: dict[int, list[Delivery]] = {}
+        lost: set[int] = set()
+        for call in calls:
+            deliveries = call if isinstance(call, list) else [call]
+            # The lease may have run out since the message was read, or been recalled by the supervisor.
+            if all(self._may_start(delivery) for delivery in deliveries):
+                for delivery in deliveries:
+                    by_lease.setdefault(delivery.lease.slot, []).append(delivery)
+            else:
+                lost.add(id(call))
+                for delivery in deliveries:
+                    self._ack_buffer.give_back(delivery)
+        begun = [self._begin(deliveries) for deliveries in by_lease.values()]
+        # In the same trip as calls already in flight.
+        self._fetcher.take_all()
+        for deliveries in begun:
+            self._finish(deliveries)
+        for call in calls:
+            deliveries = call if isinstance(call, list) else [call]
+            if id(call) in lost:
+                continue
+            acked = [delivery for delivery in deliveries if delivery.acked and not delivery.kind]
+            if len(acked) == len(deliveries):
+                continue
+            for delivery in deliveries:
+                if delivery.kind:
+                    self._ack_buffer.note(delivery)
+            if acked:
+                call[:] = acked
+                acked[0].member = False
+            else:
+                lost.add(id(call))
+        return lost
+
+    def _may_start(self, delivery: Delivery) -> bool:
+        if not self._runner.mark_running(delivery, self._runner.clock()):
+            return False
+        self._marks[delivery.mark_at] = Mark.UNSTARTED
+        return True
+
+    def _begin(self, deliveries: list[Delivery]) -> list[Delivery]:
+        lease = deliveries[0].lease
+        self._stats.learn(lease)
+        outcomes = Outcomes(lease.id)
+        # The script replies for messages with unique keys before the others.
+        deliveries.sort(key=lambda delivery: delivery.unique_key() is None)
+        for delivery in deliveries:
+            delivery.kind = ACKED
+            add_outcome(delivery, outcomes)
+        if lease.journal:
+            outcomes.groups = acked_unstarted(deliveries)
+        lease.partly = True
+        self._connection.begin(settle(lease.queue.keys, [outcomes], who=self._ack_buffer.who))
+        return deliveries
+
+    def _finish(self, deliveries: Sequence[Delivery]) -> None:
+        try:
+            settled: Settled = self._connection.finish()
+        except QworkerError as error:
+            queue = deliveries[0].lease.queue
+            _log.error("ack_refused", queue=queue.name, error=str(error))
+            for delivery in deliveries:
+                delivery.kind = LEFT
+            return
+        for delivery, counted in zip(deliveries, settled.counted, strict=True):
+            delivery.acked = True
+            delivery.kind = "" if counted else LEFT
+            # It has left its lease: it cannot be recalled, and until it starts it has not run.
+            self._marks[delivery.mark_at] = Mark.GONE

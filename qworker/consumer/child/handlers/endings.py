@@ -1,0 +1,285 @@
+"""How messages end: what a handler returned or raised, as an outcome that is noted on the message and on the board."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from qworker.app.control import Bury, ControlFlow, Discard, LetExpire, Release, Retry
+from qworker.config.kinds import MAX_DELAY_MS
+from qworker.consumer.board.counters import OUTCOMES
+from qworker.consumer.board.states import Mark
+from qworker.consumer.child.leases.delivery import (
+    ACKED,
+    BURIED,
+    DISCARDED,
+    EXPIRED,
+    NACKED,
+    RELEASED,
+)
+from qworker.consumer.failure import failure_text, name_of, text_of
+from qworker.errors import InvalidOptionError, TimeLimitError, shown
+from qworker.telemetry.guarded import guarded
+from qworker.wire.numbers import whole
+
+if TYPE_CHECKING:
+    from qworker.app.middleware import Middleware
+    from qworker.consumer.board.board import Board
+    from qworker.consumer.child.leases.delivery import Delivery
+
+__all__ = ["CANCELLED", "LOST", "TIME_LIMIT", "Endings", "ForkedMarks"]
+
+_log = guarded(__name__)
+
+#: Why a handler was cancelled, `Delivery.cancelled_for`.
+TIME_LIMIT: Final = "time_limit"
+LOST: Final = "lost"
+CANCELLED: Final = "cancelled"
+#: The pause of a message whose failure could not be read.
+_UNREADABLE_MS: Final = 5000
+_TIMED_OUT: Final = OUTCOMES.index("time_limit")
+#: By kind of ending, the index of the counter in `OUTCOMES`.
+_OUTCOME: Final = {
+    ACKED: OUTCOMES.index("acked"),
+    NACKED: OUTCOMES.index("nacked"),
+    BURIED: OUTCOMES.index("buried"),
+    RELEASED: OUTCOMES.index("released"),
+    DISCARDED: OUTCOMES.index("discarded"),
+    EXPIRED: OUTCOMES.index("expired"),
+}
+#: What the supervisor does if the child dies before it has sent the outcome: ack, nack, or release uncounted.
+_MARK: Final = {
+    NACKED: Mark.FAILED,
+    BURIED: Mark.FAILED,
+    EXPIRED: Mark.FAILED,
+    RELEASED: Mark.RELEASED,
+    DISCARDED: Mark.DONE,
+}
+# A plain int: an IntEnum member costs more to look up and to store than everything else that is done with it.
+_DONE: Final = int(Mark.DONE)
+
+
+class ForkedMarks:
+    """The marks of a board in a forked copy: to set one means that the copy's handler has ended."""
+
+    def __init__(self, end: Callable[..., NoReturn]) -> None:
+        self._end = end
+
+    def __getitem__(self, at: int) -> int:
+        return int(Mark.RECALLED)
+
+    def __setitem__(self, at: int, mark: int) -> None:
+        self._end()
+
+
+class Endings:
+    """Ends messages. `max_receives`: queue name → the queue's attribute."""
+
+    def __init__(
+        self, board: Board, middleware: Sequence[Middleware], max_receives: Callable[[str], int]
+    ) -> None:
+        self._marks: memoryview | ForkedMarks = board.bytes
+        self._middleware = middleware
+        self._max_receives = max_receives
+
+    def succeed(self, delivery: Delivery) -> None:
+        """Note that a message was handled. `Runner.run` does the same without the call."""
+        delivery.kind = ACKED
+        self._marks[delivery.mark_at] = _DONE
+        if self._middleware:
+            self.after(delivery, None)
+
+    def fail(
+        self,
+        delivery: Delivery,
+        error: BaseException,
+        *,
+        quiet: bool = False,
+        context: Context | None = None,
+    ) -> None:
+        """Turn what a handler raised into the end of its message; `quiet`: without a line in the log. Raises nothing.
+
+        `context`: that of the handler, None if it is the caller's: lines of the log have the fields bound there.
+        """
+        if delivery.cancelled_for == TIME_LIMIT:
+            limit_ms = delivery.task.task_options.time_limit_ms if delivery.task else None
+            name = delivery.task.name if delivery.task else ""
+            cancelled, error = error, TimeLimitError(name, (limit_ms or 0) / 1000)
+            error.__cause__ = cancelled  # its traceback says where the handler was
+        self.within(context, self._conclude, delivery, error, quiet)
+        if delivery.cancelled_for == TIME_LIMIT:
+            # As a supervisor counts those of sync handlers.
+            delivery.outcome = _TIMED_OUT
+        if self._middleware:
+            self.within(context, self.after, delivery, error)
+
+    def lose(self, delivery: Delivery, error: BaseException) -> None:
+        """Give a message another try whose handler was cut off by an error that is not its own. Raises nothing."""
+        delivery.error = (name_of(error), failure_text(error))
+        delivery.delay_ms = _UNREADABLE_MS
+        self.end(delivery, NACKED)
+        if self._is_last(delivery):
+            delivery.outcome = _OUTCOME[BURIED]
+
+    def end(self, delivery: Delivery, kind: str, reason: str = "") -> bool:
+        """Note how a message ends; returns False."""
+        delivery.kind = kind
+        delivery.outcome = _OUTCOME[kind]
+        delivery.reason = reason
+        self._marks[delivery.mark_at] = _MARK[kind]
+        return False
+
+    def after(self, delivery: Delivery, error: BaseException | None) -> None:
+        """Run the middleware's `after`; its errors are logged."""
+        context = delivery.context()
+        for middleware in reversed(self._middleware):
+            try:
+                middleware.after(context, OUTCOMES[delivery.outcome], error)
+            except BaseException as problem:  # noqa: BLE001 - the message has ended already
+                _log.error(
+                    "middleware_failed",
+                    middleware=type(middleware).__name__,
+                    error=name_of(problem),
+                    exception=failure_text(problem),
+                )
+
+    def within(self, context: Context | None, function: Callable[..., None], *args: Any) -> None:
+        """Call a function in a context; in the caller's if that one cannot be entered."""
+        if context is not None:
+            try:
+                context.run(function, *args)
+                return
+            except RuntimeError as error:
+                _log.error("context_spoiled", error=text_of(error))
+        function(*args)
+
+    def is_spent(self, delivery: Delivery) -> bool:
+        """Whether a message has failed as often as it or its task allows. The server enforces the queue's own limit."""
+        envelope = delivery.envelope()
+        limit = _own_limit(delivery)
+        return (
+            envelope is not None
+            and limit is not None
+            and envelope.nacks + envelope.timeouts >= limit
+        )
+
+    def log(self, event: str, delivery: Delivery, **fields: Any) -> None:
+        """Log a warning about a message."""
+        envelope = delivery.envelope()
+        _log.warning(
+            event,
+            queue=delivery.lease.queue.name,
+            task=delivery.task.name if delivery.task else None,
+            message_id=envelope.id if envelope else None,
+            receive_count=envelope.receives + 1 if envelope else None,
+            **fields,
+        )
+
+    def detach(self, end: Callable[..., NoReturn], marks: ForkedMarks) -> None:
+        """Call `end` when a handler ends in a forked copy, instead of noting how: the message is not the copy's."""
+        self.fail = end  # type: ignore[method-assign]
+        self._marks = marks
+
+    def _is_last(self, delivery: Delivery) -> bool:
+        """Whether this failure is the last that a message may have: by its own limit, its task's or its queue's."""
+        envelope = delivery.envelope()
+        limit = _own_limit(delivery)
+        if limit is None:
+            limit = self._max_receives(delivery.lease.queue.name)
+        return envelope is not None and envelope.nacks + envelope.timeouts + 1 >= limit
+
+    def _conclude(self, delivery: Delivery, error: BaseException, quiet: bool) -> None:
+        try:
+            if delivery.cancelled_for == LOST:
+                self.log("handler_cancelled", delivery, reason="lease_lost")
+                self.end(delivery, EXPIRED)
+            elif delivery.cancelled_for == CANCELLED:
+                self.log("handler_cancelled", delivery, reason="operator")
+                self.end(delivery, DISCARDED)
+            # By the type alone: an error may return anything as its `__class__`.
+            elif not issubclass(type(error), ControlFlow):
+                self._retry(delivery, error, quiet=quiet)
+            else:
+                self._obey(delivery, error)
+        except BaseException as problem:  # noqa: BLE001 - the user's classes take part
+            # The message still gets its outcome, and the slot lives on.
+            self.lose(delivery, error)
+            self.log(
+                "failure_unreadable",
+                delivery,
+                error=name_of(error),
+                problem=name_of(problem),
+                exception=failure_text(problem),
+            )
+
+    def _obey(self, delivery: Delivery, wish: BaseException) -> None:
+        match wish:
+            case Retry():
+                self._retry(delivery, wish, quiet=True)
+            case Discard():
+                self.end(delivery, DISCARDED)
+                self.log("message_discarded", delivery, reason=text_of(wish.reason))
+            case Release():
+                delivery.delay_ms = _checked_ms(wish.delay_ms)
+                self.end(delivery, RELEASED)
+            case Bury():
+                reason = text_of(wish.reason)
+                delivery.error = ("Bury", reason)
+                self.end(delivery, BURIED, reason="rejected")
+                self.log("message_buried", delivery, reason=reason)
+            case LetExpire():
+                self.end(delivery, EXPIRED)
+            case _:
+                # A class of the user's own, which does not say what to do.
+                self._retry(delivery, wish, quiet=False)
+
+    def _retry(self, delivery: Delivery, error: BaseException, *, quiet: bool) -> None:
+        task, envelope = delivery.task, delivery.envelope()
+        assert task is not None
+        assert envelope is not None
+        policy = task.task_options.retry
+        dead = self._is_last(delivery)
+        if issubclass(type(error), Retry):
+            delay_ms = error.delay_ms  # type: ignore[attr-defined]
+            delivery.error = ("Retry", "the handler asked for another try")
+            asked_ms = None if delay_ms is None else _checked_ms(delay_ms)
+            final = False
+            if dead:
+                self.log("message_failed", delivery, error="Retry", dead=True)
+        else:
+            text = failure_text(error)
+            delivery.error = (name_of(error), text)
+            asked_ms, final = None, policy.is_final or policy.gives_up_on(error)
+            if not quiet:
+                fields = {"error": name_of(error), "exception": text, "dead": dead or final}
+                self.log("message_failed", delivery, **fields)
+        if final:
+            reason = "max_receives" if policy.is_final else "not_retried"
+            self.end(delivery, BURIED, reason=reason)
+            return
+        delivery.delay_ms = (
+            policy.delay_ms(envelope.nacks + 1, random.random) if asked_ms is None else asked_ms
+        )
+        self.end(delivery, NACKED)
+        if dead:
+            delivery.outcome = _OUTCOME[BURIED]
+
+
+def _own_limit(delivery: Delivery) -> int | None:
+    """Max receives of a message or else of its task."""
+    envelope = delivery.envelope()
+    own = whole(envelope.flags.get("m")) if envelope and envelope.has_flags else None
+    if own is not None:
+        return own
+    return delivery.task.task_options.max_receives if delivery.task is not None else None
+
+
+def _checked_ms(delay_ms: object) -> int:
+    """Check a delay that a handler has set. Raises `InvalidOptionError`."""
+    if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_DELAY_MS:
+        raise InvalidOptionError(
+            "delay_ms", f"{shown(delay_ms)} is out of range", f"an int from 0 to {MAX_DELAY_MS}"
+        )
+    return delay_ms

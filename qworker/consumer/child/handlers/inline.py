@@ -1,0 +1,70 @@
+"""Runs sync handlers one after the other in the broker's thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from qworker.app.context import running
+from qworker.consumer.child.handlers.batch_tasks import run_group
+
+if TYPE_CHECKING:
+    from qworker.consumer.child.handlers.executor import Between
+    from qworker.consumer.child.handlers.runner import Runner
+    from qworker.consumer.child.leases.delivery import Delivery
+
+__all__ = ["Inline"]
+
+
+class Inline:
+    """Runs all calls at once when they are submitted."""
+
+    def __init__(self, runner: Runner, slot: int) -> None:
+        self.is_async = False
+        self.slots = 1
+        self.done: deque[Delivery] = deque()
+        self._runner = runner
+        self._slot = slot
+        self._between: Between
+
+    def start(self, between: Between) -> None:
+        """Call `between` after a handler."""
+        self._between = between
+
+    def submit(self, calls: Sequence[Any]) -> None:
+        """Run all of them now."""
+        runner, slot, run = self._runner, self._slot, self._runner.run
+        done, append = self.done, self.done.append
+        now, due, left = runner.clock(), 0.0, len(calls)
+        try:
+            for call in calls:
+                begun, left = now, left - 1
+                if isinstance(call, list):
+                    run_group(runner, slot, call)
+                    done.extend(call)
+                    now = runner.clock()
+                else:
+                    now = run(slot, call, now)
+                    append(call)
+                if now > due:
+                    running.set(None)
+                    due = self._between(begun, now, last=not left)
+                    # It may have waited for the server, for longer than the lease of the next call lasts.
+                    now = runner.clock()
+        finally:
+            running.set(None)
+
+    def cancel_lease(self, lease_slot: int) -> None:
+        """Do nothing: the handler has the thread."""
+
+    def stop(self) -> None:
+        """Close the awaiter; nothing runs between two submits."""
+        self._runner.awaiter.close()
+
+    def detach(self) -> None:
+        """Do nothing: no other handler runs in the thread."""
+
+    def coroutines(self) -> list[tuple[int, Any]]:
+        """None: handlers have the thread."""
+        return []

@@ -1,0 +1,116 @@
+"""How many messages to receive at a time: as many as last 50 ms at the measured pace.
+
+Large batches make cheap messages cheap; small ones leave slow messages to others, and little behind a slow handler.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from qworker.consumer.child.leases.server_clock import ServerClock
+
+if TYPE_CHECKING:
+    from qworker.wire.keys import QueueKeys
+
+__all__ = ["MAX_BATCH", "QueueState"]
+
+MAX_BATCH: Final = 1000
+_BATCH_S: Final = 0.05
+#: So few messages of a child with one slot come one by one, if a trip takes less than a twentieth of one: acked along
+#: with the next receive, each costs the server less than a small batch that is acked bit by bit.
+_FEW: Final = 3
+_TRIPS: Final = 20
+#: Weight of earlier batches in the mean; the newest batch has the rest.
+_MEMORY: Final = 0.7
+
+
+class QueueState:
+    """A shard that a child receives from, and what the child has learned about it.
+
+    `name` is that of the queue, `shard` that of the shard (`emails/3`), `index` its number on the board. `group`:
+    messages that one call of its largest batch handler takes, 0 without batch handlers.
+    """
+
+    def __init__(
+        self,
+        keys: QueueKeys,
+        index: int,
+        *,
+        visibility_s: float,
+        weight: float = 1.0,
+        max_batch: int = MAX_BATCH,
+        group: int = 0,
+    ) -> None:
+        self.keys = keys
+        self.name = keys.name
+        self.shard = keys.queue
+        self.index = index
+        self.weight = weight
+        self.visibility_s = visibility_s
+        self.max_batch = max_batch
+        self.group = group
+        self.mean_s: float | None = None
+        #: In a child with both sync and async handlers: the numbers of the executors that its messages may go to, how
+        #: many of them may run there at a time, and how many do now. Slots 0: every executor of the child.
+        self.executors: tuple[int, ...] = ()
+        self.slots = 0
+        self.busy = 0
+        #: As of the last reply: ready messages left, suspects waiting, and what to wait for.
+        self.ready_left: int | None = None
+        self.suspects = 0
+        self.hint_ms = 0
+        self.receives = 0
+        #: The clock of the server that holds the queue.
+        self.server_clock = ServerClock()
+        #: The shortest trip to that server so far, in seconds; None before the first.
+        self.trip_s: float | None = None
+
+    def learn(self, seconds: float, messages: int) -> None:
+        """Add the running time of some messages to the mean."""
+        if messages:
+            newest_s = seconds / messages
+            known_s = self.mean_s
+            if known_s is None or newest_s > 4 * known_s:
+                # Much slower than expected: believed at once, because taking too many costs most.
+                self.mean_s = newest_s
+            else:
+                self.mean_s = _MEMORY * known_s + (1 - _MEMORY) * newest_s
+
+    def batch(self, slots: int) -> int:
+        """Messages that `slots` handlers finish in 50 ms; 0 if one takes longer or the pace is unknown."""
+        if self.mean_s is None:
+            return 0
+        wanted_s = min(_BATCH_S, self.visibility_s / 4)
+        batch = min(self.max_batch, int(slots * wanted_s / max(self.mean_s, 1e-7)))
+        if slots == 1 and 1 < batch <= _FEW and self.trip_s is not None:
+            return 1 if self.trip_s * _TRIPS < self.mean_s else batch
+        return batch
+
+    def note_trip(self, seconds: float) -> None:
+        """Note how long a reply took, at most: it may have waited to be read."""
+        if self.trip_s is None or seconds < self.trip_s:
+            self.trip_s = seconds
+
+    def want(self, busy: int, slots: int, peers: int, collected: int = 0) -> int:
+        """Messages to ask for now; 0 for none.
+
+        `busy`: handlers that run or have work waiting; `collected`: messages that wait for a batch handler. One batch
+        may wait while another runs; slow messages are asked for only when a handler is free. Every consumer takes its
+        share of a short queue.
+        """
+        if self.slots:
+            slots, busy = self.slots, self.busy
+        batch = self.batch(slots)
+        free = slots - busy
+        if self.group:
+            # While all handlers are busy the next batch is collected only if they end soon.
+            if free <= 0 and (batch < self.group or collected >= self.group):
+                return 0
+            return min(max(self.group * max(free, 1) - collected, 1), self.max_batch)
+        if free <= 0 and (batch < 2 or busy > batch):
+            return 0
+        wanted = max(free, batch, 1)
+        if self.ready_left is not None and self.ready_left > 0:
+            wanted = min(wanted, max(1, math.ceil(self.ready_left / peers)))
+        return min(wanted, self.max_batch)

@@ -1,0 +1,1 @@
+"""How a child receives messages: from which queues, how many, and how it waits while queues are empty."""

@@ -1,0 +1,202 @@
+"""Supplies a child with messages: receives the next batch while this one runs, and waits while queues are empty.
+
+Settles, receives and polls share one connection (see `pipeline`), waits have others (see `doorbells`). Receives from
+several short queues, and a poll of all the others, go in one trip: neither the number of queues nor the round trip
+keeps a child from its last queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from qworker.consumer.child.receive.chooser import QueueChooser
+from qworker.consumer.child.receive.pipeline import Pipeline
+from qworker.consumer.child.receive.planner import PlannedReceive, ReceivePlanner
+from qworker.consumer.child.receive.poll_schedule import PollSchedule
+from qworker.consumer.child.receive.polls import Poller
+from qworker.consumer.child.receive.receiver import Receiver
+from qworker.consumer.child.receive.suspect_turns import SuspectTurns
+from qworker.consumer.child.receive.waits import LEAST_S, DoorbellWaits
+
+if TYPE_CHECKING:
+    from qworker.consumer.child.connection import Connection
+    from qworker.consumer.child.leases.batch_size import QueueState
+    from qworker.consumer.child.leases.board_slots import ChildLeases, PendingLease
+    from qworker.consumer.child.receive.doorbells import Doorbell, Doorbells
+    from qworker.consumer.child.settle.ack_buffer import AckBuffer, InFlightOutcomes
+    from qworker.wire.ids import IdSource
+
+__all__ = ["FetchOptions", "Fetcher"]
+
+
+class FetchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`slots` handlers may run at a time. `takes_suspects`: this child may take suspects before other messages.
+
+    `weighted`: queues are tried in random order by weight, else strictly in order. `visibility_ms` None: the queue's.
+    """
+
+    slots: int
+    takes_suspects: bool = True
+    weighted: bool = False
+    visibility_ms: int | None = None
+    clustered: bool = False
+
+
+class Fetcher:
+    """Decides when to receive, poll and wait. Messages arrive in `receiver.arrived`."""
+
+    def __init__(
+        self,
+        queues: Sequence[QueueState],
+        leases: ChildLeases,
+        ack_buffer: AckBuffer,
+        connection: Connection,
+        doorbells: Doorbells,
+        ids: IdSource,
+        options: FetchOptions,
+    ) -> None:
+        clustered, slots = options.clustered, options.slots
+        self._leases = leases
+        self._ack_buffer = ack_buffer
+        self._chooser = chooser = QueueChooser(queues, weighted=options.weighted)
+        self._polls = polls = PollSchedule(len(queues))
+        self._suspects = suspects = SuspectTurns(first=options.takes_suspects)
+        self._pipeline = pipeline = Pipeline(connection, clustered=clustered)
+        self.receiver = receiver = Receiver(
+            chooser,
+            polls,
+            leases,
+            ack_buffer,
+            connection,
+            ids=ids,
+            visibility_ms=options.visibility_ms,
+        )
+        self.planner = ReceivePlanner(chooser, suspects, leases, slots=slots)
+        self.doorbells = doorbells
+        self._waits = DoorbellWaits(
+            doorbells, chooser, polls, suspects, receiver, leases, slots=slots
+        )
+        self._poller = Poller(
+            polls, chooser, receiver, pipeline, doorbells, leases, clustered=clustered
+        )
+        self._receives = 0
+        self.recheck()
+
+    @property
+    def fetching(self) -> bool:
+        """Whether a receive, a poll or a settle is in flight."""
+        return bool(self._pipeline)
+
+    def more(self, busy: int, collected: int = 0, most: int | None = None) -> bool:
+        """Receive more if there is room. Returns False if no queue is known to have messages.
+
+        `busy`: handlers that run or have work waiting. `collected`: messages that wait for their batch to fill up.
+        `most`: messages that may still be taken, None for any number.
+        """
+        if self._receives or self._leases.alone or self._leases.full:
+            return True
+        idle = not busy and not collected
+        if self.doorbells.waiting:
+            # A child that has become idle during its wait may take a known suspect at once.
+            if idle and not self.doorbells.receiving:
+                suspect = self.planner.suspect(monotonic(), most)
+                if suspect is not None:
+                    self._begin(suspect)
+            return True
+        candidates = self._chooser.candidates(
+            monotonic(), idle=idle, without=self.doorbells.waited_for()
+        )
+        planned = self.planner.plan(candidates, busy=busy, collected=collected, most=most)
+        for receive in planned:
+            self._begin(receive)
+        if self._receives or not candidates or len(self.planner.calls) > 1:
+            self._poller.begin_if_due(any_ready=bool(candidates))
+        return bool(candidates) or self.fetching
+
+    def recheck(self) -> None:
+        """Forget which queues were empty."""
+        if self._chooser.single:
+            self._chooser.note_ready(self._chooser.queues[0])
+        else:
+            self._polls.request()
+
+    def poll_in(self) -> float | None:
+        """Seconds until `more` is to be called for a poll; None while replies or bells wake the child."""
+        if self.fetching or self.doorbells.waiting:
+            return None
+        return max(LEAST_S, self._poller.due_in(any_ready=self._chooser.any_ready))
+
+    def begin_wait(self, *, idle: bool, most: int | None = None) -> None:
+        """Wait at the doorbells, until a poll is due at most; `most`: as for `more`."""
+        within_s = self._poller.due_in(any_ready=False)
+        self._waits.begin(idle=idle, most=most, within_s=within_s)
+
+    def descriptors(self) -> list[int]:
+        """Descriptors to poll for replies; -1 for a connection that `take` opens again."""
+        settling = [self._pipeline.connection.fileno()] if self.fetching else []
+        return settling + self.doorbells.descriptors()
+
+    def take(self, ready: set[int], *, busy: int = 0, collected: int = 0) -> None:
+        """Read the replies that are there. `busy`, `collected`: as for `more`. Raises `Abandoned`."""
+        self.receiver.release_all()
+        self._poller.retry()
+        self._pipeline.take(ready)
+        for bell, queue in self._waits.take(ready):
+            if self._leases.full or self._leases.alone or self._receives:
+                self._waits.ring(bell, queue)
+                continue
+            count = max(1, self.planner.room(queue, busy, collected))
+            self._begin(PlannedReceive(queue, count, not busy and not collected), bell)
+            self._poller.begin_if_due(any_ready=True)
+
+    def settle(self) -> None:
+        """Send the outcomes that no receive has taken along, without waiting for the replies: `take` reads them."""
+        for queue, in_flight, command in self._ack_buffer.calls():
+            self._pipeline.begin(command, partial(self._ack_buffer.finish, queue, in_flight))
+
+    def take_all(self) -> None:
+        """Read the replies of all calls in flight, however long that takes. Raises `Abandoned`."""
+        self._pipeline.take_all()
+        self.receiver.release_all()
+
+    def _begin(self, receive: PlannedReceive, bell: Doorbell | None = None) -> None:
+        """Begin a receive; `bell`: the one that rang for it."""
+        queue = receive.queue
+        in_flight = self._ack_buffer.take(queue)
+        pending = self.receiver.enter(queue)
+        suspects = self._suspects.of(queue, idle=receive.idle)
+        self._receives += 1
+        queue.receives += 1
+        self._chooser.pass_turn(queue)
+        command = self.receiver.command(pending, receive.count, suspects, in_flight)
+        finish = partial(self._finish, pending, in_flight, None if suspects else bell)
+        self._pipeline.begin(command, finish)
+
+    def _finish(
+        self, pending: PendingLease, in_flight: Sequence[InFlightOutcomes], bell: Doorbell | None
+    ) -> None:
+        """Read the reply of a receive; `bell` rang for it, and it may not take a suspect."""
+        self._receives -= 1
+        batch = self.receiver.take(self._pipeline.connection, pending, in_flight)
+        if batch is not None and bell is not None and not batch.items and batch.suspects:
+            self._waits.pass_on(bell, pending.queue)
+
+    def end(self) -> None:
+        """Cut the waits off and read the replies of all calls in flight. Raises `Abandoned`."""
+        self.doorbells.close()
+        self.take_all()
+
+    def detach(self) -> None:
+        """Leave the connections to the process that this one was forked from."""
+        self._pipeline.connection.detach()
+        self.doorbells.detach()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pipeline.connection.forget()
+        self.doorbells.close()

@@ -1,0 +1,130 @@
+"""Polls: a child asks all of its queues whether they have messages.
+
+A doorbell rings for messages that our own scripts make ready. Polls find the rest: items that others push, and messages
+of other queues while one queue keeps the child busy. One call covers up to 500 queues, so that the time until a message
+is seen does not grow with queues times round trip. In a Cluster there is a call for each slot, all in one trip per
+node.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from redis.crc import key_slot
+
+from qworker.engine.poll import MAX_POLLED, poll
+from qworker.errors import QworkerError
+
+if TYPE_CHECKING:
+    from qworker.consumer.child.leases.batch_size import QueueState
+    from qworker.consumer.child.leases.board_slots import ChildLeases
+    from qworker.consumer.child.receive.chooser import QueueChooser
+    from qworker.consumer.child.receive.doorbells import Doorbells
+    from qworker.consumer.child.receive.pipeline import Pipeline
+    from qworker.consumer.child.receive.poll_schedule import PollSchedule
+    from qworker.consumer.child.receive.receiver import Receiver
+    from qworker.engine.poll import Available
+
+__all__ = ["Poller"]
+
+
+class Poller:
+    """Polls the queues of a child over its settling connection."""
+
+    def __init__(
+        self,
+        schedule: PollSchedule,
+        chooser: QueueChooser,
+        receiver: Receiver,
+        pipeline: Pipeline,
+        doorbells: Doorbells,
+        leases: ChildLeases,
+        *,
+        clustered: bool,
+    ) -> None:
+        self._schedule = schedule
+        self._chooser = chooser
+        self._receiver = receiver
+        self._pipeline = pipeline
+        self._doorbells = doorbells
+        self._leases = leases
+        self._clustered = clustered
+        self._in_flight = 0
+        #: Halves of polls that failed.
+        self._retries: deque[Sequence[QueueState]] = deque()
+
+    def due_in(self, *, any_ready: bool) -> float:
+        """Seconds until a poll is due, see `PollSchedule.due_in`."""
+        now = monotonic()
+        return self._schedule.due_in(
+            now,
+            any_ready=any_ready,
+            can_wait=self._doorbells.can_wait(now),
+            peers=self._leases.board.peers,
+        )
+
+    def begin_if_due(self, *, any_ready: bool) -> None:
+        """Poll all usable queues if it is time to and no poll is in flight."""
+        if self.due_in(any_ready=any_ready) > 0 or self._in_flight:
+            return
+        now = monotonic()
+        self._schedule.begin(now)
+        for queues in _calls(self._chooser.usable(now), clustered=self._clustered):
+            self._begin(queues)
+
+    def retry(self) -> None:
+        """Poll the first half of a poll that failed, unless other calls are in flight."""
+        if self._retries and not self._pipeline:
+            self._begin(self._retries.popleft())
+
+    def _begin(self, queues: Sequence[QueueState]) -> None:
+        self._in_flight += 1
+        self._pipeline.begin(poll([queue.keys for queue in queues]), partial(self._finish, queues))
+
+    def _finish(self, queues: Sequence[QueueState]) -> None:
+        self._in_flight -= 1
+        try:
+            replies: dict[int, Available] = self._pipeline.connection.finish()
+        except QworkerError as error:
+            if len(queues) > 1:
+                # One queue may be the cause (a missing right, say): halving isolates it.
+                half = len(queues) // 2
+                self._retries += (queues[:half], queues[half:])
+            else:
+                self._receiver.note_error(queues[0], error)
+            return
+        for number, queue in enumerate(queues):
+            self._note(queue, replies.get(number))
+        self._schedule.end(successful=bool(replies))
+
+    def _note(self, queue: QueueState, available: Available | None) -> None:
+        if available is None:
+            self._chooser.note_empty(queue)
+            self._chooser.note_suspects(queue, 0)
+            queue.ready_left = 0
+        elif available.problem:
+            self._receiver.leave_alone(queue, available.problem, "BrokenQueueError")
+        else:
+            queue.ready_left = available.ready
+            # A pause that it has reported is over.
+            queue.hint_ms = 0
+            self._chooser.note_suspects(queue, available.suspects)
+            if available.ready:
+                self._chooser.note_ready(queue)
+            else:
+                self._chooser.note_empty(queue)
+
+
+def _calls(queues: Sequence[QueueState], *, clustered: bool) -> Iterator[Sequence[QueueState]]:
+    """Divide queues into those of one call each: up to 500, in a Cluster of one slot."""
+    slots: dict[int, list[QueueState]] = {}
+    for queue in queues:
+        slot = int(key_slot(queue.keys.wake.encode())) if clustered else 0
+        slots.setdefault(slot, []).append(queue)
+    for of_slot in slots.values():
+        for first in range(0, len(of_slot), MAX_POLLED):
+            yield of_slot[first : first + MAX_POLLED]

@@ -1,0 +1,186 @@
+"""Reads the replies of receives: the messages, and the state of their queue."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from qworker.consumer.board.clock import boot_time
+from qworker.engine.receive import Suspects, settle_receive
+from qworker.engine.settle import Outcomes, settle
+from qworker.errors import (
+    InDoubtError,
+    QworkerError,
+    RetryRule,
+    ServerError,
+    UnfinishedError,
+)
+from qworker.telemetry.guarded import guarded
+
+if TYPE_CHECKING:
+    from qworker.consumer.child.connection import Connection
+    from qworker.consumer.child.leases.batch_size import QueueState
+    from qworker.consumer.child.leases.board_slots import ChildLeases, PendingLease
+    from qworker.consumer.child.leases.delivery import Delivery
+    from qworker.consumer.child.receive.chooser import QueueChooser
+    from qworker.consumer.child.receive.poll_schedule import PollSchedule
+    from qworker.consumer.child.settle.ack_buffer import AckBuffer, InFlightOutcomes
+    from qworker.engine.command import Command
+    from qworker.engine.receive import Batch
+    from qworker.wire.ids import IdSource
+
+__all__ = ["Receiver"]
+
+_log = guarded(__name__)
+
+_BROKEN_PAUSE_S: Final = 5.0
+#: The pause if a node of a Cluster is away: asking again costs nothing (see `Connection`), and a replica may serve.
+_AWAY_PAUSE_S: Final = 1.0
+
+
+class Receiver:
+    """Makes the leases and commands of receives, and takes their replies into `arrived`.
+
+    A receive may go over any connection: that of settles, or one that waits at a doorbell.
+    """
+
+    def __init__(
+        self,
+        chooser: QueueChooser,
+        polls: PollSchedule,
+        leases: ChildLeases,
+        ack_buffer: AckBuffer,
+        connection: Connection,
+        *,
+        ids: IdSource,
+        visibility_ms: int | None,
+    ) -> None:
+        self.arrived: deque[Delivery] = deque()
+        self._chooser = chooser
+        self._polls = polls
+        self._leases = leases
+        self._ack_buffer = ack_buffer
+        self._connection = connection
+        self._ids = ids
+        self._visibility_ms = visibility_ms
+        #: By shard, leases that receives in doubt may have created.
+        self._in_doubt: dict[str, list[str]] = {}
+        #: Leases to give back.
+        self._releases: deque[tuple[QueueState, str]] = deque()
+
+    def take_arrived(self) -> deque[Delivery]:
+        """Take the messages that have arrived."""
+        arrived, self.arrived = self.arrived, deque()
+        return arrived
+
+    def enter(self, queue: QueueState) -> PendingLease:
+        """Enter the lease of a receive on the board, before the receive is sent."""
+        return self._leases.enter(queue, self._ids.lease_id(self._visibility_ms))
+
+    def command(
+        self,
+        pending: PendingLease,
+        count: int,
+        suspects: Suspects,
+        in_flight: Sequence[InFlightOutcomes] = (),
+    ) -> Command[Batch]:
+        """Make the command that receives up to `count` messages, and settles outcomes along with it."""
+        return settle_receive(
+            pending.queue.keys,
+            pending.lease_id,
+            count,
+            outcomes=[sent.outcomes for sent in in_flight],
+            visibility_ms=self._visibility_ms,
+            suspects=suspects,
+            who=self._ack_buffer.who,
+        )
+
+    def take(
+        self,
+        connection: Connection,
+        pending: PendingLease,
+        in_flight: Sequence[InFlightOutcomes] = (),
+    ) -> Batch | None:
+        """Read the reply of a receive; None if it was refused, and its queue is left alone. Raises `Abandoned`."""
+        queue = pending.queue
+        try:
+            batch: Batch = connection.finish()
+        except QworkerError as error:
+            self.note_error(queue, error)
+            self._leases.drop(pending)
+            self._ack_buffer.refused(queue, in_flight, error)
+            if isinstance(error, InDoubtError | UnfinishedError):
+                self._in_doubt.setdefault(queue.shard, []).append(pending.lease_id)
+            return None
+        queue.note_trip(boot_time() - pending.begun)
+        self._ack_buffer.settled(in_flight, batch.settled)
+        self._chooser.answered(queue)
+        for lease_id in self._in_doubt.pop(queue.shard, ()):
+            self._release(queue, lease_id)
+        queue.ready_left, queue.hint_ms = batch.ready_left, batch.hint_ms
+        self._chooser.note_suspects(queue, batch.suspects)
+        if batch.items:
+            self._hold(pending, batch)
+        else:
+            self._drop_empty(pending, batch)
+        return batch
+
+    def note_error(self, queue: QueueState, error: QworkerError) -> None:
+        """Leave a queue alone whose call has raised an error."""
+        away = isinstance(error, ServerError) and error.retry is not RetryRule.NEVER
+        pause_s = _AWAY_PAUSE_S if away else _BROKEN_PAUSE_S
+        self.leave_alone(queue, str(error), type(error).__name__, pause_s)
+
+    def leave_alone(
+        self, queue: QueueState, problem: str, kind: str, pause_s: float = _BROKEN_PAUSE_S
+    ) -> None:
+        """Ask a queue for nothing for a while, because it cannot be received from; other queues are not affected."""
+        if self._chooser.leave_alone(queue, monotonic() + pause_s):
+            _log.error("queue_broken", queue=queue.shard, error=problem, kind=kind)
+        if not self._chooser.single:
+            # The poll after the pause says whether it has messages.
+            self._chooser.note_empty(queue)
+            self._chooser.note_suspects(queue, 0)
+
+    def release_all(self) -> None:
+        """Give back the remaining messages of leases, uncounted, unless calls are in flight. Raises `Abandoned`."""
+        while self._releases and not len(self._connection):
+            queue, lease_id = self._releases.popleft()
+            outcomes = Outcomes(lease_id)
+            outcomes.release("*")
+            try:
+                self._connection.call(settle(queue.keys, [outcomes], who=self._ack_buffer.who))
+            except QworkerError as error:
+                _log.error("release_refused", queue=queue.shard, error=str(error))
+
+    def _drop_empty(self, pending: PendingLease, batch: Batch) -> None:
+        self._leases.drop(pending)
+        # A hint of 0 without messages: expired ones were removed and there are more. Or suspects wait, which only an
+        # idle child may take.
+        if batch.hint_ms != 0 or batch.suspects:
+            self._chooser.note_empty(pending.queue)
+        else:
+            pending.queue.ready_left = None
+            self._chooser.note_ready(pending.queue)
+
+    def _hold(self, pending: PendingLease, batch: Batch) -> None:
+        self._polls.note_activity()
+        if batch.ready_left or self._chooser.single:
+            # Plain pushes ring no bell: a single queue is asked until it returns nothing.
+            self._chooser.note_ready(pending.queue)
+        else:
+            self._chooser.note_empty(pending.queue)
+        deliveries = self._leases.hold(pending, batch)
+        if self._leases.board.leases.recalled(pending.slot):
+            # The supervisor recalled the lease while its reply was on the way, perhaps before it was created.
+            self._release(pending.queue, pending.lease_id)
+            lease = deliveries[0].lease
+            lease.open = 0
+            self._leases.free_if_settled(lease)
+        else:
+            self.arrived += deliveries
+
+    def _release(self, queue: QueueState, lease_id: str) -> None:
+        self._releases.append((queue, lease_id))

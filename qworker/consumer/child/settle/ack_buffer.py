@@ -1,0 +1,265 @@
+"""Collects how deliveries ended. Outcomes ride on the next receive of their queue, or are flushed after 20 ms."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from qworker.consumer.board.clock import boot_time
+from qworker.consumer.board.states import Mark
+from qworker.consumer.child.leases.delivery import (
+    ACKED,
+    BURIED,
+    DISCARDED,
+    DROPPED,
+    LEFT,
+    NACKED,
+    RELEASED,
+)
+from qworker.consumer.child.settle.journal_events import take_acked, times_of
+from qworker.engine.receive import settle_receive
+from qworker.engine.settle import Outcomes
+from qworker.errors import QworkerError, UnfinishedError
+from qworker.telemetry.guarded import guarded
+
+if TYPE_CHECKING:
+    from qworker.consumer.child.connection import Connection
+    from qworker.consumer.child.leases.batch_size import QueueState
+    from qworker.consumer.child.leases.board_slots import ChildLeases
+    from qworker.consumer.child.leases.delivery import Delivery, Lease
+    from qworker.consumer.child.settle.stats import HandlerStats
+    from qworker.engine.command import Command
+    from qworker.engine.receive import Batch
+    from qworker.wire.ids import IdSource
+
+__all__ = ["FLUSH_S", "AckBuffer", "InFlightOutcomes", "add_outcome"]
+
+_log = guarded(__name__)
+
+#: Outcomes wait for this long at most.
+FLUSH_S: Final = 0.02
+#: Outcomes that the server has refused wait for this long before the next try.
+_REFUSED_PAUSE_S: Final = 5.0
+#: Leases that one call settles.
+_MAX_LEASES: Final = 64
+
+
+class InFlightOutcomes(msgspec.Struct, frozen=True):
+    """Outcomes of one lease that were sent and are not confirmed; they end `messages` messages."""
+
+    lease: Lease
+    outcomes: Outcomes
+    messages: int
+
+
+class AckBuffer:
+    """Collects outcomes until they are sent. `started` counts deliveries that were not given back unstarted.
+
+    `who` makes the calls, `<host>:<pid>` of the supervisor, for the journal.
+    """
+
+    def __init__(
+        self,
+        leases: ChildLeases,
+        connection: Connection,
+        stats: HandlerStats,
+        ids: IdSource,
+        *,
+        who: str = "",
+    ) -> None:
+        self.who = who
+        self._leases = leases
+        self._connection = connection
+        self._stats = stats
+        self._ids = ids
+        self._refused_until: dict[str, float] = {}
+        #: When the oldest outcome came that is not sent yet; None without any.
+        self.unsent_since: float | None = None
+        self.started = 0
+
+    def note(self, delivery: Delivery) -> None:
+        """Take the outcome of a delivery that has ended."""
+        lease = delivery.lease
+        add_outcome(delivery, lease.outcomes)
+        if delivery.kind != DROPPED:
+            self.started += 1
+        self._stats.note(delivery)
+        if not lease.open:
+            if delivery.acked:
+                # Nothing more is sent for the lease, which is when its running times are usually learned.
+                self._stats.learn(lease)
+            self._leases.free_if_settled(lease)
+        elif self.unsent_since is None:
+            self.unsent_since = boot_time()
+
+    def give_back(self, delivery: Delivery) -> None:
+        """Take a delivery that is not to start any more."""
+        if not delivery.kind:
+            marks, at = self._leases.board.bytes, delivery.mark_at
+            delivery.kind = LEFT if marks[at] == Mark.RECALLED else DROPPED
+            marks[at] = Mark.GONE
+        self.note(delivery)
+
+    def take(self, queue: QueueState) -> list[InFlightOutcomes]:
+        """Take outcomes of one queue, as many as one call may carry; then call `settled` or `refused`."""
+        if self.unsent_since is None:
+            return []
+        taken: list[InFlightOutcomes] = []
+        some_left = False
+        for lease in self._leases.by_slot.values():
+            if not (lease.outcomes or lease.refused):
+                continue
+            if lease.queue is queue and len(taken) < _MAX_LEASES:
+                self._stats.learn(lease)
+                lease.outcomes.groups += take_acked(lease)
+                taken.append(InFlightOutcomes(lease, *lease.take_outcomes()))
+                some_left = some_left or bool(lease.outcomes or lease.refused)
+            else:
+                some_left = True
+        if taken and not some_left:
+            self.unsent_since = None
+        return taken
+
+    def settled(self, in_flight: Sequence[InFlightOutcomes], settled: Sequence[int]) -> None:
+        """Note how many messages of each lease the server has settled."""
+        for sent, messages in zip(in_flight, settled, strict=True):
+            lease = sent.lease
+            lease.open -= sent.messages
+            if messages < sent.messages:
+                self._leases.board.stale += sent.messages - messages
+            self._leases.free_if_settled(lease)
+
+    def refused(
+        self, queue: QueueState, in_flight: Sequence[InFlightOutcomes], error: QworkerError
+    ) -> None:
+        """Keep outcomes that were refused: they are sent again in 5 s, and the supervisor keeps their leases.
+
+        Outcomes that may have been applied in part are not sent again: one that moves a message would move it every
+        5 s. What they left in a lease comes back when the lease runs out.
+        """
+        if isinstance(error, UnfinishedError):
+            self.settled(in_flight, [sent.messages for sent in in_flight])
+            return
+        for sent in in_flight:
+            sent.lease.refused.append((sent.outcomes, sent.messages))
+        if in_flight:
+            self._refused_until[queue.shard] = boot_time() + _REFUSED_PAUSE_S
+            self.unsent_since = self.unsent_since or boot_time()
+
+    def due_in(self) -> float | None:
+        """Seconds until outcomes have to be sent; None without any."""
+        if self.unsent_since is None:
+            return None
+        now = boot_time()
+        waits_s = [
+            max(self.unsent_since + FLUSH_S, self._refused_until.get(shard, 0.0)) - now
+            for shard in self._unsent_queues()
+        ]
+        return max(0.0, min(waits_s)) if waits_s else None
+
+    def flush(self, *, last: bool = False) -> None:
+        """Send everything now, one call per queue in one trip. Nothing may be in flight.
+
+        `last`: also recently refused ones. Raises `Abandoned`.
+        """
+        failed: set[str] = set()
+        while True:
+            begun: list[tuple[QueueState, list[InFlightOutcomes]]] = []
+            for queue, in_flight, command in self.calls(without=failed, last=last):
+                self._connection.begin(command)
+                begun.append((queue, in_flight))
+            if not begun:
+                return
+            failed.update(
+                queue.shard for queue, in_flight in begun if not self.finish(queue, in_flight)
+            )
+
+    def calls(
+        self, *, without: Collection[str] = (), last: bool = False
+    ) -> Iterator[tuple[QueueState, list[InFlightOutcomes], Command[Batch]]]:
+        """Take what is to be sent now, and yield a call per queue: begin each at once, and then `finish` them in order.
+
+        `without`: shards to leave out. `last`: also recently refused outcomes.
+        """
+        now = boot_time()
+        for shard, queue in self._unsent_queues().items():
+            if shard in without or (not last and self._refused_until.get(shard, 0.0) > now):
+                continue
+            in_flight = self.take(queue)
+            # A receive of no message settles without a reply per message.
+            outcomes = [sent.outcomes for sent in in_flight]
+            lease_id = self._ids.lease_id()
+            yield (
+                queue,
+                in_flight,
+                settle_receive(queue.keys, lease_id, 0, outcomes=outcomes, who=self.who),
+            )
+
+    def finish(self, queue: QueueState, in_flight: Sequence[InFlightOutcomes]) -> bool:
+        """Read the reply of one of `calls`; returns whether the server took the outcomes. Raises `Abandoned`."""
+        try:
+            batch: Batch = self._connection.finish()
+        except QworkerError as error:
+            _log.error("settle_refused", queue=queue.shard, error=str(error))
+            self.refused(queue, in_flight, error)
+            return False
+        self.settled(in_flight, batch.settled)
+        return True
+
+    def _unsent_queues(self) -> dict[str, QueueState]:
+        if self.unsent_since is None:
+            return {}
+        return {
+            lease.queue.shard: lease.queue
+            for lease in self._leases.by_slot.values()
+            if lease.outcomes or lease.refused
+        }
+
+
+def add_outcome(delivery: Delivery, outcomes: Outcomes) -> None:
+    """Add how a delivery ended to the outcomes of its lease."""
+    lease, kind = delivery.lease, delivery.kind
+    if delivery.acked:
+        lease.open -= 1
+        return
+    if kind == ACKED:
+        unique = delivery.unique_key()
+        if unique is None:
+            outcomes.acks.append(delivery.index)
+        else:
+            envelope = delivery.envelope()
+            assert envelope is not None
+            outcomes.uniques += (delivery.index, unique, envelope.id)
+        return
+    times = times_of(delivery) if lease.journal else ""
+    if kind == NACKED:
+        task = delivery.task
+        envelope = delivery.envelope()
+        first = envelope.flags.get("f") if envelope and envelope.has_flags else None
+        outcomes.nack(
+            delivery.index,
+            delivery.delay_ms,
+            max_receives=task.task_options.max_receives if task else None,
+            first_received_ms=lease.now_ms if first is None else None,
+            error=delivery.error,
+            times=times,
+        )
+    elif kind == BURIED:
+        outcomes.bury(delivery.index, delivery.reason, delivery.error, times=times)
+    elif kind == DISCARDED:
+        outcomes.discard(delivery.index, times=times)
+    elif kind in (RELEASED, DROPPED):
+        outcomes.release(
+            delivery.index,
+            delivery.delay_ms,
+            started=kind == RELEASED and not delivery.reason,
+            unknown_since_ms=delivery.unknown_since_ms if delivery.reason else None,
+            error=delivery.error,
+            times=times,
+        )
+    else:
+        # Left to its deadline, or settled by the supervisor: there is nothing to send.
+        lease.open -= 1
+        lease.partly = True

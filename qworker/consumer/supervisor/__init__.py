@@ -1,0 +1,1 @@
+"""The process that starts children and watches them: leases, limits, restarts, metrics, operators' requests."""

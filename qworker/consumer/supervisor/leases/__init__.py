@@ -1,0 +1,1 @@
+"""Leases of children: kept while a child runs, and settled from its board when it has died."""

@@ -1,0 +1,322 @@
+"""Lease heartbeats, sent by the supervisor.
+
+A handler that holds the GIL for a minute keeps its lease, because another process extends it; and the messages of a
+child that dies go back at once, because its board says which it held.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from qworker.consumer.board.clock import boot_time
+from qworker.consumer.board.counters import ACKED, DISCARDED, NACKED, OTHER, RELEASED
+from qworker.consumer.board.states import LeaseState, Mark
+from qworker.consumer.supervisor.leases.dead_outcomes import outcomes_of, task_of, times_of
+from qworker.consumer.supervisor.leases.fates import Fate, log_fates
+from qworker.engine.command import Command
+from qworker.engine.extend import extend
+from qworker.engine.options import QueueAttributes
+from qworker.engine.raw import raw
+from qworker.engine.settle import Outcomes, settle
+from qworker.errors import QworkerError, ServerError, concerns_the_call
+from qworker.telemetry.logs import LogThrottle
+from qworker.wire.envelope import Envelope
+from qworker.wire.ids import lease_number
+from qworker.wire.leases import held_items
+from qworker.wire.numbers import whole
+
+if TYPE_CHECKING:
+    from qworker.client.execute.sync import Client
+    from qworker.consumer.board.board import Board
+    from qworker.consumer.board.states import LeaseView
+    from qworker.consumer.supervisor.leases.postmortem import Death
+    from qworker.store.nodes import Address
+    from qworker.wire.keys import QueueKeys
+
+__all__ = ["LeaseKeeper"]
+
+_log = structlog.get_logger(__name__)
+
+#: Leases are extended at least this often; the reaper's grace after a gap relies on it.
+_HEARTBEAT_S: Final = 5.0
+#: No lease is kept longer than this.
+_LONGEST_S: Final = 12 * 3600.0
+#: A write to shared memory is seen by the other process long before this has passed.
+_SEEN_S: Final = 0.01
+#: A lease that is due stays due, so an extension is given up soon; a settle is made only once.
+_EXTEND_GIVE_UP_S: Final = 1.0
+_SETTLE_GIVE_UP_S: Final = 20.0
+#: A wait of a dead child is over after this time, even if its connection stays open: `waits._BLOCK_S` and a margin.
+_WAITED_S: Final = 3.0
+#: Messages that are read from a dead child's lease, beside those that it has not counted.
+_READ: Final = (Mark.DONE, Mark.RUNNING)
+#: The outcomes of messages that had ended, as they are settled.
+_ENDED: Final[dict[int, str]] = {Mark.DONE: ACKED, Mark.FAILED: NACKED}
+#: Leases of one extend.
+_AT_ONCE: Final = 1000
+
+
+class LeaseKeeper:
+    """Extends, recalls and settles leases over one client. Not thread-safe.
+
+    `who` makes the calls, for the journal. `note_fates` gets messages that dead children have not counted. `extended`
+    and `lost` count leases. A board comes with the keys of its queues, by their numbers on it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        who: str = "",
+        note_fates: Callable[[Sequence[Fate]], None] = lambda _: None,
+    ) -> None:
+        self._client = client
+        self._note_fates = note_fates
+        self._who = who
+        self._first_seen: dict[str, float] = {}
+        self._throttle = LogThrottle()
+        #: Leases that waits of dead children may still create, and when these waits are over.
+        self._pending: deque[tuple[float, QueueKeys, str]] = deque()
+        self.extended = 0
+        self.lost = 0
+
+    # -- extending -----------------------------------------------------------------------------
+
+    def extend_due(self, boards: Iterable[tuple[Board, Sequence[QueueKeys]]]) -> None:
+        """Extend every lease that has run for a third of its visibility timeout, or for 5 s.
+
+        Raises `ServerError` if a server cannot be reached; its leases stay due. A queue that refuses, or a node of a
+        Cluster that is away, does not affect the others.
+        """
+        now = boot_time()
+        due: dict[tuple[QueueKeys, int], list[tuple[Board, LeaseView]]] = {}
+        seen: set[str] = set()
+        for board, queues in boards:
+            for lease in board.leases.views():
+                seen.add(lease.lease_id)
+                first_seen = self._first_seen.setdefault(lease.lease_id, now)
+                wait_s = lease.visibility_s - min(lease.visibility_s / 3, _HEARTBEAT_S)
+                if lease.deadline - now > wait_s or now - first_seen > _LONGEST_S:
+                    continue
+                if lease.queue < len(queues):
+                    key = (queues[lease.queue], round(lease.visibility_s * 1000))
+                    due.setdefault(key, []).append((board, lease))
+        for lease_id in self._first_seen.keys() - seen:
+            del self._first_seen[lease_id]
+        away: dict[Address | None, ServerError] = {}
+        for (keys, visibility_ms), leases in due.items():
+            for first in range(0, len(leases), _AT_ONCE):
+                node = self._client.factory.node(keys.unacked)
+                if node not in away:
+                    try:
+                        self._extend(keys, visibility_ms, leases[first : first + _AT_ONCE])
+                    except ServerError as error:
+                        away[node] = error
+        if away:
+            raise next(iter(away.values()))
+
+    def _extend(
+        self, keys: QueueKeys, visibility_ms: int, leases: Sequence[tuple[Board, LeaseView]]
+    ) -> None:
+        begun = boot_time()
+        ids = [lease.lease_id for _, lease in leases]
+        try:
+            deadlines = self._client.execute(
+                extend(keys, ids, visibility_ms), give_up_s=_EXTEND_GIVE_UP_S
+            )
+        except QworkerError as error:
+            if not concerns_the_call(error):
+                raise
+            if self._throttle.admit(keys.queue) is not None:
+                _log.error("extend_refused", queue=keys.queue, error=str(error))
+            return
+        for board, lease in leases:
+            now = board.leases.view(lease.slot)
+            if now is None or now.lease_id != lease.lease_id:
+                continue  # settled in between
+            if deadlines[lease.lease_id]:
+                board.leases.set_deadline(lease.slot, begun + visibility_ms / 1000)
+                self.extended += 1
+            elif now.state is LeaseState.HELD and lease.state is LeaseState.HELD:
+                # A lease that is only pending may not exist yet; one that is held and gone is lost.
+                self._lose(board, lease, keys.queue)
+
+    def _lose(self, board: Board, lease: LeaseView, queue: str) -> None:
+        if board.leases.lost(lease.slot) or not set(lease.marks) & {Mark.UNSTARTED, Mark.RUNNING}:
+            return  # all of it is handled: what remains is to send that
+        board.leases.lose(lease.slot)
+        self.lost += 1
+        _log.warning("lease_lost", queue=queue, lease_id=lease.lease_id, messages=lease.count)
+
+    # -- recalling -----------------------------------------------------------------------------
+
+    def recall(
+        self, leases: Iterable[tuple[Board, Sequence[QueueKeys], Sequence[LeaseView]]]
+    ) -> int:
+        """Give back unstarted messages of leases, uncounted; returns their number."""
+        leases = list(leases)
+        for board, _, views in leases:
+            for view in views:
+                board.leases.recall(view.slot)
+        time.sleep(_SEEN_S)
+        given_back = 0
+        for board, queues, views in leases:
+            for view in sorted(views, key=_delivered, reverse=True):
+                now = board.leases.view(view.slot)
+                if now is not None and now.lease_id == view.lease_id and now.queue < len(queues):
+                    given_back += self._recall_lease(board, queues[now.queue], now)
+        return given_back
+
+    def _recall_lease(self, board: Board, keys: QueueKeys, lease: LeaseView) -> int:
+        outcomes = Outcomes(lease.lease_id)
+        if lease.state is LeaseState.PENDING:
+            # The child has not read the reply of the call that makes it.
+            outcomes.release("*")
+        for position, mark in enumerate(lease.marks):
+            if mark == Mark.UNSTARTED:
+                board.leases.mark(lease.slot, position, Mark.RECALLED)
+                outcomes.release(lease.index_of(position), times=times_of(lease))
+        return self._settle(keys, outcomes)
+
+    # -- settling for the dead -----------------------------------------------------------------
+
+    def settle_dead(self, board: Board, queues: Sequence[QueueKeys], death: Death) -> int:
+        """Settle the leases of a dead child, see `outcomes_of`; returns the number of messages that were running."""
+        leases = [lease for lease in board.leases.views() if lease.queue < len(queues)]
+        running = sum(lease.marks.count(Mark.RUNNING) for lease in leases)
+        fates: list[Fate] = []
+        # The latest first, so that each goes to the head in front of those that were delivered after it.
+        for lease in sorted(leases, key=_delivered, reverse=True):
+            keys = queues[lease.queue]
+            uncounted = board.tally.uncounted(lease.slot)
+            items = self._read(keys, lease, uncounted)
+            outcomes = outcomes_of(lease, items, death, running)
+            fates += self._fates(keys, lease, items, uncounted, death, running)
+            self._settle(keys, outcomes)
+            if lease.state is LeaseState.PENDING:
+                again = boot_time() + _WAITED_S
+                self._pending.append((again, queues[lease.queue], lease.lease_id))
+        self._note_fates(fates)
+        log_fates(fates, death)
+        return running
+
+    def release_late(self) -> None:
+        """Give back messages that came into leases of dead children after their death.
+
+        A process with a copy of a dead child's connection keeps its wait going, and so does a network that does not
+        tell the server: the next message goes to the dead child, and must be back before its lease runs out.
+        """
+        while self._pending and self._pending[0][0] <= boot_time():
+            _, keys, lease_id = self._pending.popleft()
+            outcomes = Outcomes(lease_id)
+            outcomes.release("*")
+            if given_back := self._settle(keys, outcomes):
+                _log.warning("messages_went_to_a_dead_child", queue=keys.queue, messages=given_back)
+
+    def _fates(
+        self,
+        keys: QueueKeys,
+        lease: LeaseView,
+        items: Mapping[int, Envelope],
+        uncounted: Container[int],
+        death: Death,
+        running: int,
+    ) -> Iterator[Fate]:
+        """Yield the outcomes of messages that the child has not counted, including those that were running."""
+        for position, mark in enumerate(lease.marks):
+            if mark != Mark.RUNNING and position not in uncounted:
+                continue
+            message, envelope = (lease.slot, position), items.get(position)
+            _, ran = death.running.get(message, (0.0, ""))
+            task = ran or (task_of(envelope) if envelope is not None else "")
+            if death.tasks and task and task not in death.tasks:
+                continue  # children count only their own tasks
+            blame = death.blame(message, running) if mark == Mark.RUNNING else 0.0
+            outcome = death.outcome if blame else _ENDED.get(mark, RELEASED)
+            if mark == Mark.RUNNING and message in death.cancelled:
+                outcome = DISCARDED
+            yield Fate(
+                keys.name,
+                task,
+                outcome,
+                death.tasks.get(task, (keys.name, task or OTHER)),
+                blame,
+                envelope.id if envelope is not None else None,
+                envelope.receives + 1 if envelope is not None else None,
+                self._is_dead(keys, envelope, death, message) if blame == 1.0 else None,
+                death.error_of(message),
+            )
+
+    def _is_dead(
+        self, keys: QueueKeys, envelope: Envelope | None, death: Death, message: tuple[int, int]
+    ) -> bool | None:
+        """Whether a message that is to blame has had its last try."""
+        if envelope is None:
+            return None
+        limit = whole(envelope.flags.get("m")) or death.accused.get(message)
+        if limit is None:
+            read = raw("HGET", keys.meta, "max_receives", decode=_whole)
+            try:
+                limit = self._client.execute(read, give_up_s=_SETTLE_GIVE_UP_S)
+            except QworkerError:
+                return None  # settling it does not depend on this, and logs its own failure
+        return envelope.nacks + envelope.timeouts + 1 >= (limit or QueueAttributes().max_receives)
+
+    def _read(
+        self, keys: QueueKeys, lease: LeaseView, uncounted: Sequence[int]
+    ) -> dict[int, Envelope]:
+        """Read the messages of a lease that were handled, that ran, and that are not counted, by position."""
+        positions = {at for at, mark in enumerate(lease.marks) if mark in _READ} | {*uncounted}
+        if not positions:
+            return {}
+        command: Command[list[bytes]] = raw("HGETALL", keys.lease(lease.lease_id), decode=list)
+        try:
+            flat = self._client.execute(command, give_up_s=_SETTLE_GIVE_UP_S)
+        except QworkerError as error:
+            _log.warning(
+                "lease_unread", queue=keys.queue, lease_id=lease.lease_id, error=str(error)
+            )
+            return {}
+        items = dict(held_items(flat))
+        envelopes = {}
+        for position in sorted(positions):
+            index = lease.index_of(position)
+            item = items.get(index.encode())
+            if item is not None:
+                envelope = Envelope.parse(item)
+                if envelope is None:
+                    adopted = f"{lease.lease_id}.{index}"
+                    envelope = Envelope.adopt(adopted, lease.delivered_ms, item)
+                envelopes[position] = envelope
+        return envelopes
+
+    def _settle(self, keys: QueueKeys, outcomes: Outcomes) -> int:
+        """Settle; if the server cannot be reached, leave it to the visibility deadline."""
+        if not outcomes:
+            return 0
+        try:
+            command = settle(keys, [outcomes], who=self._who)
+            settled = self._client.execute(command, give_up_s=_SETTLE_GIVE_UP_S)
+        except QworkerError as error:
+            _log.warning(
+                "lease_left_to_expire",
+                queue=keys.queue,
+                lease_id=outcomes.lease_id,
+                error=str(error),
+            )
+            return 0
+        return settled.per_lease[0]
+
+
+def _delivered(lease: LeaseView) -> int:
+    """Sort the leases of a child by the order of delivery."""
+    return lease_number(lease.lease_id)
+
+
+def _whole(reply: bytes | None) -> int | None:
+    return None if reply is None else whole(reply.decode("latin-1"))

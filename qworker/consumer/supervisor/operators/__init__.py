@@ -1,0 +1,1 @@
+"""What passes between a worker and its operators: requests, paused tasks, its description in Redis."""

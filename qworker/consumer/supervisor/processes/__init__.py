@@ -1,0 +1,1 @@
+"""Children as processes: starts, restarts, counts, and leaks."""

@@ -1,0 +1,163 @@
+"""The figures of a queue, added up over its shards or over queues that share a label, and the metrics they become."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from qworker.engine.inspect import Inspection
+from qworker.wire.reasons import DEATH_REASONS
+
+__all__ = ["Figures", "families", "known_counters"]
+
+#: Reasons of dead letters per queue at most; handlers may choose their own.
+_MOST_REASONS: Final = 20
+
+#: Counter in `stats` → metric (without `_total`) and help.
+_COUNTERS: Final = {
+    "sent": ("qworker_sent", "Messages stored by a send."),
+    "received": ("qworker_received", "Deliveries."),
+    "acked": ("qworker_acked", "Messages done."),
+    "nacked": ("qworker_nacked", "Deliveries that failed."),
+    "released": ("qworker_released", "Messages given back uncounted."),
+    "unknown": (
+        "qworker_unknown",
+        "Deliveries to workers without the task or without the key; the message was put back.",
+    ),
+    "expired": ("qworker_expired", "Messages whose time to live was over."),
+    "timeouts": ("qworker_timeouts", "Deliveries whose lease ran out or whose worker died."),
+    "redriven": ("qworker_redriven", "Dead letters put back to ready."),
+    "stale": (
+        "qworker_stale_receipts",
+        "Settlements that found nothing to settle: their lease had run out, or an earlier attempt, whose reply was "
+        "lost, had counted.",
+    ),
+    "promoted": ("qworker_promoted", "Delayed messages moved to ready."),
+}
+_GAUGES: Final = {
+    "ready": ("qworker_messages_ready", "Messages that can be received now."),
+    "delayed": ("qworker_messages_delayed", "Messages that wait for their due time."),
+    "unacked": ("qworker_messages_unacked", "Messages received and not yet settled."),
+    "dead": ("qworker_messages_dead", "Dead letters."),
+    "oldest_s": (
+        "qworker_oldest_ready_age_seconds",
+        "How long the oldest ready message has been ready; its delays do not count.",
+    ),
+    "late_s": ("qworker_reap_lateness_seconds", "How long the next thing to reap has been due."),
+}
+#: Gauges of the journal, for queues that have one.
+_JOURNAL: Final = {
+    "journal_entries": ("qworker_journal_entries", "Entries of the journal."),
+    "journal_bytes": ("qworker_journal_bytes", "Approximate size of the journal."),
+    "journal_shed": (
+        "qworker_journal_shed",
+        "1 while the journal is not written because the server is nearly full.",
+    ),
+    "journal_unread": (
+        "qworker_journal_unread_ratio",
+        "Unread share of the journal's cap, for the slowest reader; from 1 on, it misses entries.",
+    ),
+}
+_REASON: Final = "dead:"
+
+
+@dataclass(slots=True)
+class Figures:
+    """The figures of a queue, or of several together (ages: the greatest)."""
+
+    gauges: dict[str, float] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(
+        # All from 0 on, so that the first death of a reason shows as an increase.
+        default_factory=lambda: Counter(dict.fromkeys(DEATH_REASONS, 0))
+    )
+    paused_in: bool = False
+    paused_out: bool = False
+
+    def add(self, seen: Inspection) -> None:
+        """Add a queue or shard."""
+        due = [at for at in (seen.next_due_ms, seen.next_deadline_ms) if at is not None]
+        late_s = max(0, seen.now_ms - min(due)) / 1000 if due else 0.0
+        for name, number in (
+            ("ready", seen.ready),
+            ("delayed", seen.delayed),
+            ("unacked", seen.unacked),
+            ("dead", seen.dead),
+        ):
+            self.gauges[name] = self.gauges.get(name, 0.0) + number
+        self._most("oldest_s", seen.oldest_age_s)
+        self._most("late_s", late_s)
+        self.count(seen.stats)
+        if seen.journal != "off" or seen.journal_entries:
+            for name, number in (
+                ("journal_entries", seen.journal_entries),
+                ("journal_bytes", seen.journal_bytes),
+            ):
+                self.gauges[name] = self.gauges.get(name, 0.0) + number
+            self._most("journal_shed", seen.journal_shed)
+        self.paused_in = self.paused_in or seen.paused in ("in", "all")
+        self.paused_out = self.paused_out or seen.paused in ("out", "all")
+
+    def count(self, stats: Mapping[str, int]) -> None:
+        """Add the counters of a queue or shard."""
+        for name, number in stats.items():
+            if name in _COUNTERS:
+                self.counters[name] += max(0, number)
+        reasons = sorted(name for name in stats if name.startswith(_REASON))
+        for at, name in enumerate(reasons):
+            reason = name.removeprefix(_REASON)
+            if at >= _MOST_REASONS and reason not in DEATH_REASONS:
+                reason = "other"
+            self.reasons[reason] += max(0, stats[name])
+
+    def add_unread(self, ratio: float) -> None:
+        """Add the unread share of a journal's cap, for its slowest reader."""
+        self._most("journal_unread", ratio)
+
+    def _most(self, name: str, number: float) -> None:
+        self.gauges[name] = max(self.gauges.get(name, 0.0), number)
+
+
+def known_counters(stats: Mapping[str, int]) -> dict[str, int]:
+    """Return the counters of a queue that are exported and not 0."""
+    known = {name: stats[name] for name in _COUNTERS if stats.get(name)}
+    return known | {name: n for name, n in stats.items() if n and name.startswith(_REASON)}
+
+
+def families(figures: Mapping[str, Figures]) -> Iterator[Metric]:
+    """Yield metrics of the figures of queues, which are given by label."""
+    for key, (name, words) in _GAUGES.items():
+        gauge = GaugeMetricFamily(name, words, labels=["queue"])
+        for queue, of_queue in figures.items():
+            gauge.add_metric([queue], of_queue.gauges[key])
+        yield gauge
+    for key, (name, words) in _JOURNAL.items():
+        gauge = GaugeMetricFamily(name, words, labels=["queue"])
+        for queue, of_queue in figures.items():
+            if key in of_queue.gauges:
+                gauge.add_metric([queue], of_queue.gauges[key])
+        yield gauge
+    paused = GaugeMetricFamily(
+        "qworker_queue_paused",
+        "1 while sends (in) or receives (out) are paused.",
+        None,
+        ["queue", "state"],
+    )
+    for queue, of_queue in figures.items():
+        paused.add_metric([queue, "in"], of_queue.paused_in)
+        paused.add_metric([queue, "out"], of_queue.paused_out)
+    yield paused
+    for key, (name, words) in _COUNTERS.items():
+        counter = CounterMetricFamily(name, words, labels=["queue"])
+        for queue, of_queue in figures.items():
+            counter.add_metric([queue], of_queue.counters[key])
+        yield counter
+    dead = CounterMetricFamily("qworker_dead", "Messages buried.", labels=["queue", "reason"])
+    for queue, of_queue in figures.items():
+        for reason, number in sorted(of_queue.reasons.items()):
+            dead.add_metric([queue, reason], number)
+    yield dead

@@ -1,0 +1,260 @@
+"""Options of queues and of single sends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final, Self
+
+from qworker.config.fields import Options, kinds_of, unknown_option
+from qworker.config.kinds import (
+    HOUR_MS,
+    ChoiceKind,
+    DurationKind,
+    FlagKind,
+    IntegerKind,
+    Kind,
+    SizeKind,
+)
+from qworker.durations import Duration
+from qworker.errors import InvalidOptionError
+
+__all__ = [
+    "COMMON_META",
+    "DEFAULT_MAXSIZE",
+    "LARGEST_MAXSIZE",
+    "MAX_RECEIVES",
+    "MAX_VISIBILITY_MS",
+    "MIN_VISIBILITY_MS",
+    "SMALLEST_MAXSIZE",
+    "QueueAttributes",
+    "SendOptions",
+]
+
+MIN_VISIBILITY_MS: Final = 1000
+MAX_VISIBILITY_MS: Final = 12 * HOUR_MS
+#: Bytes of a body: range and default of `maxsize`.
+SMALLEST_MAXSIZE: Final = 1024
+LARGEST_MAXSIZE: Final = 64 * 2**20
+DEFAULT_MAXSIZE: Final = 256 * 2**10
+#: Counters in a header have at most six digits.
+MAX_RECEIVES: Final = 999_999
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class MomentKind(Kind):
+    """A point in time, with its time zone."""
+
+    @property
+    def limit(self) -> str:
+        """How to write one."""
+        return (
+            "it must be a datetime with a time zone, such as datetime.now(UTC) + timedelta(hours=1)"
+        )
+
+    def _checked(self, value: object, field: str) -> datetime:
+        if not isinstance(value, datetime):
+            raise self._refused(value, field, "is not a datetime")
+        if value.utcoffset() is None:
+            raise self._refused(value, field, "has no time zone")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class KeyKind(Kind):
+    """Text of 1 to 256 bytes."""
+
+    @property
+    def limit(self) -> str:
+        """The range."""
+        return "it must be a str of 1 to 256 bytes in UTF-8"
+
+    def _checked(self, value: object, field: str) -> str:
+        if not isinstance(value, str):
+            raise self._refused(value, field, "is not a str")
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            raise self._refused(value, field, "holds a lone surrogate") from None
+        if not 1 <= size <= 256:
+            raise self._refused(value, field, f"is {size} bytes")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueAttributes(Options):
+    """What a queue does with its messages unless the message or the task overrides it.
+
+    A queue that stores `maxlen` messages (ready, delayed and unacked) refuses more; it never trims.
+    """
+
+    visibility: Annotated[
+        Duration,
+        DurationKind(
+            "how long a received message stays invisible until it is settled",
+            minimum_ms=MIN_VISIBILITY_MS,
+            maximum_ms=MAX_VISIBILITY_MS,
+        ),
+    ] = "30s"
+    delay: Annotated[
+        Duration, DurationKind("how long a sent message waits", zero="ready at once")
+    ] = "0s"
+    ttl: Annotated[
+        Duration,
+        DurationKind("how long a message lives after it is sent", zero="forever"),
+    ] = "0s"
+    maxsize: Annotated[
+        int, SizeKind("largest body", minimum=SMALLEST_MAXSIZE, maximum=LARGEST_MAXSIZE)
+    ] = DEFAULT_MAXSIZE
+    maxlen: Annotated[
+        int, IntegerKind("maximum number of stored messages", maximum=10**12, zero="no limit")
+    ] = 0
+    max_receives: Annotated[
+        int, IntegerKind("failures after which a message is dead", minimum=1, maximum=MAX_RECEIVES)
+    ] = 5
+    journal: Annotated[
+        str,
+        ChoiceKind(
+            "which events of messages to record: none, how they ended, or also when they were sent and delivered",
+            choices=("off", "outcomes", "all"),
+        ),
+    ] = "off"
+    journal_cap: Annotated[
+        int,
+        SizeKind(
+            "size above which the oldest journal entries are deleted", minimum=2**20, maximum=2**40
+        ),
+    ] = 64 * 2**20
+    visibility_ms: int = field(init=False)
+    delay_ms: int = field(init=False)
+    ttl_ms: int = field(init=False)
+
+    def meta(self) -> dict[str, str]:
+        """Return all attributes as the queue's `meta` hash stores them."""
+        return {name: str(getattr(self, name)) for name in _META}
+
+    @classmethod
+    def of_meta(cls, meta: Mapping[str, str]) -> Self:
+        """Read a `meta` hash: absent attributes take their defaults, other fields are ignored.
+
+        Raises `InvalidOptionError` for an invalid stored value.
+        """
+        given: dict[str, object] = {}
+        for stored, name in _META.items():
+            if stored in meta and name == "journal":
+                given[name] = meta[stored]
+            elif stored in meta:
+                number = IntegerKind(f"{name} as stored").parse(meta[stored], stored)
+                given[name] = number if stored == name else timedelta(milliseconds=number)
+        return cls(**given)  # type: ignore[arg-type]  # checked by their kinds
+
+
+#: Field of the `meta` hash → attribute.
+_META: Final = {
+    "visibility_ms": "visibility",
+    "delay_ms": "delay",
+    "ttl_ms": "ttl",
+    "maxsize": "maxsize",
+    "maxlen": "maxlen",
+    "max_receives": "max_receives",
+    "journal": "journal",
+    "journal_cap": "journal_cap",
+}
+#: Fields of the `meta` hash that users set, and that all shards of a queue share.
+COMMON_META: Final = frozenset({*_META, "paused", "pause_strict"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOptions(Options):
+    """Options of one send; None takes the task's or the queue's value.
+
+    Give `delay` or `eta`, not both. With an eta in the past the message is ready at once.
+    """
+
+    delay: Annotated[
+        Duration | None,
+        DurationKind("how long the message waits", zero="ready at once", none="the queue's"),
+    ] = None
+    eta: Annotated[datetime | None, MomentKind("when it becomes ready", none="see delay")] = None
+    ttl: Annotated[
+        Duration | None,
+        DurationKind("how long the message lives", zero="forever", none="the queue's"),
+    ] = None
+    priority: Annotated[int, IntegerKind("9 is received first", maximum=9, zero="the lowest")] = 0
+    unique: Annotated[
+        str | None,
+        KeyKind("keeps out other messages with this key while this one lives", none="no key"),
+    ] = None
+    max_receives: Annotated[
+        int | None,
+        IntegerKind(
+            "failures after which it is dead", minimum=1, maximum=MAX_RECEIVES, none="the queue's"
+        ),
+    ] = None
+    visibility: Annotated[
+        Duration | None,
+        DurationKind(
+            "how long it stays invisible to others once received",
+            minimum_ms=MIN_VISIBILITY_MS,
+            maximum_ms=MAX_VISIBILITY_MS,
+            zero="at most once: a failed or lost message is dead",
+            none="the receiver's or the queue's",
+        ),
+    ] = None
+    maxlen: Annotated[
+        int | None,
+        IntegerKind(
+            "refuse the send if the queue would store more messages",
+            minimum=1,
+            maximum=10**12,
+            none="the queue's",
+        ),
+    ] = None
+    replicas: Annotated[
+        int, IntegerKind("replicas that must have it", maximum=100, zero="not waited for")
+    ] = 0
+    within: Annotated[
+        Duration,
+        DurationKind("how long to wait for replicas or disks", minimum_ms=1, maximum_ms=2000),
+    ] = "1s"
+    fsync: Annotated[
+        bool,
+        FlagKind("wait until it is on the server's disk, and on those of the replicas"),
+    ] = False
+    delay_ms: int | None = field(init=False)
+    ttl_ms: int | None = field(init=False)
+    visibility_ms: int | None = field(init=False)
+    within_ms: int = field(init=False)
+
+    @classmethod
+    def of(cls, options: SendOptions | None, given: Mapping[str, object]) -> SendOptions:
+        """Copy options with changes given by name. Raises `InvalidOptionError` for an unknown one."""
+        if not given:
+            return options or _DEFAULTS
+        for name in given:
+            if name not in kinds_of(cls):
+                raise unknown_option(ascii(name)[1:-1], name, kinds_of(cls))
+        changes = dict(given)
+        # A delay replaces an eta, and an eta a delay.
+        if changes.get("delay") is not None:
+            changes.setdefault("eta", None)
+        elif changes.get("eta") is not None:
+            changes.setdefault("delay", None)
+        return dataclasses.replace(options or _DEFAULTS, **changes)  # type: ignore[arg-type]
+
+    @property
+    def eta_ms(self) -> int | None:
+        """The eta in ms since 1970, rounded up; None without one, 0 before 1970."""
+        return None if self.eta is None else max(-((_EPOCH - self.eta) // _MILLISECOND), 0)
+
+    def _check_together(self) -> None:
+        if self.delay is not None and self.eta is not None:
+            raise InvalidOptionError("eta", "is given together with a delay", "give one of the two")
+
+
+_DEFAULTS: Final = SendOptions()

@@ -1,0 +1,120 @@
+"""The command that receives messages, and settles earlier ones in the same trip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from qworker.engine.arguments import given, standard_keys
+from qworker.engine.command import Command, Word
+from qworker.engine.replies import accepted
+from qworker.engine.scripts import load_script
+from qworker.engine.settle import Outcomes
+from qworker.wire.keys import QueueKeys
+
+__all__ = ["PAUSED", "UNKNOWN", "Batch", "Suspects", "indices_of", "settle_receive"]
+
+#: Values of `Batch.hint_ms` that are not times.
+PAUSED: Final = -1
+UNKNOWN: Final = -2
+
+
+class Suspects(IntEnum):
+    """Whether a receive may take a suspect, a message that is delivered alone."""
+
+    NEVER = 0
+    IF_NOTHING_ELSE = 1
+    FIRST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One delivered lease. `items` are the envelopes as stored, at `indices` of the lease.
+
+    `hint_ms`: 0 more is ready · n the next delayed message is due in n ms · `PAUSED` · `UNKNOWN`.
+    `alone`: the one message is a suspect; `suspects` more wait. `settled`: messages settled per lease of the call.
+    `journal`: it is on, and takes the events of acks.
+    """
+
+    lease_id: str
+    items: list[bytes]
+    indices: list[str]
+    now_ms: int
+    deadline_ms: int
+    ready_left: int
+    hint_ms: int
+    alone: bool
+    degraded: bool
+    settled: tuple[int, ...]
+    suspects: int = 0
+    journal: bool = False
+
+
+def settle_receive(
+    keys: QueueKeys,
+    lease_id: str,
+    count: int,
+    *,
+    outcomes: Sequence[Outcomes] = (),
+    visibility_ms: int | None = None,
+    suspects: Suspects = Suspects.IF_NOTHING_ELSE,
+    who: str = "",
+    now_ms: int | None = None,
+    resume: bool = False,
+) -> Command[Batch]:
+    """Settle `outcomes`, then receive up to `count` messages into the new lease, in one trip.
+
+    A repetition settles again (idempotent) and returns what the lease holds, without creating it. `who` is the caller,
+    `<host>:<pid>`, for the journal.
+    """
+    args: list[Word] = [
+        given(now_ms),
+        int(resume),
+        count,
+        given(visibility_ms),
+        int(suspects),
+        who,
+        len(outcomes),
+    ]
+    for outcome in outcomes:
+        args += outcome.words()
+
+    def decode(reply: Any) -> Batch:
+        answer = accepted(reply, keys.queue)
+        _, now, deadline, left, hint, alone, degraded, settled, items, indices, suspects, on = (
+            answer
+        )
+        return Batch(
+            lease_id,
+            items,
+            indices_of(items, indices),
+            int(now),
+            int(deadline),
+            left,
+            int(hint),
+            alone == 1,
+            degraded == 1,
+            tuple(settled),
+            suspects,
+            on == 1,
+        )
+
+    return Command(
+        load_script("settle_receive"),
+        standard_keys(keys, *(outcome.lease_id for outcome in outcomes), lease_id),
+        tuple(args),
+        decode,
+        resume_at=None if resume or count == 0 else 1,
+        settled=(lambda: settle_receive(keys, lease_id, 0, outcomes=outcomes, who=who))
+        if outcomes
+        else None,
+    )
+
+
+def indices_of(items: Sequence[bytes], replied: Sequence[bytes]) -> list[str]:
+    """Return the indices of messages in their lease: as replied, or 0 for a lone message and 1, 2 … for several."""
+    if replied:
+        return [index.decode() for index in replied]
+    return ["0"] if len(items) == 1 else [str(index) for index in range(1, len(items) + 1)]

@@ -1,0 +1,180 @@
+"""Commands that check one thing again inside a script, and repair it there: the scripts in `lua/repair`.
+
+With `repair` False each only reports the problem. A message that has moved since it was first seen is not a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qworker.engine.arguments import standard_keys
+from qworker.engine.command import Command, Word
+from qworker.engine.replies import accepted
+from qworker.engine.scripts import load_script
+from qworker.wire.keys import QueueKeys
+
+__all__ = [
+    "MAX_PAIRS",
+    "CounterRepair",
+    "Spot",
+    "repair_counters",
+    "repair_item",
+    "repair_key",
+    "repair_lane",
+    "repair_lease",
+    "repair_twice",
+    "repair_unique",
+]
+
+#: Unique keys per call.
+MAX_PAIRS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where an item is stored: `place` is 0-9 (a level of ready), suspect, delayed, lease or dead.
+
+    `at`: the index in the lease, or the entry id of the dead letter. `score` of a delayed item. `whole`: False for a
+    dead letter without an envelope.
+    """
+
+    place: str
+    item: bytes
+    lease_id: str = ""
+    at: str = ""
+    score: float = 0.0
+    whole: bool = True
+
+    def text(self) -> str:
+        """Write it for people."""
+        if self.place == "lease":
+            return f"lease:{self.lease_id} {self.at}"
+        if self.place.isdecimal():
+            return "ready" if self.place == "0" else f"ready:{self.place}"
+        return f"{self.place} {self.at}" if self.at else self.place
+
+
+@dataclass(frozen=True, slots=True)
+class CounterRepair:
+    """Wrong counters: name, stored value, right value. `busy`: messages could not be counted."""
+
+    busy: bool
+    problems: tuple[tuple[str, str, str], ...]
+
+
+def repair_key(
+    keys: QueueKeys, key: str, aside: str, kind: str, *, repair: bool
+) -> Command[tuple[str, str]]:
+    """Check the type of a key, and that it does not expire. Returns the problem and the type."""
+
+    def decode(reply: Any) -> tuple[str, str]:
+        problem, kind = accepted(reply, keys.queue)[2:]
+        return problem.decode(), kind.decode()
+
+    return Command(
+        load_script("repair_key"), (key, aside, keys.meta), ("", int(repair), kind), decode
+    )
+
+
+def repair_lease(keys: QueueKeys, lease_id: bytes, *, repair: bool) -> Command[str]:
+    """Check a lease, or an entry among the deadlines. Returns the problem."""
+    names = standard_keys(keys, *_texts(lease_id))
+    return Command(
+        load_script("repair_lease"), names, ("", int(repair), lease_id), _problem(keys.queue)
+    )
+
+
+def repair_item(keys: QueueKeys, spot: Spot, *, repair: bool) -> Command[str]:
+    """Check the item at a spot. Returns the problem."""
+    words, leases = _words([spot])
+    return Command(
+        load_script("repair_item"),
+        standard_keys(keys, *leases),
+        ("", int(repair), *words),
+        _problem(keys.queue),
+    )
+
+
+def repair_twice(keys: QueueKeys, stays: Spot, goes: Spot, *, repair: bool) -> Command[str]:
+    """Check two spots of one message. Returns the problem."""
+    words, leases = _words([stays, goes])
+    return Command(
+        load_script("repair_twice"),
+        standard_keys(keys, *leases),
+        ("", int(repair), *words),
+        _problem(keys.queue),
+    )
+
+
+def repair_lane(keys: QueueKeys, lane: bytes, *, repair: bool) -> Command[str]:
+    """Check a lane. Returns the problem."""
+    names = (keys.producers, keys.meta)
+    return Command(load_script("repair_lane"), names, ("", int(repair), lane), _problem(keys.queue))
+
+
+def repair_unique(
+    keys: QueueKeys,
+    pairs: Sequence[tuple[bytes, bytes]],
+    lease_ids: Sequence[str],
+    *,
+    repair: bool,
+) -> Command[tuple[str, list[bool]]]:
+    """Look up the holders of up to `MAX_PAIRS` unique keys. Returns why not, or for each whether it is gone."""
+
+    def decode(reply: Any) -> tuple[str, list[bool]]:
+        _, _, why, *gone = accepted(reply, keys.queue)
+        return why.decode(), [flag == 1 for flag in gone]
+
+    words: list[Word] = ["", int(repair)]
+    for key, value in pairs:
+        words += (key, value)
+    return Command(
+        load_script("repair_unique"), standard_keys(keys, *lease_ids), tuple(words), decode
+    )
+
+
+def repair_counters(
+    keys: QueueKeys, lease_ids: Sequence[str], *, repair: bool
+) -> Command[CounterRepair]:
+    """Compare counters, levels and journal numbers with the queue."""
+
+    def decode(reply: Any) -> CounterRepair:
+        _, _, busy, *words = accepted(reply, keys.queue)
+        texts = [word.decode("utf-8", "replace") for word in words]
+        return CounterRepair(
+            busy == 1, tuple(zip(texts[::3], texts[1::3], texts[2::3], strict=True))
+        )
+
+    return Command(
+        load_script("repair_counters"), standard_keys(keys, *lease_ids), ("", int(repair)), decode
+    )
+
+
+def _problem(queue: str) -> Any:
+    def decode(reply: Any) -> str:
+        problem: bytes = accepted(reply, queue)[2]
+        return problem.decode()
+
+    return decode
+
+
+def _texts(lease_id: bytes) -> tuple[str, ...]:
+    """Return the lease id as part of a key's name; nothing if it is not text."""
+    try:
+        return (lease_id.decode(),)
+    except UnicodeDecodeError:
+        return ()
+
+
+def _words(spots: Sequence[Spot]) -> tuple[list[Word], list[str]]:
+    words: list[Word] = []
+    leases: list[str] = []
+    for spot in spots:
+        number = ""
+        if spot.place == "lease":
+            leases.append(spot.lease_id)
+            number = str(len(leases))
+        words += (spot.place, number, spot.at, spot.item)
+    return words, leases

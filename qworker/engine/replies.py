@@ -1,0 +1,59 @@
+"""Refusals of scripts as named errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qworker.errors import (
+    BodyTooLargeError,
+    BrokenQueueError,
+    GhostSendError,
+    InvalidOptionError,
+    LeaseUsedError,
+    QueueExistsError,
+    QueueFullError,
+    QueuePausedError,
+    ShardDrainingError,
+    TooLateError,
+)
+from qworker.wire.shards import Mark
+
+__all__ = ["accepted"]
+
+
+def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[Any]:
+    """Return the reply of a script that did its work, or raise the error of its refusal.
+
+    Raises `BrokenQueueError`, `QueuePausedError`, `QueueFullError`, `ShardDrainingError`, `QueueExistsError`,
+    `GhostSendError`, `LeaseUsedError`, `TooLateError`, `BodyTooLargeError`, and `InvalidOptionError` for an argument
+    that this library never sends.
+    """
+    code = reply[0]
+    if code in (b"OK", b"DUPLICATE"):
+        return list(reply)
+    words = [word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in reply]
+    match words:
+        case ["BROKEN", key, kind]:
+            raise BrokenQueueError(key, kind)
+        case ["PAUSED"]:
+            raise QueuePausedError(queue)
+        case ["FULL", stored, maxlen]:
+            raise QueueFullError(queue, int(stored), int(maxlen))
+        case ["RESHARD", written]:
+            mark = Mark.parse(str(written).encode())
+            raise ShardDrainingError(queue, mark.active, mark.epoch)
+        case ["EXISTS"]:
+            raise QueueExistsError(queue)
+        case ["GHOST"]:
+            raise GhostSendError(lane, sequence)
+        case ["TOOLATE", message_id, half_ms]:
+            raise TooLateError(queue, message_id, int(half_ms))
+        case ["LEASEUSED", lease_id]:
+            raise LeaseUsedError(lease_id)
+        case ["TOOLARGE", size, maxsize]:
+            raise BodyTooLargeError("body", int(size), int(maxsize))
+    raise InvalidOptionError(
+        f"argument {words[1] if len(words) > 1 else '?'}",
+        "was refused by the script",
+        "see the header of the script for its range",
+    )

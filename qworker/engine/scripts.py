@@ -1,0 +1,68 @@
+"""Load the Lua scripts: one verb per file below `qworker/lua`, with shared parts (`lib/`) included as fixed text.
+
+A line `--- include lib/name.lua` is replaced by that file. Nothing else changes the text: every process runs the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+__all__ = ["SCRIPT_NAMES", "Script", "load_script"]
+
+_INCLUDE: Final = "--- include "
+_ROLES: Final = "-- ROLES "
+_FOLDER: Final = files("qworker").joinpath("lua")
+
+
+def _find() -> dict[str, str]:
+    """Name the scripts, each with its folder."""
+    return {
+        file.name.removesuffix(".lua"): folder.name
+        for folder in _FOLDER.iterdir()
+        if folder.is_dir() and folder.name != "lib"
+        for file in folder.iterdir()
+        if file.name.endswith(".lua")
+    }
+
+
+_FOLDERS: Final = _find()
+SCRIPT_NAMES: Final = tuple(sorted(_FOLDERS))
+
+
+class Script:
+    """One Lua script: its name, its text, the SHA1 by which the server knows it, and the roles that call it."""
+
+    __slots__ = ("name", "roles", "sha", "source")
+
+    def __init__(self, name: str, source: bytes, roles: frozenset[str] = frozenset()) -> None:
+        self.name = name
+        self.source = source
+        self.roles = roles
+        # EVALSHA names scripts by SHA1; it protects nothing here.
+        self.sha = hashlib.sha1(source, usedforsecurity=False).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Script({self.name!r}, {self.sha[:8]})"
+
+
+@cache
+def load_script(name: str) -> Script:
+    """Read the script of this name with its includes. Raises `FileNotFoundError` for another name."""
+    if name not in _FOLDERS:
+        raise FileNotFoundError(f"no such script: {name!r}")
+    lines: list[str] = []
+    roles: frozenset[str] = frozenset()
+    file = _FOLDER.joinpath(_FOLDERS[name], f"{name}.lua")
+    for line in file.read_text("utf-8").splitlines():
+        if line.startswith(_INCLUDE):
+            part = _FOLDER.joinpath(line.removeprefix(_INCLUDE)).read_text("utf-8")
+            lines.extend(part.splitlines())
+            continue
+        lines.append(line)
+        if line.startswith(_ROLES):
+            roles = frozenset(line.removeprefix(_ROLES).replace(",", " ").split())
+    return Script(name, "\n".join(lines).encode() + b"\n", roles)

@@ -1,0 +1,177 @@
+"""The command that settles received messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from qworker.engine.arguments import given, standard_keys
+from qworker.engine.command import Command, Word
+from qworker.engine.replies import accepted
+from qworker.engine.scripts import load_script
+from qworker.wire.keys import QueueKeys
+
+__all__ = ["MAX_GROUP", "Group", "Outcomes", "Settled", "settle"]
+
+#: Events of acks for the journal: how many, and their text.
+Group = tuple[int, bytes]
+
+_ERROR_BYTES: Final = 2048
+#: Bytes of a group, see `lua/lib/journal.lua`.
+MAX_GROUP: Final = 16384
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """The outcomes of the messages of one lease. `ack_all` acks all that is left in the lease."""
+
+    lease_id: str
+    ack_all: bool = False
+    acks: list[str | int] = field(default_factory=list)
+    #: index, unique key, message id of acked messages that hold a unique key
+    uniques: list[Word] = field(default_factory=list)
+    #: events of the acks for the journal, in the order of uniques and acks; empty: the script writes them itself
+    groups: list[Group] = field(default_factory=list)
+    _others: list[Word] = field(default_factory=list)
+    _count: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.ack_all or self.acks or self.uniques or self._count)
+
+    def __len__(self) -> int:
+        return len(self.acks) + len(self.uniques) // 3 + self._count
+
+    def nack(
+        self,
+        index: int | str,
+        delay_ms: int,
+        *,
+        max_receives: int | None = None,
+        first_received_ms: int | None = None,
+        error: tuple[str, str] = ("", ""),
+        times: str = "",
+    ) -> None:
+        """Count a failure; the message comes back after `delay_ms`, or is dead at max receives."""
+        self._add(
+            "n",
+            index,
+            delay_ms,
+            given(max_receives),
+            given(first_received_ms),
+            error,
+            times,
+        )
+
+    def crash(
+        self,
+        index: int | str,
+        *,
+        max_receives: int | None = None,
+        error: tuple[str, str] = ("", ""),
+        times: str = "",
+    ) -> None:
+        """Count a failure that ended the worker; the message is delivered alone from now on, or is dead."""
+        limit = given(max_receives)
+        self._add("c", index, b=limit, error=error, times=times)
+
+    def release(
+        self,
+        index: int | str,
+        delay_ms: int = 0,
+        *,
+        started: bool = False,
+        unknown_since_ms: int | None = None,
+        error: tuple[str, str] = ("", ""),
+        times: str = "",
+    ) -> None:
+        """Give a message back to the head of ready, not counted against max receives; index '*': all that is left.
+
+        `started`: its handler had begun, so it counts as a delivery (`receives`). `unknown_since_ms`: the worker does
+        not know its task or key, and this is when a worker first reported that.
+        """
+        since, begun = given(unknown_since_ms), "1" if started else ""
+        self._add("r", index, delay_ms, b=begun, c=since, error=error, times=times)
+
+    def share(self, index: int | str, *, times: str = "") -> None:
+        """Report that the worker died while this message and others ran."""
+        self._add("s", index, times=times)
+
+    def bury(
+        self,
+        index: int | str,
+        reason: str,
+        error: tuple[str, str] = ("", ""),
+        *,
+        times: str = "",
+    ) -> None:
+        """Move a message to the dead letters; `reason` is one word of a-z and _."""
+        self._add("b", index, reason, error=error, times=times)
+
+    def discard(self, index: int | str, *, times: str = "") -> None:
+        """End a message at the request of its handler."""
+        self._add("d", index, times=times)
+
+    def expire(self, index: int | str) -> None:
+        """End a message whose time to live is over."""
+        self._add("e", index)
+
+    def _add(
+        self,
+        kind: str,
+        index: int | str,
+        a: Word = "",
+        b: Word = "",
+        c: Word = "",
+        error: tuple[str, str] = ("", ""),
+        times: str = "",
+    ) -> None:
+        words = error[1].encode("utf-8", "replace")[:_ERROR_BYTES]
+        name = error[0][:200].encode("utf-8", "replace")
+        self._others += (kind, index, a, b, c, name, words, times)
+        self._count += 1
+
+    def words(self) -> list[Word]:
+        """Return the outcomes as the scripts read them, see `lua/lib/outcomes.lua`."""
+        if self.ack_all:
+            words: list[Word] = ["*"]
+        else:
+            words = [len(self.acks), *self.acks]
+        words.append(len(self.uniques) // 3)
+        words += self.uniques
+        words.append(self._count)
+        words += self._others
+        words.append(len(self.groups))
+        for group in self.groups:
+            words += group
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Messages settled per lease, and per outcome whether it counted (False: the receipt was stale)."""
+
+    per_lease: tuple[int, ...]
+    counted: tuple[bool, ...]
+    now_ms: int
+
+
+def settle(
+    keys: QueueKeys, outcomes: Sequence[Outcomes], *, who: str = "", now_ms: int | None = None
+) -> Command[Settled]:
+    """Settle received messages; returns per outcome whether it counted. `who` as of `settle_receive`."""
+    args: list[Word] = [given(now_ms), who, len(outcomes)]
+    for outcome in outcomes:
+        args += outcome.words()
+
+    def decode(reply: Any) -> Settled:
+        _, now, _, per_lease, counted = accepted(reply, keys.queue)
+        return Settled(tuple(per_lease), tuple(flag == 1 for flag in counted), int(now))
+
+    return Command(
+        load_script("settle"),
+        standard_keys(keys, *(outcome.lease_id for outcome in outcomes)),
+        tuple(args),
+        decode,
+        settled=lambda: settle(keys, outcomes, who=who),
+    )

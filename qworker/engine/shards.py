@@ -1,0 +1,127 @@
+"""Commands on the shards of a queue: how many the queue has, and the mark of each shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qworker.engine.arguments import given
+from qworker.engine.command import Command, Word
+from qworker.engine.options import COMMON_META
+from qworker.engine.raw import raw
+from qworker.engine.replies import accepted
+from qworker.engine.scripts import load_script
+from qworker.wire.keys import QueueKeys
+from qworker.wire.shards import WHOLE, Mark, Shards
+
+__all__ = [
+    "Retired",
+    "absorb",
+    "adopt",
+    "common_meta",
+    "divide",
+    "mark",
+    "read_mark",
+    "read_shards",
+    "retire",
+]
+
+_COMMON = tuple(sorted(COMMON_META))
+
+
+def read_shards(keys: QueueKeys) -> Command[Shards]:
+    """Read the shards of a queue; one by default."""
+    words = ("HGET", keys.meta, "shards")
+    return raw(*words, decode=lambda reply: Shards.parse(reply) or WHOLE)
+
+
+def read_mark(keys: QueueKeys) -> Command[Mark]:
+    """Read the mark of a shard other than the first."""
+    return raw("HGET", keys.meta, "shard", decode=Mark.parse)
+
+
+def common_meta(keys: QueueKeys) -> Command[dict[str, str]]:
+    """Read the attributes that all shards of a queue share, as stored; only those that are set."""
+
+    def decode(reply: Any) -> dict[str, str]:
+        pairs = zip(_COMMON, reply, strict=True)
+        return {name: value.decode("utf-8", "replace") for name, value in pairs if value}
+
+    return raw("HMGET", keys.meta, *_COMMON, decode=decode)
+
+
+def divide(
+    keys: QueueKeys, known: Shards, active: int, kept: int, *, now_ms: int | None = None
+) -> Command[tuple[bool, Shards]]:
+    """Change the shards of a queue if they are still `known`. Returns whether they were, and the shards it has then."""
+    args = (given(now_ms), known.epoch, active, kept)
+    return Command(load_script("divide"), (keys.meta,), args, _changed(keys))
+
+
+def adopt(
+    keys: QueueKeys, mark: Mark, kept: int, *, now_ms: int | None = None
+) -> Command[tuple[bool, Shards]]:
+    """Give the queue the shards that a shard's mark names, if that mark is newer; returns as `divide`."""
+    args = (given(now_ms), mark.active, max(kept, mark.active), mark.epoch)
+    return Command(load_script("adopt"), (keys.meta,), args, _changed(keys))
+
+
+def mark(
+    keys: QueueKeys,
+    shards: Shards,
+    attributes: Mapping[str, str] | None = None,
+    *,
+    now_ms: int | None = None,
+) -> Command[Mark]:
+    """Open or close a shard to sends, as `shards` has it; returns the mark it has then: a newer one stays.
+
+    `attributes` are for a new shard.
+    """
+    state = "open" if keys.shard < shards.active else "draining"
+    words: list[Word] = [given(now_ms), state, shards.active, shards.epoch]
+    for name, value in (attributes or {}).items():
+        words += (name, value)
+
+    def decode(reply: Any) -> Mark:
+        return Mark.parse(accepted(reply, keys.queue)[2])
+
+    return Command(load_script("mark"), (keys.meta,), tuple(words), decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """The totals of a shard that is given up, by name; `id` identifies them until they were added to the queue's."""
+
+    id: str
+    totals: Mapping[bytes, int]
+
+
+def retire(keys: QueueKeys, new_id: str, added: str = "") -> Command[Retired]:
+    """Take the totals of a shard that is given up; returns the same until they are said to be `added`, by their id."""
+
+    def decode(reply: Any) -> Retired:
+        _, retired_id, *flat = accepted(reply, keys.queue)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return Retired(retired_id.decode(), {name: int(total) for name, total in pairs})
+
+    return Command(load_script("retire"), (keys.meta, keys.stats), (new_id, added), decode)
+
+
+def absorb(keys: QueueKeys, shard: int, retired: Retired) -> Command[None]:
+    """Add the totals of a shard to those of the queue, once however often it is called."""
+    totals = [word for pair in retired.totals.items() for word in pair]
+
+    def decode(reply: Any) -> None:
+        accepted(reply, keys.queue)
+
+    words = (shard, retired.id, *totals)
+    return Command(load_script("absorb"), (keys.meta, keys.stats), words, decode)
+
+
+def _changed(keys: QueueKeys) -> Any:
+    def decode(reply: Sequence[Any]) -> tuple[bool, Shards]:
+        _, _, changed, active, kept, epoch = accepted(reply, keys.queue)
+        return changed == 1, Shards(int(active), int(kept), int(epoch))
+
+    return decode

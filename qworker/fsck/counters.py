@@ -1,0 +1,109 @@
+"""Counters, levels, journal numbers, lanes and unique keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from qworker.engine.repair import MAX_PAIRS, repair_counters, repair_lane, repair_unique
+from qworker.errors import InvalidNameError
+from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.reading import hash_pages, lease_ids
+from qworker.wire.keys import QueueKeys
+from qworker.wire.names import check_queue_or_shard
+from qworker.wire.numbers import whole
+
+if TYPE_CHECKING:
+    from qworker.client.execute.sync import Client
+
+__all__ = ["check_counters", "check_lanes", "check_uniques", "is_queue"]
+
+#: Leases that one call counts, and calls until a busy queue is given up.
+_MAX_LEASES: Final = 5000
+_ATTEMPTS: Final = 20
+_FAST: Final = "its leases change too fast"
+_UNNAMED: Final = f"it has over {_MAX_LEASES:,} leases, or one without a name: repair that first"
+#: Why a script could not check.
+_WHY: Final = {"": "", "busy": _FAST, "large": "it has more messages than a script may read"}
+_LANES: Final = {
+    "unreadable": "holds no number and time: its sends could be stored twice",
+    "future": "was used in the future: it would never be forgotten",
+}
+
+
+def check_counters(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[Damage | str]:
+    """Compare the counters with the queue; yields a text if that could not be done."""
+    reported: set[tuple[str, str, str]] = set()
+    why = ""
+    for _ in range(_ATTEMPTS):
+        leases = lease_ids(client, keys, _MAX_LEASES)
+        counters = client.execute(repair_counters(keys, leases or [], repair=repair))
+        for problem in counters.problems:
+            if problem not in reported:
+                reported.add(problem)
+                yield _wrong(keys.queue, *problem, repair=repair)
+        why = "" if not counters.busy else _FAST if leases is not None else _UNNAMED
+        if why != _FAST:
+            break
+    if why:
+        yield f"{keys.queue}: stored and unacked were not compared: {why}"
+
+
+def _wrong(queue: str, name: str, value: str, right: str, *, repair: bool) -> Damage:
+    if name == "level":
+        text = f"messages wait on priorities that no worker receives: {value or 'none'} declared, {right} in use"
+        return Damage(queue, Kind.LEVEL, "meta levels", text, repair)
+    if name == "journal":
+        text = f"its next entry is {value}, its last was {right}"
+        return Damage(queue, Kind.JOURNAL, "journal", text, repair)
+    text = f"is {value or 'missing'}, should be {right}" if right else f"{value!a} is not a number"
+    gone = (whole(value) or 0) - (whole(right) or 0) if name == "stored" and right else 0
+    if gone > 0:
+        text += f": {gone:,} stored messages are gone without a trace"
+    return Damage(queue, Kind.COUNTER, f"stats {name}", text, repair, max(0, gone))
+
+
+def check_lanes(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[Damage]:
+    """Check the lanes of senders."""
+    for page in hash_pages(client, keys.producers):
+        for lane, value in page:
+            words = value.split(b" ")
+            if len(words) >= 2 and words[0].isdigit() and words[1].isdigit() and len(words[1]) < 14:
+                continue
+            problem = client.execute(repair_lane(keys, lane, repair=repair))
+            if problem:
+                where = f"producers {lane.decode('utf-8', 'replace')}"
+                yield Damage(keys.queue, Kind.LANE, where, _LANES[problem], repair)
+
+
+def check_uniques(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[Damage | str]:
+    """Check that the holders of unique keys exist; yields a text if that could not be done."""
+    for page in hash_pages(client, keys.unique):
+        for first in range(0, len(page), MAX_PAIRS):
+            pairs = page[first : first + MAX_PAIRS]
+            why, gone = _FAST, list[bool]()
+            for _ in range(_ATTEMPTS):
+                leases = lease_ids(client, keys, _MAX_LEASES)
+                answer, gone = client.execute(
+                    repair_unique(keys, pairs, leases or [], repair=repair)
+                )
+                why = _WHY[answer] if leases is not None else _UNNAMED
+                if why != _FAST:
+                    break
+            if why:
+                yield f"{keys.queue}: the holders of unique keys were not checked: {why}"
+                return
+            for (key, value), is_gone in zip(pairs, gone, strict=True):
+                if is_gone:
+                    where = f"unique {key.decode('utf-8', 'replace')}"
+                    text = f"its message is gone: {ascii(value[:40])[2:-1]}"
+                    yield Damage(keys.queue, Kind.UNIQUE, where, text, repair)
+
+
+def is_queue(name: str) -> bool:
+    """Say whether this is a valid name of a queue or a shard."""
+    try:
+        check_queue_or_shard(name)
+    except InvalidNameError:
+        return False
+    return True

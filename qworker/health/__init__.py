@@ -1,0 +1,1 @@
+"""The checks of `qworker doctor`: each yields findings, and none changes anything."""

@@ -1,0 +1,52 @@
+"""The finding of a check of `qworker doctor`.
+
+ok        nothing to do
+warning   works; look at it during the day
+problem   messages are lost, stuck or refused: act now
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any, Final
+
+from qworker.formats import safe
+
+__all__ = ["Finding", "Status", "largest", "listed"]
+
+_NAMED: Final = 5
+
+
+class Status(Enum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A check's result as a sentence, and what to do next ('' for ok)."""
+
+    check: str
+    status: Status
+    text: str
+    fix: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Return it for `--json`."""
+        return {**asdict(self), "status": self.status.value}
+
+
+def largest(numbers: Mapping[str, float]) -> list[tuple[str, Any]]:
+    """Sort names and numbers, largest number first."""
+    return sorted(numbers.items(), key=lambda pair: -pair[1])
+
+
+def listed(parts: list[str]) -> str:
+    """Join the first five, and count the rest."""
+    more = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
+    return safe(", ".join(parts[:_NAMED])) + more

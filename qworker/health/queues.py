@@ -1,0 +1,181 @@
+"""The checks of `qworker doctor` on queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from qworker.client.inspect.peek import Inspection
+from qworker.client.manage.attribute_text import read_attributes
+from qworker.formats import count, size, span
+from qworker.health.finding import Finding, Status, largest, listed
+from qworker.health.unknown_tasks import check_unknown
+
+if TYPE_CHECKING:
+    from qworker.client.namespace.workers import Worker
+    from qworker.health.access import Access
+
+__all__ = ["OVERDUE_S", "check_queues"]
+
+#: A reaper passes every second, and waits up to 6 s after a gap: a queue that is later than this is not being reaped.
+OVERDUE_S: Final = 10.0
+#: Part of a journal's cap that a reader may leave unread.
+_NEARLY_UNREAD: Final = 0.5
+
+
+def check_queues(access: Access, workers: list[Worker]) -> Iterator[Finding]:
+    """Check all queues of the namespace: broken, late, closed, unserved, with dead letters."""
+    inspected = access.queues.inspect()
+    if not inspected:
+        yield Finding("queues", Status.OK, access.queues.empty_hint())
+        return
+    queues = {
+        name: inspection
+        for name, inspection in inspected.items()
+        if isinstance(inspection, Inspection)
+    }
+    for name, error in inspected.items():
+        if not isinstance(error, Inspection):
+            yield Finding(
+                f"queue.{name}",
+                Status.PROBLEM,
+                f"broken: key {error.key} holds a {error.found}, so nothing is sent, received or reaped",
+                f"inspect that key, then RENAME or DEL it in redis-cli; the rest of {name} is untouched",
+            )
+    for name, queue in queues.items():
+        for unread in queue.unread:
+            yield Finding(
+                f"queue.{name}",
+                Status.PROBLEM,
+                f"a shard cannot be read, and its messages wait: {unread}",
+                f"repair that key or node, then: qworker fsck {name}; the other shards of {name} work",
+            )
+    yield from _overdue(queues)
+    yield from _closed(queues)
+    yield from _gone(queues)
+    yield from _journals(access, queues)
+    yield from _alone(queues, workers)
+    yield from check_unknown(access, queues, workers)
+    dead = {name: queue.dead for name, queue in queues.items() if queue.dead}
+    if dead:
+        worst = max(dead, key=lambda name: dead[name])
+        yield Finding(
+            "dead",
+            Status.WARNING,
+            listed([f"{name} {number:,}" for name, number in largest(dead)]),
+            f"qworker dead ls {worst} shows why; then qworker dead redrive or drop",
+        )
+    if not any(
+        queue.dead or queue.paused or queue.overdue_s > OVERDUE_S for queue in queues.values()
+    ):
+        ready = sum(queue.ready for queue in queues.values())
+        yield Finding(
+            "queues", Status.OK, f"{count(len(queues))} with {count(ready, 'ready message')} in all"
+        )
+
+
+def _gone(queues: Mapping[str, Inspection]) -> Iterator[Finding]:
+    gone = {
+        name: number
+        for name, queue in queues.items()
+        if (number := queue.stats.get("stored", 0) - queue.stored) > 0
+    }
+    if gone:
+        worst = max(gone, key=lambda name: gone[name])
+        yield Finding(
+            "gone",
+            Status.PROBLEM,
+            "stored messages have disappeared: "
+            + listed([f"{name} {number:,}" for name, number in largest(gone)]),
+            f"check for deleted keys or a failover; qworker fsck {worst} --repair writes them off",
+        )
+
+
+def _overdue(queues: Mapping[str, Inspection]) -> Iterator[Finding]:
+    late = {name: queue.overdue_s for name, queue in queues.items() if queue.overdue_s > OVERDUE_S}
+    if late:
+        yield Finding(
+            "overdue",
+            Status.PROBLEM,
+            "due or timed-out messages are not moved: "
+            + listed([f"{name} by {span(seconds)}" for name, seconds in largest(late)]),
+            "check the reapers above; if they are alive, look for tick_failed in their log",
+        )
+
+
+def _closed(queues: Mapping[str, Inspection]) -> Iterator[Finding]:
+    paused = [f"{name} ({queue.paused})" for name, queue in queues.items() if queue.paused]
+    if paused:
+        first = paused[0].partition(" ")[0]
+        yield Finding("paused", Status.WARNING, listed(paused), f"qworker queue resume {first}")
+    full = [name for name, queue in queues.items() if queue.is_full]
+    if full:
+        yield Finding(
+            "full",
+            Status.PROBLEM,
+            f"{listed(full)}: sends are refused (maxlen)",
+            f"add workers, or qworker queue set {full[0]} maxlen=N",
+        )
+
+
+def _journals(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
+    on = {name: queue for name, queue in queues.items() if queue.journal != "off"}
+    if not on:
+        return
+    shed = [name for name, queue in on.items() if queue.journal_shed]
+    if shed:
+        yield Finding(
+            "journal.shed",
+            Status.WARNING,
+            f"suspended while the server is nearly full: {listed(shed)}; history will have a gap",
+            "add workers to drain the queues (qworker queue ls), or raise maxmemory",
+        )
+    behind: dict[str, float] = {}
+    lost: dict[str, float] = {}
+    for name, queue in on.items():
+        cap = next(at.value for at in read_attributes(queue.meta) if at.name == "journal-cap")
+        for lag in access.queues.get(name).reader_lags():
+            reader = f"{lag.reader.name} of {name}"
+            if lag.missed:
+                lost[reader] = lag.missed
+            if lag.unread_bytes >= _NEARLY_UNREAD * cap:
+                behind[reader] = lag.unread_bytes / cap
+    if lost:
+        yield Finding(
+            "journal.missed",
+            Status.PROBLEM,
+            "entries were trimmed before these readers read them: "
+            + listed([f"{reader} {number:,}" for reader, number in largest(lost)]),
+            "run the reader more often, or qworker queue set QUEUE journal-cap=SIZE",
+        )
+    if behind:
+        yield Finding(
+            "journal.unread",
+            Status.WARNING,
+            "readers are about to miss entries; unread share of the cap: "
+            + listed([f"{reader} {part:.0%}" for reader, part in largest(behind)]),
+            "start the reader (qworker spark archive), or qworker queue set QUEUE journal-cap=SIZE",
+        )
+    if not (shed or lost or behind):
+        size_of_all = sum(queue.journal_bytes for queue in on.values())
+        yield Finding(
+            "journal", Status.OK, f"on for {count(len(on), 'queue')}, {size(size_of_all)}"
+        )
+
+
+def _alone(queues: Mapping[str, Inspection], workers: list[Worker]) -> Iterator[Finding]:
+    served = {
+        queue for worker in workers if not worker.is_gone for queue in worker.described.queues
+    }
+    alone = {
+        name: queue.ready for name, queue in queues.items() if queue.ready and name not in served
+    }
+    if alone:
+        worst, _ = next(iter(largest(alone)))
+        yield Finding(
+            "unserved",
+            Status.WARNING,
+            "messages are ready, but no worker receives from: "
+            + listed([f"{name} {number:,}" for name, number in largest(alone)]),
+            f"qworker run MODULE --queues {worst}; or correct the queue's name in the sender",
+        )

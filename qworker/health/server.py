@@ -1,0 +1,183 @@
+"""All checks of `qworker doctor`, and those on the server, reapers and workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from qworker.client.namespace.workers import read_reapers, read_workers
+from qworker.engine.raw import server_info
+from qworker.errors import QworkerError
+from qworker.formats import count, size, span
+from qworker.health.finding import Finding, Status, listed
+from qworker.health.queues import check_queues
+from qworker.health.schedules import check_schedules
+
+if TYPE_CHECKING:
+    from qworker.client.namespace.workers import Worker
+    from qworker.health.access import Access
+
+__all__ = ["examine"]
+
+_SLOW_MS: Final = 50.0
+_SKEW_S: Final = 2.0
+#: Handlers that have run for this long are named.
+_LONG_RUN_S: Final = 180.0
+#: Share of maxmemory from which a server counts as nearly full.
+_NEARLY_FULL: Final = 0.9
+
+
+def examine(access: Access) -> Iterator[Finding]:
+    """Run all checks; end after the first one if the server does not answer."""
+    try:
+        yield from _server(access)
+    except QworkerError as error:
+        yield Finding(
+            "server", Status.PROBLEM, str(error), f"the URL is {access.url} (qworker config show)"
+        )
+        return
+    now_ms = access.now_ms()
+    yield from _clock(now_ms)
+    yield from _durability(access)
+    yield from _memory(access)
+    yield from _reapers(access, now_ms)
+    workers = read_workers(access, now_ms)
+    yield from _workers(workers)
+    yield from check_queues(access, workers)
+    yield from check_schedules(access, workers)
+
+
+def _server(access: Access) -> Iterator[Finding]:
+    from qworker.daemon.durability import inspect_server
+
+    access.ask("PING")
+    answers_ms = []
+    for _ in range(5):
+        started = time.perf_counter()
+        access.ask("PING")
+        answers_ms.append((time.perf_counter() - started) * 1000)
+    server, answer_ms = inspect_server(access.client), median(answers_ms)
+    text = (
+        f"{server.engine} {server.version} at {access.server.address} answers in {answer_ms:.2f} ms"
+    )
+    if answer_ms > _SLOW_MS:
+        yield Finding(
+            "server",
+            Status.WARNING,
+            f"{text}, which is slow",
+            "check the network between here and the server, and the server's SLOWLOG",
+        )
+    else:
+        yield Finding("server", Status.OK, text)
+
+
+def _clock(now_ms: int) -> Iterator[Finding]:
+    skew_s = time.time() - now_ms / 1000
+    if abs(skew_s) > _SKEW_S:
+        direction = "ahead of" if skew_s > 0 else "behind"
+        yield Finding(
+            "clock",
+            Status.WARNING,
+            f"the clock of this host is {span(abs(skew_s))} {direction} the server's",
+            "queues use the server's clock; synchronise both hosts (NTP) so that logs agree",
+        )
+    else:
+        yield Finding("clock", Status.OK, f"within {span(_SKEW_S)} of the server's")
+
+
+def _durability(access: Access) -> Iterator[Finding]:
+    from qworker.daemon.durability import Grade, inspect_server
+
+    findings = inspect_server(access.client).findings
+    for finding in findings:
+        status = Status.PROBLEM if finding.grade is Grade.LOSS else Status.WARNING
+        fix = f"set in the server's configuration: {finding.setting}" if finding.setting else ""
+        yield Finding(f"durability.{finding.name}", status, finding.problem, fix)
+    if not findings:
+        yield Finding("durability", Status.OK, "accepted messages survive a crash of the server")
+
+
+def _memory(access: Access) -> Iterator[Finding]:
+    nodes = access.client.factory.masters()
+    for node in nodes:
+        try:
+            info = access.client.execute(server_info("memory", node=node))
+        except QworkerError:
+            continue  # Forbidden by the ACL; durability reports that.
+        yield _memory_of(info, f" at {node}" if len(nodes) > 1 else "")
+
+
+def _memory_of(info: dict[str, str], at_node: str) -> Finding:
+    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if not limit:
+        return Finding("memory", Status.OK, f"{size(used)} used{at_node}, without a limit")
+    text = f"{size(used)} of {size(limit)} used{at_node} ({used / limit:.0%})"
+    if used < _NEARLY_FULL * limit:
+        return Finding("memory", Status.OK, text)
+    return Finding(
+        "memory",
+        Status.PROBLEM if used >= limit else Status.WARNING,
+        f"{text}: a full server refuses sends",
+        "add workers to drain the queues (qworker queue ls), or raise maxmemory",
+    )
+
+
+def _reapers(access: Access, now_ms: int) -> Iterator[Finding]:
+    reapers = read_reapers(access, now_ms)
+    alive = [reaper for reaper in reapers if not reaper.is_gone]
+    if alive:
+        latest = f"the latest seen {span(alive[0].age_ms / 1000)} ago"
+        yield Finding("reapers", Status.OK, f"{count(len(alive))} alive, {latest}")
+        return
+    last = (
+        f"; the last one, {reapers[0].name}, was seen {span(reapers[0].age_ms / 1000)} ago"
+        if reapers
+        else ""
+    )
+    yield Finding(
+        "reapers",
+        Status.PROBLEM,
+        f"none is alive: delayed and timed-out messages stay where they are, schedules do not fire{last}",
+        "start one: qworker daemon (qworker run carries one, unless --no-reaper)",
+    )
+
+
+def _workers(workers: list[Worker]) -> Iterator[Finding]:
+    alive = [worker for worker in workers if not worker.is_gone]
+    children = sum(len(worker.described.children) for worker in alive)
+    if alive:
+        text = f"{count(len(alive))} alive with {count(children, 'child', 'children')}"
+        yield Finding("workers", Status.OK, text)
+    else:
+        yield Finding(
+            "workers",
+            Status.WARNING,
+            "none is alive: no message is handled",
+            "start one: qworker run MODULE",
+        )
+    yield from _long_runs(alive)
+    gone = [worker for worker in workers if worker.is_gone]
+    if gone:
+        names = [f"{worker.name} ({span(worker.age_ms / 1000)} ago)" for worker in gone]
+        yield Finding(
+            "workers.gone",
+            Status.WARNING,
+            f"{count(len(gone))} went silent: {listed(names)}",
+            "check their hosts; their messages come back after their visibility timeout",
+        )
+
+
+def _long_runs(workers: list[Worker]) -> Iterator[Finding]:
+    """Name handlers that have run for minutes: they may be working, or hang."""
+    running = sorted(
+        (run for worker in workers for run in worker.running if run.seconds >= _LONG_RUN_S),
+        key=lambda run: -run.seconds,
+    )
+    if running:
+        named = [f"{run.task} for {span(int(run.seconds))} in {run.worker}" for run in running]
+        text = (
+            f"handlers that have run for minutes: {listed(named)}; qworker worker stack shows where"
+        )
+        yield Finding("workers.handlers", Status.OK, text)

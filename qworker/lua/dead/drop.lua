@@ -1,0 +1,43 @@
+#!lua flags=allow-oom
+-- drop.lua: delete dead letters.
+-- ROLES      operator
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]…   entry ids        of the dead letters, 1-100
+-- Where the journal is on, a call ends after 1 MiB of letters, and at least one.
+-- Returns {'OK', now ms, dropped, degraded, seen: entries looked at} or {'BROKEN', key, type} {'ARG', name}
+-- O(k): k entries.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/attributes.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/dead_letters.lua
+
+local attributes, refused = read_attributes()
+if refused then return refused end
+refused = broken_queue(attributes.levels) or bad_letters()
+if refused then return refused end
+local now = clock(ARGV[1], meta)
+if not now then return { 'ARG', 'now' } end
+
+open_journal(attributes.journal, now)
+local MAX_BYTES = 1048576
+local dropped, seen, bytes = 0, 0, 0
+for i = 2, #ARGV do
+  if bytes >= MAX_BYTES then break end
+  -- Letters may be large: they are read for the journal alone.
+  local entry = book.on and not book.shed and letter(ARGV[i])
+  if entry then
+    local envelope = letter_field(entry, 'envelope')
+    record('purged', envelope, { reason = 'dead' })
+    bytes = bytes + #envelope
+  end
+  local gone = redis.call('XDEL', dead, ARGV[i])
+  if gone == 1 and book.shed then record('purged', '') end
+  dropped, seen = dropped + gone, seen + 1
+end
+local degraded = math.max(count(stats, { purged = dropped }), write_journal(''))
+return { 'OK', text(now), dropped, degraded, seen }

@@ -1,0 +1,56 @@
+#!lua flags=allow-oom
+-- redrive.lua: put dead letters back to the tail of ready with fresh counts, and no expiry.
+-- ROLES      operator
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]…   entry ids        of the dead letters, 1-100
+-- A call ends after 1 MiB of letters, and at least one: the reply is as long as the entries that were looked at.
+-- Returns {'OK', now ms, degraded, 1 per entry redriven, 0 where it is not there, -1 where it is foreign: nothing that a
+--   consumer could take}, or {'BROKEN', key, type} {'ARG', name}
+-- O(k): k entries.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/attributes.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/order.lua
+--- include lib/requeue.lua
+--- include lib/dead_letters.lua
+
+local attributes, refused = read_attributes()
+if refused then return refused end
+refused = broken_queue(ALL_LEVELS) or bad_letters()
+if refused then return refused end
+local now = clock(ARGV[1], meta)
+if not now then return { 'ARG', 'now' } end
+
+open_journal(attributes.journal, now)
+local MAX_BYTES = 1048576
+local to, gone, taken, reply, bytes = places(attributes.levels), {}, {}, { 'OK', text(now), 0 }, 0
+for i = 2, #ARGV do
+  if bytes >= MAX_BYTES then break end
+  local entry = not taken[ARGV[i]] and letter(ARGV[i])
+  local envelope = entry and letter_field(entry, 'envelope')
+  local message = envelope and parse(envelope)
+  bytes = bytes + (envelope and #envelope or 0)
+  if message then
+    local redrives = number_in(message.flags, ' d=') or 0
+    message.flags = string.gsub(message.flags, ' [dkx]=[^ ]*', '') .. ' d=' .. text(redrives + 1)
+    message.receives, message.nacks, message.timeouts, message.shared = 0, 0, 0, 0
+    ready_from(message, now)
+    record('redriven', message.item)
+    local item = assemble(message)
+    put(to, to.tails, level(item), item)
+    gone[#gone + 1] = ARGV[i]
+    taken[ARGV[i]] = true
+  end
+  reply[#reply + 1] = message and 1 or entry and -1 or 0
+end
+local moved = write_places(to)
+if #gone > 0 then redis.call('XDEL', dead, unpack(gone)) end
+if moved > 0 and not attributes.paused_out then ring(wake, moved) end
+reply[3] = math.max(count(stats, { redriven = moved, stored = moved }), write_journal(''))
+return reply

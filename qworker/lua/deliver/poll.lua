@@ -1,0 +1,61 @@
+#!lua flags=no-writes
+-- poll.lua: which of several queues have messages to receive.
+-- ROLES      consumer, operator
+-- KEYS       13 per queue: ready … ready:9 LIST, suspect LIST, wake LIST, meta HASH; 500 queues at most
+-- Returns {'OK', '', three values per queue that can give something: its place among the queues from 1, ready
+--   messages, suspects; or its place, -1 and '<key> is a <type>' where a key of it holds another type} or
+--   {'ARG', name}. A queue whose output is paused gives nothing.
+-- O(q): q queues.
+--- include lib/checks.lua
+
+local PER_QUEUE, MOST = 13, 500
+local AT_ONCE = 10 -- queues that are asked together whether any of them holds something
+
+if #KEYS % PER_QUEUE ~= 0 or #KEYS > PER_QUEUE * MOST then return { 'ARG', 'queues' } end
+
+-- The length of a list, or its key and type in words where it is none.
+local function length(key)
+  local found = redis.pcall('LLEN', key)
+  if type(found) == 'number' then return found end
+  local wrong = broken({ key, 'list' })
+  return nil, wrong and wrong[2] .. ' is a ' .. wrong[3] or found.err
+end
+
+-- Ready messages and suspects; or -1 and what is wrong. Only levels in use are received from.
+local function poll(first)
+  local _, wrong = length(KEYS[first + 11])
+  if wrong then return -1, wrong end
+  local meta = KEYS[first + 12]
+  local attributes = redis.pcall('HMGET', meta, 'paused', 'levels')
+  if attributes.err then return -1, meta .. ' is a ' .. redis.call('TYPE', meta).ok end
+  if attributes[1] == 'out' or attributes[1] == 'all' then return 0, 0 end
+  local ready = 0
+  for level = 0, 9 do
+    if level == 0 or attributes[2] and string.find(attributes[2], tostring(level), 1, true) then
+      local number, problem = length(KEYS[first + level])
+      if problem then return -1, problem end
+      ready = ready + number
+    end
+  end
+  local suspects, problem = length(KEYS[first + 10])
+  if problem then return -1, problem end
+  return ready, suspects
+end
+
+-- Most queues hold nothing most of the time, and a call of a command costs more than what it does.
+local reply = { 'OK', '' }
+for first = 1, #KEYS, PER_QUEUE * AT_ONCE do
+  local last, lists = math.min(first + PER_QUEUE * AT_ONCE - 1, #KEYS), {}
+  for at = first, last, PER_QUEUE do
+    for i = at, at + 11 do lists[#lists + 1] = KEYS[i] end
+  end
+  if redis.call('EXISTS', unpack(lists)) > 0 then
+    for at = first, last, PER_QUEUE do
+      local ready, suspects = poll(at)
+      if ready ~= 0 or suspects ~= 0 then
+        reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = (at - 1) / PER_QUEUE + 1, ready, suspects
+      end
+    end
+  end
+end
+return reply

@@ -1,0 +1,80 @@
+#!lua flags=allow-oom
+-- settle_receive.lua: settle what was received before and receive the next batch, in one trip.
+-- ROLES      consumer, operator
+-- KEYS       see lib/keys.lua; leases: those settled, and last the new one
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    resume           1: the call was made before with this new lease and its reply was lost:
+--                             settle again, return what the lease holds, never create it; else 0
+-- ARGV[3]    count            0-1000; 0 settles only
+-- ARGV[4]    visibility ms    1-43200000 (12 h), '' for the queue's
+-- ARGV[5]    suspects         0 never · 1 if nothing else is ready · 2 first
+-- ARGV[6]    who              makes the call, for the journal: `<host>:<pid>` or ''
+-- ARGV[7]…   outcomes         see lib/outcomes.lua
+-- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
+--   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed (else '0' for one item, '1' … 'n' for several);
+--   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
+-- O(s + n): s outcomes, n messages received.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/lone_acks.lua
+--- include lib/lone_receive.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/attributes.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/order.lua
+--- include lib/requeue.lua
+--- include lib/tombstones.lua
+--- include lib/lease.lua
+--- include lib/outcomes.lua
+--- include lib/requeue_outcomes.lua
+--- include lib/settle.lua
+--- include lib/receive.lua
+
+local request = {
+  key = KEYS[#KEYS], id = lease_id(KEYS[#KEYS]), count = whole(ARGV[3], 0, 1000),
+  suspects = whole(ARGV[5], 0, 2),
+}
+local attributes, refused = read_attributes()
+if refused then return refused end
+refused = broken_queue(attributes.levels)
+if refused then return refused end
+local now = clock(ARGV[1], meta)
+request.visibility_ms = ARGV[4] == '' and attributes.visibility_ms or whole(ARGV[4], 1, MAX_VISIBILITY_MS)
+if not now or not request.id or not request.count or not request.suspects or not request.visibility_ms then
+  return { 'ARG', 'request' }
+end
+local leases, problem = read_outcomes(7)
+if not leases then return { 'ARG', problem } end
+local resumed = ARGV[2] == '1'
+if not resumed and request.count > 0 and redis.call('EXISTS', request.key) == 1 then
+  return { 'LEASEUSED', request.id }
+end
+
+open_journal(attributes.journal, now)
+local amounts = {}
+local settled, rung = settle(leases, attributes, nil, now, amounts)
+local items, deadline, left, hint_ms, lone, indices = {}, 0, 0, -2, 0, {}
+local waiting = rung
+if resumed then
+  items, deadline, indices, lone = resume(request)
+elseif request.count > 0 then
+  items, deadline, left, hint_ms, lone = receive(request, attributes, attributes.levels, now, amounts)
+  -- A suspect that this call gave back wakes those who may take it, even where its caller may not.
+  waiting = left == 0 and rung > 0 and redis.call('LLEN', suspect) > 0 and rung or left
+end
+local suspects_left = redis.call('LLEN', suspect)
+if not attributes.paused_out then
+  if waiting > 0 then
+    ring(wake, waiting)
+  elseif ARGV[6] ~= '' and #items > 0 and not resumed and suspects_left == 0 and not amounts.unsupported then
+    -- Nothing is left: tokens of what a worker took would wake workers in vain, one after the other. Where there are
+    -- none, senders would only have to ring anew.
+    redis.pcall('DEL', wake)
+  end
+end
+local degraded = math.max(count(stats, amounts), write_journal(ARGV[6]))
+return { 'OK', text(now), text(deadline), left, text(hint_ms), lone, degraded, settled, items, indices,
+  suspects_left, book.on and not book.shed and 1 or 0 }

@@ -1,0 +1,18 @@
+-- The attributes of a queue, as consumers and reapers read them.
+
+local DEFAULT_MAX_RECEIVES = 5
+
+-- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
+local function read_attributes()
+  local found = redis.pcall('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
+    'journal_epoch', 'journal_shed', 'pause_strict')
+  if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
+  return {
+    visibility_ms = whole(found[1], 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS,
+    paused_out = found[2] == 'out' or found[2] == 'all',
+    strictly_in = (found[2] == 'in' or found[2] == 'all') and found[9] == '1',
+    levels = levels_in_use(found[3]),
+    max_receives = whole(found[4], 1, MAX_MS) or DEFAULT_MAX_RECEIVES,
+    journal = { mode = found[5], cap = found[6], epoch = found[7], shed = found[8] },
+  }
+end

@@ -1,0 +1,47 @@
+#!lua flags=allow-oom
+-- delete.lua: delete waiting messages, wherever they wait. What is unacked or dead is not touched.
+-- ROLES      operator
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    seen             where the items stood when they were read, one word each: `<level, or s for suspects>:<how many
+--                             stood behind it>`, `-` where that is not known; '' for all of them
+-- ARGV[3]…   items            1-100 messages as they are stored; those of one list the furthest from its tail first
+-- Returns {'OK', now ms, degraded, 1 per item that was deleted, 0 where it does not wait any more}
+--   or {'BROKEN', key, type} {'ARG', name}
+-- A call ends after about 100,000 entries of lists, and at least one item: the reply is as long as what was looked at.
+-- O(k n + k log d): k items, n entries between each and the nearer end of its list (up to three times), d delayed messages.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/attributes.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/order.lua
+--- include lib/requeue.lua
+--- include lib/pick.lua
+
+local attributes, refused = read_attributes()
+if refused then return refused end
+refused = broken_queue({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 }) or bad_items(3)
+if refused then return refused end
+local now, seen = clock(ARGV[1], meta), read_seen(ARGV[2])
+if not now or not seen then return { 'ARG', 'now or seen' } end
+
+open_journal(attributes.journal, now)
+local deleted, reply = 0, { 'OK', text(now), 0 }
+for i = 3, #ARGV do
+  local item = ARGV[i]
+  if looked >= MOST_LOOKED then break end
+  local place, side = waits_in(item, attributes.levels, seen[i - 2])
+  if place then
+    take_out(item, place, side)
+    free_unique_of(item)
+    record('cancelled', item)
+    deleted = deleted + 1
+  end
+  reply[i + 1] = place and 1 or 0
+end
+reply[3] = math.max(count(stats, { cancelled = deleted, stored = -deleted }), write_journal(''))
+return reply

@@ -1,0 +1,55 @@
+#!lua flags=no-writes
+-- inspect.lua: the sizes, ages, counters and attributes of a queue at one instant.
+-- ROLES      consumer, daemon, operator
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- Returns {'OK', now ms, {ready per level 0-9}, suspects, delayed, leases, dead, since when the oldest has been ready in ms
+--   or '', next due ms or '', next deadline ms or '', waiting tokens, {stats}, {meta}, journal entries, journal bytes,
+--   held (of the delayed)}
+--   or {'BROKEN', key, type} {'ARG', name}. The oldest is sought among a few of each list: a message that was given back
+--   to the head must not hide those that have waited behind it. After 1 MiB of messages no more are looked at.
+-- O(1) but for the counters and attributes.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/keys.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+
+local refused = broken({ meta, 'hash' }) or broken_queue(ALL_LEVELS)
+if refused then return refused end
+local now = clock(ARGV[1], meta)
+if not now then return { 'ARG', 'now' } end
+local PLACES, MAX_BYTES = { 0, 10, 100, 1000, -1 }, 1048576
+local lengths, oldest_ms, bytes = {}, nil, 0
+local function look(key)
+  local length = redis.call('LLEN', key)
+  if length == 0 then return 0 end -- as most are: a scrape looks at thousands of queues
+  for _, place in ipairs(PLACES) do
+    local item = place < length and bytes < MAX_BYTES and redis.call('LINDEX', key, place)
+    bytes = bytes + (item and #item or 0)
+    local message = item and kind(item) == 'own' and parse(item)
+    local since_ms = message and (number_in(message.flags, ' t=') or tonumber(message.sent))
+    if since_ms and (not oldest_ms or since_ms < oldest_ms) then oldest_ms = since_ms end
+  end
+  return length
+end
+local suspects = look(suspect)
+-- Few queues have any other level than 0: one question for all of them.
+local leveled = redis.call('EXISTS', unpack(KEYS, 2, 10)) > 0
+for number = 0, 9 do lengths[number + 1] = (number == 0 or leveled) and look(ready(number)) or 0 end
+local stored = redis.call('XLEN', journal)
+local written = stored > 0 and whole(redis.call('HGET', stats, 'journal_written'), 0, MAX_MS) or 0
+local journal_bytes = math.max(0, written - (stored > 0 and entry_from('-') or written))
+local function first_score(key, number)
+  if number == 0 then return '' end
+  local score = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  return score and text(tonumber(score)) or ''
+end
+local delays, leases = redis.call('ZCARD', delayed), redis.call('ZCARD', unacked)
+return {
+  'OK', text(now), lengths, suspects, delays, leases, redis.call('XLEN', dead), oldest_ms and text(oldest_ms) or '',
+  first_score(delayed, delays), first_score(unacked, leases), redis.call('LLEN', wake),
+  redis.call('HGETALL', stats), redis.call('HGETALL', meta), stored, text(journal_bytes),
+  delays > 0 and redis.call('ZCOUNT', delayed, text(MAX_MS), '+inf') or 0,
+}

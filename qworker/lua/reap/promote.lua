@@ -1,0 +1,85 @@
+#!lua flags=allow-oom
+-- promote.lua: move delayed messages that are due to the tail of ready.
+-- ROLES      daemon, operator
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    limit            messages, 1-5000; a call also ends after 1 MiB
+-- Returns {'OK', now ms, moved, ended (expired or cancelled), next due ms ('' where nothing is delayed; where
+--   more is due, that of the first one moved), lateness ms of the first one, degraded}, or {'BROKEN', key, type} {'ARG', name}
+-- O(k log d): k moved of d delayed.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/attributes.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/order.lua
+--- include lib/requeue.lua
+--- include lib/tombstones.lua
+
+local MAX_BYTES = 1048576
+local attributes, refused = read_attributes()
+if refused then return refused end
+refused = broken_queue(ALL_LEVELS)
+if refused then return refused end
+local now, limit = clock(ARGV[1], meta), whole(ARGV[2], 1, 5000)
+if not now or not limit then return { 'ARG', 'limit' } end
+
+open_journal(attributes.journal, now)
+local amounts, to = { promoted = 0, stored = 0 }, places({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
+local tombstones = read_tombstones()
+local seen, ended, bytes, used = 0, 0, 0, {}
+local first_due
+
+-- The next ones that are due; of the first one, which is read alone, the time is noted.
+local function read_due()
+  local number = math.min(chunk_size(seen, bytes, MAX_BYTES - bytes), limit - seen)
+  if seen > 0 then return redis.call('ZRANGE', delayed, '-inf', text(now), 'BYSCORE', 'LIMIT', seen, number) end
+  local first = redis.call('ZRANGE', delayed, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  first_due = tonumber(first[2])
+  return { first[1] }
+end
+
+while seen < limit and bytes < MAX_BYTES do
+  local chunk = read_due()
+  if #chunk == 0 then break end
+  local marked = tombstones and marked_in(chunk, tombstones)
+  for i = 1, #chunk do
+    local item = chunk[i]
+    if bytes >= MAX_BYTES then break end
+    local head = kind(item) == 'own' and header(item)
+    local ending = head and over(head, now, marked and marked[i])
+    if ending and parse(item) then
+      record(ending, item)
+      free_unique_of(item)
+      amounts[ending] = (amounts[ending] or 0) + 1
+      amounts.stored = amounts.stored - 1
+      ended = ended + 1
+    else
+      local number = head and level_in(head) or 0
+      used[number] = true
+      put(to, to.tails, number, item)
+      if book.all then record('promoted', item) end
+    end
+    bytes = bytes + #item
+    seen = seen + 1
+  end
+end
+local levels = redis.call('HGET', meta, 'levels') or ''
+local before = levels
+for number in pairs(used) do
+  if number > 0 and not string.find(levels, tostring(number), 1, true) then levels = levels .. tostring(number) end
+end
+if levels ~= before then redis.call('HSET', meta, 'levels', levels) end
+local moved = write_places(to)
+if seen > 0 then redis.call('ZREMRANGEBYRANK', delayed, 0, seen - 1) end
+amounts.promoted = moved
+if moved > 0 and not attributes.paused_out then ring(wake, moved) end
+local degraded = math.max(count(stats, amounts), write_journal(''))
+-- Where a bound has left some that are due, their time does not matter, and a body less is read.
+local left = (seen >= limit or bytes >= MAX_BYTES) and redis.call('ZCOUNT', delayed, '-inf', text(now)) > 0
+local next_due = left and first_due or tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2])
+return { 'OK', text(now), moved, ended, next_due and text(next_due) or '', text(math.max(0, now - (first_due or now))),
+  degraded }

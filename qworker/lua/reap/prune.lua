@@ -1,0 +1,46 @@
+#!lua flags=allow-oom
+-- prune.lua: forget idle lanes, expired unique keys, row ids and tombstones, a slice at a time.
+-- ROLES      daemon, operator
+-- KEYS[1]    producers HASH   lane → last sequence number and ms, …
+-- KEYS[2]    unique HASH      unique key → message id and expiry ms
+-- KEYS[3]    rows HASH        row id → message id and expiry ms
+-- KEYS[4]    cancelled ZSET   message id → expiry ms
+-- KEYS[5]    meta HASH
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    idle ms          a lane without a send for this long is forgotten
+-- ARGV[3-5]  cursor           of producers, unique and rows: '0' to begin, '' to leave it out
+-- Returns {'OK', now ms, next cursor of producers, of unique, of rows, left: 1 if more tombstones are over, forgotten}; a
+--   cursor is '' once all of its hash has been seen; or {'BROKEN', key, type} {'ARG', name}
+-- O(1,250 + log c): c tombstones.
+--- include lib/clock.lua
+--- include lib/checks.lua
+
+local producers, unique, rows, cancelled, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local refused = broken({ producers, 'hash', unique, 'hash', rows, 'hash', cancelled, 'zset', meta, 'hash' })
+if refused then return refused end
+local now, idle_ms = clock(ARGV[1], meta), whole(ARGV[2], 1, MAX_MS)
+if not now or not idle_ms then return { 'ARG', 'idle_ms' } end
+for i = 3, 5 do
+  if not string.find(ARGV[i] or '-', '^%d*$') or #ARGV[i] > 20 then return { 'ARG', 'cursor' } end
+end
+
+local MAX_TOMBSTONES, COUNT = 500, 250
+local over = redis.call('ZCOUNT', cancelled, '-inf', text(now))
+local forgotten = math.min(over, MAX_TOMBSTONES)
+if forgotten > 0 then redis.call('ZREMRANGEBYRANK', cancelled, 0, forgotten - 1) end
+-- Drop the fields whose second word, a time in ms, is at or before `limit_ms`.
+local function slice(key, cursor, limit_ms)
+  if cursor == '' then return '' end
+  local page = redis.call('HSCAN', key, cursor, 'COUNT', COUNT)
+  for i = 1, #page[2], 2 do
+    local at_ms = tonumber(string.match(page[2][i + 1], '^%S+ (%d+)'))
+    if not at_ms or at_ms <= limit_ms then
+      forgotten = forgotten + redis.call('HDEL', key, page[2][i])
+    end
+  end
+  return page[1] == '0' and '' or page[1]
+end
+local next_lane = slice(producers, ARGV[3], now - idle_ms)
+local next_unique = slice(unique, ARGV[4], now)
+local next_row = slice(rows, ARGV[5], now)
+return { 'OK', text(now), next_lane, next_unique, next_row, over > MAX_TOMBSTONES and 1 or 0, forgotten }

@@ -1,0 +1,100 @@
+#!lua flags=allow-oom
+-- reap.lua: take back the messages of leases whose visibility deadline is over; not while input is paused strictly.
+-- ROLES      daemon, operator
+-- KEYS       see lib/keys.lua; leases: candidates that the caller read before, in the order of their delivery
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    tick ms          how often the caller comes by, 1-60000
+-- ARGV[3]    only             may be left out, or '': all; lone: leases of a message that was delivered alone; several: the
+--                             others, the latest first: so what goes to the head comes in its old order, and suspects if they
+--                             are taken the earliest first
+-- Returns {'OK', now ms, leases reaped, messages, dead, suspects, set aside, lateness ms of the latest lease,
+--   left (candidates still overdue, because the call ended after 1 MiB, 300 messages or what it may pass at the head),
+--   {lease ids that are overdue and not of the asked kind}, degraded}, or {'BROKEN', key, type} {'ARG', name}
+-- O(m): m messages of the leases.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/attributes.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/order.lua
+--- include lib/requeue.lua
+--- include lib/lease.lua
+--- include lib/grace.lua
+
+local MAX_BYTES, MAX_MESSAGES = 1048576, 300
+local attributes, refused = read_attributes()
+if refused then return refused end
+refused = broken_queue(attributes.levels, true)
+if refused then return refused end
+local now, tick_ms, only = clock(ARGV[1], meta), whole(ARGV[2], 1, 60000), ARGV[3] or ''
+if not now or not tick_ms then return { 'ARG', 'tick_ms' } end
+if only ~= '' and only ~= 'lone' and only ~= 'several' then return { 'ARG', 'only' } end
+
+open_journal(attributes.journal, now)
+local overdue_ms = visit(stats, now, tick_ms)
+local amounts, reaped, messages, aside, lateness_ms, bytes, left = { dead = 0 }, 0, 0, 0, 0, 0, 0
+local suspects, rung, tombstones = 0, 0, redis.call('EXISTS', cancelled) == 1
+local skipped = {}
+
+-- Suspects go to the tail. Of this call those of an earlier lease, which comes after a later one, stand before those.
+local function push_suspects(items)
+  if #items == 0 then return end
+  local passed = suspects > 0 and only == 'several' and redis.call('LRANGE', suspect, -suspects, -1) or {}
+  if #passed > 0 then redis.call('LTRIM', suspect, 0, -#passed - 1) end
+  redis.call('RPUSH', suspect, unpack(items))
+  if #passed > 0 then redis.call('RPUSH', suspect, unpack(passed)) end
+  suspects = suspects + #items
+end
+
+local function reap(key, id, deadline)
+  local entries, to = read_lease(key), places(attributes.levels)
+  local about = { lease = id, received = received_at(id, deadline, attributes.visibility_ms) }
+  for _, entry in ipairs(entries) do
+    about.index = entry[3]
+    take_back(entry[2], about, attributes.max_receives, tombstones, to, now, amounts)
+    bytes = bytes + #entry[2]
+  end
+  push_suspects(to.suspects)
+  rung, to.suspects = rung + #to.suspects, {}
+  rung = rung + write_places(to, only ~= 'several' and reaped > 0)
+  redis.call('DEL', key)
+  redis.call('ZREM', unacked, id)
+  reaped, messages = reaped + 1, messages + #entries
+  lateness_ms = math.max(lateness_ms, now - deadline)
+end
+
+local function look(key, id, deadline)
+  if attributes.strictly_in then
+    -- Nothing enters the queue, not even what was lost: its timer begins anew.
+    redis.call('ZADD', unacked, text(now + attributes.visibility_ms), id)
+    return
+  end
+  local found = redis.call('TYPE', key).ok
+  if found ~= 'hash' and found ~= 'none' then
+    -- Not ours, and not to stand in front of the others for ever.
+    redis.call('ZADD', unacked, text(now + ASIDE_MS), id)
+    aside = aside + 1
+  elseif only ~= '' and (redis.call('HEXISTS', key, '0') == 1) ~= (only == 'lone') then
+    skipped[#skipped + 1] = id
+  elseif bytes >= MAX_BYTES or messages >= MAX_MESSAGES or not may_pass() then
+    left = left + 1
+  else
+    reap(key, id, deadline)
+  end
+end
+
+local first, last, step = FIRST_LEASE, #KEYS, 1
+if only == 'several' then first, last, step = last, first, -1 end
+for i = first, last, step do
+  local id = lease_id(KEYS[i])
+  local deadline = id and tonumber(redis.call('ZSCORE', unacked, id))
+  if deadline and deadline <= overdue_ms then look(KEYS[i], id, deadline) end
+end
+amounts.unacked, amounts.timeouts, amounts.set_aside = -messages, messages, aside
+local dead_now = amounts.dead
+if rung > 0 and not attributes.paused_out then ring(wake, rung) end
+local degraded = math.max(count(stats, amounts), write_journal(''))
+return { 'OK', text(now), reaped, messages, dead_now, suspects, aside, text(lateness_ms), left, skipped, degraded }

@@ -1,0 +1,67 @@
+#!lua flags=allow-oom
+-- repair_item.lua: say what is wrong with an item where it stands, and mend that.
+-- ROLES      operator
+-- KEYS       see lib/keys.lua; the lease, where the item stands in one
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    repair           1: mend it; else 0
+-- ARGV[3-6]  spot             see lib/locations.lua
+-- Returns {'OK', now ms, problem, degraded} or {'BROKEN', key, type} {'ARG', name}; problem:
+--   foreign: no message that anybody could take; it is buried with its bytes
+--   score: delayed until a time that no call writes; it is due now
+--   letter: a dead letter without an envelope; it gets one, of all that its entry says · '' none (any more)
+-- O(n): n items behind it in its list.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/attributes.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/order.lua
+--- include lib/requeue.lua
+--- include lib/lease.lua
+--- include lib/dead_letters.lua
+--- include lib/locations.lua
+
+local attributes, refused = read_attributes()
+if refused then return refused end
+refused = broken_queue(ALL_LEVELS)
+if refused then return refused end
+local now, repair, one = clock(ARGV[1], meta), ARGV[2] == '1', spot(3)
+if not now or not one then return { 'ARG', 'now or spot' } end
+open_journal(attributes.journal, now)
+local amounts = {}
+
+local function answer(problem)
+  return { 'OK', text(now), problem, math.max(count(stats, amounts), write_journal('')) }
+end
+
+if one.place == 'dead' then
+  local entry = letter(one.at)
+  if not entry or #entry[2] > 128 then return answer('') end
+  for i = 1, #entry[2], 2 do
+    if entry[2][i] == 'envelope' then return answer('') end
+  end
+  if repair then
+    -- It was counted as dead before.
+    bury(table.concat(entry[2], ' '), 'foreign', '', 'entry ' .. one.at .. ' had no envelope', now, {})
+    redis.call('XDEL', dead, one.at)
+  end
+  return answer('letter')
+end
+if copies(one) == 0 then return answer('') end
+local what = kind(one.item)
+if what == 'foreign' or what == 'own' and not parse(one.item) then
+  if repair then
+    bury_foreign(one.item, {}, now, amounts)
+    clear(one, amounts)
+  end
+  return answer('foreign')
+end
+local due_ms = one.place == 'delayed' and tonumber(redis.call('ZSCORE', delayed, one.item))
+if due_ms and (due_ms < 0 or due_ms > MAX_MS) then
+  if repair then redis.call('ZADD', delayed, text(now), one.item) end
+  return answer('score')
+end
+return answer('')

@@ -1,0 +1,28 @@
+#!lua flags=allow-oom
+-- repair_key.lua: say whether a key holds another type than it must, or is going to expire, and mend that.
+-- ROLES      operator
+-- KEYS[1]    any              of the queue, that must not expire
+-- KEYS[2]    any              where a key of another type is put, which must not exist
+-- KEYS[3]    meta HASH        of the queue
+-- ARGV[1]    now ms           '' (tests: see clock.lua; only where meta is a HASH)
+-- ARGV[2]    repair           1: mend it; else 0
+-- ARGV[3]    type             that the key must hold
+-- Returns {'OK', now ms, problem: type, expiry or '', what was found: the type, or ms left} or {'ARG', name}
+-- O(1).
+--- include lib/clock.lua
+--- include lib/checks.lua
+
+local key, aside, repair, expected = KEYS[1], KEYS[2], ARGV[2] == '1', ARGV[3]
+if not key or not aside or not expected then return { 'ARG', 'keys or type' } end
+local now = clock(ARGV[1], KEYS[3])
+if not now then return { 'ARG', 'now' } end
+local refused = broken({ key, expected })
+if refused then
+  -- Nothing is deleted: whose data it is may want it back.
+  if repair and redis.call('RENAMENX', key, aside) == 0 then return { 'ARG', 'aside' } end
+  return { 'OK', text(now), 'type', refused[3] }
+end
+local left_ms = redis.call('PTTL', key)
+if left_ms < 0 then return { 'OK', text(now), '', '' } end
+if repair then redis.call('PERSIST', key) end
+return { 'OK', text(now), 'expiry', text(left_ms) }

@@ -1,0 +1,100 @@
+#!lua
+-- send.lua: store new messages once, however often the call is repeated.
+-- ROLES      producer, operator
+-- KEYS[1-5]  see lib/sender_keys.lua
+-- KEYS[6]    producers HASH   lane → last sequence number, ms, and (message number, id) per message kept out by it
+-- KEYS[7]    unique HASH      unique key → message id and expiry ms
+-- KEYS[8]    journal STREAM
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    lane             '' for a one-shot sender, who may not repeat the call
+-- ARGV[3]    sequence         number of this call on its lane
+-- ARGV[4]    delay ms         '' for the queue's, or '@' and a due time in ms since 1970
+-- ARGV[5-6]  ttl ms, priority '' for the queue's, 0 none; 0-9
+-- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
+-- then       u                then u × (message number 1…n, unique key, held for ms)
+-- then       maxlen           may be left out: of this call, beside the queue's; the lower one counts
+-- Returns {'OK', stored, now ms, degraded, then (message number, id) per message that another one's unique
+--   key kept out, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
+--   same} where the call had been done before, or a refusal:
+--   {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
+-- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
+--- include lib/clock.lua
+--- include lib/lone_send.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/sender_keys.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/sender_attributes.lua
+--- include lib/push.lua
+
+local producers, unique, attributes, refused = KEYS[6], KEYS[7], read_attributes()
+refused = refused or broken({ stats, 'hash', ready, 'list', wake, 'list', delayed, 'zset', unique, 'hash', journal, 'stream' })
+if refused then return refused end
+local now = clock(ARGV[1], meta)
+local lane, sequence, priority = ARGV[2], whole(ARGV[3], 0, MAX_MS), whole(ARGV[6], 0, 9)
+local number = whole(ARGV[7], 1, 1000)
+if not now or not sequence or not priority or not number then return { 'ARG', 'header' } end
+local delay_ms = ARGV[4] == '' and attributes.delay_ms or whole(ARGV[4], 0, MAX_MS)
+if string.sub(ARGV[4], 1, 1) == '@' then
+  local due_ms = whole(string.sub(ARGV[4], 2), 0, MAX_MS)
+  delay_ms = due_ms and math.max(due_ms - now, 0)
+end
+local ttl_ms = ARGV[5] == '' and attributes.ttl_ms or whole(ARGV[5], 0, MAX_MS)
+if not delay_ms or not ttl_ms then return { 'ARG', 'delay or ttl' } end
+local first_key = 8 + 2 * number
+local keyed = whole(ARGV[first_key], 0, number)
+if not keyed then return { 'ARG', 'messages' } end
+if not lower_maxlen(attributes, ARGV[first_key + 1 + 3 * keyed]) then return { 'ARG', 'maxlen' } end
+
+local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
+
+if lane ~= '' then
+  local found = redis.pcall('HGET', producers, lane) or ''
+  if type(found) == 'table' then return { 'BROKEN', producers, redis.call('TYPE', producers).ok } end
+  local last, out = string.match(found, '^(%d+) %d+(.*)$')
+  last = tonumber(last)
+  if last and sequence == last then
+    local reply = { 'DUPLICATE', 0, text(now), 0 } -- as the first time: the unique keys may be others' by now
+    for each in string.gmatch(out, '%S+') do reply[#reply + 1] = each end
+    return with_shards(reply, attributes)
+  end
+  if last and sequence < last then return { 'GHOST' } end
+end
+
+-- Messages kept out by the unique key of another one: {number, id, …}.
+local kept_out, outside, holds = {}, {}, {}
+for i = 0, keyed - 1 do
+  local message = whole(ARGV[first_key + 1 + 3 * i], 1, number)
+  local key, held_ms = ARGV[first_key + 2 + 3 * i], whole(ARGV[first_key + 3 + 3 * i], 1, MAX_MS)
+  if not message or not held_ms or not id_of(message) then return { 'ARG', 'unique' } end
+  local id, until_ms = string.match(redis.call('HGET', unique, key) or '', '^(%S+) (%d+)$')
+  if not id or tonumber(until_ms) <= now then id = holds[key] and holds[key].id end
+  if id and id ~= id_of(message) then
+    kept_out[#kept_out + 1] = text(message)
+    kept_out[#kept_out + 1] = id
+    outside[message] = true
+  elseif not holds[key] then
+    holds[key] = { id = id_of(message), until_ms = math.min(now + held_ms, MAX_MS) }
+  end
+end
+
+refused = refusal(attributes, number - #kept_out / 2)
+if refused then return refused end
+local middle, items = stamp(now, ttl_ms, delay_ms), {}
+for message = 1, number do
+  local head, tail = ARGV[6 + 2 * message], ARGV[7 + 2 * message]
+  if attributes.maxsize > 0 then
+    local bytes = #tail - (string.find(tail, '\n', 1, true) or 0)
+    if bytes > attributes.maxsize then return { 'TOOLARGE', text(bytes), text(attributes.maxsize) } end
+  end
+  if not outside[message] then items[#items + 1] = head .. middle .. tail end
+end
+
+push(items, priority, delay_ms, attributes, now)
+for key, hold in pairs(holds) do redis.call('HSET', unique, key, hold.id .. ' ' .. text(hold.until_ms)) end
+if lane ~= '' then
+  redis.call('HSET', producers, lane, table.concat({ text(sequence), text(now), unpack(kept_out) }, ' '))
+end
+local degraded = math.max(count(stats, { sent = #items, stored = #items }), write_journal(''))
+return with_shards({ 'OK', #items, text(now), degraded, unpack(kept_out) }, attributes)

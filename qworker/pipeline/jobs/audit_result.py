@@ -1,0 +1,71 @@
+"""The result of an audit: numbers, and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+__all__ = ["SAMPLES", "WRONG", "AuditResult", "iso"]
+
+#: Maximum number of messages listed for each kind of finding.
+SAMPLES: Final = 20
+#: Kinds of findings, in the order of the output; any of them makes the audit fail.
+WRONG: Final = ("lost", "acked_twice", "started_after_ack", "unsure", "gaps")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """Numbers of messages, but for `events`, `gaps` (holes) and `missing` (events in them)."""
+
+    since: datetime | None
+    until: datetime | None
+    first_event: datetime | None
+    last_event: datetime | None
+    events: int
+    messages: int
+    ended: Mapping[str, int]
+    dead: int
+    redriven: int
+    open: int
+    in_redis: int | None
+    lost: int | None
+    acked_twice: int
+    started_after_ack: int
+    unsure: int
+    gaps: int
+    missing: int
+    holes: tuple[dict[str, Any], ...] = ()
+    samples: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    unheard: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> dict[str, int]:
+        """Kind of finding → number; empty on a clean run."""
+        numbers = {name: getattr(self, name) or 0 for name in WRONG}
+        return {name: number for name, number in numbers.items() if number}
+
+    def document(self) -> dict[str, Any]:
+        """The result as JSON takes it; times in ISO 8601."""
+        return {
+            "ok": not self.wrong,
+            "window": {"since": iso(self.since), "until": iso(self.until)},
+            "data": {"first": iso(self.first_event), "last": iso(self.last_event)},
+            **{
+                name: getattr(self, name)
+                for name in (
+                    *("events", "messages", "dead", "redriven", "open", "in_redis"),
+                    *("lost", "acked_twice", "started_after_ack", "unsure", "gaps", "missing"),
+                )
+            },
+            "ended": dict(self.ended),
+            "holes": list(self.holes),
+            "samples": {name: list(rows) for name, rows in self.samples.items()},
+            "unheard": list(self.unheard),
+        }
+
+
+def iso(moment: datetime | None) -> str | None:
+    """Write a time as JSON has it."""
+    return None if moment is None else moment.isoformat(timespec="milliseconds")

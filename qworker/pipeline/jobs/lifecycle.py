@@ -1,0 +1,139 @@
+"""Lifecycles and gaps: the journal's events as one row per message, and the events that are missing.
+
+Order within a queue is (epoch, number), never the clock. A message has *ended* after one of ENDS, or it is dead;
+`redriven` opens a dead one again. So a message with R redrives dies or ends at most R + 1 times, and only the last of
+these may be an end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["DELIVERED", "ENDS", "final_end", "find_gaps", "lifecycles", "order"]
+
+#: Events that end a message. `purged` of a dead letter is not one: the message was dead before.
+ENDS: Final = ("acked", "discarded", "expired", "cancelled")
+#: Events of a delivery.
+DELIVERED: Final = ("delivered", "acked", "nacked", "released", "timed_out", "discarded", "dead")
+
+
+def order() -> Column:
+    """The position of an event in its queue: (epoch, number)."""
+    from pyspark.sql import functions as F
+
+    return F.struct("epoch", "number")
+
+
+def final_end() -> Column:
+    """Whether an event ends a message for good."""
+    from pyspark.sql import functions as F
+
+    return F.col("event").isin(*ENDS) | (
+        (F.col("event") == "purged") & (F.coalesce("reason", F.lit("")) != "dead")
+    )
+
+
+def lifecycles(events: DataFrame) -> DataFrame:
+    """One row per message with an event.
+
+    queue, shard, message_id · sent_ts (of the header), due_ts (the last redrive, else when it first was ready) ·
+    sent_seen, unsure BOOLEAN · events BIGINT · acks, ends (final ones), deaths, redrives BIGINT (a redrive whose death
+    came before the data is left out) · first_ack, last_delivery, last STRUCT<epoch, number>, null without · last_event,
+    end_event, last_ts, last_reason, last_error, task, attempts INT · run_ms DOUBLE: the sum of its runs · state
+    STRING: `ended`, `dead` or `open`.
+    """
+    from pyspark.sql import functions as F
+
+    event, position = F.col("event"), order()
+    delivery = event.isin(*DELIVERED)
+    decisive = event != "unsure"
+    seen = (
+        events.where(
+            "event not in ('gap', 'unreadable') and message_id is not null and message_id <> '-'"
+        )
+        .groupBy("queue", "shard", "message_id")
+        .agg(
+            F.min("sent_ts").alias("sent_ts"),
+            F.min("ready_ts").alias("ready_ts"),
+            F.max(F.when(event == "redriven", F.col("ts"))).alias("redriven_ts"),
+            F.max(event == "sent").alias("sent_seen"),
+            F.max(event == "unsure").alias("unsure"),
+            F.count(F.lit(1)).alias("events"),
+            F.count(F.when(event == "acked", 1)).alias("acks"),
+            F.count(F.when(final_end(), 1)).alias("ends"),
+            F.count(F.when(event == "dead", 1)).alias("deaths"),
+            F.count(F.when(event == "redriven", 1)).alias("redrives"),
+            F.min(F.when(event == "acked", position)).alias("first_ack"),
+            F.max(F.when(delivery, position)).alias("last_delivery"),
+            F.max(position).alias("last"),
+            F.min_by("event", position).alias("first_event"),
+            F.max_by(F.when(decisive, event), F.when(decisive, position)).alias("last_event"),
+            F.max_by(F.when(final_end(), event), F.when(final_end(), position)).alias("end_event"),
+            F.max_by("reason", position).alias("last_reason"),
+            F.max_by("error_class", position).alias("last_error"),
+            F.max("ts").alias("last_ts"),
+            F.max("task").alias("task"),
+            F.max("attempt").alias("attempts"),
+            F.sum("run_ms").alias("run_ms"),
+        )
+    )
+    # A final end stays final, regardless of later events. `purged` of a dead letter is none, but nothing is left.
+    ended = (F.col("ends") > 0) | (F.col("last_event") == "purged")
+    return seen.select(
+        "*",
+        F.coalesce("redriven_ts", "ready_ts", "sent_ts").alias("due_ts"),
+        F.when(ended, "ended")
+        .when(F.col("last_event") == "dead", "dead")
+        .otherwise("open")
+        .alias("state"),
+    ).withColumn("redrives", F.col("redrives") - (F.col("first_event") == "redriven").cast("int"))
+
+
+def find_gaps(events: DataFrame) -> DataFrame:
+    """One row per hole in the numbers of a queue, from the events alone.
+
+    queue, shard, epoch, after (last number before it, -1 at the beginning), missing BIGINT (null: unknown, as a new
+    epoch begins), from_ts, until_ts (of its neighbours; from_ts is null at the beginning of the data).
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    keys, epochs = ["queue", "shard"], ["queue", "shard", "epoch"]
+    numbered = events.where("event <> 'gap'").select(*epochs, "number", "ts")
+    spans = numbered.groupBy(*epochs).agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.min("number").alias("least"),
+        F.max("number").alias("most"),
+        F.min("ts").alias("until_ts"),
+        F.max("ts").alias("end_ts"),
+    )
+    by_epoch = Window.partitionBy(*keys).orderBy("epoch")
+    begun = spans.withColumn("from_ts", F.lag("end_ts").over(by_epoch)).where(
+        "from_ts is not null or least > 0"
+    )
+    # Only epochs whose numbers do not add up are sorted by number: on a clean run there are none.
+    broken = spans.where("most - least + 1 <> rows").select(*epochs)
+    before = F.lag(F.struct("number", "ts")).over(Window.partitionBy(*epochs).orderBy("number"))
+    inside = (
+        numbered.join(F.broadcast(broken), epochs, "left_semi")
+        .withColumn("before", before)
+        .where("number - before.number > 1")
+    )
+    return begun.select(
+        *epochs,
+        F.lit(-1).cast("bigint").alias("after"),
+        F.when(F.col("from_ts").isNull(), F.col("least")).alias("missing"),
+        "from_ts",
+        "until_ts",
+    ).unionByName(
+        inside.select(
+            *epochs,
+            F.col("before.number").alias("after"),
+            (F.col("number") - F.col("before.number") - 1).alias("missing"),
+            F.col("before.ts").alias("from_ts"),
+            F.col("ts").alias("until_ts"),
+        )
+    )

@@ -1,0 +1,8 @@
+"""The report: Spark's aggregates of the journal as one document, and as one page."""
+
+from __future__ import annotations
+
+from qworker.pipeline.report.document import Scope, make_document
+from qworker.pipeline.report.page import check_charts, render
+
+__all__ = ["Scope", "check_charts", "make_document", "render"]

@@ -1,0 +1,197 @@
+"""Charts of bars: histograms of durations; attempts, failures and targets by task, queue and worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from qworker.pipeline.report.figures import (
+    LOG_SECONDS,
+    Document,
+    Figure,
+    figure,
+    horizontal,
+    horizontal_bars,
+    queue_colours,
+    vertical_bars,
+)
+from qworker.pipeline.report.text import span
+from qworker.pipeline.report.theme import SERIES_COLOURS
+
+__all__ = [
+    "attempts",
+    "dead",
+    "failures",
+    "retry_cost",
+    "run_histogram",
+    "sla",
+    "wait_histogram",
+    "workers",
+]
+
+_BARS: Final = 12
+
+
+def wait_histogram(document: Document) -> Figure:
+    """How long attempts waited."""
+    return _histogram(document["histograms"]["wait"], "@wait")
+
+
+def run_histogram(document: Document) -> Figure:
+    """How long attempts ran."""
+    return _histogram(document["histograms"]["run"], "@run")
+
+
+def attempts(document: Document) -> Figure:
+    """Attempts per message, on a log scale: messages with many are rare, and the interesting ones."""
+    rows = document["attempts"]
+    labels = ["10 or more" if row["attempts"] == 10 else str(row["attempts"]) for row in rows]
+    traces = [
+        vertical_bars(labels, [row[state] for row in rows], name, colour, "%{y:,} messages")
+        for state, name, colour in (("ended", "ended", "@out"), ("dead", "dead", "@dead"))
+        if any(row[state] for row in rows)
+    ]
+    drawn = figure(traces, y={"title": "messages", "type": "log", "dtick": 1})
+    drawn["layout"]["xaxis"] |= {"type": "category", "title": {"text": "attempts"}}
+    drawn["layout"] |= {"barmode": "group", "hovermode": "x"}
+    return drawn
+
+
+def retry_cost(document: Document) -> Figure:
+    """Handler time by task: of attempts that succeeded, and of those that failed."""
+    rows = list(reversed(document["tasks"][:_BARS]))
+    names = [row["task"] for row in rows]
+    useful = [round(row["run_s"] - row["failed_s"], 3) for row in rows]
+    return horizontal(
+        [
+            horizontal_bars(names, useful, "succeeded", "@run", "%{x:.3~s}s"),
+            horizontal_bars(
+                names, [row["failed_s"] for row in rows], "failed", "@failed", "%{x:.3~s}s"
+            ),
+        ],
+        "handler seconds",
+    )
+
+
+def failures(document: Document) -> Figure:
+    """Failed attempts by task and error."""
+    by_error: dict[str, dict[str, int]] = {}
+    by_task: dict[str, int] = {}
+    for row in document["failures"]:
+        by_task[row["task"]] = by_task.get(row["task"], 0) + row["failed"]
+        errors = by_error.setdefault(row["error"], {})
+        errors[row["task"]] = errors.get(row["task"], 0) + row["failed"]
+    names = sorted(by_task, key=lambda task: by_task[task])[-_BARS:]
+    ranked = sorted(by_error, key=lambda error: -sum(by_error[error].values()))
+    traces = [
+        horizontal_bars(
+            names,
+            [by_error[error].get(task, 0) for task in names],
+            error,
+            f"@c{number}",
+            "%{x:,} failed",
+        )
+        for number, error in enumerate(ranked[:SERIES_COLOURS], 1)
+    ]
+    rest = ranked[SERIES_COLOURS:]
+    if rest:
+        values = [sum(by_error[error].get(task, 0) for error in rest) for task in names]
+        traces.append(
+            horizontal_bars(names, values, f"{len(rest)} others", "@other", "%{x:,} failed")
+        )
+    return horizontal(traces, "failed attempts")
+
+
+def dead(document: Document) -> Figure:
+    """Messages that are dead at the end, by reason and queue."""
+    totals: dict[str, int] = {}
+    for row in document["dead"]:
+        totals[row["reason"]] = totals.get(row["reason"], 0) + row["dead"]
+    names = sorted(totals, key=lambda reason: totals[reason])[-_BARS:]
+    colours = queue_colours(document)
+    traces = []
+    for queue in dict.fromkeys(row["queue"] for row in document["dead"]):
+        values = [
+            sum(r["dead"] for r in document["dead"] if r["queue"] == queue and r["reason"] == name)
+            for name in names
+        ]
+        traces.append(horizontal_bars(names, values, queue, colours[queue], "%{x:,} dead"))
+    return horizontal(traces, "dead letters")
+
+
+def sla(document: Document) -> Figure:
+    """The share of messages that ended well within the target of their queue."""
+    rows = [row for row in reversed(document["sla"]) if row["percent"] is not None][-_BARS:]
+    names = [row["queue"] for row in rows]
+    traces = [
+        {
+            **horizontal_bars(
+                names, [row["percent"] for row in rows], "within", "@out", "%{x:.2f} %"
+            ),
+            "text": [f"{row['percent']:.4g} %" for row in rows],
+            "textposition": "inside",
+            "insidetextanchor": "start",
+            "textfont": {"color": "@paper"},
+            "showlegend": False,
+        },
+        {
+            **horizontal_bars(
+                names,
+                [round(100 - row["percent"], 3) for row in rows],
+                "late or dead",
+                "@dead/35",
+                "%{x:.2f} %",
+            ),
+            "showlegend": False,
+        },
+    ]
+    drawn = horizontal(traces, "% within target")
+    drawn["layout"]["xaxis"] |= {"range": [0, 100], "ticksuffix": " %"}
+    return drawn
+
+
+def workers(document: Document) -> Figure:
+    """Run times of workers, compared to all workers at the same tasks."""
+    rows = [row for row in document["workers"] if row["slowness"] is not None][:_BARS]
+    rows.reverse()
+    trace = horizontal_bars(
+        [row["worker"] for row in rows],
+        [row["slowness"] for row in rows],
+        "against the others",
+        "@run",
+        "%{x:.2f} × the usual time",
+    )
+    drawn = horizontal([{**trace, "showlegend": False}], "× the usual time")
+    drawn["layout"]["shapes"] = [
+        {
+            "type": "line",
+            "x0": 1,
+            "x1": 1,
+            "y0": 0,
+            "y1": 1,
+            "yref": "paper",
+            "line": {"color": "@text", "width": 1, "dash": "dot"},
+        }
+    ]
+    return drawn
+
+
+def _histogram(counts: Mapping[str, Sequence[float]], colour: str) -> Figure:
+    from_s = [edge / 1000 for edge in counts["from_ms"]]
+    step = 10 ** (1 / 5)
+    trace = {
+        # The middle of a bar on the log scale, and its width there.
+        "type": "bar",
+        "x": [edge * step**0.5 for edge in from_s],
+        "width": [edge * (step - 1) * 0.94 for edge in from_s],
+        "y": list(counts["count"]),
+        "text": [f"{span(edge)} to {span(edge * step)}" for edge in from_s],
+        "textposition": "none",
+        "marker": {"color": colour},
+        "hovertemplate": "%{text}<br>%{y:,} attempts<extra></extra>",
+        "showlegend": False,
+    }
+    drawn = figure([trace], y={"title": "attempts", "rangemode": "tozero"})
+    drawn["layout"]["xaxis"] |= {**LOG_SECONDS, "showgrid": True}
+    drawn["layout"] |= {"hovermode": "closest", "bargap": 0.04}
+    return drawn

@@ -1,0 +1,62 @@
+// Unpacks Plotly, draws the figures, and draws them again in the colours of the other theme.
+"use strict";
+(async () => {
+  const root = document.documentElement;
+  const charts = JSON.parse(document.getElementById("charts").textContent);
+  const opened = matchMedia("(prefers-color-scheme: dark)");
+  const button = document.getElementById("theme");
+  let chosen = null;
+
+  const dark = () => (chosen === null ? opened.matches : chosen === "dark");
+
+  // "@in" is the colour of that name, "@in/20" the same at 20 %.
+  function coloured(value, style) {
+    if (typeof value === "string") {
+      const match = /^@([a-z0-9]+)(?:\/(\d+))?$/.exec(value);
+      if (!match) return value;
+      const [, name, percent] = match;
+      const hex = style.getPropertyValue("--" + name).trim();
+      if (!percent) return hex;
+      const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+      return `rgba(${parts.join(",")},${percent / 100})`;
+    }
+    if (Array.isArray(value)) return value.map((item) => coloured(item, style));
+    if (value !== null && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, coloured(item, style)]));
+    }
+    return value;
+  }
+
+  function draw() {
+    root.dataset.theme = dark() ? "dark" : "light";
+    button.textContent = dark() ? "Light" : "Dark";
+    if (!window.Plotly) return;
+    const style = getComputedStyle(root);
+    const template = coloured(charts.template, style);
+    template.layout.font.family = getComputedStyle(document.body).fontFamily;
+    for (const plot of document.querySelectorAll("[data-figure]")) {
+      const { data, layout } = coloured(charts.figures[plot.dataset.figure], style);
+      Plotly.react(plot, data, { ...layout, template }, { responsive: true, displayModeBar: false });
+    }
+  }
+
+  button.addEventListener("click", () => { chosen = dark() ? "light" : "dark"; draw(); });
+  opened.addEventListener("change", draw);
+  draw();
+
+  const packed = document.getElementById("plotly");
+  if (!packed) return;
+  try {
+    const bytes = Uint8Array.from(atob(packed.textContent.trim()), (char) => char.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+    draw();
+    root.dataset.drawn = "yes";
+  } catch (error) {
+    for (const plot of document.querySelectorAll("[data-figure]")) {
+      plot.innerHTML = '<p class="none">This browser cannot draw the charts (it is older than 2023); the numbers are below each.</p>';
+    }
+  }
+})();

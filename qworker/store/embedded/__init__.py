@@ -1,0 +1,1 @@
+"""The embedded store: a real server in a data directory, started on demand."""

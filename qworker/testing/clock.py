@@ -1,0 +1,137 @@
+"""Lets time pass for the messages of an app, without waiting.
+
+The server's clock cannot be set, but queues only compare stored instants with now: ten minutes pass when every stored
+instant moves ten minutes into the past. Consumers, reaper and scripts run unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.client.namespace.queues import list_shards
+from qworker.durations import Duration, duration_ms
+from qworker.wire.envelope import Envelope
+from qworker.wire.keys import QueueKeys
+from qworker.wire.leases import held_items
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from qworker.app.app import QWorker
+
+__all__ = ["advance", "age", "keys_of", "record_reap"]
+
+#: Flags of an envelope that are instants: expiry, first receive, ready since, unknown since.
+_INSTANTS: Final = (b"x=", b"f=", b"t=", b"k=")
+
+
+def advance(app: QWorker, duration: Duration) -> None:
+    """Let `duration` pass for all messages of the app: delays, times to live, visibility timeouts, unique keys.
+
+    The next `drain` moves messages that have become due. Schedules do not fire: call their task. Nothing else may use
+    the queues. Raises `InvalidOptionError` for a wrong duration.
+    """
+    passed_ms = duration_ms(duration, "duration")
+    for keys in keys_of(app):
+        age(app, keys, passed_ms)
+
+
+def keys_of(app: QWorker) -> Iterator[QueueKeys]:
+    """Yield the keys of the app's queues, and of other queues and shards in its namespace."""
+    names = {task.queue for task in app.tasks.values()}
+    names.update(app.client.run(list_shards(app.namespace)))
+    for name in sorted(names):
+        yield QueueKeys(app.namespace, name)
+
+
+def age(app: QWorker, keys: QueueKeys, by_ms: int) -> None:
+    """Move every instant of a queue into the past."""
+    with app.client.factory.redis(keys.meta) as redis:
+        for key in (*keys.ready, keys.suspect):
+            _age_list(redis, key, by_ms)
+        _age_set(redis, keys.delayed, by_ms, messages=True)
+        _age_set(redis, keys.unacked, by_ms, messages=False)
+        _age_set(redis, keys.cancelled, by_ms, messages=False)
+        for lease in _all(redis.zrange(keys.unacked, 0, -1)):
+            _age_lease(redis, keys.lease(lease.decode()), by_ms)
+        _age_uniques(redis, keys.unique, by_ms)
+
+
+def record_reap(app: QWorker, keys: QueueKeys) -> None:
+    """Record that a reaper has just run, so that the time between two drains does not count as an outage."""
+    with app.client.factory.redis(keys.meta) as redis:
+        if redis.exists(keys.stats):
+            redis.hset(keys.stats, "reaped_ms", str(_now_ms(redis)))
+            redis.hdel(keys.stats, "gap_from_ms", "gap_until_ms")
+
+
+def _age_list(redis: Redis, name: str, by_ms: int) -> None:
+    items = _all(redis.lrange(name, 0, -1))
+    if items:
+        with redis.pipeline() as transaction:
+            transaction.delete(name)
+            transaction.rpush(name, *(_aged(item, by_ms) for item in items))
+            transaction.execute()
+
+
+def _age_set(redis: Redis, name: str, by_ms: int, *, messages: bool) -> None:
+    members = _all(redis.zrange(name, 0, -1, withscores=True))
+    if members:
+        with redis.pipeline() as transaction:
+            transaction.delete(name)
+            transaction.zadd(
+                name,
+                {
+                    _aged(member, by_ms) if messages else member: max(0, int(score) - by_ms)
+                    for member, score in members
+                },
+            )
+            transaction.execute()
+
+
+def _age_lease(redis: Redis, name: str, by_ms: int) -> None:
+    held: Any = redis.hgetall(name)
+    if held:
+        flat = [part for pair in held.items() for part in pair]
+        with redis.pipeline() as transaction:
+            transaction.delete(name)
+            transaction.hset(
+                name, mapping={index: _aged(item, by_ms) for index, item in held_items(flat)}
+            )
+            transaction.execute()
+
+
+def _age_uniques(redis: Redis, name: str, by_ms: int) -> None:
+    held: Any = redis.hgetall(name)
+    for key, value in held.items():
+        message_id, _, until_ms = value.partition(b" ")
+        if until_ms.isdigit():
+            redis.hset(name, key, b"%s %d" % (message_id, max(0, int(until_ms) - by_ms)))
+
+
+def _aged(item: bytes, by_ms: int) -> bytes:
+    """Write an item with earlier instants; foreign items have none."""
+    if Envelope.parse(item) is None:
+        return item
+    header, newline, body = item.partition(b"\n")
+    words = header.split(b" ")
+    words[2] = _earlier(words[2], by_ms)
+    for at, word in enumerate(words):
+        if at > 6 and word[:2] in _INSTANTS and word[2:].isdigit():
+            words[at] = word[:2] + _earlier(word[2:], by_ms)
+    return b" ".join(words) + newline + body
+
+
+def _earlier(instant_ms: bytes, by_ms: int) -> bytes:
+    return b"%d" % max(0, int(instant_ms) - by_ms)
+
+
+def _now_ms(redis: Redis) -> int:
+    seconds, microseconds = _all(redis.time())
+    return int(seconds * 1000 + microseconds // 1000)
+
+
+def _all(reply: Any) -> Any:
+    """Return a reply of a sync client; redis-py types it as a reply or an awaitable."""
+    return reply

@@ -1,0 +1,134 @@
+"""How many messages a child takes at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from qworker.consumer.child.leases.batch_size import QueueState
+from qworker.wire.keys import QueueKeys
+
+
+def pace(mean_s: float | None = None, **given: float) -> QueueState:
+    given.setdefault("visibility_s", 30.0)
+    made = QueueState(QueueKeys("n", "q"), 0, **given)  # type: ignore[arg-type]
+    if mean_s is not None:
+        made.learn(mean_s, 1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "slots", "batch"),
+    [
+        (None, 1, 0),
+        (10e-6, 1, 1000),
+        (100e-6, 1, 500),
+        (1e-3, 1, 50),
+        (1e-3, 8, 400),
+        (0.04, 1, 1),
+        (0.06, 1, 0),
+        (1.0, 100, 5),
+        (10.0, 100, 0),
+    ],
+)
+def test_a_batch_lasts_50_ms(mean_s: float | None, slots: int, batch: int) -> None:
+    """A batch is what all slots handle in 50 ms, at most 1,000, and 0 where one message lasts longer."""
+    assert pace(mean_s).batch(slots) == pytest.approx(batch, abs=1)
+
+
+@pytest.mark.bad_input("number or time: prefetch times running time over the visibility")
+def test_a_batch_never_lasts_over_a_quarter_of_the_visibility_timeout() -> None:
+    """With a very short visibility timeout batches are shorter than 50 ms."""
+    assert pace(1e-3, visibility_s=0.1).batch(1) == pytest.approx(25, abs=1)
+
+
+def test_slower_is_believed_at_once_and_faster_by_and_by() -> None:
+    """A batch that took much longer than thought counts in full; a faster one moves the mean by its share."""
+    queue = pace(10e-6)
+    queue.learn(1.0, 1)
+    assert queue.mean_s == 1.0
+    queue.learn(10e-6, 1)
+    assert queue.mean_s == pytest.approx(0.7, abs=0.01)
+    queue.learn(0.0, 0)
+    assert queue.mean_s == pytest.approx(0.7, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "busy", "slots", "want"),
+    [
+        (None, 0, 1, 1),  # unknown: one for each handler
+        (None, 0, 100, 100),
+        (None, 1, 1, 0),
+        (1e-3, 0, 1, 50),
+        (1e-3, 50, 1, 50),  # the next batch while this one runs
+        (1e-3, 51, 1, 0),  # but not a third one
+        (1.0, 0, 1, 1),  # slow: only for free handlers
+        (1.0, 1, 1, 0),
+        (1.0, 60, 100, 40),
+    ],
+)
+def test_the_batch_depends_on_the_messages_held(
+    mean_s: float | None, busy: int, slots: int, want: int
+) -> None:
+    """One batch may wait beside the running one; slow messages are asked for only when a handler is free."""
+    assert pace(mean_s).want(busy, slots, 1) == pytest.approx(want, abs=1 if want > 1 else 0)
+
+
+def test_of_a_short_queue_each_child_takes_its_share() -> None:
+    """With little left, a child leaves some to its peers; of an empty or unknown queue it may ask for all."""
+    queue = pace(10e-6)
+    queue.ready_left = 90
+    assert queue.want(0, 1, 4) == 23
+    queue.ready_left = 1
+    assert queue.want(0, 1, 4) == 1
+    queue.ready_left = 0
+    assert queue.want(0, 1, 4) == 1000
+    queue.ready_left = None
+    assert queue.want(0, 1, 4) == 1000
+
+
+def test_no_batch_is_over_the_limit() -> None:
+    """`--batch` bounds everything."""
+    assert pace(10e-6, max_batch=7).want(0, 1, 1) == 7
+    assert pace(None, max_batch=7).want(0, 100, 1) == 7
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "busy", "collected", "want"),
+    [
+        (None, 0, 0, 500),
+        (None, 0, 480, 20),
+        (None, 0, 500, 1),
+        (None, 1, 0, 0),
+        (0.1, 0, 0, 500),  # slow or not, a call is filled up
+        (0.1, 1, 0, 0),
+        (10e-6, 1, 0, 500),  # the next call is collected while this one runs
+        (10e-6, 1, 500, 0),
+    ],
+)
+def test_calls_of_batch_handlers_are_filled_up(
+    mean_s: float | None, busy: int, collected: int, want: int
+) -> None:
+    """A child asks for what its batch handler's next call lacks."""
+    assert pace(mean_s, group=500).want(busy, 1, 4, collected) == want
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "trip_s", "slots", "batch"),
+    [
+        (0.02, None, 1, 2),  # no trip was measured yet
+        (0.02, 0.0009, 1, 1),
+        (0.02, 0.0011, 1, 2),  # far away: one waits in the child while one runs
+        (0.012, 0.0001, 1, 4),
+        (0.02, 0.0001, 2, 5),
+        (0.06, 0.0001, 1, 0),
+    ],
+)
+def test_few_messages_come_one_by_one_from_a_server_nearby(
+    mean_s: float, trip_s: float | None, slots: int, batch: int
+) -> None:
+    """Each is acked along with the next receive, rather than a batch of two or three bit by bit."""
+    queue = pace(mean_s)
+    for seconds in (trip_s, 1.0):
+        if trip_s is not None and seconds is not None:
+            queue.note_trip(seconds)
+    assert queue.batch(slots) == batch

@@ -1,0 +1,493 @@
+"""The keeper: leases extended, recalled and settled from outside of the child that holds them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from qworker import QueueAttributes, QWorker
+from qworker.client.execute.sync import Client
+from qworker.consumer.board.board import Board
+from qworker.consumer.board.clock import boot_time
+from qworker.consumer.board.states import LeaseView, Mark
+from qworker.consumer.manifest import ManifestTask
+from qworker.consumer.supervisor.leases.lease_keeper import _LONGEST_S, LeaseKeeper
+from qworker.consumer.supervisor.leases.postmortem import Death, death_of
+from qworker.engine.command import Command
+from qworker.engine.raw import raw
+from qworker.engine.receive import Batch, settle_receive
+from qworker.engine.settle import Outcomes, settle
+from qworker.errors import ServerError
+from qworker.store.connections import ConnectionFactory
+from qworker.wire.keys import QueueKeys
+from tests.chaos import ChaosProxy
+from tests.consumer.driving import history_of, redis_of, until
+from tests.journals import event_lines
+from tests.timing import Watch
+
+U, R, D, F, G = Mark.UNSTARTED, Mark.RUNNING, Mark.DONE, Mark.FAILED, Mark.GONE
+
+
+@dataclass
+class Scene:
+    """A board with leases of one queue, and a keeper."""
+
+    app: QWorker
+    board: Board
+    keeper: LeaseKeeper
+    keys: QueueKeys
+
+    def receive(
+        self, slot: int, marks: Sequence[Mark], visibility_ms: int = 30_000, **options: str
+    ) -> Batch:
+        """Send messages, receive them into one lease, and mark them on the board."""
+        queue = self.app.queue("q")
+        queue.send_all([{"n": n} for n in range(len(marks))], **options)
+        lease_id = self.app.client.ids.lease_id()
+        self.board.leases.enter(slot, lease_id, 0, visibility_ms / 1000)
+        command = settle_receive(self.keys, lease_id, len(marks), visibility_ms=visibility_ms)
+        batch = self.app.client.execute(command)
+        deadline = boot_time() + visibility_ms / 1000
+        self.board.leases.hold(slot, len(batch.items), deadline, visibility_ms / 1000)
+        for position, mark in enumerate(marks):
+            self.board.leases.mark(slot, position, mark)
+        return batch
+
+    def boards(self) -> list[tuple[Board, tuple[QueueKeys, ...]]]:
+        return [(self.board, (self.keys,))]
+
+    def recall(self, *slots: int) -> int:
+        views = [self.board.leases.view(slot) for slot in slots]
+        leases: list[LeaseView] = [view for view in views if view is not None]
+        return self.keeper.recall([(self.board, (self.keys,), leases)])
+
+    def settle_dead(self, death: Death) -> int:
+        return self.keeper.settle_dead(self.board, (self.keys,), death)
+
+    def counted(self) -> dict[str, int]:
+        """What was counted after the messages were received."""
+        counted = history_of(self.app.queue("q"))
+        return {
+            name: number for name, number in counted.items() if name not in ("sent", "received")
+        }
+
+
+@pytest.fixture
+def scene(app: QWorker) -> Iterator[Scene]:
+    """A board for three handlers, and the queue `q`."""
+    app.queue("q").configure(QueueAttributes())
+    board = Board.create(3)
+    yield Scene(app, board, LeaseKeeper(app.client), QueueKeys(app.namespace, "q"))
+    board.close()
+
+
+# -- extending ---------------------------------------------------------------------------------
+
+
+def test_a_lease_is_extended_when_a_third_of_it_is_over(scene: Scene) -> None:
+    """Nothing is sent before; after it deadline and board move a whole visibility timeout on."""
+    scene.receive(0, [R], visibility_ms=12_000)
+    first = scene.app.queue("q").inspect().next_deadline_ms
+    assert first is not None
+
+    scene.board.leases.set_deadline(0, boot_time() + 12.0)
+    scene.keeper.extend_due(scene.boards())
+    assert scene.app.queue("q").inspect().next_deadline_ms == first
+
+    time.sleep(0.01)
+    scene.board.leases.set_deadline(0, boot_time() + 7.9)
+    before = boot_time()
+    scene.keeper.extend_due(scene.boards())
+    second = scene.app.queue("q").inspect().next_deadline_ms
+    assert second is not None
+    assert second > first
+    assert scene.keeper.extended == 1
+    (view,) = scene.board.leases.views()
+    assert before + 12.0 <= view.deadline <= boot_time() + 12.0
+
+
+def test_a_long_lease_is_extended_every_five_seconds(scene: Scene) -> None:
+    """However long the visibility timeout, a live consumer is heard of every 5 s: the reaper counts on it."""
+    scene.receive(0, [R], visibility_ms=600_000)
+    scene.board.leases.set_deadline(0, boot_time() + 600.0)
+    scene.keeper.extend_due(scene.boards())
+    assert scene.keeper.extended == 0
+    scene.board.leases.set_deadline(0, boot_time() + 594.0)
+    scene.keeper.extend_due(scene.boards())
+    assert scene.keeper.extended == 1
+
+
+def test_a_lease_is_not_kept_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 12 h a lease is no longer extended, whatever its handler does."""
+    assert _LONGEST_S == 12 * 3600
+    scene.receive(0, [R], visibility_ms=30_000)
+    for longest_s in (60.0, 60.0, 0.0, 0.0):
+        monkeypatch.setattr("qworker.consumer.supervisor.leases.lease_keeper._LONGEST_S", longest_s)
+        scene.board.leases.set_deadline(0, boot_time())
+        scene.keeper.extend_due(scene.boards())
+    assert scene.keeper.extended == 2
+
+
+def test_a_lost_lease_is_said_on_the_board(scene: Scene) -> None:
+    """A lease that is gone although the child holds it is marked lost, once."""
+    scene.receive(0, [R, U])
+    scene.board.leases.set_deadline(0, boot_time())
+    with redis_of(scene.app) as redis:
+        redis.delete(scene.keys.unacked)
+
+    for _ in range(2):
+        scene.keeper.extend_due(scene.boards())
+
+    assert scene.board.leases.lost(0)
+    assert (scene.keeper.lost, scene.keeper.extended) == (1, 0)
+
+
+@pytest.mark.parametrize("marks", [[D, D], [D, F, G]])
+def test_a_lease_that_is_handled_is_not_lost(scene: Scene, marks: list[Mark]) -> None:
+    """Where every message has ended, a lease that is gone was settled a moment ago."""
+    scene.receive(0, marks)
+    scene.board.leases.set_deadline(0, boot_time())
+    with redis_of(scene.app) as redis:
+        redis.delete(scene.keys.unacked)
+
+    scene.keeper.extend_due(scene.boards())
+
+    assert not scene.board.leases.lost(0)
+
+
+def test_a_pending_lease_is_not_lost(scene: Scene) -> None:
+    """A lease that may not exist yet is looked after and never called lost."""
+    scene.board.leases.enter(0, "not-yet", 0, 1.0)
+    scene.board.leases.set_deadline(0, boot_time())
+    scene.keeper.extend_due(scene.boards())
+    assert not scene.board.leases.lost(0)
+    assert scene.keeper.lost == 0
+
+
+def test_a_lease_created_during_an_extension_is_not_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server did not know it when it was asked; the child holds it when the answer comes."""
+    scene.board.leases.enter(0, "just-now", 0, 1.0)
+    scene.board.leases.set_deadline(0, boot_time())
+    client = scene.keeper._client
+    execute = client.execute
+
+    def late(command: Command[object], **options: float) -> object:
+        result = execute(command, **options)
+        scene.board.leases.hold(0, 2, boot_time() + 30, 30.0)
+        return result
+
+    monkeypatch.setattr(client, "execute", late)
+    scene.keeper.extend_due(scene.boards())
+    assert not scene.board.leases.lost(0)
+    assert scene.keeper.lost == 0
+
+
+def test_a_broken_queue_does_not_keep_others_from_being_extended(scene: Scene) -> None:
+    """An extension that one queue refuses is logged; leases of the others are extended."""
+    scene.receive(0, [R])
+    scene.board.leases.enter(1, "broken-1", 1, 30.0)
+    scene.board.leases.hold(1, 1, boot_time(), 30.0)
+    scene.board.leases.set_deadline(0, boot_time())
+    broken = QueueKeys(scene.app.namespace, "broken")
+    with redis_of(scene.app) as redis:
+        redis.set(broken.unacked, "not ours")
+
+    scene.keeper.extend_due([(scene.board, (scene.keys, broken))])
+
+    assert scene.keeper.extended == 1
+
+
+def test_more_leases_than_one_call_takes_are_extended(scene: Scene) -> None:
+    """Leases of many children are extended in calls of at most 1,000."""
+    boards = [Board.create(1) for _ in range(40)]
+    try:
+        ids = []
+        for board in boards:
+            for slot in range(board.leases.number):
+                ids.append(f"lease-{len(ids)}")
+                board.leases.enter(slot, ids[-1], 0, 30.0)
+                board.leases.hold(slot, 1, boot_time(), 30.0)
+        with redis_of(scene.app) as redis:
+            redis.zadd(scene.keys.unacked, dict.fromkeys(ids, 1))
+        scene.keeper.extend_due([(board, (scene.keys,)) for board in boards])
+        assert scene.keeper.extended == len(ids) == 1320
+    finally:
+        for board in boards:
+            board.close()
+
+
+@pytest.mark.slow
+def test_an_unreachable_server_is_said_and_the_lease_stays_due(scene: Scene) -> None:
+    """Where the server does not answer an extension raises soon, and the next try finds the lease still due."""
+    scene.receive(0, [R])
+    scene.board.leases.set_deadline(0, boot_time())
+    with ChaosProxy(scene.app.url) as proxy:
+        client = Client(ConnectionFactory(proxy.url, reply_timeout_s=0.3))
+        keeper = LeaseKeeper(client)
+        proxy.blackhole = True
+        watch = Watch(os.getpid())
+        with pytest.raises(ServerError):
+            keeper.extend_due(scene.boards())
+        # A second and the reply that is waited for just then; a settle would try for 20 s.
+        assert watch.passed_s() < 18
+        assert not scene.board.leases.lost(0)
+        proxy.blackhole = False
+        until(lambda: _extends(keeper, scene))
+        client.close()
+
+
+def _extends(keeper: LeaseKeeper, scene: Scene) -> bool:
+    try:
+        keeper.extend_due(scene.boards())
+    except ServerError:
+        return False
+    return keeper.extended == 1
+
+
+# -- recalling ---------------------------------------------------------------------------------
+
+
+def test_a_recall_gives_back_unstarted_messages(scene: Scene) -> None:
+    """Unstarted messages are ready again, uncounted and in order; running and ended ones are left alone."""
+    scene.receive(0, [D, R, U, U, F])
+
+    assert scene.recall(0) == 2
+
+    seen = scene.app.queue("q").inspect()
+    assert (seen.ready, seen.unacked) == (2, 3)
+    assert [message.body for message in scene.app.queue("q").peek()] == [b'{"n":2}', b'{"n":3}']
+    assert [message.receives for message in scene.app.queue("q").peek()] == [0, 0]
+    (view,) = scene.board.leases.views()
+    assert list(view.marks) == [D, R, Mark.RECALLED, Mark.RECALLED, F]
+    assert scene.counted()["released"] == 2
+
+
+def test_a_recall_of_a_lease_whose_reply_was_not_read_gives_back_all(scene: Scene) -> None:
+    """A pending lease is given back as a whole, if it was created; the child then finds it recalled."""
+    scene.app.queue("q").send_all([1, 2, 3])
+    lease_id = scene.app.client.ids.lease_id()
+    scene.board.leases.enter(0, lease_id, 0, 30.0)
+    scene.app.client.execute(settle_receive(scene.keys, lease_id, 3))
+    scene.board.leases.enter(1, "never-made", 0, 30.0)
+
+    assert scene.recall(0, 1) == 3
+
+    assert scene.board.leases.recalled(0)
+    seen = scene.app.queue("q").inspect()
+    assert (seen.ready, seen.unacked, seen.stats.get("stale", 0)) == (3, 0, 0)
+
+
+@pytest.mark.slow
+def test_a_recall_of_many_leases_waits_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait for the child's side is one for all leases together."""
+    monkeypatch.setattr("qworker.consumer.supervisor.leases.lease_keeper._SEEN_S", 1.0)
+    for slot in range(30):
+        scene.receive(slot, [U])
+    begun, watch = time.monotonic(), Watch(os.getpid())
+    assert scene.recall(*range(30)) == 30
+    assert time.monotonic() - begun >= 1.0
+    assert watch.passed_s() < 15
+
+
+@pytest.mark.slow
+def test_a_message_that_starts_during_a_recall_is_not_given_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was marked running before the child saw the recall stays with it."""
+    monkeypatch.setattr("qworker.consumer.supervisor.leases.lease_keeper._SEEN_S", 1.0)
+    scene.receive(0, [U, U])
+
+    def start() -> None:
+        until(lambda: scene.board.leases.recalled(0))
+        scene.board.leases.mark(0, 0, R)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    assert scene.recall(0) == 1
+    thread.join()
+    assert scene.app.queue("q").inspect().unacked == 1
+
+
+# -- settling for the dead ---------------------------------------------------------------------
+
+ALONE = Death(-11, {(0, 0): None}, ("WorkerDiedError", "it crashed"))
+
+
+@pytest.mark.parametrize(
+    ("marks", "death", "ready", "delayed", "counted"),
+    [
+        ([D, D], Death(-9), 0, 0, {"acked": 2}),
+        ([U, U], Death(-9), 2, 0, {"released": 2}),
+        ([G, U], Death(-9), 2, 0, {"released": 2}),
+        ([F], Death(-9), 0, 1, {"nacked": 1}),
+        ([D, R, U], Death(-9), 2, 0, {"acked": 1, "timeouts": 1, "released": 1}),
+        ([R, R, U], Death(-9), 3, 0, {"released": 1, "timeouts": 2}),
+        ([R, R, U], ALONE, 3, 0, {"timeouts": 1, "released": 2}),
+        ([R, R], Death(-9, {(0, 0): None, (0, 1): None}), 2, 0, {"timeouts": 2}),
+        ([R, R, D], Death(-9, stopping=True), 2, 0, {"released": 2, "acked": 1}),
+        ([U, U], Death(1, idle_before=True), 2, 0, {"timeouts": 2}),
+        ([R, U], Death(1, idle_before=True), 2, 0, {"timeouts": 1, "released": 1}),
+        ([D, U], Death(0, stopping=True), 1, 0, {"acked": 1, "released": 1}),
+    ],
+)
+def test_what_a_dead_child_held_goes_where_it_belongs(
+    scene: Scene,
+    marks: list[Mark],
+    death: Death,
+    ready: int,
+    delayed: int,
+    counted: dict[str, int],
+) -> None:
+    """Done is acked, unstarted released, the guilty counted; who only ran beside goes back, or shares the blame."""
+    scene.receive(0, marks)
+
+    assert scene.settle_dead(death) == list(marks).count(R)
+
+    seen = scene.app.queue("q").inspect()
+    assert (seen.ready, seen.delayed, seen.unacked) == (ready, delayed, 0)
+    stored = {"stored": ready + delayed} if ready + delayed else {}
+    assert scene.counted() == {**counted, **stored}
+
+
+def test_the_guilty_message_is_delivered_alone_from_now_on(scene: Scene) -> None:
+    """A message that has cost a worker is a suspect: no message runs beside it again."""
+    scene.receive(0, [R, R, U])
+
+    scene.settle_dead(ALONE)
+
+    assert scene.app.queue("q").inspect().suspect == 1
+
+
+def test_running_messages_of_several_leases_share_the_blame(scene: Scene) -> None:
+    """Whether one message ran alone is judged over all leases of the child."""
+    scene.receive(0, [R])
+    scene.receive(1, [R, U])
+
+    assert scene.settle_dead(Death(-9)) == 2
+
+    assert scene.counted() == {"released": 1, "timeouts": 2, "stored": 3}
+
+
+def test_a_pending_lease_of_a_dead_child_is_given_back(scene: Scene) -> None:
+    """A lease that was created although its reply was never read does not wait for its deadline."""
+    scene.app.queue("q").send_all([1, 2])
+    lease_id = scene.app.client.ids.lease_id()
+    scene.board.leases.enter(0, lease_id, 0, 30.0)
+    scene.app.client.execute(settle_receive(scene.keys, lease_id, 2))
+
+    scene.settle_dead(Death(-9))
+
+    seen = scene.app.queue("q").inspect()
+    assert (seen.ready, seen.unacked) == (2, 0)
+    assert [message.receives for message in scene.app.queue("q").peek()] == [0, 0]
+
+
+def test_messages_recalled_or_settled_before_the_death_are_not_counted_again(scene: Scene) -> None:
+    """Settling for the dead repeats nothing that was settled already."""
+    batch = scene.receive(0, [D, U, U])
+    scene.recall(0)
+    scene.app.client.execute(settle(scene.keys, [Outcomes(batch.lease_id, acks=["1"])]))
+
+    scene.settle_dead(Death(-9))
+
+    assert scene.counted() == {"acked": 1, "released": 2, "stored": 2}
+
+
+def test_an_ack_for_the_dead_frees_the_unique_key(scene: Scene) -> None:
+    """A handled message of a dead child gives its unique key free, as if the child had told it."""
+    queue = scene.app.queue("q")
+    first = queue.send({"n": 1}, unique="invoice-7")
+    lease_id = scene.app.client.ids.lease_id()
+    scene.board.leases.enter(0, lease_id, 0, 30.0)
+    scene.app.client.execute(settle_receive(scene.keys, lease_id, 1))
+    scene.board.leases.hold(0, 1, boot_time() + 30.0, 30.0)
+    scene.board.leases.mark(0, 0, D)
+
+    scene.settle_dead(Death(-9))
+
+    assert queue.send({"n": 1}, unique="invoice-7") != first
+
+
+def test_the_guilty_message_is_dead_at_its_tasks_limit_with_the_reason(scene: Scene) -> None:
+    """A crash counts against the task's max receives, and the dead letter says how the process ended."""
+    scene.receive(0, [R, D])
+
+    scene.settle_dead(Death(-11, {(0, 0): 1}, ("WorkerDiedError", "was ended by signal 11")))
+
+    (dead_letter,) = scene.app.queue("q").dead()
+    assert (dead_letter.reason, dead_letter.error_class) == ("max_receives", "WorkerDiedError")
+    assert dead_letter.error == "was ended by signal 11"
+
+
+def test_a_queue_that_cannot_be_settled_is_left_to_expire(scene: Scene) -> None:
+    """A broken queue costs the dead child's other queues nothing."""
+    scene.receive(0, [D])
+    other = QueueKeys(scene.app.namespace, "other")
+    scene.board.leases.enter(1, "broken-1", 1, 30.0)
+    scene.board.leases.hold(1, 1, boot_time() + 30, 30.0)
+    with redis_of(scene.app) as redis:
+        redis.set(other.stats, "not ours")
+
+    scene.keeper.settle_dead(scene.board, (scene.keys, other), Death(-9))
+
+    assert scene.counted() == {"acked": 1}
+
+
+def test_a_large_lease_is_settled_in_one_go(scene: Scene) -> None:
+    """A thousand messages in any mixture of marks are settled."""
+    marks = [Mark(n % 2 * 2) for n in range(1000)]
+    scene.receive(0, marks)
+
+    scene.settle_dead(Death(-9))
+
+    assert scene.counted() == {"acked": 500, "released": 500, "stored": 500}
+
+
+def test_leases_of_an_unknown_queue_are_left_alone(scene: Scene) -> None:
+    """A child that died before its manifest came has nothing that could be settled."""
+    scene.board.leases.enter(0, "x-1", 0, 30.0)
+    scene.keeper.extend_due([(scene.board, ())])
+    assert scene.keeper.settle_dead(scene.board, (), Death(1)) == 0
+    command: Command[int] = raw("ZCARD", scene.keys.unacked, decode=int)
+    assert scene.app.client.execute(command) == 0
+
+
+def test_the_journal_gets_the_times_on_the_board(scene: Scene) -> None:
+    """Who settles for the dead, when they received it, what ran since when; and of what had ended, the task."""
+    queue = scene.app.queue("q")
+    queue.configure(QueueAttributes(journal="outcomes"))
+    tasks = [ManifestTask("mail", "q", is_async=False, max_receives=9, batch=0, max_wait_s=0)]
+    queue.send({"task": "done", "args": []}, unique="k")
+    batch = scene.receive(0, [D, D, R, U, F])
+    delivered = boot_time() - 5
+    scene.board.leases.note_delivered(0, delivered, batch.now_ms)
+    scene.board.running.begin(0, 0, 2, 0, delivered + 2, 0.0)
+    keeper = LeaseKeeper(scene.app.client, who="host:7")
+
+    keeper.settle_dead(scene.board, (scene.keys,), death_of(scene.board, tasks, -9))
+
+    with redis_of(scene.app) as redis:
+        ((_, fields),) = redis.xrange(scene.keys.journal)
+    assert fields[b"w"] == b"host:7"
+    reports = {}
+    for line in event_lines(fields[b"e1"]):
+        event, received, started, run_us, task, reason, error, header = line.split(" ", 7)
+        assert int(received) == batch.now_ms
+        reports.setdefault((event, task, reason, error), []).append((started, run_us))
+        assert any(item.startswith(f"q1 {header}\n".encode()) for item in batch.items)
+    ((started, run_us),) = reports.pop(("timed_out", "mail", "crashed", "WorkerDiedError"))
+    assert int(started) == batch.now_ms + 2000
+    assert 3_000_000 <= int(run_us) < 60_000_000
+    assert reports == {
+        ("nacked", "-", "-", "-"): [("-", "-")],
+        ("released", "-", "-", "-"): [("-", "-")],
+        ("acked", "done", "-", "-"): [("-", "-")],
+        ("acked", "-", "-", "-"): [("-", "-")],
+    }

@@ -1,0 +1,554 @@
+"""For every script a call that it takes, and what it refuses in place of it: keys of another type, and arguments.
+
+`REFUSALS` has a row per script; `test_refusals.py` holds it against the headers, so a script without its row fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from qworker.engine.command import Word
+from qworker.engine.poll import MAX_POLLED
+from qworker.wire.keys import queues_key
+from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, STANDARD_PARTS, Drive, own
+
+__all__ = ["REFUSALS", "Call", "Refusals"]
+
+_HOUR_MS = 3_600_000
+_TOO_LONG = 12 * _HOUR_MS + 1
+#: What no number may be whose place may be left empty.
+_BAD_IF_GIVEN = [bad for bad in BAD_NUMBERS if bad]
+_BAD_SHARDS = [*BAD_NUMBERS, 0, 65]
+_BAD_ENTRY_IDS = [
+    "", "x", "-", "+", "*", "1", "5-", "(1-1", "1-1 ", "1-2-3", f"{2**64}-1", f"1-{2**64}",
+]  # fmt: skip
+_BAD_SEEN = ["x", "0", "0:", ":1", "10:1", "t:1", "0:-1", "0:1.5", "0:1e9", "- - -:1"]
+_BAD_ITEMS = ["{}", "", "q2 a 1\nx", "q1 a 1 0 0 0 0", "hello"]
+_BAD_CURSORS = ["x", "-1", "1.5", "nan", "inf", "1e99", "9" * 21]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The keys and arguments of one call of a script."""
+
+    keys: tuple[str, ...]
+    words: tuple[Word, ...] = ()
+
+    def but(self, changed: Mapping[int, Word]) -> Call:
+        """The call with other words, each by its number in ARGV."""
+        return replace(
+            self, words=tuple(changed.get(n, word) for n, word in enumerate(self.words, 1))
+        )
+
+    def more(self, *words: Word) -> Call:
+        """The call with words after its own."""
+        return replace(self, words=(*self.words, *words))
+
+    def only(self, number: int) -> Call:
+        """The call with the first of its words."""
+        return replace(self, words=self.words[:number])
+
+    def on(self, *keys: str) -> Call:
+        """The call on other keys."""
+        return replace(self, keys=keys)
+
+
+def _none(_: Drive, __: Call) -> Iterable[Call]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What one script refuses.
+
+    `given` fills the queue and returns a call that is taken. `parts` are the keys whose types are checked, None for all
+    of the call. `words` has what is refused in place of a word, by its number in ARGV; `calls` are others that are
+    refused, `largest` such that are taken.
+    """
+
+    given: Callable[[Drive], Call]
+    parts: Sequence[str] | None = None
+    words: Mapping[int, Sequence[Word]] = field(default_factory=dict)
+    calls: Callable[[Drive, Call], Iterable[Call]] = _none
+    largest: Callable[[Drive, Call], Iterable[Call]] = _none
+
+
+# -- queues that calls are made to -----------------------------------------------------------------
+
+
+def _keys(drive: Drive, *parts: str) -> tuple[str, ...]:
+    return tuple(drive.base + part for part in parts)
+
+
+def _on_parts(*parts: str, words: Sequence[Word]) -> Callable[[Drive], Call]:
+    """A call on these keys of an empty queue."""
+    return lambda drive: Call(_keys(drive, *parts), tuple(words))
+
+
+def _received(*leases: str, words: Sequence[Word]) -> Callable[[Drive], Call]:
+    """A call on the standard keys and leases; two messages are held in L, one of another level is ready."""
+
+    def given(drive: Drive) -> Call:
+        drive.send("a", "b")
+        drive.receive("L")
+        drive.send("p", priority=5)
+        drive.redis.hset(drive.keys.stats, "reaped_ms", NOW + 30_000)
+        return Call(drive.standard_keys(*leases), tuple(words))
+
+    return given
+
+
+def _in_every_state(words: Sequence[Word]) -> Callable[[Drive], Call]:
+    """A call on the standard keys, with messages in every state and of several levels."""
+
+    def given(drive: Drive) -> Call:
+        drive.send("u")
+        drive.receive("L")
+        drive.send("a", ttl_ms=1)
+        drive.send("p", priority=5)
+        drive.send("d", delay_ms=1)
+        drive.redis.rpush(drive.keys.suspect, own("s"))
+        drive.redis.xadd(drive.keys.dead, {"envelope": own("x")})
+        return Call(drive.standard_keys(), tuple(words))
+
+    return given
+
+
+def _waiting(*first: Word) -> Callable[[Drive], Call]:
+    """A call for two messages that wait, one of them delayed; a plain one stands beside them."""
+
+    def given(drive: Drive) -> Call:
+        drive.send("a", priority=5)
+        drive.send("b", delay_ms=10)
+        drive.redis.rpush(drive.keys.ready[0], "{}")
+        return Call(drive.standard_keys(), (*first, own("a"), own("b", ready_ms=NOW + 10)))
+
+    return given
+
+
+def _of_items(first: int) -> Callable[[Drive, Call], Iterable[Call]]:
+    """No items, too many, and those that are not ours; the items come after `first` words."""
+
+    def calls(_: Drive, call: Call) -> Iterable[Call]:
+        call = call.only(first)
+        return [
+            call,
+            call.more(*[own("a")] * 101),
+            *(call.more(own("a"), bad) for bad in _BAD_ITEMS),
+        ]
+
+    return calls
+
+
+def _dead_letter(*words: Word) -> Callable[[Drive], Call]:
+    """A call for a dead letter, its entry id before `words`."""
+
+    def given(drive: Drive) -> Call:
+        drive.redis.hset(drive.keys.meta, "levels", "5")
+        entry = drive.redis.xadd(drive.keys.dead, {"envelope": own("a"), "reason": "rejected"})
+        return Call(drive.standard_keys(), (NOW, entry.decode(), *words))
+
+    return given
+
+
+def _of_entries(_: Drive, call: Call) -> Iterable[Call]:
+    many = [f"1-{number}" for number in range(1, 102)]
+    return [call.only(1).more(*many), *(call.more(bad) for bad in _BAD_ENTRY_IDS)]
+
+
+def _polled(drive: Drive) -> Call:
+    keys = drive.keys
+    return Call((*keys.ready, keys.suspect, keys.wake, keys.meta))
+
+
+# -- single scripts --------------------------------------------------------------------------------
+
+
+def _begun(drive: Drive) -> Call:
+    """An import has begun."""
+    drive.redis.hset(drive.keys.imported, "run", "one")
+    keys = _keys(drive, "ready", "delayed", "wake", "meta", "stats", "imported", "journal")
+    return Call(keys, (NOW, "one", 0, 0, 1, ":a", 0, 0, 0, 0, "q1 a ", "\na"))
+
+
+def _scheduled(drive: Drive) -> Call:
+    """The queue has a schedule."""
+    spec = '{"cron": "* * * * *"}'
+    drive.redis.hset(drive.keys.schedules, "nightly", spec)
+    keys = _keys(drive, "ready", "delayed", "wake", "meta", "stats", "schedules", "journal")
+    return Call(keys, (NOW, "nightly", NOW - 10, spec, 0, 0, "q1 a ", "\nA"))
+
+
+def _send_calls(_: Drive, call: Call) -> Iterable[Call]:
+    unkeyed = call.only(9)
+    yield unkeyed.more("q1 a ", "\nA", 0)  # two messages of one
+    yield call.only(6).more(0, 0)  # none
+    yield unkeyed.more(1, 1, "key")
+    yield unkeyed.more(2, 1, "key", 1)
+    for bad in [*BAD_NUMBERS, 0, 2]:
+        yield unkeyed.more(1, bad, "key", 1000)
+    for bad in [*BAD_NUMBERS, 0]:
+        yield unkeyed.more(1, 1, "key", bad)
+        yield unkeyed.more(0, bad)  # maxlen
+        yield unkeyed.more(1, 1, "key", 1000, bad)
+
+
+def _chunk_calls(_: Drive, call: Call) -> Iterable[Call]:
+    one, two, none = call.only(14), call.but({13: 2}).only(14).more("B"), call.only(12).more(0)
+    yield none.more(0)
+    yield call.only(14).more("A", 0)
+    yield one.more(1, "", "")
+    yield one.more(0, "")
+    yield two.more(1, "", "", "")
+    for bad in _BAD_IF_GIVEN:
+        yield one.more(1, bad, "", "")
+        yield one.more(1, "", bad, "")
+
+
+def _settle_calls(drive: Drive, call: Call) -> Iterable[Call]:
+    acked = call.only(6)
+
+    def other(*words: Word) -> Call:
+        return acked.more(1, *words)
+
+    for bad in BAD_NUMBERS:
+        yield other("n", "2", bad, "", "", "", "", "", 0)
+        yield other("r", "2", bad, "", "", "", "", "", 0)
+    for bad in [*_BAD_IF_GIVEN, "0", "1000000", "9" * 40]:
+        yield other("n", "2", 0, bad, "", "", "", "", 0)
+    for bad in _BAD_IF_GIVEN:
+        yield other("n", "2", 0, "", bad, "", "", "", 0)
+    for kind in ("x", "", "nr", "*", "."):
+        yield other(kind, "2", 0, "", "", "", "", "", 0)
+    for times in ("x", "1 2", "1 2 a b", "1 2 a\n", " 1 2 a", "1 2! a", "1 2 " + "a" * 512):
+        yield other("n", "2", 0, "", "", "", "", times, 0)
+    for bad in [*BAD_NUMBERS, 10_001]:
+        yield other("n", "2", 0, "", "", "", "", "", bad)
+    ends: list[tuple[Word, ...]] = [(), (1,), (0, "x"), ("x", "x"), (1, "x" * 16_385)]
+    for end in ends:
+        yield other("n", "2", 0, "", "", "", "", "", 1, *end)
+    for start in (("n", "2", 0, "", "", "", ""), ("n", "2", 0, "", "", ""), ("n",), ()):
+        yield other(*start)
+    keys = drive.standard_keys
+    yield Call(keys(), (NOW, "", 1, 0, 0, 0, 0))
+    yield Call(keys("L", "x y"), (NOW, "", 2, *[0] * 8))
+
+
+def _settle_receive_calls(drive: Drive, call: Call) -> Iterable[Call]:
+    start = call.only(6)
+    for bad in [*BAD_NUMBERS, 65, 2, 3]:
+        yield start.more(bad)
+    for bad in [*BAD_NUMBERS, 10_001]:
+        for place in range(4):
+            counts: list[Word] = [0] * 4
+            counts[place] = bad
+            yield start.more(1, *counts)
+    yield start.more(1)
+    yield start.more(1, 2, "1")
+    yield start.more(1, 0, 1, "1")
+    yield start.more(0).on(*drive.standard_keys(), drive.base + "lease:bad id")
+
+
+def _split_calls(drive: Drive, call: Call) -> Iterable[Call]:
+    unacked, meta, old, new = call.keys
+    for leases in [(old, drive.base + "x"), (drive.base + "x", new), (old, new + " ")]:
+        yield call.on(unacked, meta, *leases)
+
+
+def _split_all_calls(drive: Drive, call: Call) -> Iterable[Call]:
+    unacked, meta, old, new = call.keys
+    start, another, third = call.only(2), drive.keys.lease("M"), drive.keys.lease("O")
+    indices: list[tuple[Word, ...]] = [
+        (), (0,), (2, 1), (1,), (1, 1, 1), ("x", 1), (1, 1, 1, 1), (1064, *range(1, 1065)),
+    ]  # fmt: skip
+    for words in indices:
+        yield start.more(*words)
+    for leases in [(old,), (old, drive.base + "x"), (drive.base + "x", new), (old, new + " ")]:
+        yield call.on(unacked, meta, *leases)
+    # The same key twice: old twice, new twice, one for both.
+    for leases in [(old, new, old, third), (old, new, another, new), (old, old, another, new)]:
+        yield start.more(1, 1, 1, 2).on(unacked, meta, *leases)
+    yield start.more(*[1, 1] * 65).on(unacked, meta, *[old, new] * 65)
+
+
+def _swept(drive: Drive) -> Call:
+    drive.redis.zadd(drive.keys.unacked, {"L": NOW})
+    return Call(_keys(drive, "meta", "delayed", "unacked", "ready", "stats"), (NOW, 1000, 10))
+
+
+def _journalled(drive: Drive) -> Call:
+    drive.redis.hset(drive.keys.meta, "journal", "all")
+    return Call((drive.keys.meta,), (NOW, 1))
+
+
+_EVERY_LEVEL = [*STANDARD_PARTS, *READY_PARTS[1:5]]
+_SPOT = ("0", "", "", own("a"))
+
+REFUSALS: Final[Mapping[str, Refusals]] = {
+    # -- send
+    "send": Refusals(
+        lambda drive: Call(drive.sending_keys(), (NOW, "l", 1, 0, 0, 0, 1, "q1 a ", "\nA", 0)),
+        words={
+            3: BAD_NUMBERS,
+            4: [*_BAD_IF_GIVEN, 2**53 + 2, *(f"@{bad}" for bad in BAD_NUMBERS)],
+            5: _BAD_IF_GIVEN,
+            6: [*BAD_NUMBERS, 10],
+            7: [*BAD_NUMBERS, 0, 2, 1001],
+            10: BAD_NUMBERS,
+        },
+        calls=_send_calls,
+    ),
+    "send_chunk": Refusals(
+        _on_parts(
+            *("ready", "delayed", "wake", "meta", "stats", "rows", "bulk:w", "journal"),
+            words=(NOW, "0.0", 0, 0, 11, "r", 60_000, 0, 0, 0, 0, "a" * 10, 1, "A", 0),
+        ),
+        words={
+            3: BAD_NUMBERS,
+            7: [*BAD_NUMBERS, 0],
+            8: BAD_NUMBERS,
+            9: [*BAD_NUMBERS, 10],
+            10: _BAD_IF_GIVEN,
+            11: _BAD_IF_GIVEN,
+            13: [*BAD_NUMBERS, 0, 2, 1001],
+            15: BAD_NUMBERS,
+        },
+        calls=_chunk_calls,
+    ),
+    "fire": Refusals(
+        _scheduled,
+        words={3: BAD_NUMBERS, 5: [*BAD_NUMBERS, 10], 6: _BAD_IF_GIVEN},
+        calls=lambda drive, call: [call.only(7)],
+    ),
+    "take_over": Refusals(
+        _begun,
+        words={
+            3: [*BAD_NUMBERS, 10],
+            4: [*BAD_NUMBERS, 1, 1001],
+            5: [*BAD_NUMBERS, 0, 2, 1001],
+            6: ["run"],
+            7: BAD_NUMBERS,
+            8: _BAD_IF_GIVEN,
+            9: BAD_NUMBERS,
+            10: [*BAD_NUMBERS, 1_000_000],
+            11: ["q1 a", "a", "q1  ", "q2 a ", "q1 a b "],
+        },
+        calls=lambda drive, call: [call.more("more")],
+    ),
+    # -- deliver
+    "claim": Refusals(
+        _received("L", "N", words=(NOW, 0, 10, 5000, "", NOW + 30_000)),
+        parts=[*STANDARD_PARTS, "lease:L", "lease:N"],
+        words={3: [*BAD_NUMBERS, 0, 1001], 4: [*_BAD_IF_GIVEN, 0, _TOO_LONG]},
+        calls=lambda drive, call: [
+            call.only(5),
+            call.more(NOW),
+            call.more(*[NOW] * 64).on(*drive.standard_keys(*(f"L{n}" for n in range(65)), "N")),
+        ],
+    ),
+    "extend": Refusals(
+        _on_parts("unacked", "meta", words=(NOW, 1000, "L")),
+        words={2: [*BAD_NUMBERS, 0, _TOO_LONG]},
+        calls=lambda drive, call: [call.more(*(f"L{number}" for number in range(1000)))],
+        largest=lambda drive, call: [call.more(*(f"L{number}" for number in range(999)))],
+    ),
+    "poll": Refusals(
+        _polled,
+        parts=(),
+        calls=lambda drive, call: [
+            call.on(*call.keys[:12]),
+            call.on(*call.keys * (MAX_POLLED + 1)),
+        ],
+        largest=lambda drive, call: [call.on(*call.keys * MAX_POLLED)],
+    ),
+    "settle": Refusals(
+        _received("L", words=(NOW, "", 1, 1, "1", 0, 0, 0)),
+        parts=[*STANDARD_PARTS, "lease:L"],
+        calls=_settle_calls,
+    ),
+    "settle_receive": Refusals(
+        _received("L", "M", words=(NOW, 0, 10, 30_000, 1, "", 1, 1, "1", 0, 0, 0)),
+        parts=[*STANDARD_PARTS, "lease:L", "lease:M"],
+        words={
+            3: [*BAD_NUMBERS, 1001],
+            4: [*_BAD_IF_GIVEN, 0, _TOO_LONG],
+            5: [*BAD_NUMBERS, 3],
+        },
+        calls=_settle_receive_calls,
+    ),
+    "split": Refusals(
+        _on_parts("unacked", "meta", "lease:L", "lease:N", words=(NOW, "1", 1000)),
+        words={3: [*_BAD_IF_GIVEN, _TOO_LONG]},
+        calls=_split_calls,
+    ),
+    "split_all": Refusals(
+        _on_parts("unacked", "meta", "lease:L", "lease:N", words=(NOW, 1000, 1, 1)),
+        words={2: [*_BAD_IF_GIVEN, 0, _TOO_LONG]},
+        calls=_split_all_calls,
+    ),
+    # -- reap
+    "promote": Refusals(
+        _in_every_state((NOW, 100)),
+        parts=[*READY_PARTS, "delayed", "wake", "dead", "meta", "stats", "unique", "cancelled"],
+        words={2: [*BAD_NUMBERS, 0, 5001]},
+    ),
+    "prune": Refusals(
+        _on_parts(
+            "producers", "unique", "rows", "cancelled", "meta", words=(NOW, 9, "0", "0", "0")
+        ),
+        words={2: [*BAD_NUMBERS, 0], 3: _BAD_CURSORS, 4: _BAD_CURSORS, 5: _BAD_CURSORS},
+        calls=lambda drive, call: [call.only(4)],
+    ),
+    "reap": Refusals(
+        _received("L", words=(NOW + 30_000, 1000, "")),
+        parts=STANDARD_PARTS,  # a lease of another type is set aside
+        words={2: [*BAD_NUMBERS, 0, 60_001], 3: ["x"]},
+    ),
+    "recount": Refusals(
+        _in_every_state((NOW,)),
+        parts=[*READY_PARTS, "suspect", "delayed", "unacked", "meta", "stats"],
+    ),
+    "shed": Refusals(
+        _journalled,
+        parts=(),
+        words={2: ["2", "", "x", "-1"]},
+        calls=lambda drive, call: [call.on(*call.keys, *_keys(drive, *map(str, range(500))))],
+    ),
+    "sweep": Refusals(
+        _swept,
+        parts=(),
+        words={2: [*BAD_NUMBERS, 0, 60_001], 3: [*BAD_NUMBERS, 0, 101]},
+        calls=lambda drive, call: [
+            call.on(*call.keys[:1], *call.keys[1:] * 501),
+            *(call.more(0, bad) for bad in [*BAD_NUMBERS, 10**9 + 1]),
+        ],
+    ),
+    "trim": Refusals(
+        _in_every_state((NOW + 1, 10)),
+        parts=STANDARD_PARTS,
+        words={2: [*BAD_NUMBERS, 0, 1001]},
+    ),
+    # -- queue
+    "adopt": Refusals(
+        _on_parts("meta", words=(NOW, 1, 1, 7)),
+        words={2: [*_BAD_SHARDS, 2], 3: _BAD_SHARDS, 4: BAD_NUMBERS},
+    ),
+    "configure": Refusals(
+        _on_parts("meta", "wake", words=(NOW, "maxlen", "5")),
+        calls=lambda drive, call: [call.only(2), call.more("ttl_ms")],
+    ),
+    "create": Refusals(
+        lambda drive: Call(drive.standard_keys(), ("maxlen", "5")),
+        parts=(),
+        calls=lambda drive, call: [call.only(1)],
+    ),
+    "divide": Refusals(
+        _on_parts("meta", words=(NOW, 0, 1, 1)),
+        words={2: BAD_NUMBERS, 3: [*_BAD_SHARDS, 2], 4: _BAD_SHARDS},
+    ),
+    "inspect": Refusals(
+        _in_every_state((NOW,)),
+        parts=[part for part in {*READY_PARTS, *STANDARD_PARTS} if part != "journal"],
+    ),
+    "lengths": Refusals(
+        _on_parts(*READY_PARTS, "suspect", words=()),
+        parts=(),
+        calls=lambda drive, call: [call.on(*call.keys[:10]), call.on(*call.keys * 101)],
+        largest=lambda drive, call: [call.on(*call.keys * 100)],
+    ),
+    "mark": Refusals(
+        _on_parts("meta", words=(NOW, "open", 1, 7)),
+        words={2: ["shut", ""], 3: _BAD_SHARDS, 4: BAD_NUMBERS},
+        calls=lambda drive, call: [call.more("maxlen")],
+    ),
+    "names": Refusals(
+        lambda drive: Call((queues_key(drive.namespace),), ("0", 500)),
+        words={1: BAD_NUMBERS, 2: [*BAD_NUMBERS, 0, 1001]},
+    ),
+    "present": Refusals(
+        _on_parts("meta", *READY_PARTS, words=()),
+        parts=(),
+        calls=lambda drive, call: [call.on(*call.keys[:10]), call.on(*call.keys * 251)],
+        largest=lambda drive, call: [call.on(*call.keys * 250)],
+    ),
+    "purge": Refusals(
+        _in_every_state((NOW, "ready", 10)),
+        parts=STANDARD_PARTS,
+        words={2: ["unacked", "", "READY", "suspect"], 3: [*BAD_NUMBERS, 0, 1001]},
+    ),
+    "remove": Refusals(
+        _received("L", words=(0, "L")),
+        parts=(),
+        words={1: [*BAD_NUMBERS, 2]},
+    ),
+    "retire": Refusals(
+        _on_parts("meta", "stats", words=("id-1", "")), words={1: ["", "a b", "a\n", "ä"]}
+    ),
+    "absorb": Refusals(
+        _on_parts("meta", "stats", words=(1, "id-1", "sent", 5)),
+        words={1: [*BAD_NUMBERS, 0, 64], 2: ["", "a b", "ä"], 4: [*BAD_NUMBERS, 0]},
+        calls=lambda drive, call: [call.only(1), call.only(3), call.more(*["x", 1] * 100)],
+    ),
+    # -- message
+    "cancel": Refusals(
+        _on_parts("cancelled", "meta", words=(NOW, "a", 1000)),
+        words={2: ["", "a b", "a\n", "ä", "a:b"], 3: [*BAD_NUMBERS, 0]},
+    ),
+    "delete": Refusals(
+        _waiting(NOW, ""), parts=STANDARD_PARTS, words={2: _BAD_SEEN}, calls=_of_items(2)
+    ),
+    "enqueue": Refusals(_waiting(NOW), parts=STANDARD_PARTS, calls=_of_items(1)),
+    "hold": Refusals(
+        _waiting(NOW, ""), parts=STANDARD_PARTS, words={2: _BAD_SEEN}, calls=_of_items(2)
+    ),
+    # -- dead
+    "drop": Refusals(_dead_letter(), parts=STANDARD_PARTS, calls=_of_entries),
+    "edit": Refusals(
+        _dead_letter("1"),
+        parts=["dead", "meta"],
+        words={2: _BAD_ENTRY_IDS},
+        calls=lambda drive, call: [call.only(2), call.more("2"), call.more("", "")],
+    ),
+    "redrive": Refusals(
+        _dead_letter(),
+        parts=[*READY_PARTS, "wake", "dead", "meta", "stats", "journal"],
+        calls=_of_entries,
+    ),
+    # -- repair
+    "repair_counters": Refusals(_received("L", words=(NOW, 1)), parts=[*_EVERY_LEVEL, "lease:L"]),
+    "repair_item": Refusals(
+        _received("L", words=(NOW, 1, "0", "", "", "x")),
+        parts=[*_EVERY_LEVEL, "lease:L"],
+        words={3: ["x", "", "10"]},
+        calls=lambda drive, call: [
+            call.only(5),
+            call.but({3: "lease", 4: 1, 5: "0"}).on(*drive.standard_keys()),
+        ],
+    ),
+    "repair_key": Refusals(
+        _on_parts("ready", "aside:ready:1", "meta", words=(NOW, 1, "list")),
+        parts=(),
+        calls=lambda drive, call: [call.only(2), call.on(*call.keys[:1])],
+    ),
+    "repair_lane": Refusals(
+        _on_parts("producers", "meta", words=(NOW, 1, "lane")),
+        calls=lambda drive, call: [call.only(2)],
+    ),
+    "repair_lease": Refusals(
+        _received("L", words=(NOW, 1, "L")),
+        parts=[*_EVERY_LEVEL, "lease:L"],
+        calls=lambda drive, call: [call.only(2)],
+    ),
+    "repair_twice": Refusals(
+        _received("L", words=(NOW, 1, *_SPOT, *_SPOT)),
+        parts=[*_EVERY_LEVEL, "lease:L"],
+        calls=lambda drive, call: [call.only(6)],
+    ),
+    "repair_unique": Refusals(
+        _received("L", words=(NOW, 1, "key", "value")),
+        parts=[*_EVERY_LEVEL, "lease:L"],
+        calls=lambda drive, call: [call.only(3), call.more(*["k", "v"] * 100)],
+    ),
+}

@@ -1,0 +1,255 @@
+"""The short ways of the scripts do what the long ones do: the same call on the same queue, with and without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from qworker.engine.scripts import load_script
+from tests.lua.drive import NOW, STANDARD_PARTS, Drive
+
+PARTS: Final = files("qworker").joinpath("lua/lib")
+#: The included text that makes a script's short way.
+SHORT: Final = {
+    "send": ["lone_send.lua"],
+    "settle": ["lone_settle.lua"],
+    "settle_receive": ["lone_receive.lua"],
+}
+#: Keys of a queue that a short way does not ask for, so that another type there does not refuse it.
+UNASKED: Final = {
+    "send": {"delayed", "unique", "journal"},
+    "settle": {"ready", "wake", "delayed", "dead", "suspect", "unique", "cancelled", "journal"},
+    "settle_receive": {"ready", "delayed", "unique", "journal"},
+}
+
+
+def long_way(name: str) -> bytes:
+    """The text of a script without its short way."""
+    source = load_script(name).source
+    for part in SHORT[name]:
+        text = PARTS.joinpath(part).read_bytes()
+        assert source.count(text) == 1
+        source = source.replace(text, b"")
+    return source
+
+
+def item(name: str, flags: str = "") -> str:
+    """An envelope."""
+    return f"q1 {name} {NOW - 5} 0 0 0 0{flags}\nbody={name}"
+
+
+@dataclass
+class World:
+    """A queue as it is made before the call: fields of hashes, and members of the others."""
+
+    meta: dict[str, str] = field(default_factory=dict)
+    ready: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    leases: list[str] = field(default_factory=list)
+    tokens: int = 0
+    lane: str = ""
+    broken: str = ""
+
+    def make(self, redis: Any, base: str) -> None:
+        """Write it, whatever was there before."""
+        redis.delete(*(base + part for part in KEYS))
+        redis.hset(base + "meta", mapping={"test": "1", **self.meta})
+        for each in self.ready:
+            redis.rpush(base + "ready", each)
+        if "suspect" in self.parts:
+            redis.rpush(base + "suspect", item("s"))
+        if "cancelled" in self.parts:
+            redis.zadd(base + "cancelled", {"r0": NOW + 9999})
+        if "delayed" in self.parts:
+            redis.zadd(base + "delayed", {item("d"): NOW + 700})
+        if "dead" in self.parts:
+            redis.xadd(base + "dead", {"m": item("x")}, id="1-1")
+        if "ready:5" in self.parts:
+            redis.rpush(base + "ready:5", item("p", " p=5"))
+        for _ in range(self.tokens):
+            redis.rpush(base + "wake", "1")
+        if self.lane:
+            redis.hset(base + "producers", "lane", self.lane)
+        redis.hset(base + "stats", mapping={"sent": 7, "stored": 5, "received": 3, "unacked": 2})
+        for number, shape in enumerate(self.leases):
+            key = f"{base}lease:L{number}"
+            fields: dict[str, Any] = {
+                "alone": {"0": item(f"l{number}")},
+                "batch": {"batch": msgspec.msgpack.encode([item("b1"), item("b2")])},
+                "loose": {"0": item("a0"), "1": item("a1")},
+                "other": {"3": item("o")},
+                "gone": {},
+            }[shape]
+            if fields:
+                redis.hset(key, mapping=fields)
+                redis.zadd(base + "unacked", {f"L{number}": NOW + 20_000})
+        if self.broken:
+            redis.delete(base + self.broken)
+            redis.set(base + self.broken, "other")
+
+
+ITEMS: Final = [
+    item("r0"),
+    item("f", " p=5 m=3"),
+    item("late", f" x={NOW - 1}"),
+    item("soon", f" x={NOW + 5000}"),
+    '{"plain": "x=1"}',
+    "q2 newer 1 0 0 0 0\nx",
+    "foreign x=",
+    "q1 no end",
+    "q1 flag= but no end",
+]
+META: Final = [
+    ("paused", "in"), ("paused", "out"), ("paused", "all"), ("paused", "x"), ("levels", "5"), ("journal", "all"),
+    ("journal", "outcomes"), ("journal", "off"), ("visibility_ms", "5000"), ("visibility_ms", "0"),
+    ("visibility_ms", "x"), ("visibility_ms", "43200001"), ("visibility_ms", "1.5"), ("maxlen", "1"), ("maxlen", "100"),
+    ("maxsize", "1"), ("maxsize", "1000"), ("delay_ms", "50"), ("ttl_ms", "50"), ("shard", "open 2 5"),
+    ("shard", "draining 2 5"), ("shards", "2 2 5"),
+]  # fmt: skip
+BROKEN: Final = [
+    "ready", "wake", "stats", "unacked", "dead", "delayed", "meta", "suspect", "cancelled", "producers", "unique",
+    "lease:L0", "lease:N", "journal",
+]  # fmt: skip
+#: Of a queue, all that a call may write.
+KEYS: Final = [*STANDARD_PARTS, "producers", "lease:L0", "lease:L1", "lease:L2", "lease:N"]
+SHAPES: Final = ["alone", "batch", "loose", "other", "gone"]
+#: What differs from a queue that holds a message and a lease of one.
+CHANGES: Final[list[dict[str, Any]]] = [
+    {},
+    *({"meta": {name: value}} for name, value in META),
+    *({"ready": [each]} for each in ITEMS),
+    {"ready": []},
+    *({"ready": [], "parts": [part]} for part in ("delayed", "suspect", "dead")),
+    {"ready": [item("r0"), item("r1")]},
+    {"ready": [item("r0"), item("r1")], "tokens": 1},
+    *({"parts": [part]} for part in ("suspect", "cancelled", "delayed", "dead", "ready:5")),
+    {"parts": ["ready:5"], "meta": {"levels": "5"}},
+    *({"leases": [shape, "alone"]} for shape in SHAPES),
+    {"leases": ["alone", "alone", "gone"]},
+    {"leases": []},
+    {"tokens": 1},
+    {"tokens": 8},
+    *({"lane": last} for last in ("4 1", "5 1", "5 1 1 other", "6 1", "x")),
+    *({"broken": part} for part in BROKEN),
+    {"ready": [], "broken": "delayed"},
+    {"parts": ["dead"], "leases": ["gone"], "broken": "dead"},
+]
+#: How the arguments differ from those of a short way, by position.
+ARGUMENTS: Final[dict[str, list[dict[int, str]]]] = {
+    "send": [
+        {}, {1: ""}, {2: ""}, {2: "x"}, {2: "1.5"}, {2: "9" * 16}, {3: "0"}, {3: "5"}, {3: "x"}, {4: "5"}, {4: "-1"},
+        {5: "5"}, {5: "x"}, {6: "2"}, {7: "rubbish"}, {8: " u=k\nbody"}, {9: "x"}, {9: "1"},
+    ],
+    "settle": [{}, {1: "host:1"}],
+    "settle_receive": [
+        {}, {1: "1"}, {2: "0"}, {2: "3"}, {2: "2"}, {2: "0.5"}, {2: "-1"}, {2: "1001"}, {3: "9000"}, {3: "0"},
+        {3: "1.5"}, {3: "43200001"}, {4: "0"}, {4: "2"}, {4: "3"}, {5: "host:1"},
+    ],
+}  # fmt: skip
+OUTCOMES: Final = [
+    ["1", "0", "0", "0", "0"],
+    ["*", "0", "0", "0"],
+    ["1", "1", "0", "0", "0"],
+    ["0", "0", "0", "0"],
+    ["2", "0", "0", "0", "0", "0"],
+    ["1", "0", "1", "0", "k", "l0", "0", "0"],
+    ["1", "0", "0", "1", "d", "0", "", "", "", "", "", "", "0"],
+    ["1", "0", "0", "0", "1", "1", "acked - - - - -"],
+]
+
+
+def arguments(name: str, changed: dict[int, str], leases: int, outcome: list[str]) -> list[str]:
+    """The words of a call that acks so many leases, the first of them by `outcome`."""
+    if name == "send":
+        words = [str(NOW), "lane", "5", "", "", "0", "1", "q1 new ", "\nbody", "0"]
+    else:
+        head = {"settle": [""], "settle_receive": ["0", "1", "", "1", ""]}[name]
+        outcomes = [*outcome, *(OUTCOMES[0] * (leases - 1))] if leases else []
+        words = [str(NOW), *head, str(leases), *outcomes]
+    for position, value in changed.items():
+        words[position] = value
+    return words
+
+
+def calls(name: str) -> Iterator[tuple[World, list[str], list[str]]]:
+    """Queues, the leases that a call on them names, and its arguments: all changes by each argument and outcome."""
+    for change in CHANGES:
+        world = World(**{"ready": [item("r0")], "leases": ["alone"], **change})
+        for changed in ARGUMENTS[name]:
+            numbers = [0] if name == "send" else sorted({0, len(world.leases)})
+            for leases in numbers:
+                for outcome in OUTCOMES if leases and not changed else OUTCOMES[:1]:
+                    held = [f"L{n}" for n in range(leases)]
+                    held += ["N"] if name == "settle_receive" else []
+                    yield world, held, arguments(name, changed, leases, outcome)
+
+
+@pytest.fixture
+def pair(
+    store_url: str, namespace: str, request: pytest.FixtureRequest
+) -> Iterator[tuple[Drive, Drive]]:
+    """Two queues, or shards; what is done to one by the short way is done to the other by the long one."""
+    drives = (
+        Drive(store_url, namespace, f"short{request.param}"),
+        Drive(store_url, namespace, f"along{request.param}"),
+    )
+    yield drives
+    for each in drives:
+        each.close()
+
+
+def _run(
+    drive: Drive, sha: str, name: str, world: World, leases: list[str], words: list[str]
+) -> Any:
+    """Make the queue and the call; returns the reply, what the queue is then, and whether the call changed it."""
+    read = [drive.base + part for part in KEYS]
+    keys = drive.sending_keys() if name == "send" else drive.standard_keys(*leases)
+    with drive.redis.pipeline(transaction=False) as pipe:
+        world.make(pipe, drive.base)
+        pipe.evalsha(sha, len(keys), *keys, *words)
+        reply = pipe.execute()[-1]
+    after = drive.read(read)
+    if reply[0] == b"OK" and world.broken != "stats":
+        return reply, after, True
+    world.make(drive.redis, drive.base)
+    return reply, after, drive.read(read) != after
+
+
+def _comparable(reply: Any, state: dict[str, Any], base: str) -> tuple[Any, dict[str, Any]]:
+    """Without what may differ: how many tokens the doorbell holds, and when the watch for gaps began."""
+    stats = state.get("stats")
+    if isinstance(stats, dict):
+        stats.pop("reaped_ms", None)
+        for name in [name for name, value in stats.items() if value == "0"]:
+            del stats[name]
+    state["wake"] = bool(state.get("wake"))
+    return repr(reply).replace(base, ""), state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "pair"),
+    [*((name, "") for name in sorted(SHORT)), ("send", "/1")],
+    ids=[*sorted(SHORT), "send to a shard"],
+    indirect=["pair"],
+)
+def test_the_short_way_does_what_the_long_one_does(pair: tuple[Drive, Drive], name: str) -> None:
+    """The same reply, and the same queue; what a short way does not do, the long one does or refuses."""
+    short, along = pair
+    short_sha = short.redis.script_load(load_script(name).source)
+    long_sha = along.redis.script_load(long_way(name))
+    for world, leases, words in calls(name):
+        reply, after, changed = _run(short, short_sha, name, world, leases, words)
+        expected, wanted, _ = _run(along, long_sha, name, world, leases, words)
+        unasked = UNASKED[name] | (set() if changed else {"stats"})
+        if expected[0] == b"BROKEN" and reply[0] == b"OK" and world.broken in unasked:
+            continue
+        if reply[0] not in (b"OK", b"DUPLICATE"):
+            assert not changed, (world, words)
+        got = _comparable(reply, after, short.base)
+        assert got == _comparable(expected, wanted, along.base), (world, words)

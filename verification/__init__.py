@@ -1,0 +1,1 @@
+"""Programs that try to make the queue break its promises; README.md tells how to run them."""

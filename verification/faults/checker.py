@@ -1,0 +1,220 @@
+"""The verdict over a history: Jepsen's total-queue, and what a queue with acks promises beyond it.
+
+Words of a history (keys are `<producer>-<number>`, a key is sent once):
+
+    sending PRODUCER FIRST LAST     about to send these
+    sent PRODUCER FIRST LAST        the server has confirmed them
+    refused PRODUCER FIRST LAST     definitely not stored
+    started KEY RECEIVES            a handler began, at this delivery
+    poisoned KEY …                  one began that ends its process
+    held KEY …                      a child has received these
+    done KEY                        it came to its end
+    scheduled ID                    the message of a schedule, which no producer has sent, came to its end
+    acked KEY …                     the server has confirmed these acks
+    crashed PID …                   these processes end now
+
+A send that is neither confirmed nor refused is in doubt: its messages may come or not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from verification.faults.history import Event
+
+__all__ = ["Account", "account_of"]
+
+#: Keys of each kind that an account names.
+NAMED = 10
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a history comes to, in messages. The examples name some keys of each kind of damage.
+
+    `lost`: confirmed, and neither handled to the end nor dead. `unexpected`: started, but never sent, or refused.
+    `acked_unstarted`: acked, and no handler ever began with it. `finished`: handled to the end, and not dead.
+    `duplicates`: starts beyond the first of each message. `recovered`: started although their send was in doubt.
+    `unexplained`: those of them whose process before was not lost. `latest_receives`: the highest receive count of a
+    start. `redelivery_s`: for each delivery that a lost process had begun, the seconds from the loss to the
+    next start. `held_s`: the same of all that processes held which crashed by themselves, begun or not. `taken`: what
+    the fault itself has deleted, by name; it is not `lost`.
+    """
+
+    attempts: int = 0
+    acked: int = 0
+    lost: int = 0
+    unexpected: int = 0
+    acked_twice: int = 0
+    started_after_ack: int = 0
+    acked_unstarted: int = 0
+    duplicates: int = 0
+    recovered: int = 0
+    handled: int = 0
+    finished: int = 0
+    latest_receives: int = 0
+    unexplained: int = 0
+    taken: int = 0
+    held_s: list[float] = field(default_factory=list)
+    redelivery_s: list[float] = field(default_factory=list)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+
+def account_of(
+    read: Callable[[], Iterable[Event]],
+    *,
+    dead: Collection[str] = (),
+    gone: Collection[str] = (),
+    losses: Mapping[int, Sequence[int]] | None = None,
+) -> Account:
+    """Check a history; `read` is called twice.
+
+    `dead`: keys of dead letters. `gone`: keys of messages that the fault
+    has deleted. `losses`: process → each time at which it was lost, ns.
+    """
+    attempted, confirmed, refused = _Numbers(), _Numbers(), _Numbers()
+    starts: dict[str, list[tuple[int, int]]] = {}
+    done: set[str] = set()
+    scheduled: set[str] = set()
+    poisoned: set[str] = set()
+    acks: Counter[str] = Counter()
+    first_ack: dict[str, int] = {}
+    latest = 0
+    holds: dict[str, list[tuple[int, int]]] = {}
+    crashes: dict[int, int] = {}
+    lost_at = {pid: [*times] for pid, times in (losses or {}).items()}
+    for event in read():
+        match event.word:
+            case "started":
+                key = event.rest[0]
+                starts.setdefault(key, []).append((event.at, event.pid))
+                latest = max(latest, int(event.rest[1]))
+            case "poisoned":
+                poisoned.add(event.rest[0])
+            case "held":
+                for key in event.rest:
+                    holds.setdefault(key, []).append((event.at, event.pid))
+            case "done":
+                done.add(event.rest[0])
+            case "scheduled":
+                scheduled.add(event.rest[0])
+            case "acked":
+                acks.update(event.rest)
+                for key in event.rest:
+                    first_ack[key] = min(event.at, first_ack.get(key, event.at))
+            case "sending":
+                attempted.add(*event.rest)
+            case "sent":
+                confirmed.add(*event.rest)
+            case "refused":
+                refused.add(*event.rest)
+            case "crashed":
+                for pid in event.rest:
+                    lost_at.setdefault(int(pid), []).append(event.at)
+                    crashes[int(pid)] = event.at
+    late = {
+        event.rest[0]
+        for event in read()
+        if event.word == "started" and first_ack.get(event.rest[0], event.at) < event.at
+    }
+    never = [key for key in confirmed if key not in done and key not in dead]
+    damage = {
+        "lost": [key for key in never if key not in gone],
+        "unexpected": [key for key in starts if key not in attempted or key in refused],
+        "acked_twice": [key for key, times in acks.items() if times > 1],
+        "started_after_ack": sorted(late),
+        "acked_unstarted": [key for key in acks if key not in starts and key not in poisoned],
+    }
+    waits, unexplained = _redeliveries(starts, lost_at)
+    return Account(
+        attempts=len(attempted),
+        acked=len(confirmed),
+        **{kind: len(keys) for kind, keys in damage.items()},
+        duplicates=sum(len(start) for start in starts.values()) - len(starts),
+        recovered=sum(key in attempted and key not in confirmed for key in starts),
+        handled=len(done),
+        finished=sum(key not in dead for key in done) + len(scheduled),
+        latest_receives=latest,
+        taken=sum(key in gone for key in never),
+        held_s=_waits_of_held(holds, starts, crashes, first_ack),
+        redelivery_s=waits,
+        unexplained=unexplained,
+        examples={kind: keys[:NAMED] for kind, keys in damage.items() if keys},
+    )
+
+
+def _redeliveries(
+    starts: Mapping[str, list[tuple[int, int]]], losses: Mapping[int, Sequence[int]]
+) -> tuple[list[float], int]:
+    """Seconds from a loss to the next start, in order of length; and starts again that no loss explains."""
+    waits, unexplained = [], 0
+    for runs in starts.values():
+        if len(runs) < 2:
+            continue
+        runs.sort()
+        for (began, pid), (again, _) in pairwise(runs):
+            times = [loss for loss in losses.get(pid, ()) if loss <= again]
+            if not times:
+                unexplained += 1
+            else:
+                lost_at = min((time for time in times if time >= began), default=began)
+                waits.append((again - lost_at) / 1e9)
+    return sorted(waits), unexplained
+
+
+def _waits_of_held(
+    holds: Mapping[str, list[tuple[int, int]]],
+    starts: Mapping[str, list[tuple[int, int]]],
+    crashes: Mapping[int, int],
+    acked: Mapping[str, int],
+) -> list[float]:
+    """Seconds from the crash of who held a message to its next start, or to its next holder where that crashes too."""
+    waits = []
+    for key, held in holds.items():
+        held.sort()
+        for at, (_, pid) in enumerate(held):
+            crash = crashes.get(pid)
+            if crash is None or acked.get(key, crash + 1) <= crash:
+                continue
+            after = held[at + 1] if at + 1 < len(held) else None
+            if after is not None and after[0] < crash:
+                continue  # given back before the crash, and delivered elsewhere by then
+            again = min((begun for begun, _ in starts.get(key, ()) if begun > crash), default=None)
+            if after is not None and (again is None or crashes.get(after[1], again) < again):
+                again = after[0]
+            if again is not None:
+                waits.append((again - crash) / 1e9)
+    return waits
+
+
+class _Numbers:
+    """Keys `<producer>-<number>` as ranges: a million of them take no room. A producer counts upwards."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[str, list[range]] = {}
+
+    def add(self, producer: str, first: str, last: str) -> None:
+        ranges = self._ranges.setdefault(producer, [])
+        begin, end = int(first), int(last) + 1
+        if ranges and ranges[-1].stop == begin:
+            begin = ranges.pop().start
+        ranges.append(range(begin, end))
+
+    def __len__(self) -> int:
+        return sum(len(each) for ranges in self._ranges.values() for each in ranges)
+
+    def __iter__(self) -> Iterator[str]:
+        for producer, ranges in self._ranges.items():
+            for each in ranges:
+                for number in each:
+                    yield f"{producer}-{number}"
+
+    def __contains__(self, key: str) -> bool:
+        producer, _, number = key.rpartition("-")
+        ranges = self._ranges.get(producer, [])
+        at = bisect_right(ranges, int(number), key=lambda each: each.start)
+        return at > 0 and int(number) in ranges[at - 1]

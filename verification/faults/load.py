@@ -1,0 +1,42 @@
+"""What runs beside a fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from verification.faults.producer import Sending
+
+__all__ = ["Load"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Producers, workers and daemons, and how their queues are set.
+
+    `flags` go to `qworker run`; `queues` are those it receives from. `proxied`: each process reaches the server through
+    its own chaos proxy, `stage.proxies[role]`. `fewest` workers have to be there, whatever is saved.
+    """
+
+    producers: int = 2
+    workers: int = 2
+    fewest: int = 1
+    procs: int = 2
+    daemons: int = 1
+    sending: Sending = field(default_factory=Sending)
+    flags: tuple[str, ...] = ()
+    queues: str = "load"
+    visibility: str = "2s"
+    max_receives: int = 50
+    journal: str = "off"
+    tick_s: float = 0.2
+    proxied: bool = False
+
+    def smaller(self) -> Load:
+        """The same with as few processes as will do."""
+        workers, producers = min(self.fewest, self.workers), min(1, self.producers)
+        return replace(self, procs=1, workers=workers, producers=producers)
+
+    @property
+    def visibility_s(self) -> float:
+        """The visibility timeout in seconds."""
+        return float(self.visibility.removesuffix("s"))

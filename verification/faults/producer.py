@@ -1,0 +1,134 @@
+"""A producer: sends calls in atomic chunks until it is stopped, and notes what became of each chunk.
+
+    python -m verification.faults.producer NAME '{"task": …}'
+
+It ends at SIGTERM, with the chunk on its way. It keeps to its rate, and waits while more than `backlog`
+messages are stored.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+
+import msgspec
+
+from qworker import QWorker
+from qworker.client.queue import Queue
+from qworker.errors import (
+    AccessDeniedError,
+    InDoubtError,
+    NotReplicatedError,
+    QworkerError,
+    UnfinishedError,
+    server_refused,
+)
+from verification.faults.history import History
+
+__all__ = ["Sending"]
+
+
+class Sending(msgspec.Struct, frozen=True, kw_only=True):
+    """What a producer sends. `rate` is messages a second; of them a `naps` share takes `nap_ms`.
+
+    `mixed`: some chunks are delayed, or of higher priority. `options` are of every send.
+    """
+
+    task: str = "handle"
+    queue: str = "load"
+    rate: float = 1000
+    chunk: int = 20
+    backlog: int = 2000
+    naps: float = 0.05
+    nap_ms: int = 5
+    mixed: bool = True
+    options: dict[str, int | str] = {}
+
+
+_LOOK_S = 0.2
+
+
+def main() -> None:
+    """Send until SIGTERM."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    name, text = sys.argv[1:]
+    sending = msgspec.json.decode(text, type=Sending)
+    history = History(os.environ["FAULTS_HISTORY"])
+    app = QWorker(os.environ["FAULTS_NAMESPACE"])
+    queue = app.queue(sending.queue)
+    chance = random.Random(name)
+    number, look_at, due = 0, 0.0, time.monotonic()
+    while not stopped:
+        if time.monotonic() >= look_at:
+            look_at = time.monotonic() + _LOOK_S
+            if _stored(queue) > sending.backlog:
+                time.sleep(_LOOK_S / 2)
+                look_at, due = 0.0, time.monotonic()
+                continue
+        first, last = number + 1, number + sending.chunk
+        number = last
+        _send(queue, history, name, first, last, sending, chance)
+        # What could not be sent in time is not made up for by a burst.
+        due = max(due + sending.chunk / sending.rate, time.monotonic() - 1)
+        time.sleep(max(0.0, due - time.monotonic()))
+    app.close()
+
+
+def _send(
+    queue: Queue,
+    history: History,
+    name: str,
+    first: int,
+    last: int,
+    sending: Sending,
+    chance: random.Random,
+) -> None:
+    naps = sending.nap_ms
+    bodies = [
+        {
+            "task": sending.task,
+            "args": [f"{name}-{n}", naps if chance.random() < sending.naps else 0],
+        }
+        for n in range(first, last + 1)
+    ]
+    options: dict[str, int | str] = dict(sending.options)
+    if sending.mixed:
+        drawn = chance.random()
+        if drawn < 0.1:
+            options["delay"] = "300ms"
+        elif drawn < 0.15:
+            options["priority"] = 3
+    history.note("sending", name, first, last, synced=True)
+    try:
+        queue.send_all(bodies, None, **options)
+    except QworkerError as error:
+        history.note("doubt" if _leaves_doubt(error) else "refused", name, first, last)
+        time.sleep(0.02)
+    else:
+        history.note("sent", name, first, last, synced=True)
+
+
+def _leaves_doubt(error: QworkerError) -> bool:
+    """Whether messages may be stored in spite of an error.
+
+    An error of no known kind may come from the middle of a script, such as a right that is missing for one of its
+    commands: what the script did before stays done.
+    """
+    kinds = (InDoubtError, UnfinishedError, NotReplicatedError, AccessDeniedError)
+    return isinstance(error, kinds) or server_refused(error)
+
+
+def _stored(queue: Queue) -> int:
+    try:
+        seen = queue.inspect()
+    except QworkerError:
+        return 0
+    return seen.ready + seen.delayed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""A queue as a value: all of its keys in a normal form, so that equal queues are equal bytes.
+
+The normal form leaves out what no script decides by: when a message was sent, became ready or was first received, the
+counters of what has happened (each call begins them at zero, so what is found is what it counted), and the doorbell
+(each call begins with none, so what is found is what it rang). Times are kept as they stand to `NOW`: where the clock
+moves, they move. Times further back than any rule looks keep their order only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from qworker.wire.envelope import Envelope
+from verification.interleavings.calls import KEYS, NOW
+
+__all__ = ["BASE", "Spot", "View", "Written", "normal", "renamed", "shifted", "view"]
+
+BASE: Final = KEYS.meta.removesuffix("meta")
+
+#: Rules look back three ticks (3 s), and the clock steps back at most 2 s: what is older only has its order.
+_LONG_AGO_MS: Final = 6000
+#: Times that mean "never" and not a time: they do not move.
+_NEVER_MS: Final = 2**53
+#: Counters that say what is there, and times: part of the state.
+_STANDING: Final = {"stored", "unacked", "reaped_ms", "gap_from_ms", "gap_until_ms"}
+#: Attributes that no script reads.
+_DATES: Final = {"created_ms", "modified_ms"}
+#: Entry ids of dead letters count on from here, so that none is ever used again.
+_FIRST_ENTRY_MS: Final = 9_000_000_000_000
+
+_HEADER: Final = re.compile(r"(q1 \S+) \d+ (\d+ \d+ \d+ \d+)((?: \S+)*)\n")
+_IDLE_FLAGS: Final = re.compile(r" [tf]=\d+")
+_EXPIRY: Final = re.compile(r"(?<= x=)\d+")
+
+#: part → (kind of key, content as flat list of strings; of a lease that is not loose ["batch", [items]]; of a stream
+#: the last id, and then (id, fields) …)
+Rows = dict[str, tuple[str, list[Any]]]
+
+
+class Written(NamedTuple):
+    """What a call left behind: the queue, the counts of what happened, tokens at the doorbell."""
+
+    table: bytes
+    counted: dict[str, int]
+    rung: int
+
+
+class Spot(NamedTuple):
+    """Where a message stands, and its counts. `at` is its index in a lease, else ''."""
+
+    place: str
+    at: str
+    receives: int
+    nacks: int
+    timeouts: int
+    shared: int
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Receives, nacks, timeouts, shared."""
+        return (self.receives, self.nacks, self.timeouts, self.shared)
+
+
+class View:
+    """A queue as the promises speak of it."""
+
+    def __init__(self, table: bytes) -> None:
+        rows = _rows(table)
+        self.table = table
+        #: Each message at each place where it stands; one, if all is well.
+        self.spots: dict[str, list[Spot]] = {}
+        self.order: dict[str, list[str]] = {}
+        self.leases: dict[str, dict[str, str]] = {}
+        self.expiries: dict[str, int] = {}
+        self.keys_held: dict[str, str] = {}
+        self.dead_letters: dict[str, str] = {}
+        self.due: dict[str, int] = {}
+        for part, (kind, content) in rows.items():
+            self._read(part, kind, content)
+        self.deadlines = _numbers(rows.get("unacked", ("", []))[1])
+        self.cancelled = _numbers(rows.get("cancelled", ("", []))[1])
+        self.meta: dict[str, str] = _pairs(rows.get("meta", ("", []))[1])
+        self.lanes = {
+            lane: int(known.split(" ")[0])
+            for lane, known in _pairs(rows.get("producers", ("", []))[1]).items()
+        }
+        #: unique key → (message id, until)
+        self.unique: dict[str, tuple[str, int]] = {}
+        for key, held in _pairs(rows.get("unique", ("", []))[1]).items():
+            holder, until_ms = held.split(" ")
+            self.unique[key] = (holder, int(until_ms))
+        stats = _pairs(rows.get("stats", ("", []))[1])
+        self.stats = {name: int(value) for name, value in stats.items()}
+        self.fired = int(_pairs(rows.get("schedules", ("", []))[1]).get("s:fired", -1))
+
+    def _read(self, part: str, kind: str, content: list[Any]) -> None:
+        if part == "suspect" or part.startswith("ready"):
+            self.order[part] = [self._stand(item, part) for item in content]
+        elif part == "delayed":
+            for item, due in zip(content[::2], content[1::2], strict=True):
+                self.due[self._stand(item, part)] = int(due)
+        elif part.startswith("lease:"):
+            held = _held(content)
+            self.leases[part[6:]] = {
+                index: self._stand(item, part, index) for index, item in held.items()
+            }
+        elif part == "dead":
+            for entry, fields in content[1:]:
+                self.dead_letters[self._stand(_pairs(fields)["envelope"], part)] = entry
+
+    def _stand(self, item: str, place: str, at: str = "") -> str:
+        envelope = Envelope.parse(item.encode())
+        assert envelope is not None, item
+        counts = (envelope.receives, envelope.nacks, envelope.timeouts, envelope.shared)
+        self.spots.setdefault(envelope.id, []).append(Spot(place, at, *counts))
+        if "x" in envelope.flags:
+            self.expiries[envelope.id] = int(envelope.flags["x"])
+        if "u" in envelope.flags:
+            self.keys_held[envelope.id] = envelope.flags["u"]
+        return envelope.id
+
+    @cached_property
+    def is_waiting(self) -> bool:
+        """Whether anything is going to happen by itself at a time to come."""
+        ahead = [*self.deadlines.values(), *self.due.values(), *self.expiries.values()]
+        ahead += [until_ms for _, until_ms in self.unique.values()]
+        return any(NOW < at < _NEVER_MS for at in [*ahead, *self.cancelled.values()])
+
+    @property
+    def paused_out(self) -> bool:
+        """Whether nothing is delivered."""
+        return self.meta.get("paused", "") in ("out", "all")
+
+
+@lru_cache(maxsize=200_000)
+def view(table: bytes) -> View:
+    """The view of a table."""
+    return View(table)
+
+
+def normal(dumped: bytes, before: bytes) -> Written:
+    """Bring what stands in Redis after a call into the normal form; `before` is the table that it began with."""
+    rows: Rows = {}
+    counted: dict[str, int] = {}
+    rung = 0
+    for key, kind, content in msgspec.msgpack.decode(dumped):
+        part = key.removeprefix(BASE)
+        if part == "wake":
+            rung = len(content)
+        elif part == "stats":
+            fields = _pairs(content)
+            counted = {name: int(value) for name, value in fields.items() if name not in _STANDING}
+            kept = {name: fields[name] for name in fields if name in _STANDING}
+            # A counter that came to nothing is as good as none.
+            kept = {name: value for name, value in kept.items() if value != "0"}
+            rows[part] = (kind, _flat(kept))
+        else:
+            rows[part] = (kind, _normal_content(part, kind, content, before))
+    return Written(_table(rows), counted, rung)
+
+
+def _normal_content(part: str, kind: str, content: list[Any], before: bytes) -> list[Any]:
+    if part == "suspect" or part.startswith("ready"):
+        return [_normal_item(item) for item in content]
+    if part == "delayed":
+        return [_normal_item(word) if n % 2 == 0 else word for n, word in enumerate(content)]
+    if part.startswith("lease:"):
+        return _flat(_each(content, _normal_item))
+    if part == "producers":
+        return _flat({lane: _undated(known) for lane, known in _pairs(content).items()})
+    if part == "dead":
+        return _normal_dead_letters(content, before)
+    if part == "meta":
+        words = _pairs(content)
+        return _flat({name: words[name] for name in words if name not in _DATES})
+    return _flat(_pairs(content)) if kind == "hash" else content
+
+
+def _undated(known: str) -> str:
+    number, _, *rest = known.split(" ")
+    return " ".join([number, str(NOW), *rest])
+
+
+def _normal_dead_letters(content: list[Any], before: bytes) -> list[Any]:
+    """Number the entries that were added, behind all that ever were."""
+    old = _rows(before).get("dead", ("", [f"{_FIRST_ENTRY_MS}-0"]))[1]
+    last = int(old[0].partition("-")[2])
+    known = {entry for entry, _ in old[1:]}
+    dead_letters = []
+    for entry, fields in content[1:]:
+        words = _pairs(fields)
+        if entry not in known:
+            last += 1
+            entry = f"{_FIRST_ENTRY_MS}-{last}"
+        item = _normal_item(words["envelope"])
+        dead_letters.append([entry, ["envelope", item, "reason", words["reason"]]])
+    return [f"{_FIRST_ENTRY_MS}-{last}", *dead_letters]
+
+
+@lru_cache(maxsize=100_000)
+def _normal_item(item: str) -> str:
+    match = _HEADER.match(item)
+    assert match, item
+    start, counts, flags = match.groups()
+    return f"{start} {NOW} {counts}{_IDLE_FLAGS.sub('', flags)}\n{item[match.end() :]}"
+
+
+@lru_cache(maxsize=200_000)
+def shifted(table: bytes, step_ms: int) -> bytes:
+    """The queue after a step of the clock: all times are that much further back."""
+    rows = _rows(table)
+    times = sorted({at - step_ms for at in _times(rows) if at - step_ms < NOW - _LONG_AGO_MS})
+    long_ago = {at: NOW - _LONG_AGO_MS - rank for rank, at in enumerate(reversed(times), 1)}
+
+    def moved(text: str) -> str:
+        at = int(text)
+        return text if at >= _NEVER_MS else str(long_ago.get(at - step_ms, at - step_ms))
+
+    return _table(_with_times(rows, moved))
+
+
+@lru_cache(maxsize=200_000)
+def renamed(table: bytes, names: tuple[tuple[str, str], ...]) -> bytes:
+    """The queue with other names for leases: (old, new) …"""
+    new = dict(names)
+    rows: Rows = {}
+    for part, (kind, content) in _rows(table).items():
+        if part.startswith("lease:"):
+            rows["lease:" + new.get(part[6:], part[6:])] = (kind, content)
+        elif part == "unacked":
+            deadlines = [(at, new.get(name, name)) for name, at in _numbers(content).items()]
+            rows[part] = (kind, [w for at, name in sorted(deadlines) for w in (name, str(at))])
+        else:
+            rows[part] = (kind, content)
+    return _table(rows)
+
+
+def _times(rows: Rows) -> list[int]:
+    numbers: list[int] = []
+
+    def seen(text: str) -> str:
+        numbers.append(int(text))
+        return text
+
+    _with_times(rows, seen)
+    return numbers
+
+
+def _with_times(rows: Rows, change: Callable[[str], str]) -> Rows:
+    """The rows with each time changed."""
+
+    def item(text: str) -> str:
+        header, newline, body = text.partition("\n")
+        return _EXPIRY.sub(lambda match: change(match[0]), header) + newline + body
+
+    changed: Rows = {}
+    for part, (kind, content) in rows.items():
+        made = content
+        if part in ("unacked", "cancelled"):
+            made = [change(word) if n % 2 else word for n, word in enumerate(content)]
+        elif part == "delayed":
+            made = [change(word) if n % 2 else item(word) for n, word in enumerate(content)]
+        elif kind == "list":
+            made = [item(each) for each in content]
+        elif part.startswith("lease:"):
+            made = _flat(_each(content, item))
+        elif part == "stats":
+            stats = _pairs(content)
+            made = _flat({k: change(v) if k.endswith("_ms") else v for k, v in stats.items()})
+        elif part == "unique":
+            held = {key: value.split(" ") for key, value in _pairs(content).items()}
+            made = _flat({key: f"{name} {change(at)}" for key, (name, at) in held.items()})
+        elif part == "dead":
+            made = [content[0]]
+            for entry, fields in content[1:]:
+                words = _pairs(fields)
+                words["envelope"] = item(words["envelope"])
+                made.append([entry, [word for pair in words.items() for word in pair]])
+        changed[part] = (kind, made)
+    return changed
+
+
+def _rows(table: bytes) -> Rows:
+    return {part: (kind, content) for part, kind, content in msgspec.msgpack.decode(table)}
+
+
+def _table(rows: Rows) -> bytes:
+    ordered = [[part, *rows[part]] for part in sorted(rows) if rows[part][1]]
+    return msgspec.msgpack.encode(ordered)
+
+
+def _pairs(flat: list[Any]) -> dict[str, Any]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _held(lease: list[Any]) -> dict[str, str]:
+    """Index → item of a lease of either shape."""
+    if lease[0] == "batch":
+        return {str(number): item for number, item in enumerate(lease[1], 1)}
+    return _pairs(lease)
+
+
+def _each(lease: list[Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """The fields of a lease with each item changed."""
+    fields = _pairs(lease)
+    if "batch" in fields:
+        return {"batch": [change(item) for item in fields["batch"]]}
+    return {index: change(item) for index, item in fields.items()}
+
+
+def _flat(words: dict[str, Any]) -> list[Any]:
+    return [word for name in sorted(words) for word in (name, words[name])]
+
+
+def _numbers(flat: list[Any]) -> dict[str, int]:
+    return {name: int(float(value)) for name, value in _pairs(flat).items()}

@@ -1,0 +1,1 @@
+"""The model of a queue that tests/model compares with the real one."""
