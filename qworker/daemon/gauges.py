@@ -163,7 +163,7 @@ class QueueCollector(Collector):
     def _ask(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """Execute commands in one trip; each reading waits only once for a node of a Cluster that is away."""
         factory = self._client.factory
-        nodes = [factory.node(command.key) for command in commands]
+        nodes = [factory.last_node(command.key) for command in commands]
         asked = [number for number, node in enumerate(nodes) if node not in self._away]
         answers = self._client.execute_each(
             [commands[number] for number in asked], give_up_s=_GIVE_UP_S

@@ -147,6 +147,14 @@ class ConnectionFactory:
         """Return the server for calls with this key; None if it is not known yet."""
         return self._topology.node(key)
 
+    def last_node(self, key: Key | None = None) -> Address | None:
+        """Return the server that was last known for this key, even if calls have to search for it again.
+
+        Tells whose failure the failure of a call was. None only before the first search, and for a master that
+        Sentinels have to name again: then all calls share one server.
+        """
+        return self._topology.last_node(key)
+
     def locate(self, key: Key | None = None, within_s: float | None = None) -> Address:
         """Return the server for calls with this key; asks Sentinels or nodes if necessary. Raises `ServerError`.
 

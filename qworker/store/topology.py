@@ -63,6 +63,10 @@ class Topology(Protocol):
         """Return the server for calls with this key (None: any); None if `search` has to find it."""
         ...
 
+    def last_node(self, key: Key | None) -> Address | None:
+        """Return the server that was last known for calls with this key, to tell whose failure a failed call was."""
+        ...
+
     def search(self, key: Key | None) -> Search:
         """Find the server for calls with this key. Raises `ServerError`, and `InvalidOptionError` for a wrong URL."""
         ...
@@ -98,6 +102,8 @@ class Standalone:
     def node(self, key: Key | None) -> Address:
         return self._address
 
+    last_node = node
+
     def search(self, key: Key | None) -> Search:
         return self._address
         yield
@@ -121,6 +127,8 @@ class Sentinel:
 
     def node(self, key: Key | None) -> Address | None:
         return self._master
+
+    last_node = node
 
     def search(self, key: Key | None) -> Search:
         problem: Exception | None = None
@@ -180,8 +188,9 @@ class Cluster:
         self._failed: frozenset[Address] = frozenset()
 
     def node(self, key: Key | None) -> Address | None:
-        if self._stale:
-            return None
+        return None if self._stale else self.last_node(key)
+
+    def last_node(self, key: Key | None) -> Address | None:
         return self._slots[_slot(key)] if key is not None else self._any
 
     def search(self, key: Key | None) -> Search:

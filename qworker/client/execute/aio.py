@@ -279,14 +279,20 @@ class AsyncClient(BaseClient):
     async def _per_queue(
         self, lane: Lane, per_queue: PerQueue[T], give_up_s: float, bounded: bool
     ) -> T:
-        """Make one call per queue, one after the other: async code seldom inspects many queues."""
+        """Make one call per queue, one after the other: async code seldom inspects many queues.
+
+        Waits once for a node that does not serve.
+        """
         results: list[Any] = []
-        failed: set[Address | None] = set()
+        failed: dict[Address | None, ServerError] = {}
         for index, command in enumerate(per_queue.commands):
+            node = self.factory.last_node(command.key)
             try:
+                if node in failed:
+                    raise failed[node]
                 results.append(await self._attempt(lane, command, give_up_s, bounded))
             except ServerError as error:
-                failed.add(self.factory.node(command.key))
+                failed[node] = error
                 if per_queue.unserved is None or len(failed) >= len(await self.factory.amasters()):
                     raise
                 results.append(per_queue.unserved(index, error))

@@ -119,7 +119,7 @@ class BaseClient:
 
     def _call_soon(self, step: Soon[T]) -> Calls[T]:
         """Call a server that must not hold others up. Raises `LeftAloneError` if it failed a moment ago."""
-        address = self.factory.node(step.command.key)
+        address = self.factory.last_node(step.command.key)
         self._away.check(address, step.since)
         try:
             result: T = yield step.command, step.within_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -116,6 +116,9 @@ def call_all(
     The caller makes the others by themselves: those with a missing script, a moved slot, a refusal or a node that is
     away. Every command may be repeated.
     """
+    if commands and factory.node(commands[0].key) is None:
+        with suppress(ServerError):
+            factory.locate(commands[0].key)
     by_node: dict[Address, list[int]] = {}
     for index, command in enumerate(commands):
         node = factory.node(command.key)

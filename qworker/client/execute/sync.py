@@ -98,7 +98,7 @@ class Client(BaseClient):
                 if index in results:
                     outcomes.append(results[index])
                     continue
-                node = self.factory.node(command.key)
+                node = self.factory.last_node(command.key)
                 try:
                     outcomes.append(
                         failed.get(node) or self._attempt(lane, command, limit_s, bounded)
@@ -239,7 +239,7 @@ class Client(BaseClient):
         for index, command in enumerate(per_queue.commands):
             if index in results:
                 continue
-            node = self.factory.node(command.key)
+            node = self.factory.last_node(command.key)
             try:
                 if node in failed:
                     raise failed[node]

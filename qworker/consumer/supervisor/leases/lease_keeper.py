@@ -111,7 +111,7 @@ class LeaseKeeper:
         away: dict[Address | None, ServerError] = {}
         for (keys, visibility_ms), leases in due.items():
             for first in range(0, len(leases), _AT_ONCE):
-                node = self._client.factory.node(keys.unacked)
+                node = self._client.factory.last_node(keys.unacked)
                 if node not in away:
                     try:
                         self._extend(keys, visibility_ms, leases[first : first + _AT_ONCE])

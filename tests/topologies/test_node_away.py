@@ -1,0 +1,135 @@
+"""A node of a Cluster is away and the map of slots must be read again: calls for queues of other nodes are made."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from qworker import QWorker
+from qworker.client.execute.aio import AsyncClient
+from qworker.client.execute.sync import Client
+from qworker.client.queue import Queue
+from qworker.consumer.board.board import Board
+from qworker.consumer.board.clock import boot_time
+from qworker.consumer.board.states import Mark
+from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
+from qworker.engine.inspect import Inspection, existing, inspect
+from qworker.engine.receive import settle_receive
+from qworker.errors import QworkerError, ServerError
+from qworker.store.connections import ConnectionFactory
+from qworker.wire.keys import QueueKeys
+from tests.topologies.servers import Cluster, Node
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+GIVE_UP_S = 0.3
+
+
+@pytest.fixture
+def client(nodes: Cluster) -> Iterator[Client]:
+    """One that has read the map."""
+    with Client(ConnectionFactory(nodes.url)) as client:
+        client.now_ms()
+        yield client
+
+
+@pytest.fixture
+def away(nodes: Cluster) -> Iterator[Node]:
+    """A master that is gone, and its replica does not take over."""
+    lost = nodes.masters()[0]
+    replica = nodes.replica_of(lost)
+    replica.ask("CONFIG", "SET", "cluster-replica-no-failover", "yes")
+    lost.kill()
+    yield lost
+    lost.start()
+    replica.ask("CONFIG", "SET", "cluster-replica-no-failover", "no")
+    nodes.wait_until_whole()
+
+
+def queues(nodes: Cluster, namespace: str, lost: Node, there: int, others: int) -> list[QueueKeys]:
+    """Queues of the lost node, followed by queues of others."""
+    mine: list[QueueKeys] = []
+    rest: list[QueueKeys] = []
+    for keys in (QueueKeys(namespace, f"q{n}") for n in range(999)):
+        (mine if nodes.master_of(keys.meta) is lost else rest).append(keys)
+        if len(mine) >= there and len(rest) >= others:
+            break
+    return mine[:there] + rest[:others]
+
+
+def lose_the_map(client: Client, keys: QueueKeys) -> None:
+    """Fail once, so that the map must be read before the next call."""
+    with pytest.raises(ServerError):
+        client.execute(inspect(keys), give_up_s=GIVE_UP_S)
+
+
+@pytest.fixture
+def places(
+    nodes: Cluster, namespace: str, client: Client, request: pytest.FixtureRequest
+) -> list[QueueKeys]:
+    """Three queues of the lost node and five of others, found before it is lost; the client must read the map again."""
+    found = queues(nodes, namespace, nodes.masters()[0], 3, 5)
+    for keys in found:
+        Queue(client, namespace, keys.name).send({"n": 1})
+    request.getfixturevalue("away")
+    lose_the_map(client, found[0])
+    return found
+
+
+def test_commands_in_one_trip(client: Client, places: list[QueueKeys]) -> None:
+    """Each node that is away is waited for once; queues of others have their results."""
+    began = time.monotonic()
+    results = client.execute_each([*map(inspect, places)], give_up_s=GIVE_UP_S)
+    assert time.monotonic() - began < 4 * GIVE_UP_S
+    assert all(isinstance(result, QworkerError) for result in results[:3])
+    assert all(isinstance(result, Inspection) for result in results[3:]), results
+
+
+def test_a_command_of_many_queues(client: Client, places: list[QueueKeys]) -> None:
+    """It counts what is served."""
+    command = existing([name for keys in places for name in keys.ready])
+    began = time.monotonic()
+    assert client.execute(command, give_up_s=GIVE_UP_S) == 5
+    assert time.monotonic() - began < 4 * GIVE_UP_S
+
+
+def test_an_async_command_of_many_queues(client: Client, places: list[QueueKeys]) -> None:
+    """Like the sync one: it waits once for the node."""
+
+    async def count() -> tuple[int, float]:
+        async with AsyncClient(client.factory) as own:
+            began = time.monotonic()
+            command = existing([name for keys in places for name in keys.ready])
+            number = await own.execute(command, give_up_s=GIVE_UP_S)
+            return number, time.monotonic() - began
+
+    number, seconds = asyncio.run(count())
+    assert number == 5
+    assert seconds < 4 * GIVE_UP_S
+
+
+def test_leases_of_other_nodes_are_extended(
+    nodes: Cluster, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    """However many queues of the lost node come first."""
+    found = queues(nodes, namespace, nodes.masters()[0], 3, 5)
+    app = QWorker(namespace, url=nodes.url)
+    with app.client:
+        board = Board.create(len(found))
+        for slot, keys in enumerate(found):
+            app.queue(keys.name).send({"n": 1})
+            lease_id = app.client.ids.lease_id()
+            board.leases.enter(slot, lease_id, slot, 30.0)
+            batch = app.client.execute(settle_receive(keys, lease_id, 1, visibility_ms=30_000))
+            assert len(batch.items) == 1
+            board.leases.hold(slot, 1, boot_time() + 3.0, 30.0)
+            board.leases.mark(slot, 0, Mark.RUNNING)
+        request.getfixturevalue("away")
+        keeper = LeaseKeeper(app.client)
+        with pytest.raises(ServerError):
+            keeper.extend_due([(board, tuple(found))])
+        assert keeper.extended == 5
+        board.close()
