@@ -97,8 +97,10 @@ def test_a_lease_in_its_grace_period_is_polled_slowly() -> None:
         redis.config_resetstat()
         started = time.monotonic()
         assert queue.receive(wait="400ms", reap=True) == []
-        assert time.monotonic() - started >= 0.4
-        assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] <= 14
+        passed_s = time.monotonic() - started
+        assert passed_s >= 0.4
+        calls = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert calls <= 3 * (passed_s / 0.1 + 2)  # three per pass, however long the machine took
 
 
 def test_reaping_removes_expired_messages(client: Client, namespace: str) -> None:

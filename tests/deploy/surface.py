@@ -85,7 +85,7 @@ def queue_families() -> Iterator[Family]:
     def answer_each(commands: list[Any], **_: Any) -> list[Any]:
         return [answer(each) for each in commands]
 
-    one_server = SimpleNamespace(clustered=False, node=lambda key: None)
+    one_server = SimpleNamespace(clustered=False, last_node=lambda key: None)
     server: Any = SimpleNamespace(execute_each=answer_each, factory=one_server)
     return QueueCollector(server, lambda: [QueueKeys("shop", queue) for queue in TASKS]).collect()
 
