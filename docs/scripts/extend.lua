@@ -6,7 +6,7 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    visibility ms    from now, 1-43200000 (12 h)
 -- ARGV[3]…   lease ids        1-1000
--- Returns {'OK', now ms, deadline ms per lease; 0 where the lease is gone}, or {'BROKEN', key, type} {'ARG', name}
+-- Returns {'OK', now ms, deadline ms per lease; 0 if the lease is gone}, or {'BROKEN', key, type} {'ARG', name}
 -- O(k log u): k leases of u.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
@@ -21,17 +21,17 @@ local function clock(override, meta)
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score that somebody wrote
--- comes out as a number as well.
+-- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score, which only another program
+-- writes, becomes the largest number.
 local function text(number)
   return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
 end
--- What is validated before the first write. A script is isolated but not rolled back: a command
--- that fails after a write leaves that write behind.
+-- Checks before the first write. A script is isolated but not rolled back: a command that fails
+-- after a write leaves that write behind.
 
--- The first of {key, type, key, type, …} that holds another type, as a refusal; nil if none does. Most keys of a queue
--- do not exist most of the time: those that do are counted, and looked at until all of them are seen. So the likely ones
--- stand first.
+-- A refusal that names the first of {key, type, key, type, …} that holds another type; nil if none does. Most keys of a
+-- queue usually do not exist: EXISTS counts those that do, and the types are read until all of these are found. So the
+-- likely ones come first.
 local function broken(expected)
   local keys = {}
   for i = 1, #expected, 2 do keys[#keys + 1] = expected[i] end

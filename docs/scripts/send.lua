@@ -1,22 +1,22 @@
 #!lua
--- send.lua: store new messages once, however often the call is repeated.
+-- send.lua: store new messages once, even if the call is repeated.
 -- ROLES      producer, operator
 -- KEYS[1-5]  see lib/sender_keys.lua
 -- KEYS[6]    producers HASH   lane → last sequence number, ms, and (message number, id) per message kept out by it
 -- KEYS[7]    unique HASH      unique key → message id and expiry ms
 -- KEYS[8]    journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    lane             '' for a one-shot sender, who may not repeat the call
+-- ARGV[2]    lane             '' for a one-shot sender, which must not repeat the call
 -- ARGV[3]    sequence         number of this call on its lane
 -- ARGV[4]    delay ms         '' for the queue's, or '@' and a due time in ms since 1970
 -- ARGV[5-6]  ttl ms, priority '' for the queue's, 0 none; 0-9
 -- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
 -- then       u                then u × (message number 1…n, unique key, held for ms)
--- then       maxlen           may be left out: of this call, beside the queue's; the lower one counts
--- Returns {'OK', stored, now ms, degraded, then (message number, id) per message that another one's unique
---   key kept out, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
---   same} where the call had been done before, or a refusal:
---   {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
+-- then       maxlen           may be left out: of this call; the lower of this and the queue's counts
+-- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique
+--   key was held, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
+--   same} for a repeated call, or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen}
+--   {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
@@ -31,14 +31,14 @@ local function clock(override, meta)
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score that somebody wrote
--- comes out as a number as well.
+-- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score, which only another program
+-- writes, becomes the largest number.
 local function text(number)
   return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
 end
--- The short way of a send: one message, ready at once, into a queue that nothing is set for but its shards. It begins before
--- the functions of the long way are made, and asks only of the keys that it writes. Returns nil, nothing being written, for
--- whatever is not so: the long way knows why.
+-- The short way of a send: one message, ready at once, to a queue without attributes other than its shards. It runs before
+-- the functions of the long way are created, and checks only the keys that it writes. Returns nil, without a write, for any
+-- other send or on a problem, which the long way reports.
 local function send_alone()
   local ready, wake, meta, stats, producers = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local lane, sequence = ARGV[2], ARGV[3]
@@ -62,7 +62,7 @@ local function send_alone()
   if type(tokens) ~= 'number' or not now then return nil end
   now = text(now)
 
-  -- The first write of a key tells its type; what was written before it is taken back.
+  -- The first write to a key checks its type; on failure the earlier writes are undone.
   if type(redis.pcall('HINCRBY', stats, 'sent', 1)) ~= 'number' then return nil end
   if type(redis.pcall('RPUSH', ready, ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])) ~= 'number' then
     redis.call('HINCRBY', stats, 'sent', -1)
@@ -76,12 +76,12 @@ local function send_alone()
 end
 local sent_alone = send_alone()
 if sent_alone then return sent_alone end
--- What is validated before the first write. A script is isolated but not rolled back: a command
--- that fails after a write leaves that write behind.
+-- Checks before the first write. A script is isolated but not rolled back: a command that fails
+-- after a write leaves that write behind.
 
--- The first of {key, type, key, type, …} that holds another type, as a refusal; nil if none does. Most keys of a queue
--- do not exist most of the time: those that do are counted, and looked at until all of them are seen. So the likely ones
--- stand first.
+-- A refusal that names the first of {key, type, key, type, …} that holds another type; nil if none does. Most keys of a
+-- queue usually do not exist: EXISTS counts those that do, and the types are read until all of these are found. So the
+-- likely ones come first.
 local function broken(expected)
   local keys = {}
   for i = 1, #expected, 2 do keys[#keys + 1] = expected[i] end
@@ -111,7 +111,7 @@ local DEFAULT_VISIBILITY_MS = 30000
 -- Doorbell and counters come last, in this order, and must not fail the call: the change itself is done by then.
 local missed = 0 -- 1 once the doorbell could not be rung, or the dead letters took no more
 
--- Returns 1 (degraded) where a counter failed, or something was missed before, else 0.
+-- Returns 1 (degraded) if a counter failed now or a write was missed before, else 0.
 local function count(stats, amounts)
   local degraded = missed
   for name, amount in pairs(amounts) do
@@ -123,7 +123,7 @@ local function count(stats, amounts)
   return degraded
 end
 
--- Wake up to `messages` waiting consumers. The doorbell is bounded: whoever is woken and leaves
+-- Wake up to `messages` waiting consumers. The doorbell is bounded: a consumer that wakes and leaves
 -- messages behind rings again, so eight tokens start any number of consumers.
 local MAX_TOKENS, TOKENS = 8, { '1', '1', '1', '1', '1', '1', '1', '1' }
 local function ring(wake, messages)
@@ -139,13 +139,13 @@ end
 --   1 ready LIST of the messages' priority · 2 delayed ZSET · 3 wake LIST · 4 meta HASH · 5 stats HASH
 -- then those of the script, and last the journal STREAM.
 local ready, delayed, wake, meta, stats, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[#KEYS]
--- The journal: what became of messages, one entry of a stream per call (more where its groups exceed 16 KiB).
+-- The journal: the outcomes of messages, one stream entry per call (more if its groups exceed 16 KiB).
 --   journal STREAM   `<epoch>-<entry number>` → n number of its first event · k events · b bytes of all entries before it ·
 --                    t now ms · w who made the call · e1 groups of events, an empty line between two
 -- A group is a line with what its events have in common, `<event> <delivered_ms> <times> <task> <reason> <error class>`,
 -- `-` where a field is unknown; and for each event the header of its message, `q1 …`, as it stood before the event.
--- docs/protocol.md tells the rest. What most messages of a call have in common so costs them nothing.
--- Numbers come from counters in `stats` and are dense within an epoch, so that whatever is missing shows as a gap.
+-- See docs/protocol.md. Fields that the messages of a call share are stored once.
+-- Numbers come from counters in `stats` and are dense within an epoch, so a missing entry shows as a gap.
 
 local MAX_GROUPS = 16384 -- bytes of the groups of one entry
 local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
@@ -153,9 +153,8 @@ local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and betwee
 local ROWS_AT_ONCE = 250
 local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
 
--- The functions of the book are put in by `open_journal`, where the journal is on: a server makes the functions of a script
--- anew at each call, and most queues have no journal. `rows` is the group that records are added to: its first line at 0, then its
--- headers.
+-- `open_journal` adds the functions of the book, if the journal is on: a server creates the functions of a script again at
+-- each call, and most queues have no journal. `rows` is the group being filled: its first line at 0, then its headers.
 local book = {
   on = false, all = false, shed = false, events = 0,
   entries = {}, groups = {}, number = 0, bytes = 0, rows = {}, rows_bytes = 0,
@@ -226,7 +225,7 @@ local function open_book()
     end
   end
 
-  -- The header of an item as the journal has it. A plain one is named by its delivery, if it had one.
+  -- The header of an item in the journal. A plain one is named after its delivery, if it had one.
   function book.header_of(item, lease, index)
     local header = string.match(item, HEADER_SHAPE)
     if header then return header end
@@ -247,7 +246,7 @@ local function open_book()
     book.add_row(first, book.header_of(item, about.lease, about.index))
   end
 
-  -- `heads` are headers, or whole items where these are plain: `plain` says whether any of them is.
+  -- `heads` are headers, or whole items if these are plain: `plain` says whether any is.
   function book.record_delivered(heads, lease, plain)
     for i = 1, plain and #heads or 0 do
       if string.find(heads[i], '^[{[]') then heads[i] = book.header_of(heads[i], lease, #heads > 1 and i or 0) end
@@ -282,12 +281,12 @@ end
 local function record(event, item, about)
   if book.on then book.record(event, item, about) end
 end
--- The stream of the journal: what lib/journal.lua has recorded is written as entries, numbered and capped in bytes.
+-- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
 
-local ENTRY_BYTES = 64 -- what an entry takes beside its groups, about
+local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
 local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
 
--- The bytes before the first entry from `id` on, its epoch and its number; nil where there is none.
+-- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
 local function entry_from(id)
   local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
   if not entry then return nil end
@@ -295,14 +294,14 @@ local function entry_from(id)
   return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
 end
 
--- Write what was recorded. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
--- where the journal could not be written, else 0.
+-- Write the recorded events. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
+-- if the journal could not be written, else 0.
 local function write_journal(who)
   if book.events == 0 then return 0 end
   book.close()
 
-  -- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
-  -- goes on from the stream's.
+  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. The count of bytes
+  -- continues from the stream's.
   local function begin_epoch(counted)
     local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
     if last then
@@ -324,9 +323,9 @@ local function write_journal(who)
     return true
   end
 
-  -- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
+  -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
   local function trim_journal(counted)
-    local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
+    local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
     if enough <= 0 then return end
     local before, epoch, low, id = entry_from('-')
     for _ = 1, OLD_AT_ONCE do
@@ -359,7 +358,7 @@ local function write_journal(who)
       end
       left = left - entry.number
     end
-    -- What is shed or could not be written is counted all the same.
+    -- Events that were shed or could not be written are counted as well.
     redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
       'journal_written', text(counted.written))
     if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
@@ -369,9 +368,9 @@ local function write_journal(who)
   local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
   return done and degraded or 1
 end
--- The attributes of a queue, as senders read them.
+-- The attributes of a queue that senders read.
 
--- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
+-- Read the attributes; nil and a refusal if meta is not a HASH.
 local function read_attributes()
   local found = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
     'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'shard', 'shards')
@@ -391,13 +390,13 @@ local function read_attributes()
 end
 -- Accept new messages.
 
--- Tell who sends how the queue is divided, behind everything else; nothing where it never was.
+-- Append how the queue is divided to the reply; nothing if it never was.
 local function with_shards(reply, attributes)
   if attributes.shards then reply[#reply + 1] = attributes.shards end
   return reply
 end
 
--- A caller may name a maxlen of its own (nil: none); the lower one counts. Returns false where that is no number.
+-- A caller may name a maxlen of its own (nil: none); the lower one counts. Returns false if it is not a number.
 local function lower_maxlen(attributes, given)
   if not given then return true end
   local most = whole(given, 1, MAX_MS)
@@ -406,9 +405,9 @@ local function lower_maxlen(attributes, given)
   return true
 end
 
--- A refusal if the queue takes no `number` more messages, else nil. A shard takes some only where its mark says `open` (see
--- lib/shards.lua): one that is to run empty takes none, nor one that was removed. maxlen counts what is stored (ready,
--- delayed and unacked), and 0 means no limit.
+-- A refusal if the queue does not accept `number` more messages, else nil. A shard accepts messages only if its mark says
+-- `open` (see lib/shards.lua): not while it drains, nor after it was removed. maxlen limits the stored messages (ready,
+-- delayed and unacked); 0 means no limit.
 local function refusal(attributes, number)
   if attributes.closed then return { 'RESHARD', attributes.closed } end
   if attributes.paused_in then return { 'PAUSED' } end
@@ -421,7 +420,7 @@ local function refusal(attributes, number)
   return nil
 end
 
--- The middle of the header: what only the server knows.
+-- The middle of the header: values that only the server knows.
 local function stamp(now, ttl_ms, delay_ms)
   local middle = text(now) .. ' 0 0 0 0'
   if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
@@ -430,7 +429,7 @@ local function stamp(now, ttl_ms, delay_ms)
 end
 
 local CHUNK = 500
--- Put messages where they belong, and record that they were sent; the caller writes the journal at its end.
+-- Store messages in their lists, and record that they were sent; the caller writes the journal at its end.
 local function push(items, priority, delay_ms, attributes, now)
   if #items == 0 then return end
   open_journal(attributes.journal, now)
@@ -483,14 +482,14 @@ if lane ~= '' then
   local last, out = string.match(found, '^(%d+) %d+(.*)$')
   last = tonumber(last)
   if last and sequence == last then
-    local reply = { 'DUPLICATE', 0, text(now), 0 } -- as the first time: the unique keys may be others' by now
+    local reply = { 'DUPLICATE', 0, text(now), 0 } -- same as the first time: the unique keys may have new holders
     for each in string.gmatch(out, '%S+') do reply[#reply + 1] = each end
     return with_shards(reply, attributes)
   end
   if last and sequence < last then return { 'GHOST' } end
 end
 
--- Messages kept out by the unique key of another one: {number, id, …}.
+-- Messages whose unique key another message holds: {number, id, …}.
 local kept_out, outside, holds = {}, {}, {}
 for i = 0, keyed - 1 do
   local message = whole(ARGV[first_key + 1 + 3 * i], 1, number)

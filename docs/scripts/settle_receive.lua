@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- settle_receive.lua: settle what was received before and receive the next batch, in one trip.
+-- settle_receive.lua: settle received messages and receive the next batch, in one round trip.
 -- ROLES      consumer, operator
 -- KEYS       see lib/keys.lua; leases: those settled, and last the new one
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
@@ -11,8 +11,8 @@
 -- ARGV[6]    who              makes the call, for the journal: `<host>:<pid>` or ''
 -- ARGV[7]…   outcomes         see lib/outcomes.lua
 -- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
---   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed (else '0' for one item, '1' … 'n' for several);
---   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
+--   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed, and means '0' for one item,
+--   '1' … 'n' for several; or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
@@ -27,17 +27,17 @@ local function clock(override, meta)
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score that somebody wrote
--- comes out as a number as well.
+-- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score, which only another program
+-- writes, becomes the largest number.
 local function text(number)
   return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
 end
--- What is validated before the first write. A script is isolated but not rolled back: a command
--- that fails after a write leaves that write behind.
+-- Checks before the first write. A script is isolated but not rolled back: a command that fails
+-- after a write leaves that write behind.
 
--- The first of {key, type, key, type, …} that holds another type, as a refusal; nil if none does. Most keys of a queue
--- do not exist most of the time: those that do are counted, and looked at until all of them are seen. So the likely ones
--- stand first.
+-- A refusal that names the first of {key, type, key, type, …} that holds another type; nil if none does. Most keys of a
+-- queue usually do not exist: EXISTS counts those that do, and the types are read until all of these are found. So the
+-- likely ones come first.
 local function broken(expected)
   local keys = {}
   for i = 1, #expected, 2 do keys[#keys + 1] = expected[i] end
@@ -64,11 +64,11 @@ end
 
 local MAX_VISIBILITY_MS = 43200000 -- 12 h
 local DEFAULT_VISIBILITY_MS = 30000
--- The short way to ack messages that were delivered alone, where no journal is on. It begins before the functions of the long
--- way are made, and asks only of the keys that it writes. What is not so goes the long way, nothing being written by then.
+-- The short way to ack messages that were delivered alone, without a journal. It runs before the functions of the long
+-- way are created, and checks only the keys that it writes. Every other call takes the long way; nothing is written by then.
 
--- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each of so many leases and has no other outcome, nor
--- anything for the journal. `prefix` is that of the keys of leases.
+-- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each lease and has no other outcome, and no journal
+-- groups. `prefix` is that of the keys of leases.
 local function acks_alone(at, prefix, leases)
   if tonumber(ARGV[at]) ~= leases or #ARGV ~= at + 5 * leases then return false end
   for i = 1, leases do
@@ -81,7 +81,7 @@ local function acks_alone(at, prefix, leases)
   return true
 end
 
--- Whether each lease has one field. It may hold a batch in it: then HDEL takes nothing.
+-- Whether each lease has one field. If that is a batch, HDEL removes nothing.
 local function have_one_field(leases)
   for i = 1, leases do
     if redis.pcall('HLEN', KEYS[20 + i]) ~= 1 then return false end
@@ -89,7 +89,7 @@ local function have_one_field(leases)
   return true
 end
 
--- Take the messages out; `counted` of them stand in `acked` already. Returns 1 or 0 per lease, and 1 where a counter failed.
+-- Delete the messages; `counted` of them are already in `acked`. Returns 1 or 0 per lease, and 1 if a counter failed.
 local function ack_alone(leases, prefix, counted, received)
   local unacked, stats, held, settled, degraded = KEYS[13], KEYS[17], 0, {}, 0
   for i = 1, leases do
@@ -107,8 +107,8 @@ local function ack_alone(leases, prefix, counted, received)
   count_up('unacked', received - held)
   return settled, degraded
 end
--- The short way to receive one message, or none, and to ack others, see lib/lone_acks.lua: where nothing is set for the queue
--- but its visibility, no suspect waits and nothing was cancelled. Returns nil for whatever is not so.
+-- The short way to receive at most one message and to ack others, see lib/lone_acks.lua: for a queue with no attribute but
+-- its visibility, no waiting suspect and no tombstone. Returns nil for any other.
 local function settle_receive_alone()
   local ready, suspect, delayed, unacked, wake, dead = KEYS[1], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
   local meta, stats, cancelled, key = KEYS[16], KEYS[17], KEYS[19], KEYS[#KEYS]
@@ -128,7 +128,7 @@ local function settle_receive_alone()
   if set.err or set[1] or set[2] or set[3] then return nil end
   local visibility_ms = whole(ARGV[4] ~= '' and ARGV[4] or set[4] or DEFAULT_VISIBILITY_MS, 1, MAX_VISIBILITY_MS)
   if not visibility_ms or not have_one_field(acked) then return nil end
-  -- Of these none is there, or the dead letters alone: where they cannot be written, nothing is delivered.
+  -- None of these exists, or only the dead letters: if those cannot be written, nothing is delivered.
   local there = redis.call('EXISTS', suspect, cancelled, key, dead)
   if there > 1 or there == 1 and redis.call('TYPE', dead).ok ~= 'stream' then return nil end
   if left > 0 then
@@ -151,7 +151,7 @@ local function settle_receive_alone()
     if due[2] then hint_ms = math.max(1, tonumber(due[2]) - now) end
   end
 
-  -- The first write tells the type of its key; those of the others are known.
+  -- The first write checks the type of its key; those of the other keys are known.
   local counter, amount = 'acked', acked
   if item then counter, amount = 'received', 1 end
   if amount > 0 and type(redis.pcall('HINCRBY', stats, counter, amount)) ~= 'number' then return nil end
@@ -175,7 +175,7 @@ if alone then return alone end
 -- Doorbell and counters come last, in this order, and must not fail the call: the change itself is done by then.
 local missed = 0 -- 1 once the doorbell could not be rung, or the dead letters took no more
 
--- Returns 1 (degraded) where a counter failed, or something was missed before, else 0.
+-- Returns 1 (degraded) if a counter failed now or a write was missed before, else 0.
 local function count(stats, amounts)
   local degraded = missed
   for name, amount in pairs(amounts) do
@@ -187,7 +187,7 @@ local function count(stats, amounts)
   return degraded
 end
 
--- Wake up to `messages` waiting consumers. The doorbell is bounded: whoever is woken and leaves
+-- Wake up to `messages` waiting consumers. The doorbell is bounded: a consumer that wakes and leaves
 -- messages behind rings again, so eight tokens start any number of consumers.
 local MAX_TOKENS, TOKENS = 8, { '1', '1', '1', '1', '1', '1', '1', '1' }
 local function ring(wake, messages)
@@ -245,11 +245,11 @@ local function broken_queue(levels, without_leases)
   expect(cancelled, 'zset')
   return broken(expected)
 end
--- The attributes of a queue, as consumers and reapers read them.
+-- The attributes of a queue that consumers and reapers read.
 
 local DEFAULT_MAX_RECEIVES = 5
 
--- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
+-- Read the attributes; nil and a refusal if meta is not a HASH.
 local function read_attributes()
   local found = redis.pcall('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
     'journal_epoch', 'journal_shed', 'pause_strict')
@@ -264,11 +264,11 @@ local function read_attributes()
   }
 end
 -- The envelope: `q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>`.
--- Bodies are never decoded here, and nothing in a list, set or lease can make these raise.
+-- These functions never decode a body, and never raise, whatever an item contains.
 
-local byte, find = string.byte, string.find -- asked of every item: a global is looked up by name each time
+local byte, find = string.byte, string.find -- called for every item; a global is looked up by name at each use
 
--- own: ours · plain: JSON pushed by anybody · newer: another version of ours · foreign: the rest.
+-- own: our format · plain: JSON pushed by another program · newer: another version of our format · foreign: the rest.
 local function kind(item)
   local a, b, c = byte(item, 1, 3)
   if a == 113 and b == 49 and c == 32 then return 'own' end -- q1 and a space
@@ -277,8 +277,8 @@ local function kind(item)
   return 'foreign'
 end
 
--- The header of an own item, without `q1 `; '' where it has no end. What is asked of a header is sought in this, so that
--- no body is ever searched.
+-- The header of an own item, without `q1 `; '' if it has no end. Lookups use the header alone, so that no body is ever
+-- searched.
 local function header(item)
   local stop = string.find(item, '\n', 1, true)
   return stop and string.sub(item, 4, stop - 1) or ''
@@ -302,7 +302,7 @@ local function flag(item, mark)
   return flag_in(header(item), mark)
 end
 
--- The value of a flag that is a whole number of at most 2^53, or nil where it is none, as `wire/numbers.py` reads it.
+-- The value of a flag that is a whole number of at most 2^53, otherwise nil; the same rule as in `wire/numbers.py`.
 -- Compared as text: beyond that a number is rounded before it can be compared.
 local MAX_NUMBER = '9007199254740992'
 local function number_in(head, mark)
@@ -321,8 +321,8 @@ local function level(item)
   return level_in(header(item))
 end
 
--- How many items of a list to read next, up to `bytes_left` in all as far as those tell that were read: a read copies them
--- whole, and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
+-- How many items of a list to read next, within `bytes_left` judging by those already read: a read copies whole items,
+-- and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
 local MAX_CHUNK = 33
 local function chunk_size(number, bytes, bytes_left)
   if number == 0 then return 1 end
@@ -332,7 +332,7 @@ end
 local HEADER = '^q1 ([%w._-]+) (%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)()\n'
 local MAX_DIGITS, MAX_ID = 6, 64
 
--- The parts of an own item, or nil where the header does not match (then it is foreign).
+-- The parts of an own item, or nil if the header does not match (then it is foreign).
 local function parse(item)
   local id, sent, receives, nacks, timeouts, shared, flags, at = string.match(item, HEADER)
   if not id or #receives > MAX_DIGITS or #nacks > MAX_DIGITS or #timeouts > MAX_DIGITS
@@ -346,8 +346,8 @@ local function parse(item)
   }
 end
 
--- A plain item becomes an own one when it is first moved: named by its delivery, so that equal
--- bodies are never equal envelopes.
+-- A plain item becomes an own one when it is first moved. Its id comes from its delivery, so that
+-- equal bodies never make equal envelopes.
 local function adopt(item, lease_id, index, now)
   return {
     id = lease_id .. '.' .. index, sent = string.format('%.0f', now), receives = 0, nacks = 0,
@@ -355,7 +355,7 @@ local function adopt(item, lease_id, index, now)
   }
 end
 
--- The message behind a delivered item, or nil where it is foreign.
+-- The message of a delivered item, or nil if it is foreign.
 local function delivered(item, lease_id, index, now)
   local what = kind(item)
   if what == 'plain' then return adopt(item, lease_id, index, now) end
@@ -363,7 +363,7 @@ local function delivered(item, lease_id, index, now)
   return nil
 end
 
--- Numbers become text slowly, and most are the same as before: counters are small, times those of the call.
+-- Formatting a number is slow, and most repeat: counters are small, and times are those of the call.
 local DIGITS = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9' }
 local function digits(number)
   return DIGITS[number] or string.format('%d', number)
@@ -387,20 +387,20 @@ local function with_flag(message, key, value)
   end
 end
 
--- Note when a message becomes ready again: the flag `t`, from which its next wait is counted. It has no old place any more.
+-- Note when a message becomes ready again: the flag `t`, from which its next wait is measured. It loses its old place.
 local function ready_from(message, at_ms)
   local flags = message.flags
   if string.find(flags, ' t=', 1, true) then flags = string.gsub(flags, ' t=[^ ]*', '') end
   if string.find(flags, ' o=', 1, true) then flags = string.gsub(flags, ' o=[^ ]*', '') end
   message.flags = flags .. ' t=' .. time_text(at_ms)
 end
--- The journal: what became of messages, one entry of a stream per call (more where its groups exceed 16 KiB).
+-- The journal: the outcomes of messages, one stream entry per call (more if its groups exceed 16 KiB).
 --   journal STREAM   `<epoch>-<entry number>` → n number of its first event · k events · b bytes of all entries before it ·
 --                    t now ms · w who made the call · e1 groups of events, an empty line between two
 -- A group is a line with what its events have in common, `<event> <delivered_ms> <times> <task> <reason> <error class>`,
 -- `-` where a field is unknown; and for each event the header of its message, `q1 …`, as it stood before the event.
--- docs/protocol.md tells the rest. What most messages of a call have in common so costs them nothing.
--- Numbers come from counters in `stats` and are dense within an epoch, so that whatever is missing shows as a gap.
+-- See docs/protocol.md. Fields that the messages of a call share are stored once.
+-- Numbers come from counters in `stats` and are dense within an epoch, so a missing entry shows as a gap.
 
 local MAX_GROUPS = 16384 -- bytes of the groups of one entry
 local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
@@ -408,9 +408,8 @@ local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and betwee
 local ROWS_AT_ONCE = 250
 local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
 
--- The functions of the book are put in by `open_journal`, where the journal is on: a server makes the functions of a script
--- anew at each call, and most queues have no journal. `rows` is the group that records are added to: its first line at 0, then its
--- headers.
+-- `open_journal` adds the functions of the book, if the journal is on: a server creates the functions of a script again at
+-- each call, and most queues have no journal. `rows` is the group being filled: its first line at 0, then its headers.
 local book = {
   on = false, all = false, shed = false, events = 0,
   entries = {}, groups = {}, number = 0, bytes = 0, rows = {}, rows_bytes = 0,
@@ -481,7 +480,7 @@ local function open_book()
     end
   end
 
-  -- The header of an item as the journal has it. A plain one is named by its delivery, if it had one.
+  -- The header of an item in the journal. A plain one is named after its delivery, if it had one.
   function book.header_of(item, lease, index)
     local header = string.match(item, HEADER_SHAPE)
     if header then return header end
@@ -502,7 +501,7 @@ local function open_book()
     book.add_row(first, book.header_of(item, about.lease, about.index))
   end
 
-  -- `heads` are headers, or whole items where these are plain: `plain` says whether any of them is.
+  -- `heads` are headers, or whole items if these are plain: `plain` says whether any is.
   function book.record_delivered(heads, lease, plain)
     for i = 1, plain and #heads or 0 do
       if string.find(heads[i], '^[{[]') then heads[i] = book.header_of(heads[i], lease, #heads > 1 and i or 0) end
@@ -537,12 +536,12 @@ end
 local function record(event, item, about)
   if book.on then book.record(event, item, about) end
 end
--- The stream of the journal: what lib/journal.lua has recorded is written as entries, numbered and capped in bytes.
+-- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
 
-local ENTRY_BYTES = 64 -- what an entry takes beside its groups, about
+local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
 local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
 
--- The bytes before the first entry from `id` on, its epoch and its number; nil where there is none.
+-- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
 local function entry_from(id)
   local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
   if not entry then return nil end
@@ -550,14 +549,14 @@ local function entry_from(id)
   return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
 end
 
--- Write what was recorded. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
--- where the journal could not be written, else 0.
+-- Write the recorded events. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
+-- if the journal could not be written, else 0.
 local function write_journal(who)
   if book.events == 0 then return 0 end
   book.close()
 
-  -- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
-  -- goes on from the stream's.
+  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. The count of bytes
+  -- continues from the stream's.
   local function begin_epoch(counted)
     local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
     if last then
@@ -579,9 +578,9 @@ local function write_journal(who)
     return true
   end
 
-  -- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
+  -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
   local function trim_journal(counted)
-    local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
+    local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
     if enough <= 0 then return end
     local before, epoch, low, id = entry_from('-')
     for _ = 1, OLD_AT_ONCE do
@@ -614,7 +613,7 @@ local function write_journal(who)
       end
       left = left - entry.number
     end
-    -- What is shed or could not be written is counted all the same.
+    -- Events that were shed or could not be written are counted as well.
     redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
       'journal_written', text(counted.written))
     if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
@@ -624,27 +623,27 @@ local function write_journal(who)
   local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
   return done and degraded or 1
 end
--- The order of what comes back. A message that is given back goes to its old place among those at the head of ready that
--- were given back before, whichever lease comes first. They are told by their flag `o` and stand in front of all that were
--- never delivered. Its old place is when it became ready: in ms, and within one ms in the order of the ids of one
--- process. More is not known: then the later call goes to the front, and within one call the later lease behind the others.
+-- The order of returned messages. A returned message goes to its old place among the earlier returned ones at the head of
+-- ready, whichever lease comes first. Those have the flag `o`, and stand in front of all that were never delivered. The old
+-- place is the time at which a message became ready, in ms; within one ms, ids of one process decide. Beyond that the order
+-- is unknown: then a later call goes to the front, and within one call a later lease goes behind the others.
 
--- When a message became ready before it was delivered, in ms. A plain one has only just got a header.
+-- When a message became ready before it was delivered, in ms. A plain one has just received its header.
 local function old_place(message, received)
   if message.at == 0 then return received or tonumber(message.sent) end
   return number_in(message.flags, ' o=') or number_in(message.flags, ' t=') or tonumber(message.sent)
 end
 
-local MOST_PASSED, MAX_PASSED_BYTES = 1000, 262144 -- what one lease may be put behind: messages, and their bytes
-local passable, passable_bytes = 2 * MOST_PASSED, 2 * MAX_PASSED_BYTES -- what is left of that to all leases of one call
+local MOST_PASSED, MAX_PASSED_BYTES = 1000, 262144 -- how many messages, and their bytes, one lease may be put behind
+local passable, passable_bytes = 2 * MOST_PASSED, 2 * MAX_PASSED_BYTES -- how much of that is left for all leases of the call
 
--- Whether another lease of this call may be put behind as many as the first.
+-- Whether another lease of this call may be put behind as many messages as the first.
 local function may_pass()
   return passable >= MOST_PASSED and passable_bytes >= MAX_PASSED_BYTES
 end
 
--- Put items, whose old places are `order`, to the head of a list of ready. `later`: of what else this call gives back, all
--- was delivered before. The functions are inside because a server makes those of a script anew at each call.
+-- Put items, whose old places are `order`, at the head of a list of ready. `later`: everything else that this call returns
+-- was delivered before. The functions are nested because a server creates those of a script again at each call.
 local function push_heads(key, items, order, later)
   local AT_ONCE = 500
 
@@ -668,7 +667,7 @@ local function push_heads(key, items, order, later)
     return before
   end
 
-  -- What stands at the head, was given back before, and became ready before the last of the items: {item, ms, id} each.
+  -- The returned messages at the head that became ready before the last of the items: {item, ms, id} each.
   local function read_passed()
     local passed, bytes, step, last_ms, last_id = {}, 0, 1, order[#order], id_of(items[#items])
     local most, most_bytes = math.min(MOST_PASSED, passable), math.min(MAX_PASSED_BYTES, passable_bytes)
@@ -681,7 +680,7 @@ local function push_heads(key, items, order, later)
         bytes = bytes + #item
       end
       if #chunk < step then break end
-      step = math.min(#passed, 32, most - #passed) -- bodies may be large: as many more as have been read
+      step = math.min(#passed, 32, most - #passed) -- doubles what was read: bodies may be large
     end
     return passed
   end
@@ -700,7 +699,7 @@ local function push_heads(key, items, order, later)
       merged[#merged + 1] = item
     end
     for i = next_passed, #passed do merged[#merged + 1] = passed[i][1] end
-    -- A user who may not push is refused before anything is cut off; what is pushed for that goes with it.
+    -- Push first: a user without the right to push is refused before anything is trimmed. The trim removes the extra item.
     redis.call('LPUSH', key, '')
     redis.call('LTRIM', key, #passed + 1, -1)
   end
@@ -710,14 +709,14 @@ local function push_heads(key, items, order, later)
     redis.call('LPUSH', key, unpack(reversed))
   end
 end
--- How a message ends, and how it goes back. Each writes the destination; the caller removes the
--- message from where it was afterwards.
+-- How a message ends, and how it goes back. Each function writes the destination; afterwards the caller removes the
+-- message from where it was.
 
 local REASON = '^[a-z_]+$'
 
 -- Add to the dead letters; returns the reason as it was written. `class` and `words` tell the error, both may be ''.
--- A stream in which somebody wrote the greatest of all ids takes no more. The message is put where nobody receives it and
--- anybody finds it then: to the delayed ones, due at a time that never comes.
+-- A stream whose last id is the largest possible takes no more entries. The message then goes where it is never received
+-- but easily found: to the delayed messages, with a due time that never comes.
 local function bury(item, reason, class, words, now, amounts)
   if not string.find(reason, REASON) then reason = 'rejected' end
   local added = redis.pcall('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
@@ -733,7 +732,7 @@ local function bury(item, reason, class, words, now, amounts)
   return reason
 end
 
--- Bury something that is no message of ours.
+-- Bury an item that is not one of our messages.
 local function bury_foreign(item, about, now, amounts)
   bury(item, 'foreign', about.class or '', about.words or '', now, amounts)
   about.reason = 'foreign'
@@ -746,7 +745,7 @@ local function free_unique(key, id)
   if holder and string.match(holder, '^%S+') == id then redis.call('HDEL', unique, key) end
 end
 
--- Values of flags are percent-encoded by whoever sends; unique keys stand in the hash as they are.
+-- Senders percent-encode the values of flags; the hash holds unique keys unencoded.
 local function percent_decoded(value)
   return (string.gsub(value, '%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end))
 end
@@ -756,8 +755,8 @@ local function free_unique_of(item)
   if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
 end
 
--- Expired or cancelled: which of the two, or nil. `head` is the header of an own item, or its flags alone where `id` is
--- given; `tombstones` says whether any cancel is known.
+-- 'expired', 'cancelled' or nil. `head` is the header of an own item, or only its flags if `id` is given; `tombstones`
+-- says whether the queue has any.
 local function over(head, now, tombstones, id)
   local expiry = number_in(head, ' x=')
   if expiry and expiry <= now then return 'expired' end
@@ -772,7 +771,7 @@ local function over(head, now, tombstones, id)
 end
 
 -- Places to put messages back, filled first and written at once: heads go to their old places, see lib/order.lua.
--- Nobody reads a level that is not in use, so what asks for one goes to level 0. `order`: the old places of the heads.
+-- Unused levels are never read, so a message that asks for one goes to level 0. `order`: the old places of the heads.
 local function places(levels)
   local used = {}
   for _, number in ipairs(levels) do used[number] = true end
@@ -785,7 +784,7 @@ local function put(to, list, number, item)
   if items then items[#items + 1] = item else list[number] = { item } end
 end
 
--- Put an item to the heads, not before those that its lease has put there; returns its old place, in ms.
+-- Add an item to the heads, behind those that its lease has already added; returns its old place, in ms.
 local function put_head(to, number, at_ms)
   if not to.used[number] then number = 0 end
   local items, order = to.heads[number], to.order[number]
@@ -819,12 +818,12 @@ local function write_places(to, later)
   return rung + #to.suspects
 end
 
--- Whether a message is to be delivered alone: it may have cost a worker its life.
+-- Whether a message must be delivered alone: it may have killed a worker.
 local function is_suspect(message)
   return message ~= nil and (message.timeouts > 0 or message.shared >= 2)
 end
 
--- Of another version: as it is, for consumers that know it; nobody else can tell its priority or count its deliveries.
+-- A message of another version goes back unchanged: only consumers of that version can read its priority and counts.
 local function leave_newer(to, list, item, amounts)
   put(to, list, 0, item)
   amounts.unsupported = (amounts.unsupported or 0) + 1
@@ -845,13 +844,13 @@ local function put_back(to, message, now, received)
   items[#items + 1] = assemble(message)
 end
 
--- A delivery that ended in nobody's word (the lease ran out, the worker died). Alone in its lease
--- a message is to blame (timeouts); in company all only share it, and from the second time on each
--- goes to `suspect`, to be delivered alone. `about.received`: when it was delivered, in ms as text, where that is known.
+-- A delivery without an outcome: the lease expired, or the worker died. A message that was alone in its lease
+-- is to blame (timeouts); several share the blame, and from the second time on each goes to `suspect`, to be
+-- delivered alone. `about.received`: when it was delivered, in ms as text, if that is known.
 local function blame(message, alone, about, limit, to, now, amounts, delivered_ms)
   message.receives = message.receives + 1
   limit = number_in(message.flags, ' m=') or limit
-  -- At most once (v=0): whoever lost it may have run it, so nobody else does.
+  -- At most once (v=0): the consumer that lost it may have run it, so it does not run again.
   local once = flag_in(message.flags, ' v=') == '0'
   if about.received then with_flag(message, 'f', about.received) end
   if alone then message.timeouts = message.timeouts + 1 else message.shared = message.shared + 1 end
@@ -868,8 +867,8 @@ local function blame(message, alone, about, limit, to, now, amounts, delivered_m
   end
 end
 
--- Put back a message that was delivered for the first time, in company and without flags; false for any other. Most are
--- so when a host dies with all it had, and rewriting their text takes a third of the time.
+-- Put back a message on its first delivery, with others and without flags; false for any other. After the loss of a host
+-- most are like that, and rewriting their headers takes a third of the time.
 local FRESH = '^(q1 [%w._-]+ (%d+)) 0 0 0 0()\n'
 local function shared_first(item, about, to, now)
   local start, sent, at = string.match(item, FRESH)
@@ -881,8 +880,8 @@ local function shared_first(item, about, to, now)
   return true
 end
 
--- What becomes of a message whose lease is taken back: it ends, or is blamed and goes to one of the places. `about`
--- tells its delivery: lease, index, received.
+-- Decide about a message of a lease that is taken back: end it, or blame it and move it to one of the places. `about`
+-- describes its delivery: lease, index, received.
 local function take_back(item, about, limit, tombstones, to, now, amounts)
   if about.index ~= '0' and not tombstones and shared_first(item, about, to, now) then
     about.reason = 'shared'
@@ -910,10 +909,10 @@ local function take_back(item, about, limit, tombstones, to, now, amounts)
   end
   amounts.stored = (amounts.stored or 0) - 1
 end
--- Which of many items are cancelled, for little: one cancel is enough to make each receive look.
+-- Find the cancelled items among many, cheaply: a single cancel makes every receive look.
 local FEW = 64 -- tombstones that are read at once, instead of asking for each chunk of items
 
--- The tombstones of the queue: nil where there are none, all of them if they are few, else an empty table.
+-- The tombstones of the queue: nil without any, all of them if they are few, else an empty table.
 local function read_tombstones()
   if redis.call('EXISTS', cancelled) == 0 then return nil end
   local number, found = redis.call('ZCARD', cancelled), {}
@@ -940,9 +939,9 @@ local function marked_in(chunk, tombstones)
   end
   return marked
 end
--- A lease is a HASH of one of two shapes. Messages that were delivered together stand in one field as long as none of
--- them is settled by itself, which is the rule:   batch → their items as a MessagePack array, index 1 the first
--- Otherwise, and where one was delivered alone (index 0):   index → item
+-- A lease is a HASH of one of two shapes. Messages that were delivered together share one field until one of them is
+-- settled separately, which is rare:   batch → their items as a MessagePack array, index 1 the first
+-- After that, and for a message that was delivered alone (index 0):   index → item
 
 local MAX_FIELDS = 500 -- of one command
 
@@ -954,7 +953,7 @@ local function write_items(key, items)
   end
 end
 
--- The items of such a field; nil where somebody wrote anything else there.
+-- The items of such a field; nil if it is not such an array.
 local function unpacked(batch)
   local read, items = pcall(cmsgpack.unpack, batch)
   if not read or type(items) ~= 'table' or #items == 0 then return nil end
@@ -984,19 +983,19 @@ local function read_lease(key)
   return entries
 end
 
--- How many messages stand in the one field, as the array says in its first bytes; nil where there is none.
+-- The number of messages in the shared field, from the first bytes of the array; nil without such a field.
 local function batch_size(key)
   local first, high, low = string.byte(redis.call('HGET', key, 'batch') or '', 1, 3)
   if first == 0xdc and low then return high * 256 + low end
   return first and (first >= 0x90 and first <= 0x9f and first - 0x90 or 1)
 end
 
--- How many messages a lease holds.
+-- The number of messages in a lease.
 local function count_held(key)
   return (batch_size(key) or 1) + redis.call('HLEN', key) - 1
 end
 
--- Give each message a field of its own, before one of them is taken out.
+-- Give each message a field of its own, before one of them is removed.
 local function loosen(key)
   local batch = redis.call('HGET', key, 'batch')
   local items = batch and unpacked(batch)
@@ -1012,7 +1011,7 @@ local function loosen(key)
   redis.call('HDEL', key, 'batch')
 end
 
--- Take messages out of a lease that is loose; returns how many of them it had.
+-- Remove messages from a loose lease; returns how many of them it held.
 local function take_out_of(key, indices)
   local gone = 0
   for first = 1, #indices, MAX_FIELDS do
@@ -1021,32 +1020,32 @@ local function take_out_of(key, indices)
   return gone
 end
 
--- When a lease was delivered, or extended last, in ms as text: its deadline less its visibility, which is the queue's
--- unless its id tells another one (`<random>-<counter>-<visibility ms>`).
+-- When a lease was delivered or last extended, in ms as text: its deadline minus its visibility, which is the queue's
+-- unless its id names another (`<random>-<counter>-<visibility ms>`).
 local function received_at(id, deadline, visibility_ms)
   visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
   return text(math.max(0, deadline - visibility_ms))
 end
 -- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
 -- stand from KEYS[21] on), and for each lease
---   acks     n, then n indices; or '*' for all that is left in the lease
+--   acks     n, then n indices; or '*' for all that are left in the lease
 --   uniques  n, then n × (index, unique key, message id): acks that free a unique key
 --   others   n, then n × (kind, index, a, b, c, class, error, times)
 --     n nack      a delay ms, b max receives of the task or '', c first received ms or ''
 --                                                                 counted; dead at max receives
---     c crashed   b, c as of a nack                               its worker died of it: counted as a
+--     c crashed   b, c as of a nack                               it killed its worker: counted as a
 --                                                                 lone timeout, delivered alone from now on
 --     r release   a delay ms, b 1 or '', c unknown since ms or '' not counted, to the head; index '*' means
---                                                                 all that is left. With b: its handler had
---                                                                 started, so it was received once more. With c:
---                                                                 the worker knew no such task or key, see flag k
+--                                                                 all that are left. With b: its handler had
+--                                                                 started, so it counts as received once more. With
+--                                                                 c: the worker lacks its task or key, see flag k
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
---     d discard   -                                               done, by the handler's wish
+--     d discard   -                                               done, because the handler asked for it
 --     e expired   -                                               done, its time to live is over
---   acked    n, then n × (number, group): what the journal shall say of the acks, in groups of so many events, each of
---            at most 16 KiB. 0: the items are read for it, where the journal is on.
--- times tells the journal about a delivery: `<delivered_ms> <times> <task>`, `-` for what is unknown; or ''. For groups
+--   acked    n, then n × (number, group): the acks' journal groups, each of `number` events and at most 16 KiB.
+--            0: the script reads the items itself, if the journal is on.
+-- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
 local KINDS = 'ncrsbde'
@@ -1108,9 +1107,9 @@ local function read_outcomes(at)
   end
   return leases, at
 end
--- Outcomes that are no acks: where each sends its message.
+-- Outcomes other than acks: where each sends its message.
 
--- When a lease was delivered, in ms, as far as its deadline tells.
+-- When a lease was delivered, in ms, computed from its deadline.
 local function received(lease)
   if not lease.received_ms then
     local deadline = tonumber(redis.call('ZSCORE', unacked, lease.id)) or 0
@@ -1119,7 +1118,7 @@ local function received(lease)
   return lease.received_ms
 end
 
--- Put one message where its outcome sends it.
+-- Move one message to where its outcome sends it.
 local function settle_other(lease, other, index, item, limit, to, now, amounts)
   local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
   local about = { lease = lease.id, index = index, class = other.class, words = other.words, times = other.times }
@@ -1155,7 +1154,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     blame(message, false, about, limit, to, now, amounts, received(lease))
   elseif other.kind == 'r' then
     add('released', 1)
-    -- It was begun, and whoever runs it next should know; max receives does not count it.
+    -- Its handler had started: the next delivery shows that, but it does not count towards max receives.
     if other.b ~= '' then message.receives = message.receives + 1 end
     if other.c ~= '' then
       add('unknown', 1)
@@ -1170,15 +1169,15 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     end
     tell('released')
   else
-    -- A worker's death by a message is counted as what it is without a supervisor: a lone timeout. From
-    -- that on the message is a suspect, wherever it is moved.
+    -- A message that killed its worker counts as a lone timeout, as it would without a supervisor. From
+    -- then on it is a suspect, wherever it is moved.
     local crashed = other.kind == 'c'
     local counter = crashed and 'timeouts' or 'nacks'
     add(crashed and 'timeouts' or 'nacked', 1)
     message.receives = message.receives + 1
     message[counter] = message[counter] + 1
     if other.c ~= '' then with_flag(message, 'f', other.c) end
-    -- It was known here: should it be unknown to another worker, that one waits anew.
+    -- This worker knew its task: a worker that does not starts its own waiting time.
     if string.find(message.flags, ' k=', 1, true) then message.flags = string.gsub(message.flags, ' k=[^ ]*', '') end
     if other.b ~= '' then with_flag(message, 'm', other.b) end
     local most = number_in(message.flags, ' m=') or limit
@@ -1203,16 +1202,16 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
   end
 end
 
--- Put the messages of a loose lease where their outcomes send them. Returns how many have left it, how many outcomes were
--- stale, and how many messages are ready now. `later`: another lease of the call came before.
+-- Move the messages of a loose lease to where their outcomes send them. Returns the numbers of messages that left the
+-- lease, of stale outcomes, and of messages that are ready now. `later`: this is not the first lease of the call.
 local function settle_others(lease, attributes, results, later, now, amounts)
   local to, gone, moved, backs, stale = places(attributes.levels), {}, {}, {}, 0
   lease.visibility_ms = attributes.visibility_ms
   local function settle_it(other, index, item)
     settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
   end
-  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. What goes back comes
-  -- last, in the order of the lease, however the outcomes stand.
+  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. Those that go back
+  -- come last, in the order of the lease, whatever the order of the outcomes.
   local function move(other, index, item)
     if other.kind == 'r' or other.kind == 's' then
       backs[#backs + 1] = { number = tonumber(index) or 0, other = other, index = index, item = item }
@@ -1238,9 +1237,9 @@ local function settle_others(lease, attributes, results, later, now, amounts)
   local rung = write_places(to, later)
   return take_out_of(lease.key, gone), stale, rung
 end
--- Applies the outcomes that lib/outcomes.lua read.
+-- Apply the outcomes that lib/outcomes.lua read.
 
--- Acks whose caller says nothing of them are recorded by the script: the items are read before they go.
+-- Acks without journal groups of the caller are recorded by the script, which reads the items before it deletes them.
 local function reads_acks(lease)
   return book.on and not book.shed and lease.told_number == 0
 end
@@ -1250,8 +1249,8 @@ local function record_held(lease, index)
   if item then record('acked', item, { lease = lease.id, index = index }) end
 end
 
--- The caller's groups count if all of their acks did. Where only some did, `results` tells which; times are of the
--- whole group, so they are left out then.
+-- The caller's groups are used if all of their acks counted. If only some did, `results` says which; times belong to
+-- the whole group, so they are left out then.
 local function record_told(lease, acked, results, at)
   if lease.told_number == acked or book.shed then
     for _, group in ipairs(lease.told) do book.add_group(group.text, group.number) end
@@ -1291,7 +1290,7 @@ local function settle_ack(lease, results)
   return acked
 end
 
--- How many messages are acked, where that is a batch that nothing was taken out of, each of it once: '*' says the same.
+-- The number of acked messages if they are a complete batch, each acked once: the same as '*'.
 local function whole_batch(lease)
   local number, seen = #lease.acks, {}
   if number < 2 or #lease.uniques + #lease.others > 0 or batch_size(lease.key) ~= number then return nil end
@@ -1348,12 +1347,12 @@ local function settle(leases, attributes, results, now, amounts)
 end
 -- Deliver up to `count` items of the queue in one new lease.
 
-local MAX_BYTES = 1048576 -- a batch ends here as well as at its count
+local MAX_BYTES = 1048576 -- a batch ends at its count or at this size
 local NONE = {}
-local SPARE = 256 -- items that may be looked at beyond `count` (expired, cancelled, foreign …)
+local SPARE = 256 -- items that may be read beyond `count` (expired, cancelled, foreign …)
 
--- What becomes of one item at the head: it is taken, or ends, or (newer version) goes behind the
--- others, where the consumers that know it find it.
+-- Decide about one item at the head: take it, end it, or (newer version) move it behind the others,
+-- for consumers of that version.
 local function take(item, level_number, marked, batch, to, now, amounts)
   local what, head = kind(item), nil
   batch.bytes = batch.bytes + #item
@@ -1382,8 +1381,8 @@ local function take(item, level_number, marked, batch, to, now, amounts)
   batch.items[batch.number], batch.heads[batch.number] = item, head or item
 end
 
--- Read one level into the batch; the number of items looked at is cut from its head afterwards. What a bound leaves
--- behind comes before the levels below, so `batch.ended` keeps those out.
+-- Read one level into the batch; the items read are trimmed from its head afterwards. Items that a bound leaves behind
+-- come before the levels below, so `batch.ended` keeps those out.
 local function read_level(number, batch, count, to, now, amounts)
   local seen, before = 0, batch.bytes
   while batch.number < count and batch.bytes < MAX_BYTES and seen < count + SPARE do
@@ -1397,7 +1396,7 @@ local function read_level(number, batch, count, to, now, amounts)
         batch.ended = true
         return seen
       end
-      -- Most have no flag, and none was cancelled: then nothing can be over.
+      -- Without flags and tombstones, as usual, no item can be expired or cancelled.
       if not marked[i] and kind(item) == 'own' and not has_flags(item) then
         batch.bytes, batch.number = batch.bytes + #item, batch.number + 1
         batch.items[batch.number] = item
@@ -1460,12 +1459,12 @@ local function receive(request, attributes, levels, now, amounts)
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
   amounts.received = (amounts.received or 0) + #batch.items
   amounts.unacked = (amounts.unacked or 0) + #batch.items
-  -- Left is what this caller could take: not what it has just put behind the others.
+  -- Left: what this caller could receive, so not the items it has just moved behind the others.
   local left = math.max(0, ready_left(levels, request.suspects > 0) - behind)
   return batch.items, deadline, left, hint(left, now), from_suspect
 end
 
--- What a lease holds, for a caller that never saw the reply of the call that made it.
+-- The content of a lease, for a caller that never saw the reply of the call that made it.
 -- Returns items, deadline ms, indices, suspect 1 or 0.
 local function resume(request)
   local deadline = redis.call('ZSCORE', unacked, request.id)
@@ -1508,7 +1507,7 @@ if resumed then
   items, deadline, indices, lone = resume(request)
 elseif request.count > 0 then
   items, deadline, left, hint_ms, lone = receive(request, attributes, attributes.levels, now, amounts)
-  -- A suspect that this call gave back wakes those who may take it, even where its caller may not.
+  -- A suspect that this call returned wakes consumers that may take it, even if this caller may not.
   waiting = left == 0 and rung > 0 and redis.call('LLEN', suspect) > 0 and rung or left
 end
 local suspects_left = redis.call('LLEN', suspect)
@@ -1516,8 +1515,8 @@ if not attributes.paused_out then
   if waiting > 0 then
     ring(wake, waiting)
   elseif ARGV[6] ~= '' and #items > 0 and not resumed and suspects_left == 0 and not amounts.unsupported then
-    -- Nothing is left: tokens of what a worker took would wake workers in vain, one after the other. Where there are
-    -- none, senders would only have to ring anew.
+    -- Nothing is left: tokens for messages already taken would wake workers in vain, one after another. Without
+    -- waiting workers, the next send rings again.
     redis.pcall('DEL', wake)
   end
 end

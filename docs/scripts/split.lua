@@ -6,11 +6,11 @@
 -- KEYS[3]    lease HASH       that holds the message
 -- KEYS[4]    lease HASH       new, chosen by the caller
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    index            of the message in its lease; it keeps it, and with it whom an expiry blames
--- ARGV[3]    visibility ms    from now, 0-43200000 (12 h); 0 means visible at the next reap; '' the message's own, else
+-- ARGV[2]    index            of the message in its lease; which it keeps, and with it who is blamed at expiry
+-- ARGV[3]    visibility ms    from now, 0-43200000 (12 h); 0 means visible at the next reap; '' the message's own, or
 --                             the queue's
--- ARGV[4]    half             may be left out; 1: refused when half of the message's time to live is over
--- Returns {'OK', now ms, deadline ms} or {'OK', now ms, 0} where the receipt is stale,
+-- ARGV[4]    half             may be left out; 1: refuse once half of the message's time to live has passed
+-- Returns {'OK', now ms, deadline ms} or {'OK', now ms, 0} if the receipt is stale,
 --   or a refusal: {'LEASEUSED', id} {'TOOLATE', message id, half ms} {'BROKEN', key, type} {'ARG', name}
 -- O(log u): u leases.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
@@ -26,17 +26,17 @@ local function clock(override, meta)
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score that somebody wrote
--- comes out as a number as well.
+-- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score, which only another program
+-- writes, becomes the largest number.
 local function text(number)
   return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
 end
--- What is validated before the first write. A script is isolated but not rolled back: a command
--- that fails after a write leaves that write behind.
+-- Checks before the first write. A script is isolated but not rolled back: a command that fails
+-- after a write leaves that write behind.
 
--- The first of {key, type, key, type, …} that holds another type, as a refusal; nil if none does. Most keys of a queue
--- do not exist most of the time: those that do are counted, and looked at until all of them are seen. So the likely ones
--- stand first.
+-- A refusal that names the first of {key, type, key, type, …} that holds another type; nil if none does. Most keys of a
+-- queue usually do not exist: EXISTS counts those that do, and the types are read until all of these are found. So the
+-- likely ones come first.
 local function broken(expected)
   local keys = {}
   for i = 1, #expected, 2 do keys[#keys + 1] = expected[i] end
@@ -64,11 +64,11 @@ end
 local MAX_VISIBILITY_MS = 43200000 -- 12 h
 local DEFAULT_VISIBILITY_MS = 30000
 -- The envelope: `q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>`.
--- Bodies are never decoded here, and nothing in a list, set or lease can make these raise.
+-- These functions never decode a body, and never raise, whatever an item contains.
 
-local byte, find = string.byte, string.find -- asked of every item: a global is looked up by name each time
+local byte, find = string.byte, string.find -- called for every item; a global is looked up by name at each use
 
--- own: ours · plain: JSON pushed by anybody · newer: another version of ours · foreign: the rest.
+-- own: our format · plain: JSON pushed by another program · newer: another version of our format · foreign: the rest.
 local function kind(item)
   local a, b, c = byte(item, 1, 3)
   if a == 113 and b == 49 and c == 32 then return 'own' end -- q1 and a space
@@ -77,8 +77,8 @@ local function kind(item)
   return 'foreign'
 end
 
--- The header of an own item, without `q1 `; '' where it has no end. What is asked of a header is sought in this, so that
--- no body is ever searched.
+-- The header of an own item, without `q1 `; '' if it has no end. Lookups use the header alone, so that no body is ever
+-- searched.
 local function header(item)
   local stop = string.find(item, '\n', 1, true)
   return stop and string.sub(item, 4, stop - 1) or ''
@@ -102,7 +102,7 @@ local function flag(item, mark)
   return flag_in(header(item), mark)
 end
 
--- The value of a flag that is a whole number of at most 2^53, or nil where it is none, as `wire/numbers.py` reads it.
+-- The value of a flag that is a whole number of at most 2^53, otherwise nil; the same rule as in `wire/numbers.py`.
 -- Compared as text: beyond that a number is rounded before it can be compared.
 local MAX_NUMBER = '9007199254740992'
 local function number_in(head, mark)
@@ -121,8 +121,8 @@ local function level(item)
   return level_in(header(item))
 end
 
--- How many items of a list to read next, up to `bytes_left` in all as far as those tell that were read: a read copies them
--- whole, and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
+-- How many items of a list to read next, within `bytes_left` judging by those already read: a read copies whole items,
+-- and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
 local MAX_CHUNK = 33
 local function chunk_size(number, bytes, bytes_left)
   if number == 0 then return 1 end
@@ -132,7 +132,7 @@ end
 local HEADER = '^q1 ([%w._-]+) (%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)()\n'
 local MAX_DIGITS, MAX_ID = 6, 64
 
--- The parts of an own item, or nil where the header does not match (then it is foreign).
+-- The parts of an own item, or nil if the header does not match (then it is foreign).
 local function parse(item)
   local id, sent, receives, nacks, timeouts, shared, flags, at = string.match(item, HEADER)
   if not id or #receives > MAX_DIGITS or #nacks > MAX_DIGITS or #timeouts > MAX_DIGITS
@@ -146,8 +146,8 @@ local function parse(item)
   }
 end
 
--- A plain item becomes an own one when it is first moved: named by its delivery, so that equal
--- bodies are never equal envelopes.
+-- A plain item becomes an own one when it is first moved. Its id comes from its delivery, so that
+-- equal bodies never make equal envelopes.
 local function adopt(item, lease_id, index, now)
   return {
     id = lease_id .. '.' .. index, sent = string.format('%.0f', now), receives = 0, nacks = 0,
@@ -155,7 +155,7 @@ local function adopt(item, lease_id, index, now)
   }
 end
 
--- The message behind a delivered item, or nil where it is foreign.
+-- The message of a delivered item, or nil if it is foreign.
 local function delivered(item, lease_id, index, now)
   local what = kind(item)
   if what == 'plain' then return adopt(item, lease_id, index, now) end
@@ -163,7 +163,7 @@ local function delivered(item, lease_id, index, now)
   return nil
 end
 
--- Numbers become text slowly, and most are the same as before: counters are small, times those of the call.
+-- Formatting a number is slow, and most repeat: counters are small, and times are those of the call.
 local DIGITS = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9' }
 local function digits(number)
   return DIGITS[number] or string.format('%d', number)
@@ -187,16 +187,16 @@ local function with_flag(message, key, value)
   end
 end
 
--- Note when a message becomes ready again: the flag `t`, from which its next wait is counted. It has no old place any more.
+-- Note when a message becomes ready again: the flag `t`, from which its next wait is measured. It loses its old place.
 local function ready_from(message, at_ms)
   local flags = message.flags
   if string.find(flags, ' t=', 1, true) then flags = string.gsub(flags, ' t=[^ ]*', '') end
   if string.find(flags, ' o=', 1, true) then flags = string.gsub(flags, ' o=[^ ]*', '') end
   message.flags = flags .. ' t=' .. time_text(at_ms)
 end
--- A lease is a HASH of one of two shapes. Messages that were delivered together stand in one field as long as none of
--- them is settled by itself, which is the rule:   batch → their items as a MessagePack array, index 1 the first
--- Otherwise, and where one was delivered alone (index 0):   index → item
+-- A lease is a HASH of one of two shapes. Messages that were delivered together share one field until one of them is
+-- settled separately, which is rare:   batch → their items as a MessagePack array, index 1 the first
+-- After that, and for a message that was delivered alone (index 0):   index → item
 
 local MAX_FIELDS = 500 -- of one command
 
@@ -208,7 +208,7 @@ local function write_items(key, items)
   end
 end
 
--- The items of such a field; nil where somebody wrote anything else there.
+-- The items of such a field; nil if it is not such an array.
 local function unpacked(batch)
   local read, items = pcall(cmsgpack.unpack, batch)
   if not read or type(items) ~= 'table' or #items == 0 then return nil end
@@ -238,19 +238,19 @@ local function read_lease(key)
   return entries
 end
 
--- How many messages stand in the one field, as the array says in its first bytes; nil where there is none.
+-- The number of messages in the shared field, from the first bytes of the array; nil without such a field.
 local function batch_size(key)
   local first, high, low = string.byte(redis.call('HGET', key, 'batch') or '', 1, 3)
   if first == 0xdc and low then return high * 256 + low end
   return first and (first >= 0x90 and first <= 0x9f and first - 0x90 or 1)
 end
 
--- How many messages a lease holds.
+-- The number of messages in a lease.
 local function count_held(key)
   return (batch_size(key) or 1) + redis.call('HLEN', key) - 1
 end
 
--- Give each message a field of its own, before one of them is taken out.
+-- Give each message a field of its own, before one of them is removed.
 local function loosen(key)
   local batch = redis.call('HGET', key, 'batch')
   local items = batch and unpacked(batch)
@@ -266,7 +266,7 @@ local function loosen(key)
   redis.call('HDEL', key, 'batch')
 end
 
--- Take messages out of a lease that is loose; returns how many of them it had.
+-- Remove messages from a loose lease; returns how many of them it held.
 local function take_out_of(key, indices)
   local gone = 0
   for first = 1, #indices, MAX_FIELDS do
@@ -275,8 +275,8 @@ local function take_out_of(key, indices)
   return gone
 end
 
--- When a lease was delivered, or extended last, in ms as text: its deadline less its visibility, which is the queue's
--- unless its id tells another one (`<random>-<counter>-<visibility ms>`).
+-- When a lease was delivered or last extended, in ms as text: its deadline minus its visibility, which is the queue's
+-- unless its id names another (`<random>-<counter>-<visibility ms>`).
 local function received_at(id, deadline, visibility_ms)
   visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
   return text(math.max(0, deadline - visibility_ms))
@@ -291,7 +291,7 @@ local old_id, new_id = string.match(old, ':lease:([%w._-]+)$'), string.match(new
 if not now or not visibility_ms or not old_id or not new_id then return { 'ARG', 'visibility_ms' } end
 loosen(old)
 if redis.call('EXISTS', new) == 1 then
-  -- A repetition of this very call is answered again; nobody else may use the id.
+  -- A repetition of this call gets the same answer; an id that another call used is refused.
   if redis.call('HEXISTS', new, ARGV[2]) == 0 or redis.call('HEXISTS', old, ARGV[2]) == 1 then
     return { 'LEASEUSED', new_id }
   end
@@ -309,7 +309,7 @@ if own then
   visibility_ms = whole(kind(item) == 'own' and flag(item, ' v='), 1, MAX_VISIBILITY_MS)
     or whole(redis.call('HGET', meta, 'visibility_ms'), 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS
 end
--- A plain message is named by the lease that delivered it, so it gets its name before it leaves.
+-- The id of a plain message comes from its lease, so it gets its id before it leaves the lease.
 if kind(item) == 'plain' then item = assemble(adopt(item, old_id, ARGV[2], now)) end
 local deadline = text(now + visibility_ms)
 redis.call('HSET', new, ARGV[2], item)

@@ -4,8 +4,8 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]…   entry ids        of the dead letters, 1-100
--- Where the journal is on, a call ends after 1 MiB of letters, and at least one.
--- Returns {'OK', now ms, dropped, degraded, seen: entries looked at} or {'BROKEN', key, type} {'ARG', name}
+-- With a journal, a call ends after 1 MiB of dead letters, but handles at least one.
+-- Returns {'OK', now ms, dropped, degraded, seen: entries handled} or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k entries.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -28,7 +28,7 @@ local MAX_BYTES = 1048576
 local dropped, seen, bytes = 0, 0, 0
 for i = 2, #ARGV do
   if bytes >= MAX_BYTES then break end
-  -- Letters may be large: they are read for the journal alone.
+  -- Dead letters may be large: they are read only for the journal.
   local entry = book.on and not book.shed and letter(ARGV[i])
   if entry then
     local envelope = letter_field(entry, 'envelope')

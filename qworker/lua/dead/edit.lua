@@ -1,27 +1,27 @@
 #!lua
--- edit.lua: give a dead letter another body: a new entry at the end, then the old one goes.
--- Its header stays byte for byte but for what goes with the body, and so do the other fields; the new entry names the
--- old one as `edited`.
+-- edit.lua: give a dead letter another body: add a new entry at the end, then delete the old one.
+-- The header stays byte for byte except for flags of the body, as do the other fields; the new entry names the old
+-- one as `edited`.
 -- ROLES      operator
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    entry id         of the dead letter
 -- ARGV[3]    body
--- ARGV[4]    flags            may be left out; ` k=v …` of the new body: e (codec) and s (signature); those of the old one,
---                             and n (its schedule), go
--- Returns {'OK', now ms, entry id of the new entry}, with '' for it where the old one is not there and 'foreign' where
---   that is no message of ours, or {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
--- O(1). A call repeated because its reply was lost finds the entry that it had made among the last 16.
+-- ARGV[4]    flags            may be left out; ` k=v …` of the new body: e (codec) and s (signature). Those of the old body
+--                             and n (its schedule) are removed
+-- Returns {'OK', now ms, entry id of the new entry}, where the id is '' if the old entry does not exist, and 'foreign'
+--   if it is not one of our messages; or {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
+-- O(1). A call that is repeated after a lost reply finds the entry it added among the last 16.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/keys.lua
 --- include lib/envelope.lua
 --- include lib/dead_letters.lua
 
-local RECENT, MAX_BYTES = 16, 8388608 -- bodies may be large, and a repetition comes soon
+local RECENT, MAX_BYTES = 16, 8388608 -- bodies may be large, and a repeated call comes soon
 local MAX_FIELDS = 64 -- of an entry, names and values; ours have ten
 
--- The entry that an earlier try of this call has made, or ''.
+-- The entry that an earlier attempt of this call added, or ''.
 local function made_before(id)
   local last, bytes = '+', 0
   for _ = 1, RECENT do

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- redrive.lua: put dead letters back to the tail of ready with fresh counts, and no expiry.
+-- redrive.lua: move dead letters to the tail of ready with fresh counts, and no expiry.
 -- ROLES      operator
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]…   entry ids        of the dead letters, 1-100
--- A call ends after 1 MiB of letters, and at least one: the reply is as long as the entries that were looked at.
--- Returns {'OK', now ms, degraded, 1 per entry redriven, 0 where it is not there, -1 where it is foreign: nothing that a
---   consumer could take}, or {'BROKEN', key, type} {'ARG', name}
+-- A call ends after 1 MiB of dead letters, but handles at least one; the reply covers the handled entries.
+-- Returns {'OK', now ms, degraded, 1 per entry redriven, 0 if it does not exist, -1 if it is foreign: not a message that
+--   a consumer can receive}, or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k entries.
 --- include lib/clock.lua
 --- include lib/checks.lua

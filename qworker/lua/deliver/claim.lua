@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- claim.lua: take messages over from receivers that have not been heard of, into a new lease.
--- As if their leases had run out, but the messages go to the caller. A suspect is claimed alone, or goes to the suspects.
+-- claim.lua: move messages whose receivers have gone silent into a new lease.
+-- The leases end as if expired, but the caller gets the messages. A suspect is claimed alone, or joins the suspects.
 -- ROLES      consumer, operator
--- KEYS       see lib/keys.lua; leases: candidates, 0-64, and last the new one, which nobody else uses
+-- KEYS       see lib/keys.lua; leases: candidates, 0-64, and last the new one, an unused id
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    resume           1: the call was made before and its reply was lost: return what the lease holds; else 0
 -- ARGV[3]    count            1-1000; a call also ends after 1 MiB
 -- ARGV[4]    visibility ms    1-43200000 (12 h), '' for the queue's
 -- ARGV[5]    who              makes the call, for the journal: `<host>:<pid>` or ''
--- ARGV[6]…   deadline ms      of each candidate as the caller has seen it; one that has been extended since is left alone
+-- ARGV[6]…   deadline ms      of each candidate as the caller read it; a lease extended since then is skipped
 -- Returns {'OK', now ms, deadline ms, degraded, {items}, {indices}, suspect 1 or 0, ended: messages that were dead, expired,
 --   cancelled or made suspects instead}; indices as of settle_receive.lua
 --   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}
@@ -49,7 +49,7 @@ open_journal(attributes.journal, now)
 local amounts, to, tombstones = {}, places(attributes.levels), redis.call('EXISTS', cancelled) == 1
 local items, heads, gone, bytes, lone, taken = {}, {}, {}, 0, 0, 0
 
--- What becomes of one message: it is claimed, or ends, or stands among the suspects.
+-- Decide about one message: claim it, end it, or move it to the suspects.
 local function claim(item, id, index, received)
   local back = places(attributes.levels)
   take_back(item, { lease = id, index = index, received = received }, attributes.max_receives, tombstones, back,
@@ -62,7 +62,7 @@ local function claim(item, id, index, received)
   bytes, taken = bytes + #item, taken + 1
 end
 
--- While receiving is paused nothing is given to anybody.
+-- While receiving is paused, no caller gets messages.
 for i = 1, attributes.paused_out and 0 or candidates do
   local key = KEYS[FIRST_LEASE + i - 1]
   local id, fields = lease_id(key), {}

@@ -6,7 +6,7 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    visibility ms    from now, 1-43200000 (12 h)
 -- ARGV[3]…   lease ids        1-1000
--- Returns {'OK', now ms, deadline ms per lease; 0 where the lease is gone}, or {'BROKEN', key, type} {'ARG', name}
+-- Returns {'OK', now ms, deadline ms per lease; 0 if the lease is gone}, or {'BROKEN', key, type} {'ARG', name}
 -- O(k log u): k leases of u.
 --- include lib/clock.lua
 --- include lib/checks.lua

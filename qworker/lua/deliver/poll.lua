@@ -1,19 +1,19 @@
 #!lua flags=no-writes
--- poll.lua: which of several queues have messages to receive.
+-- poll.lua: find out which of several queues have messages to receive.
 -- ROLES      consumer, operator
 -- KEYS       13 per queue: ready … ready:9 LIST, suspect LIST, wake LIST, meta HASH; 500 queues at most
--- Returns {'OK', '', three values per queue that can give something: its place among the queues from 1, ready
---   messages, suspects; or its place, -1 and '<key> is a <type>' where a key of it holds another type} or
---   {'ARG', name}. A queue whose output is paused gives nothing.
+-- Returns {'OK', '', three values per queue with messages: its number among the queues from 1, ready
+--   messages, suspects; or its number, -1 and '<key> is a <type>' if a key holds another type} or
+--   {'ARG', name}. A queue whose output is paused has none.
 -- O(q): q queues.
 --- include lib/checks.lua
 
 local PER_QUEUE, MOST = 13, 500
-local AT_ONCE = 10 -- queues that are asked together whether any of them holds something
+local AT_ONCE = 10 -- queues that one EXISTS checks
 
 if #KEYS % PER_QUEUE ~= 0 or #KEYS > PER_QUEUE * MOST then return { 'ARG', 'queues' } end
 
--- The length of a list, or its key and type in words where it is none.
+-- The length of a list, or its key and type in words if it is another type.
 local function length(key)
   local found = redis.pcall('LLEN', key)
   if type(found) == 'number' then return found end
@@ -21,7 +21,7 @@ local function length(key)
   return nil, wrong and wrong[2] .. ' is a ' .. wrong[3] or found.err
 end
 
--- Ready messages and suspects; or -1 and what is wrong. Only levels in use are received from.
+-- The numbers of ready messages and suspects; or -1 and the problem. Only levels in use count.
 local function poll(first)
   local _, wrong = length(KEYS[first + 11])
   if wrong then return -1, wrong end
@@ -42,7 +42,7 @@ local function poll(first)
   return ready, suspects
 end
 
--- Most queues hold nothing most of the time, and a call of a command costs more than what it does.
+-- Most queues are empty, and calling a command costs more than its work.
 local reply = { 'OK', '' }
 for first = 1, #KEYS, PER_QUEUE * AT_ONCE do
   local last, lists = math.min(first + PER_QUEUE * AT_ONCE - 1, #KEYS), {}

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- settle.lua: ack, nack, release, bury or discard received messages, and say which ones counted.
+-- settle.lua: ack, nack, release, bury or discard received messages; report which outcomes counted.
 -- ROLES      consumer, operator
 -- KEYS       see lib/keys.lua; leases: those settled
 -- ARGV[1]    now ms           '' (tests: see clock.lua)

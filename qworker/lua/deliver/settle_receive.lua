@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- settle_receive.lua: settle what was received before and receive the next batch, in one trip.
+-- settle_receive.lua: settle received messages and receive the next batch, in one round trip.
 -- ROLES      consumer, operator
 -- KEYS       see lib/keys.lua; leases: those settled, and last the new one
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
@@ -11,8 +11,8 @@
 -- ARGV[6]    who              makes the call, for the journal: `<host>:<pid>` or ''
 -- ARGV[7]…   outcomes         see lib/outcomes.lua
 -- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
---   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed (else '0' for one item, '1' … 'n' for several);
---   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
+--   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed, and means '0' for one item,
+--   '1' … 'n' for several; or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -62,7 +62,7 @@ if resumed then
   items, deadline, indices, lone = resume(request)
 elseif request.count > 0 then
   items, deadline, left, hint_ms, lone = receive(request, attributes, attributes.levels, now, amounts)
-  -- A suspect that this call gave back wakes those who may take it, even where its caller may not.
+  -- A suspect that this call returned wakes consumers that may take it, even if this caller may not.
   waiting = left == 0 and rung > 0 and redis.call('LLEN', suspect) > 0 and rung or left
 end
 local suspects_left = redis.call('LLEN', suspect)
@@ -70,8 +70,8 @@ if not attributes.paused_out then
   if waiting > 0 then
     ring(wake, waiting)
   elseif ARGV[6] ~= '' and #items > 0 and not resumed and suspects_left == 0 and not amounts.unsupported then
-    -- Nothing is left: tokens of what a worker took would wake workers in vain, one after the other. Where there are
-    -- none, senders would only have to ring anew.
+    -- Nothing is left: tokens for messages already taken would wake workers in vain, one after another. Without
+    -- waiting workers, the next send rings again.
     redis.pcall('DEL', wake)
   end
 end

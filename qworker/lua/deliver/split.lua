@@ -6,11 +6,11 @@
 -- KEYS[3]    lease HASH       that holds the message
 -- KEYS[4]    lease HASH       new, chosen by the caller
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    index            of the message in its lease; it keeps it, and with it whom an expiry blames
--- ARGV[3]    visibility ms    from now, 0-43200000 (12 h); 0 means visible at the next reap; '' the message's own, else
+-- ARGV[2]    index            of the message in its lease; which it keeps, and with it who is blamed at expiry
+-- ARGV[3]    visibility ms    from now, 0-43200000 (12 h); 0 means visible at the next reap; '' the message's own, or
 --                             the queue's
--- ARGV[4]    half             may be left out; 1: refused when half of the message's time to live is over
--- Returns {'OK', now ms, deadline ms} or {'OK', now ms, 0} where the receipt is stale,
+-- ARGV[4]    half             may be left out; 1: refuse once half of the message's time to live has passed
+-- Returns {'OK', now ms, deadline ms} or {'OK', now ms, 0} if the receipt is stale,
 --   or a refusal: {'LEASEUSED', id} {'TOOLATE', message id, half ms} {'BROKEN', key, type} {'ARG', name}
 -- O(log u): u leases.
 --- include lib/clock.lua
@@ -27,7 +27,7 @@ local old_id, new_id = string.match(old, ':lease:([%w._-]+)$'), string.match(new
 if not now or not visibility_ms or not old_id or not new_id then return { 'ARG', 'visibility_ms' } end
 loosen(old)
 if redis.call('EXISTS', new) == 1 then
-  -- A repetition of this very call is answered again; nobody else may use the id.
+  -- A repetition of this call gets the same answer; an id that another call used is refused.
   if redis.call('HEXISTS', new, ARGV[2]) == 0 or redis.call('HEXISTS', old, ARGV[2]) == 1 then
     return { 'LEASEUSED', new_id }
   end
@@ -45,7 +45,7 @@ if own then
   visibility_ms = whole(kind(item) == 'own' and flag(item, ' v='), 1, MAX_VISIBILITY_MS)
     or whole(redis.call('HGET', meta, 'visibility_ms'), 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS
 end
--- A plain message is named by the lease that delivered it, so it gets its name before it leaves.
+-- The id of a plain message comes from its lease, so it gets its id before it leaves the lease.
 if kind(item) == 'plain' then item = assemble(adopt(item, old_id, ARGV[2], now)) end
 local deadline = text(now + visibility_ms)
 redis.call('HSET', new, ARGV[2], item)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- split_all.lua: give received messages a new visibility deadline, those of each lease in a new lease: all in one call.
+-- split_all.lua: give received messages a new visibility deadline, moving those of each lease to a new lease, in one call.
 -- ROLES      consumer, operator
 -- KEYS[1]    unacked ZSET     lease id → deadline ms
 -- KEYS[2]    meta HASH
@@ -7,7 +7,7 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    visibility ms    from now, 1-43200000 (12 h)
 -- ARGV[3]…   indices          per lease: their number, then the indices, which the messages keep; 1-1000 in all
--- Returns {'OK', now ms, deadline ms per message; 0 where the receipt is stale},
+-- Returns {'OK', now ms, deadline ms per message; 0 if the receipt is stale},
 --   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}
 -- O(n + k log u): n messages of k leases, u leases in all.
 --- include lib/clock.lua
@@ -44,7 +44,7 @@ for _, lease in ipairs(leases) do
   local old, new = lease.old, lease.new
   loosen(old)
   if redis.call('EXISTS', new) == 1 then
-    -- A repetition of this very call is answered again; nobody else may use the id.
+    -- A repetition of this call gets the same answer; an id that another call used is refused.
     lease.there = 0
     for i = lease.first, lease.last do
       if redis.call('HEXISTS', old, ARGV[i]) == 1 then return { 'LEASEUSED', lease.new_id } end
@@ -61,7 +61,7 @@ for _, lease in ipairs(leases) do
     local index = ARGV[i]
     local item = not standing and redis.call('HGET', old, index)
     if item then
-      -- A plain message is named by the lease that delivered it, so it gets its name before it leaves.
+      -- The id of a plain message comes from its lease, so it gets its id before it leaves the lease.
       if kind(item) == 'plain' then item = assemble(adopt(item, lease.old_id, index, now)) end
       redis.call('HSET', new, index, item)
       redis.call('HDEL', old, index)

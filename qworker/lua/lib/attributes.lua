@@ -1,8 +1,8 @@
--- The attributes of a queue, as consumers and reapers read them.
+-- The attributes of a queue that consumers and reapers read.
 
 local DEFAULT_MAX_RECEIVES = 5
 
--- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
+-- Read the attributes; nil and a refusal if meta is not a HASH.
 local function read_attributes()
   local found = redis.pcall('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
     'journal_epoch', 'journal_shed', 'pause_strict')

@@ -1,9 +1,9 @@
--- What is validated before the first write. A script is isolated but not rolled back: a command
--- that fails after a write leaves that write behind.
+-- Checks before the first write. A script is isolated but not rolled back: a command that fails
+-- after a write leaves that write behind.
 
--- The first of {key, type, key, type, …} that holds another type, as a refusal; nil if none does. Most keys of a queue
--- do not exist most of the time: those that do are counted, and looked at until all of them are seen. So the likely ones
--- stand first.
+-- A refusal that names the first of {key, type, key, type, …} that holds another type; nil if none does. Most keys of a
+-- queue usually do not exist: EXISTS counts those that do, and the types are read until all of these are found. So the
+-- likely ones come first.
 local function broken(expected)
   local keys = {}
   for i = 1, #expected, 2 do keys[#keys + 1] = expected[i] end

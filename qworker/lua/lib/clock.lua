@@ -11,8 +11,8 @@ local function clock(override, meta)
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score that somebody wrote
--- comes out as a number as well.
+-- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score, which only another program
+-- writes, becomes the largest number.
 local function text(number)
   return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
 end

@@ -1,7 +1,7 @@
 -- Doorbell and counters come last, in this order, and must not fail the call: the change itself is done by then.
 local missed = 0 -- 1 once the doorbell could not be rung, or the dead letters took no more
 
--- Returns 1 (degraded) where a counter failed, or something was missed before, else 0.
+-- Returns 1 (degraded) if a counter failed now or a write was missed before, else 0.
 local function count(stats, amounts)
   local degraded = missed
   for name, amount in pairs(amounts) do
@@ -13,7 +13,7 @@ local function count(stats, amounts)
   return degraded
 end
 
--- Wake up to `messages` waiting consumers. The doorbell is bounded: whoever is woken and leaves
+-- Wake up to `messages` waiting consumers. The doorbell is bounded: a consumer that wakes and leaves
 -- messages behind rings again, so eight tokens start any number of consumers.
 local MAX_TOKENS, TOKENS = 8, { '1', '1', '1', '1', '1', '1', '1', '1' }
 local function ring(wake, messages)

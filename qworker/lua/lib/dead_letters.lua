@@ -1,6 +1,6 @@
 -- Dead letters: entries of the dead STREAM as XRANGE gives them, {id, {field, value, …}}.
 
--- A field of a dead letter; '' where it has not got it.
+-- A field of a dead letter; '' if it has none.
 local function letter_field(entry, name)
   for i = 1, #entry[2], 2 do
     if entry[2][i] == name then return entry[2][i + 1] end
@@ -8,13 +8,13 @@ local function letter_field(entry, name)
   return ''
 end
 
--- One dead letter by its whole id, or nil.
+-- The dead letter of this complete id, or nil.
 local function letter(id)
   return redis.call('XRANGE', dead, id, id)[1]
 end
 
--- A refusal where ARGV from 2 on, to `last` or all, are not 1-100 whole ids: an incomplete one would name a range when
--- read and another entry when deleted.
+-- A refusal if ARGV from 2 on, up to `last` or the end, are not 1-100 complete ids: an incomplete id means a range to
+-- XRANGE and another entry to XDEL.
 local function bad_letters(last)
   last = last or #ARGV
   if last > 101 then return { 'ARG', 'entries' } end

@@ -1,9 +1,9 @@
 -- The envelope: `q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>`.
--- Bodies are never decoded here, and nothing in a list, set or lease can make these raise.
+-- These functions never decode a body, and never raise, whatever an item contains.
 
-local byte, find = string.byte, string.find -- asked of every item: a global is looked up by name each time
+local byte, find = string.byte, string.find -- called for every item; a global is looked up by name at each use
 
--- own: ours · plain: JSON pushed by anybody · newer: another version of ours · foreign: the rest.
+-- own: our format · plain: JSON pushed by another program · newer: another version of our format · foreign: the rest.
 local function kind(item)
   local a, b, c = byte(item, 1, 3)
   if a == 113 and b == 49 and c == 32 then return 'own' end -- q1 and a space
@@ -12,8 +12,8 @@ local function kind(item)
   return 'foreign'
 end
 
--- The header of an own item, without `q1 `; '' where it has no end. What is asked of a header is sought in this, so that
--- no body is ever searched.
+-- The header of an own item, without `q1 `; '' if it has no end. Lookups use the header alone, so that no body is ever
+-- searched.
 local function header(item)
   local stop = string.find(item, '\n', 1, true)
   return stop and string.sub(item, 4, stop - 1) or ''
@@ -37,7 +37,7 @@ local function flag(item, mark)
   return flag_in(header(item), mark)
 end
 
--- The value of a flag that is a whole number of at most 2^53, or nil where it is none, as `wire/numbers.py` reads it.
+-- The value of a flag that is a whole number of at most 2^53, otherwise nil; the same rule as in `wire/numbers.py`.
 -- Compared as text: beyond that a number is rounded before it can be compared.
 local MAX_NUMBER = '9007199254740992'
 local function number_in(head, mark)
@@ -56,8 +56,8 @@ local function level(item)
   return level_in(header(item))
 end
 
--- How many items of a list to read next, up to `bytes_left` in all as far as those tell that were read: a read copies them
--- whole, and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
+-- How many items of a list to read next, within `bytes_left` judging by those already read: a read copies whole items,
+-- and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
 local MAX_CHUNK = 33
 local function chunk_size(number, bytes, bytes_left)
   if number == 0 then return 1 end
@@ -67,7 +67,7 @@ end
 local HEADER = '^q1 ([%w._-]+) (%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)()\n'
 local MAX_DIGITS, MAX_ID = 6, 64
 
--- The parts of an own item, or nil where the header does not match (then it is foreign).
+-- The parts of an own item, or nil if the header does not match (then it is foreign).
 local function parse(item)
   local id, sent, receives, nacks, timeouts, shared, flags, at = string.match(item, HEADER)
   if not id or #receives > MAX_DIGITS or #nacks > MAX_DIGITS or #timeouts > MAX_DIGITS
@@ -81,8 +81,8 @@ local function parse(item)
   }
 end
 
--- A plain item becomes an own one when it is first moved: named by its delivery, so that equal
--- bodies are never equal envelopes.
+-- A plain item becomes an own one when it is first moved. Its id comes from its delivery, so that
+-- equal bodies never make equal envelopes.
 local function adopt(item, lease_id, index, now)
   return {
     id = lease_id .. '.' .. index, sent = string.format('%.0f', now), receives = 0, nacks = 0,
@@ -90,7 +90,7 @@ local function adopt(item, lease_id, index, now)
   }
 end
 
--- The message behind a delivered item, or nil where it is foreign.
+-- The message of a delivered item, or nil if it is foreign.
 local function delivered(item, lease_id, index, now)
   local what = kind(item)
   if what == 'plain' then return adopt(item, lease_id, index, now) end
@@ -98,7 +98,7 @@ local function delivered(item, lease_id, index, now)
   return nil
 end
 
--- Numbers become text slowly, and most are the same as before: counters are small, times those of the call.
+-- Formatting a number is slow, and most repeat: counters are small, and times are those of the call.
 local DIGITS = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9' }
 local function digits(number)
   return DIGITS[number] or string.format('%d', number)
@@ -122,7 +122,7 @@ local function with_flag(message, key, value)
   end
 end
 
--- Note when a message becomes ready again: the flag `t`, from which its next wait is counted. It has no old place any more.
+-- Note when a message becomes ready again: the flag `t`, from which its next wait is measured. It loses its old place.
 local function ready_from(message, at_ms)
   local flags = message.flags
   if string.find(flags, ' t=', 1, true) then flags = string.gsub(flags, ' t=[^ ]*', '') end

@@ -1,9 +1,9 @@
--- Grace after a gap. A server that stood still, a failover, a clock that jumped or a time without
--- reapers make leases look overdue whose consumers had no chance to extend them. After such a gap
--- only leases that were overdue at the last visit before it are reaped, until every live consumer
--- has had one heartbeat (5 s at most) and a second to extend the others.
+-- Grace after a gap. After a stalled server, a failover, a clock jump or a time without reapers, leases
+-- look overdue although their consumers had no chance to extend them. After such a gap only leases that
+-- were overdue at the last visit before it are reaped, until every live consumer has had one heartbeat
+-- (5 s at most) and a second to extend the others.
 local HEARTBEAT_MS = 5000
--- How far the deadline of what cannot be reaped is moved.
+-- How far the deadline of an entry that cannot be reaped is moved.
 local ASIDE_MS = 60000
 
 -- Note the visit; returns the latest deadline that counts as overdue now.

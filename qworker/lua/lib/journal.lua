@@ -1,10 +1,10 @@
--- The journal: what became of messages, one entry of a stream per call (more where its groups exceed 16 KiB).
+-- The journal: the outcomes of messages, one stream entry per call (more if its groups exceed 16 KiB).
 --   journal STREAM   `<epoch>-<entry number>` → n number of its first event · k events · b bytes of all entries before it ·
 --                    t now ms · w who made the call · e1 groups of events, an empty line between two
 -- A group is a line with what its events have in common, `<event> <delivered_ms> <times> <task> <reason> <error class>`,
 -- `-` where a field is unknown; and for each event the header of its message, `q1 …`, as it stood before the event.
--- docs/protocol.md tells the rest. What most messages of a call have in common so costs them nothing.
--- Numbers come from counters in `stats` and are dense within an epoch, so that whatever is missing shows as a gap.
+-- See docs/protocol.md. Fields that the messages of a call share are stored once.
+-- Numbers come from counters in `stats` and are dense within an epoch, so a missing entry shows as a gap.
 
 local MAX_GROUPS = 16384 -- bytes of the groups of one entry
 local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
@@ -12,9 +12,8 @@ local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and betwee
 local ROWS_AT_ONCE = 250
 local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
 
--- The functions of the book are put in by `open_journal`, where the journal is on: a server makes the functions of a script
--- anew at each call, and most queues have no journal. `rows` is the group that records are added to: its first line at 0, then its
--- headers.
+-- `open_journal` adds the functions of the book, if the journal is on: a server creates the functions of a script again at
+-- each call, and most queues have no journal. `rows` is the group being filled: its first line at 0, then its headers.
 local book = {
   on = false, all = false, shed = false, events = 0,
   entries = {}, groups = {}, number = 0, bytes = 0, rows = {}, rows_bytes = 0,
@@ -85,7 +84,7 @@ local function open_book()
     end
   end
 
-  -- The header of an item as the journal has it. A plain one is named by its delivery, if it had one.
+  -- The header of an item in the journal. A plain one is named after its delivery, if it had one.
   function book.header_of(item, lease, index)
     local header = string.match(item, HEADER_SHAPE)
     if header then return header end
@@ -106,7 +105,7 @@ local function open_book()
     book.add_row(first, book.header_of(item, about.lease, about.index))
   end
 
-  -- `heads` are headers, or whole items where these are plain: `plain` says whether any of them is.
+  -- `heads` are headers, or whole items if these are plain: `plain` says whether any is.
   function book.record_delivered(heads, lease, plain)
     for i = 1, plain and #heads or 0 do
       if string.find(heads[i], '^[{[]') then heads[i] = book.header_of(heads[i], lease, #heads > 1 and i or 0) end

@@ -1,9 +1,9 @@
--- The stream of the journal: what lib/journal.lua has recorded is written as entries, numbered and capped in bytes.
+-- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
 
-local ENTRY_BYTES = 64 -- what an entry takes beside its groups, about
+local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
 local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
 
--- The bytes before the first entry from `id` on, its epoch and its number; nil where there is none.
+-- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
 local function entry_from(id)
   local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
   if not entry then return nil end
@@ -11,14 +11,14 @@ local function entry_from(id)
   return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
 end
 
--- Write what was recorded. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
--- where the journal could not be written, else 0.
+-- Write the recorded events. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
+-- if the journal could not be written, else 0.
 local function write_journal(who)
   if book.events == 0 then return 0 end
   book.close()
 
-  -- Begin a new epoch, later than all that the stream has seen: the counters are new or were lost. The count of bytes
-  -- goes on from the stream's.
+  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. The count of bytes
+  -- continues from the stream's.
   local function begin_epoch(counted)
     local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
     if last then
@@ -40,9 +40,9 @@ local function write_journal(who)
     return true
   end
 
-  -- Let the oldest entries go, until what is left fits the cap; a part of them where there are many.
+  -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
   local function trim_journal(counted)
-    local enough = counted.written - book.cap -- what the first entry that stays has before it, at least
+    local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
     if enough <= 0 then return end
     local before, epoch, low, id = entry_from('-')
     for _ = 1, OLD_AT_ONCE do
@@ -75,7 +75,7 @@ local function write_journal(who)
       end
       left = left - entry.number
     end
-    -- What is shed or could not be written is counted all the same.
+    -- Events that were shed or could not be written are counted as well.
     redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
       'journal_written', text(counted.written))
     if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end

@@ -1,6 +1,6 @@
--- A lease is a HASH of one of two shapes. Messages that were delivered together stand in one field as long as none of
--- them is settled by itself, which is the rule:   batch → their items as a MessagePack array, index 1 the first
--- Otherwise, and where one was delivered alone (index 0):   index → item
+-- A lease is a HASH of one of two shapes. Messages that were delivered together share one field until one of them is
+-- settled separately, which is rare:   batch → their items as a MessagePack array, index 1 the first
+-- After that, and for a message that was delivered alone (index 0):   index → item
 
 local MAX_FIELDS = 500 -- of one command
 
@@ -12,7 +12,7 @@ local function write_items(key, items)
   end
 end
 
--- The items of such a field; nil where somebody wrote anything else there.
+-- The items of such a field; nil if it is not such an array.
 local function unpacked(batch)
   local read, items = pcall(cmsgpack.unpack, batch)
   if not read or type(items) ~= 'table' or #items == 0 then return nil end
@@ -42,19 +42,19 @@ local function read_lease(key)
   return entries
 end
 
--- How many messages stand in the one field, as the array says in its first bytes; nil where there is none.
+-- The number of messages in the shared field, from the first bytes of the array; nil without such a field.
 local function batch_size(key)
   local first, high, low = string.byte(redis.call('HGET', key, 'batch') or '', 1, 3)
   if first == 0xdc and low then return high * 256 + low end
   return first and (first >= 0x90 and first <= 0x9f and first - 0x90 or 1)
 end
 
--- How many messages a lease holds.
+-- The number of messages in a lease.
 local function count_held(key)
   return (batch_size(key) or 1) + redis.call('HLEN', key) - 1
 end
 
--- Give each message a field of its own, before one of them is taken out.
+-- Give each message a field of its own, before one of them is removed.
 local function loosen(key)
   local batch = redis.call('HGET', key, 'batch')
   local items = batch and unpacked(batch)
@@ -70,7 +70,7 @@ local function loosen(key)
   redis.call('HDEL', key, 'batch')
 end
 
--- Take messages out of a lease that is loose; returns how many of them it had.
+-- Remove messages from a loose lease; returns how many of them it held.
 local function take_out_of(key, indices)
   local gone = 0
   for first = 1, #indices, MAX_FIELDS do
@@ -79,8 +79,8 @@ local function take_out_of(key, indices)
   return gone
 end
 
--- When a lease was delivered, or extended last, in ms as text: its deadline less its visibility, which is the queue's
--- unless its id tells another one (`<random>-<counter>-<visibility ms>`).
+-- When a lease was delivered or last extended, in ms as text: its deadline minus its visibility, which is the queue's
+-- unless its id names another (`<random>-<counter>-<visibility ms>`).
 local function received_at(id, deadline, visibility_ms)
   visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
   return text(math.max(0, deadline - visibility_ms))

@@ -1,13 +1,12 @@
--- The ledger of a bulk write: what has been taken from each stream, a stream being rows in an order that every
--- repetition has (a partition's rows of one priority).
+-- The ledger of a bulk write: how far each stream was stored. A stream is rows in the same order in every attempt (a
+-- partition's rows of one priority).
 --   HASH   <stream> → `<rows> <crc>`   ·   stored → messages of all runs   ·   run:<run> → messages of one run
---   In a divided queue: shards → over how many the write is spread   ·   <stream> → `moved`, its rest is in the first shard
--- The CRC runs over all rows of the stream so far. A chunk says the CRC before and behind it, and is taken only
--- where the ledger stands at its beginning with the same CRC: so each chunk proves every row before it, two
--- simultaneous attempts cannot double a row, and rows that came in another order are noticed before anything of theirs
--- is stored.
+--   In a divided queue: shards → how many the write is spread over   ·   <stream> → `moved`: the rest is in the first shard
+-- The CRC covers all rows of the stream so far. A chunk brings the CRC before and after it, and is stored only if the
+-- ledger is at its beginning with the same CRC. So each chunk proves every row before it, two simultaneous attempts
+-- cannot store a row twice, and rows in another order are noticed before any of them is stored.
 
--- Nil where the chunk is to be taken now; else a reply: taken before, a gap before it, or other rows than before.
+-- Nil if the chunk is to be stored now; else a reply: stored before, a gap before it, or other rows than before.
 local function standing(ledger, stream, first, number, crc_before, crc_after)
   local rows, crc = string.match(redis.call('HGET', ledger, stream) or '0 0', '^(%d+) (%d+)$')
   rows = tonumber(rows)

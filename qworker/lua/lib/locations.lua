@@ -1,6 +1,6 @@
--- Spots: where an item stands, as whoever looked at the queue names it. A spot is four arguments:
+-- Spots: where a caller saw an item. A spot is four arguments:
 --   place (0-9 a level of ready, suspect, delayed, dead, or lease) · number of the lease among those of the call, else ''
---   · at: index in the lease, or entry id of the dead letter, else '' · item, as it was seen
+--   · at: index in the lease, or entry id of the dead letter, else '' · the item itself
 local SPOT = 4
 
 local function spot(first)
@@ -19,7 +19,7 @@ local function spot(first)
   return found.key and found.at and found.item and found or nil
 end
 
--- How many copies of its item stand there still: 0, 1, or 2 where a list has more than one.
+-- How many copies of the item are still there: 0, 1, or 2 for a list with more than one.
 local function copies(one)
   if one.list then return #redis.call('LPOS', one.key, one.item, 'RANK', -1, 'COUNT', 2) end
   if one.place == 'delayed' then return redis.call('ZSCORE', one.key, one.item) and 1 or 0 end
@@ -33,8 +33,8 @@ local function copies(one)
   return entry and letter_field(entry, 'envelope') == one.item and 1 or 0
 end
 
--- Take the item away from there; it has been written elsewhere, or stands elsewhere. What is ready was counted as stored
--- only where we had sent it, which nobody can tell: see recount.lua.
+-- Remove the item; by now it is also somewhere else. A ready item counts as stored only if a script sent it, which
+-- the item does not show: see recount.lua.
 local function clear(one, amounts)
   if one.list then
     redis.call('LREM', one.key, -1, one.item)

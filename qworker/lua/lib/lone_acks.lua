@@ -1,8 +1,8 @@
--- The short way to ack messages that were delivered alone, where no journal is on. It begins before the functions of the long
--- way are made, and asks only of the keys that it writes. What is not so goes the long way, nothing being written by then.
+-- The short way to ack messages that were delivered alone, without a journal. It runs before the functions of the long
+-- way are created, and checks only the keys that it writes. Every other call takes the long way; nothing is written by then.
 
--- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each of so many leases and has no other outcome, nor
--- anything for the journal. `prefix` is that of the keys of leases.
+-- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each lease and has no other outcome, and no journal
+-- groups. `prefix` is that of the keys of leases.
 local function acks_alone(at, prefix, leases)
   if tonumber(ARGV[at]) ~= leases or #ARGV ~= at + 5 * leases then return false end
   for i = 1, leases do
@@ -15,7 +15,7 @@ local function acks_alone(at, prefix, leases)
   return true
 end
 
--- Whether each lease has one field. It may hold a batch in it: then HDEL takes nothing.
+-- Whether each lease has one field. If that is a batch, HDEL removes nothing.
 local function have_one_field(leases)
   for i = 1, leases do
     if redis.pcall('HLEN', KEYS[20 + i]) ~= 1 then return false end
@@ -23,7 +23,7 @@ local function have_one_field(leases)
   return true
 end
 
--- Take the messages out; `counted` of them stand in `acked` already. Returns 1 or 0 per lease, and 1 where a counter failed.
+-- Delete the messages; `counted` of them are already in `acked`. Returns 1 or 0 per lease, and 1 if a counter failed.
 local function ack_alone(leases, prefix, counted, received)
   local unacked, stats, held, settled, degraded = KEYS[13], KEYS[17], 0, {}, 0
   for i = 1, leases do

@@ -1,5 +1,5 @@
--- The short way to receive one message, or none, and to ack others, see lib/lone_acks.lua: where nothing is set for the queue
--- but its visibility, no suspect waits and nothing was cancelled. Returns nil for whatever is not so.
+-- The short way to receive at most one message and to ack others, see lib/lone_acks.lua: for a queue with no attribute but
+-- its visibility, no waiting suspect and no tombstone. Returns nil for any other.
 local function settle_receive_alone()
   local ready, suspect, delayed, unacked, wake, dead = KEYS[1], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
   local meta, stats, cancelled, key = KEYS[16], KEYS[17], KEYS[19], KEYS[#KEYS]
@@ -19,7 +19,7 @@ local function settle_receive_alone()
   if set.err or set[1] or set[2] or set[3] then return nil end
   local visibility_ms = whole(ARGV[4] ~= '' and ARGV[4] or set[4] or DEFAULT_VISIBILITY_MS, 1, MAX_VISIBILITY_MS)
   if not visibility_ms or not have_one_field(acked) then return nil end
-  -- Of these none is there, or the dead letters alone: where they cannot be written, nothing is delivered.
+  -- None of these exists, or only the dead letters: if those cannot be written, nothing is delivered.
   local there = redis.call('EXISTS', suspect, cancelled, key, dead)
   if there > 1 or there == 1 and redis.call('TYPE', dead).ok ~= 'stream' then return nil end
   if left > 0 then
@@ -42,7 +42,7 @@ local function settle_receive_alone()
     if due[2] then hint_ms = math.max(1, tonumber(due[2]) - now) end
   end
 
-  -- The first write tells the type of its key; those of the others are known.
+  -- The first write checks the type of its key; those of the other keys are known.
   local counter, amount = 'acked', acked
   if item then counter, amount = 'received', 1 end
   if amount > 0 and type(redis.pcall('HINCRBY', stats, counter, amount)) ~= 'number' then return nil end

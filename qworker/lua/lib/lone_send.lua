@@ -1,6 +1,6 @@
--- The short way of a send: one message, ready at once, into a queue that nothing is set for but its shards. It begins before
--- the functions of the long way are made, and asks only of the keys that it writes. Returns nil, nothing being written, for
--- whatever is not so: the long way knows why.
+-- The short way of a send: one message, ready at once, to a queue without attributes other than its shards. It runs before
+-- the functions of the long way are created, and checks only the keys that it writes. Returns nil, without a write, for any
+-- other send or on a problem, which the long way reports.
 local function send_alone()
   local ready, wake, meta, stats, producers = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local lane, sequence = ARGV[2], ARGV[3]
@@ -24,7 +24,7 @@ local function send_alone()
   if type(tokens) ~= 'number' or not now then return nil end
   now = text(now)
 
-  -- The first write of a key tells its type; what was written before it is taken back.
+  -- The first write to a key checks its type; on failure the earlier writes are undone.
   if type(redis.pcall('HINCRBY', stats, 'sent', 1)) ~= 'number' then return nil end
   if type(redis.pcall('RPUSH', ready, ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])) ~= 'number' then
     redis.call('HINCRBY', stats, 'sent', -1)

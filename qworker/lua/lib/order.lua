@@ -1,24 +1,24 @@
--- The order of what comes back. A message that is given back goes to its old place among those at the head of ready that
--- were given back before, whichever lease comes first. They are told by their flag `o` and stand in front of all that were
--- never delivered. Its old place is when it became ready: in ms, and within one ms in the order of the ids of one
--- process. More is not known: then the later call goes to the front, and within one call the later lease behind the others.
+-- The order of returned messages. A returned message goes to its old place among the earlier returned ones at the head of
+-- ready, whichever lease comes first. Those have the flag `o`, and stand in front of all that were never delivered. The old
+-- place is the time at which a message became ready, in ms; within one ms, ids of one process decide. Beyond that the order
+-- is unknown: then a later call goes to the front, and within one call a later lease goes behind the others.
 
--- When a message became ready before it was delivered, in ms. A plain one has only just got a header.
+-- When a message became ready before it was delivered, in ms. A plain one has just received its header.
 local function old_place(message, received)
   if message.at == 0 then return received or tonumber(message.sent) end
   return number_in(message.flags, ' o=') or number_in(message.flags, ' t=') or tonumber(message.sent)
 end
 
-local MOST_PASSED, MAX_PASSED_BYTES = 1000, 262144 -- what one lease may be put behind: messages, and their bytes
-local passable, passable_bytes = 2 * MOST_PASSED, 2 * MAX_PASSED_BYTES -- what is left of that to all leases of one call
+local MOST_PASSED, MAX_PASSED_BYTES = 1000, 262144 -- how many messages, and their bytes, one lease may be put behind
+local passable, passable_bytes = 2 * MOST_PASSED, 2 * MAX_PASSED_BYTES -- how much of that is left for all leases of the call
 
--- Whether another lease of this call may be put behind as many as the first.
+-- Whether another lease of this call may be put behind as many messages as the first.
 local function may_pass()
   return passable >= MOST_PASSED and passable_bytes >= MAX_PASSED_BYTES
 end
 
--- Put items, whose old places are `order`, to the head of a list of ready. `later`: of what else this call gives back, all
--- was delivered before. The functions are inside because a server makes those of a script anew at each call.
+-- Put items, whose old places are `order`, at the head of a list of ready. `later`: everything else that this call returns
+-- was delivered before. The functions are nested because a server creates those of a script again at each call.
 local function push_heads(key, items, order, later)
   local AT_ONCE = 500
 
@@ -42,7 +42,7 @@ local function push_heads(key, items, order, later)
     return before
   end
 
-  -- What stands at the head, was given back before, and became ready before the last of the items: {item, ms, id} each.
+  -- The returned messages at the head that became ready before the last of the items: {item, ms, id} each.
   local function read_passed()
     local passed, bytes, step, last_ms, last_id = {}, 0, 1, order[#order], id_of(items[#items])
     local most, most_bytes = math.min(MOST_PASSED, passable), math.min(MAX_PASSED_BYTES, passable_bytes)
@@ -55,7 +55,7 @@ local function push_heads(key, items, order, later)
         bytes = bytes + #item
       end
       if #chunk < step then break end
-      step = math.min(#passed, 32, most - #passed) -- bodies may be large: as many more as have been read
+      step = math.min(#passed, 32, most - #passed) -- doubles what was read: bodies may be large
     end
     return passed
   end
@@ -74,7 +74,7 @@ local function push_heads(key, items, order, later)
       merged[#merged + 1] = item
     end
     for i = next_passed, #passed do merged[#merged + 1] = passed[i][1] end
-    -- A user who may not push is refused before anything is cut off; what is pushed for that goes with it.
+    -- Push first: a user without the right to push is refused before anything is trimmed. The trim removes the extra item.
     redis.call('LPUSH', key, '')
     redis.call('LTRIM', key, #passed + 1, -1)
   end

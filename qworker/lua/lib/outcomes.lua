@@ -1,23 +1,23 @@
 -- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
 -- stand from KEYS[21] on), and for each lease
---   acks     n, then n indices; or '*' for all that is left in the lease
+--   acks     n, then n indices; or '*' for all that are left in the lease
 --   uniques  n, then n × (index, unique key, message id): acks that free a unique key
 --   others   n, then n × (kind, index, a, b, c, class, error, times)
 --     n nack      a delay ms, b max receives of the task or '', c first received ms or ''
 --                                                                 counted; dead at max receives
---     c crashed   b, c as of a nack                               its worker died of it: counted as a
+--     c crashed   b, c as of a nack                               it killed its worker: counted as a
 --                                                                 lone timeout, delivered alone from now on
 --     r release   a delay ms, b 1 or '', c unknown since ms or '' not counted, to the head; index '*' means
---                                                                 all that is left. With b: its handler had
---                                                                 started, so it was received once more. With c:
---                                                                 the worker knew no such task or key, see flag k
+--                                                                 all that are left. With b: its handler had
+--                                                                 started, so it counts as received once more. With
+--                                                                 c: the worker lacks its task or key, see flag k
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
---     d discard   -                                               done, by the handler's wish
+--     d discard   -                                               done, because the handler asked for it
 --     e expired   -                                               done, its time to live is over
---   acked    n, then n × (number, group): what the journal shall say of the acks, in groups of so many events, each of
---            at most 16 KiB. 0: the items are read for it, where the journal is on.
--- times tells the journal about a delivery: `<delivered_ms> <times> <task>`, `-` for what is unknown; or ''. For groups
+--   acked    n, then n × (number, group): the acks' journal groups, each of `number` events and at most 16 KiB.
+--            0: the script reads the items itself, if the journal is on.
+-- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
 local KINDS = 'ncrsbde'

@@ -1,12 +1,12 @@
--- Take one waiting item, given as it is stored, out of where it waits; one of several equal ones. The caller has read it
--- before, so it may be gone by now. The caller may say where it stood: the search begins around there.
+-- Remove one waiting item, given as stored; one of several equal ones. The caller read it earlier, so it may be gone by
+-- now. The caller may say where it was: the search begins there.
 
--- A list is searched from both ends, further each time, so an item near an end is found and taken from there. An item in
--- the middle of n costs at most 2 n entries of a list. A call ends after about this many entries.
+-- A list is searched from both ends, further each time, so an item near an end is found and removed from there. An item in
+-- the middle of n costs at most 2 n entries. A call ends after about this many entries.
 local MOST_LOOKED = 100000
 local looked = 0
 
--- Where an item stands in a list: 1 nearer to its head, -1 nearer to its tail; nil if it is not seen.
+-- Find an item in a list: 1 nearer to its head, -1 nearer to its tail; nil if not found.
 local function seen_in(key, item)
   local length, reach = redis.call('LLEN', key), 1000
   while length > 0 do
@@ -24,8 +24,8 @@ end
 -- How far an item may have moved since it was seen, for what is sent behind it; and how many bytes are read to find it.
 local MOVED, MAX_AROUND = 1000, 262144
 
--- Where an item stands in a list that had `behind` items behind it: 1 nearer to its head, -1 nearer to its tail; nil if it
--- is not seen around there. Taking it away costs as many entries of the list as are between it and the nearer end.
+-- Find an item in a list that had `behind` items behind it: 1 nearer to its head, -1 nearer to its tail; nil if it is not
+-- around there. Removing it costs as many entries as are between it and the nearer end.
 local function seen_around(key, item, behind)
   local ahead = redis.call('LLEN', key) - 1 - behind
   local side, near = behind <= ahead and -1 or 1, math.max(0, math.min(behind, ahead))
@@ -41,7 +41,7 @@ local function seen_around(key, item, behind)
   return nil
 end
 
--- Where items were seen, in the order of the items: {key, behind} each, false where nothing is said; nil if that is none.
+-- Parse where items were seen, in the order of the items: {key, behind} each, false if not said; nil if malformed.
 local function read_seen(words)
   local seen = {}
   for word in string.gmatch(words, '%S+') do
@@ -53,7 +53,7 @@ local function read_seen(words)
   return seen
 end
 
--- Where an item waits: 'delayed' and its due ms, or the key of a list and the end that is nearer; nil where it is not seen.
+-- Find a waiting item: 'delayed' and its due ms, or the key of a list and its nearer end; nil if not found.
 local function waits_in(item, levels, seen)
   local around = seen and seen_around(seen.key, item, seen.behind)
   if around then return seen.key, around end
@@ -73,7 +73,7 @@ local function take_out(item, place, side)
 end
 
 local MAX_PICKED = 100
--- A refusal where ARGV from `first` on are not 1-100 items of ours.
+-- A refusal if ARGV from `first` on are not 1-100 own items.
 local function bad_items(first)
   if #ARGV < first or #ARGV >= first + MAX_PICKED then return { 'ARG', 'items' } end
   for i = first, #ARGV do

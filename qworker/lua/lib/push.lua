@@ -1,12 +1,12 @@
 -- Accept new messages.
 
--- Tell who sends how the queue is divided, behind everything else; nothing where it never was.
+-- Append how the queue is divided to the reply; nothing if it never was.
 local function with_shards(reply, attributes)
   if attributes.shards then reply[#reply + 1] = attributes.shards end
   return reply
 end
 
--- A caller may name a maxlen of its own (nil: none); the lower one counts. Returns false where that is no number.
+-- A caller may name a maxlen of its own (nil: none); the lower one counts. Returns false if it is not a number.
 local function lower_maxlen(attributes, given)
   if not given then return true end
   local most = whole(given, 1, MAX_MS)
@@ -15,9 +15,9 @@ local function lower_maxlen(attributes, given)
   return true
 end
 
--- A refusal if the queue takes no `number` more messages, else nil. A shard takes some only where its mark says `open` (see
--- lib/shards.lua): one that is to run empty takes none, nor one that was removed. maxlen counts what is stored (ready,
--- delayed and unacked), and 0 means no limit.
+-- A refusal if the queue does not accept `number` more messages, else nil. A shard accepts messages only if its mark says
+-- `open` (see lib/shards.lua): not while it drains, nor after it was removed. maxlen limits the stored messages (ready,
+-- delayed and unacked); 0 means no limit.
 local function refusal(attributes, number)
   if attributes.closed then return { 'RESHARD', attributes.closed } end
   if attributes.paused_in then return { 'PAUSED' } end
@@ -30,7 +30,7 @@ local function refusal(attributes, number)
   return nil
 end
 
--- The middle of the header: what only the server knows.
+-- The middle of the header: values that only the server knows.
 local function stamp(now, ttl_ms, delay_ms)
   local middle = text(now) .. ' 0 0 0 0'
   if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
@@ -39,7 +39,7 @@ local function stamp(now, ttl_ms, delay_ms)
 end
 
 local CHUNK = 500
--- Put messages where they belong, and record that they were sent; the caller writes the journal at its end.
+-- Store messages in their lists, and record that they were sent; the caller writes the journal at its end.
 local function push(items, priority, delay_ms, attributes, now)
   if #items == 0 then return end
   open_journal(attributes.journal, now)

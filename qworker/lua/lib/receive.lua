@@ -1,11 +1,11 @@
 -- Deliver up to `count` items of the queue in one new lease.
 
-local MAX_BYTES = 1048576 -- a batch ends here as well as at its count
+local MAX_BYTES = 1048576 -- a batch ends at its count or at this size
 local NONE = {}
-local SPARE = 256 -- items that may be looked at beyond `count` (expired, cancelled, foreign …)
+local SPARE = 256 -- items that may be read beyond `count` (expired, cancelled, foreign …)
 
--- What becomes of one item at the head: it is taken, or ends, or (newer version) goes behind the
--- others, where the consumers that know it find it.
+-- Decide about one item at the head: take it, end it, or (newer version) move it behind the others,
+-- for consumers of that version.
 local function take(item, level_number, marked, batch, to, now, amounts)
   local what, head = kind(item), nil
   batch.bytes = batch.bytes + #item
@@ -34,8 +34,8 @@ local function take(item, level_number, marked, batch, to, now, amounts)
   batch.items[batch.number], batch.heads[batch.number] = item, head or item
 end
 
--- Read one level into the batch; the number of items looked at is cut from its head afterwards. What a bound leaves
--- behind comes before the levels below, so `batch.ended` keeps those out.
+-- Read one level into the batch; the items read are trimmed from its head afterwards. Items that a bound leaves behind
+-- come before the levels below, so `batch.ended` keeps those out.
 local function read_level(number, batch, count, to, now, amounts)
   local seen, before = 0, batch.bytes
   while batch.number < count and batch.bytes < MAX_BYTES and seen < count + SPARE do
@@ -49,7 +49,7 @@ local function read_level(number, batch, count, to, now, amounts)
         batch.ended = true
         return seen
       end
-      -- Most have no flag, and none was cancelled: then nothing can be over.
+      -- Without flags and tombstones, as usual, no item can be expired or cancelled.
       if not marked[i] and kind(item) == 'own' and not has_flags(item) then
         batch.bytes, batch.number = batch.bytes + #item, batch.number + 1
         batch.items[batch.number] = item
@@ -112,12 +112,12 @@ local function receive(request, attributes, levels, now, amounts)
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
   amounts.received = (amounts.received or 0) + #batch.items
   amounts.unacked = (amounts.unacked or 0) + #batch.items
-  -- Left is what this caller could take: not what it has just put behind the others.
+  -- Left: what this caller could receive, so not the items it has just moved behind the others.
   local left = math.max(0, ready_left(levels, request.suspects > 0) - behind)
   return batch.items, deadline, left, hint(left, now), from_suspect
 end
 
--- What a lease holds, for a caller that never saw the reply of the call that made it.
+-- The content of a lease, for a caller that never saw the reply of the call that made it.
 -- Returns items, deadline ms, indices, suspect 1 or 0.
 local function resume(request)
   local deadline = redis.call('ZSCORE', unacked, request.id)

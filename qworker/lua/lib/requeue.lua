@@ -1,11 +1,11 @@
--- How a message ends, and how it goes back. Each writes the destination; the caller removes the
--- message from where it was afterwards.
+-- How a message ends, and how it goes back. Each function writes the destination; afterwards the caller removes the
+-- message from where it was.
 
 local REASON = '^[a-z_]+$'
 
 -- Add to the dead letters; returns the reason as it was written. `class` and `words` tell the error, both may be ''.
--- A stream in which somebody wrote the greatest of all ids takes no more. The message is put where nobody receives it and
--- anybody finds it then: to the delayed ones, due at a time that never comes.
+-- A stream whose last id is the largest possible takes no more entries. The message then goes where it is never received
+-- but easily found: to the delayed messages, with a due time that never comes.
 local function bury(item, reason, class, words, now, amounts)
   if not string.find(reason, REASON) then reason = 'rejected' end
   local added = redis.pcall('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
@@ -21,7 +21,7 @@ local function bury(item, reason, class, words, now, amounts)
   return reason
 end
 
--- Bury something that is no message of ours.
+-- Bury an item that is not one of our messages.
 local function bury_foreign(item, about, now, amounts)
   bury(item, 'foreign', about.class or '', about.words or '', now, amounts)
   about.reason = 'foreign'
@@ -34,7 +34,7 @@ local function free_unique(key, id)
   if holder and string.match(holder, '^%S+') == id then redis.call('HDEL', unique, key) end
 end
 
--- Values of flags are percent-encoded by whoever sends; unique keys stand in the hash as they are.
+-- Senders percent-encode the values of flags; the hash holds unique keys unencoded.
 local function percent_decoded(value)
   return (string.gsub(value, '%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end))
 end
@@ -44,8 +44,8 @@ local function free_unique_of(item)
   if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
 end
 
--- Expired or cancelled: which of the two, or nil. `head` is the header of an own item, or its flags alone where `id` is
--- given; `tombstones` says whether any cancel is known.
+-- 'expired', 'cancelled' or nil. `head` is the header of an own item, or only its flags if `id` is given; `tombstones`
+-- says whether the queue has any.
 local function over(head, now, tombstones, id)
   local expiry = number_in(head, ' x=')
   if expiry and expiry <= now then return 'expired' end
@@ -60,7 +60,7 @@ local function over(head, now, tombstones, id)
 end
 
 -- Places to put messages back, filled first and written at once: heads go to their old places, see lib/order.lua.
--- Nobody reads a level that is not in use, so what asks for one goes to level 0. `order`: the old places of the heads.
+-- Unused levels are never read, so a message that asks for one goes to level 0. `order`: the old places of the heads.
 local function places(levels)
   local used = {}
   for _, number in ipairs(levels) do used[number] = true end
@@ -73,7 +73,7 @@ local function put(to, list, number, item)
   if items then items[#items + 1] = item else list[number] = { item } end
 end
 
--- Put an item to the heads, not before those that its lease has put there; returns its old place, in ms.
+-- Add an item to the heads, behind those that its lease has already added; returns its old place, in ms.
 local function put_head(to, number, at_ms)
   if not to.used[number] then number = 0 end
   local items, order = to.heads[number], to.order[number]
@@ -107,12 +107,12 @@ local function write_places(to, later)
   return rung + #to.suspects
 end
 
--- Whether a message is to be delivered alone: it may have cost a worker its life.
+-- Whether a message must be delivered alone: it may have killed a worker.
 local function is_suspect(message)
   return message ~= nil and (message.timeouts > 0 or message.shared >= 2)
 end
 
--- Of another version: as it is, for consumers that know it; nobody else can tell its priority or count its deliveries.
+-- A message of another version goes back unchanged: only consumers of that version can read its priority and counts.
 local function leave_newer(to, list, item, amounts)
   put(to, list, 0, item)
   amounts.unsupported = (amounts.unsupported or 0) + 1
@@ -133,13 +133,13 @@ local function put_back(to, message, now, received)
   items[#items + 1] = assemble(message)
 end
 
--- A delivery that ended in nobody's word (the lease ran out, the worker died). Alone in its lease
--- a message is to blame (timeouts); in company all only share it, and from the second time on each
--- goes to `suspect`, to be delivered alone. `about.received`: when it was delivered, in ms as text, where that is known.
+-- A delivery without an outcome: the lease expired, or the worker died. A message that was alone in its lease
+-- is to blame (timeouts); several share the blame, and from the second time on each goes to `suspect`, to be
+-- delivered alone. `about.received`: when it was delivered, in ms as text, if that is known.
 local function blame(message, alone, about, limit, to, now, amounts, delivered_ms)
   message.receives = message.receives + 1
   limit = number_in(message.flags, ' m=') or limit
-  -- At most once (v=0): whoever lost it may have run it, so nobody else does.
+  -- At most once (v=0): the consumer that lost it may have run it, so it does not run again.
   local once = flag_in(message.flags, ' v=') == '0'
   if about.received then with_flag(message, 'f', about.received) end
   if alone then message.timeouts = message.timeouts + 1 else message.shared = message.shared + 1 end
@@ -156,8 +156,8 @@ local function blame(message, alone, about, limit, to, now, amounts, delivered_m
   end
 end
 
--- Put back a message that was delivered for the first time, in company and without flags; false for any other. Most are
--- so when a host dies with all it had, and rewriting their text takes a third of the time.
+-- Put back a message on its first delivery, with others and without flags; false for any other. After the loss of a host
+-- most are like that, and rewriting their headers takes a third of the time.
 local FRESH = '^(q1 [%w._-]+ (%d+)) 0 0 0 0()\n'
 local function shared_first(item, about, to, now)
   local start, sent, at = string.match(item, FRESH)
@@ -169,8 +169,8 @@ local function shared_first(item, about, to, now)
   return true
 end
 
--- What becomes of a message whose lease is taken back: it ends, or is blamed and goes to one of the places. `about`
--- tells its delivery: lease, index, received.
+-- Decide about a message of a lease that is taken back: end it, or blame it and move it to one of the places. `about`
+-- describes its delivery: lease, index, received.
 local function take_back(item, about, limit, tombstones, to, now, amounts)
   if about.index ~= '0' and not tombstones and shared_first(item, about, to, now) then
     about.reason = 'shared'

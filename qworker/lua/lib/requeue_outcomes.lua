@@ -1,6 +1,6 @@
--- Outcomes that are no acks: where each sends its message.
+-- Outcomes other than acks: where each sends its message.
 
--- When a lease was delivered, in ms, as far as its deadline tells.
+-- When a lease was delivered, in ms, computed from its deadline.
 local function received(lease)
   if not lease.received_ms then
     local deadline = tonumber(redis.call('ZSCORE', unacked, lease.id)) or 0
@@ -9,7 +9,7 @@ local function received(lease)
   return lease.received_ms
 end
 
--- Put one message where its outcome sends it.
+-- Move one message to where its outcome sends it.
 local function settle_other(lease, other, index, item, limit, to, now, amounts)
   local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
   local about = { lease = lease.id, index = index, class = other.class, words = other.words, times = other.times }
@@ -45,7 +45,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     blame(message, false, about, limit, to, now, amounts, received(lease))
   elseif other.kind == 'r' then
     add('released', 1)
-    -- It was begun, and whoever runs it next should know; max receives does not count it.
+    -- Its handler had started: the next delivery shows that, but it does not count towards max receives.
     if other.b ~= '' then message.receives = message.receives + 1 end
     if other.c ~= '' then
       add('unknown', 1)
@@ -60,15 +60,15 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     end
     tell('released')
   else
-    -- A worker's death by a message is counted as what it is without a supervisor: a lone timeout. From
-    -- that on the message is a suspect, wherever it is moved.
+    -- A message that killed its worker counts as a lone timeout, as it would without a supervisor. From
+    -- then on it is a suspect, wherever it is moved.
     local crashed = other.kind == 'c'
     local counter = crashed and 'timeouts' or 'nacks'
     add(crashed and 'timeouts' or 'nacked', 1)
     message.receives = message.receives + 1
     message[counter] = message[counter] + 1
     if other.c ~= '' then with_flag(message, 'f', other.c) end
-    -- It was known here: should it be unknown to another worker, that one waits anew.
+    -- This worker knew its task: a worker that does not starts its own waiting time.
     if string.find(message.flags, ' k=', 1, true) then message.flags = string.gsub(message.flags, ' k=[^ ]*', '') end
     if other.b ~= '' then with_flag(message, 'm', other.b) end
     local most = number_in(message.flags, ' m=') or limit
@@ -93,16 +93,16 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
   end
 end
 
--- Put the messages of a loose lease where their outcomes send them. Returns how many have left it, how many outcomes were
--- stale, and how many messages are ready now. `later`: another lease of the call came before.
+-- Move the messages of a loose lease to where their outcomes send them. Returns the numbers of messages that left the
+-- lease, of stale outcomes, and of messages that are ready now. `later`: this is not the first lease of the call.
 local function settle_others(lease, attributes, results, later, now, amounts)
   local to, gone, moved, backs, stale = places(attributes.levels), {}, {}, {}, 0
   lease.visibility_ms = attributes.visibility_ms
   local function settle_it(other, index, item)
     settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
   end
-  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. What goes back comes
-  -- last, in the order of the lease, however the outcomes stand.
+  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. Those that go back
+  -- come last, in the order of the lease, whatever the order of the outcomes.
   local function move(other, index, item)
     if other.kind == 'r' or other.kind == 's' then
       backs[#backs + 1] = { number = tonumber(index) or 0, other = other, index = index, item = item }

@@ -1,5 +1,5 @@
 -- Envelopes of rows, whose bodies are ARGV[at + 1] … ARGV[at + number]. Ids end in numbers of 10 digits, from first + 1
--- on. Formatting a number takes as long as making the envelope, so only every hundredth is formatted in full.
+-- on. Formatting a number takes as long as making the envelope, so only every hundredth is formatted completely.
 local function envelopes(at, number, start, first, rest)
   local format, lows, items, head = string.format, {}, {}, nil
   for low = 0, 99 do lows[low] = format('%02d', low) end

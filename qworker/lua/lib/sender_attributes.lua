@@ -1,6 +1,6 @@
--- The attributes of a queue, as senders read them.
+-- The attributes of a queue that senders read.
 
--- The attributes that scripts go by; or nil and a refusal, where meta is no HASH.
+-- Read the attributes; nil and a refusal if meta is not a HASH.
 local function read_attributes()
   local found = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
     'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'shard', 'shards')

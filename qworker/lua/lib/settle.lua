@@ -1,6 +1,6 @@
--- Applies the outcomes that lib/outcomes.lua read.
+-- Apply the outcomes that lib/outcomes.lua read.
 
--- Acks whose caller says nothing of them are recorded by the script: the items are read before they go.
+-- Acks without journal groups of the caller are recorded by the script, which reads the items before it deletes them.
 local function reads_acks(lease)
   return book.on and not book.shed and lease.told_number == 0
 end
@@ -10,8 +10,8 @@ local function record_held(lease, index)
   if item then record('acked', item, { lease = lease.id, index = index }) end
 end
 
--- The caller's groups count if all of their acks did. Where only some did, `results` tells which; times are of the
--- whole group, so they are left out then.
+-- The caller's groups are used if all of their acks counted. If only some did, `results` says which; times belong to
+-- the whole group, so they are left out then.
 local function record_told(lease, acked, results, at)
   if lease.told_number == acked or book.shed then
     for _, group in ipairs(lease.told) do book.add_group(group.text, group.number) end
@@ -51,7 +51,7 @@ local function settle_ack(lease, results)
   return acked
 end
 
--- How many messages are acked, where that is a batch that nothing was taken out of, each of it once: '*' says the same.
+-- The number of acked messages if they are a complete batch, each acked once: the same as '*'.
 local function whole_batch(lease)
   local number, seen = #lease.acks, {}
   if number < 2 or #lease.uniques + #lease.others > 0 or batch_size(lease.key) ~= number then return nil end

@@ -1,9 +1,9 @@
--- How a queue is divided, as its own `meta` says: field `shards`, `<active> <kept> <epoch>`. Each shard but the first one
+-- How a queue is divided, according to its `meta`: field `shards`, `<active> <kept> <epoch>`. Each shard except the first
 -- has a mark in its `meta`, field `shard`, `<open or draining> <active> <epoch>`: the division that opened or drained it.
 
 local MOST_SHARDS = 64
--- Epochs are times in ms, and grow with every division. One that lies further ahead of the server's clock was made by no
--- division, and counts as none.
+-- Epochs are times in ms, and grow with every division. No division makes one in the future of the
+-- server's clock: such an epoch is ignored.
 local AHEAD_MS = 3600000
 
 local function epoch_of(digits, now)
@@ -11,7 +11,7 @@ local function epoch_of(digits, now)
   return epoch and epoch <= now + AHEAD_MS and epoch or 0
 end
 
--- Returns active, kept and epoch: 1 1 0 for a queue that was never divided, or whose field says nothing that is meant so.
+-- Returns active, kept and epoch: 1 1 0 for a queue that was never divided, or whose field is malformed.
 local function read_shards(meta, now)
   local active, kept, epoch = string.match(redis.call('HGET', meta, 'shards') or '', '^(%d+) (%d+) (%d+)$')
   active = whole(active, 1, MOST_SHARDS)

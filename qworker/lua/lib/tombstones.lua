@@ -1,7 +1,7 @@
--- Which of many items are cancelled, for little: one cancel is enough to make each receive look.
+-- Find the cancelled items among many, cheaply: a single cancel makes every receive look.
 local FEW = 64 -- tombstones that are read at once, instead of asking for each chunk of items
 
--- The tombstones of the queue: nil where there are none, all of them if they are few, else an empty table.
+-- The tombstones of the queue: nil without any, all of them if they are few, else an empty table.
 local function read_tombstones()
   if redis.call('EXISTS', cancelled) == 0 then return nil end
   local number, found = redis.call('ZCARD', cancelled), {}

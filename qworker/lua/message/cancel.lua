@@ -1,5 +1,5 @@
 #!lua
--- cancel.lua: leave a tombstone for a message; whoever meets the message next drops it.
+-- cancel.lua: leave a tombstone for a message; the next script that reads the message drops it.
 -- ROLES      operator
 -- KEYS[1]    cancelled ZSET   message id → expiry ms of the tombstone
 -- KEYS[2]    meta HASH
@@ -7,7 +7,7 @@
 -- ARGV[2]    message id
 -- ARGV[3]    kept for ms      1-2^53
 -- Returns {'OK', now ms} or {'BROKEN', key, type} {'ARG', name}. A full server refuses it: a tombstone takes memory and
---   frees none until its message is met; delete.lua takes a message out that waits.
+--   frees none until its message is read; delete.lua removes a waiting message at once.
 -- O(log c): c tombstones.
 --- include lib/clock.lua
 --- include lib/checks.lua

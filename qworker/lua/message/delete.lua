@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- delete.lua: delete waiting messages, wherever they wait. What is unacked or dead is not touched.
+-- delete.lua: delete waiting messages, in any list. Unacked messages and dead letters are not touched.
 -- ROLES      operator
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    seen             where the items stood when they were read, one word each: `<level, or s for suspects>:<how many
---                             stood behind it>`, `-` where that is not known; '' for all of them
+-- ARGV[2]    seen             where each item was when it was read, one word each: `<level, or s for suspects>:<number of
+--                             items behind it>`, or `-` if unknown; '' if unknown for all of them
 -- ARGV[3]…   items            1-100 messages as they are stored; those of one list the furthest from its tail first
--- Returns {'OK', now ms, degraded, 1 per item that was deleted, 0 where it does not wait any more}
+-- Returns {'OK', now ms, degraded, 1 per item that was deleted, 0 if it no longer waits}
 --   or {'BROKEN', key, type} {'ARG', name}
--- A call ends after about 100,000 entries of lists, and at least one item: the reply is as long as what was looked at.
+-- A call ends after about 100,000 entries of lists, but handles at least one item; the reply covers the handled items.
 -- O(k n + k log d): k items, n entries between each and the nearer end of its list (up to three times), d delayed messages.
 --- include lib/clock.lua
 --- include lib/checks.lua

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- enqueue.lua: put delayed and held messages to the tail of ready now.
+-- enqueue.lua: move delayed and held messages to the tail of ready now.
 -- ROLES      operator
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]…   items            1-100 messages as they are stored
--- Returns {'OK', now ms, degraded, 1 per item that was moved, 0 where it is not delayed any more}
+-- Returns {'OK', now ms, degraded, 1 per item that was moved, 0 if it is no longer delayed}
 --   or {'BROKEN', key, type} {'ARG', name}
 -- O(k log d): k items of d delayed.
 --- include lib/clock.lua

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- absorb.lua: add the totals of a shard that is given up to those of its queue, once.
+-- absorb.lua: add the totals of a removed shard to those of its queue, once.
 -- ROLES      daemon, operator
 -- KEYS[1]    meta HASH        of the queue
 -- KEYS[2]    stats HASH       of the queue
 -- ARGV[1]    shard            its number
--- ARGV[2]    id               of what retire.lua has taken
+-- ARGV[2]    id               of the totals from retire.lua
 -- ARGV[3…]   name, total, …   at most 100 totals
--- Returns {'OK', degraded}: 1 where a counter could not be raised; or {'BROKEN', key, type} {'ARG', name}.
+-- Returns {'OK', degraded}: 1 if a counter could not be raised; or {'BROKEN', key, type} {'ARG', name}.
 -- O(n), n being the totals.
 --- include lib/checks.lua
 --- include lib/counters.lua

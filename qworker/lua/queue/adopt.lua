@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- adopt.lua: take back a division that a queue has forgotten, in a failover, from the mark of one of its shards.
+-- adopt.lua: restore a division that a queue lost in a failover, from the mark of one of its shards.
 -- ROLES      producer, consumer, daemon, operator
 -- KEYS[1]    meta HASH        of the queue
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    active           of the mark, 1-64
--- ARGV[3]    kept             shards that may hold messages, at least; active-64
--- ARGV[4]    epoch            of the mark; an earlier one than that of the queue changes nothing, nor one that is no time yet
--- Returns {'OK', now ms, changed 1 or 0, active, kept, epoch} as they stand, or a refusal: {'BROKEN', key, type} {'ARG', name}
+-- ARGV[3]    kept             minimum number of shards that may hold messages; active-64
+-- ARGV[4]    epoch            of the mark; ignored if older than the queue's, or in the future
+-- Returns {'OK', now ms, changed 1 or 0, active, kept, epoch} as stored now, or refused: {'BROKEN', key, type} {'ARG', name}
 -- O(1).
 --- include lib/clock.lua
 --- include lib/checks.lua

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- configure.lua: set attributes of a queue; create it where it is new.
+-- configure.lua: set attributes of a queue; create it if it is new.
 -- ROLES      operator
 -- KEYS[1]    meta HASH
 -- KEYS[2]    wake LIST

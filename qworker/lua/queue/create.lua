@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- create.lua: make a queue that is not there yet.
+-- create.lua: create a queue that does not exist yet.
 -- ROLES      operator
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]…   attribute, value pairs; the value '' leaves an attribute at its default
--- Returns {'OK', now ms}, or a refusal: {'EXISTS'} where any key is there, whatever it holds, or {'ARG', name}
+-- Returns {'OK', now ms}, or a refusal: {'EXISTS'} if any of its keys exists, whatever it holds, or {'ARG', name}
 -- O(a): a attributes. There is no time argument: meta.test, which allows one, is a key that is there.
 --- include lib/clock.lua
 

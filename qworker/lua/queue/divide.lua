@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- divide.lua: change into how many shards a queue is divided, unless another division was faster.
+-- divide.lua: change the number of shards of a queue, unless another division came first.
 -- ROLES      daemon, operator
 -- KEYS[1]    meta HASH        of the queue, which is that of its first shard
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    epoch            of the division that the caller knows; nothing changes where another one stands
--- ARGV[3]    active           shards that messages are sent to from now on, 1-64
+-- ARGV[2]    epoch            of the division that the caller read; nothing changes if there is another by now
+-- ARGV[3]    active           shards that accept messages from now on, 1-64
 -- ARGV[4]    kept             shards that may hold messages, active-64
--- Returns {'OK', now ms, changed 1 or 0, active, kept, epoch} as they stand, or a refusal: {'BROKEN', key, type} {'ARG', name}
+-- Returns {'OK', now ms, changed 1 or 0, active, kept, epoch} as stored now, or refused: {'BROKEN', key, type} {'ARG', name}
 -- O(1).
 --- include lib/clock.lua
 --- include lib/checks.lua

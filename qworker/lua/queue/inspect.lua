@@ -6,8 +6,8 @@
 -- Returns {'OK', now ms, {ready per level 0-9}, suspects, delayed, leases, dead, since when the oldest has been ready in ms
 --   or '', next due ms or '', next deadline ms or '', waiting tokens, {stats}, {meta}, journal entries, journal bytes,
 --   held (of the delayed)}
---   or {'BROKEN', key, type} {'ARG', name}. The oldest is sought among a few of each list: a message that was given back
---   to the head must not hide those that have waited behind it. After 1 MiB of messages no more are looked at.
+--   or {'BROKEN', key, type} {'ARG', name}. The oldest is taken from a few items of each list: a message returned to the
+--   head must not hide older ones behind it. At most 1 MiB of messages is read.
 -- O(1) but for the counters and attributes.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -24,7 +24,7 @@ local PLACES, MAX_BYTES = { 0, 10, 100, 1000, -1 }, 1048576
 local lengths, oldest_ms, bytes = {}, nil, 0
 local function look(key)
   local length = redis.call('LLEN', key)
-  if length == 0 then return 0 end -- as most are: a scrape looks at thousands of queues
+  if length == 0 then return 0 end -- the usual case: a scrape reads thousands of queues
   for _, place in ipairs(PLACES) do
     local item = place < length and bytes < MAX_BYTES and redis.call('LINDEX', key, place)
     bytes = bytes + (item and #item or 0)
@@ -35,7 +35,7 @@ local function look(key)
   return length
 end
 local suspects = look(suspect)
--- Few queues have any other level than 0: one question for all of them.
+-- Few queues use a level other than 0: one EXISTS for all of them.
 local leveled = redis.call('EXISTS', unpack(KEYS, 2, 10)) > 0
 for number = 0, 9 do lengths[number + 1] = (number == 0 or leveled) and look(ready(number)) or 0 end
 local stored = redis.call('XLEN', journal)

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- lengths.lua: how many messages of each of several queues are ready.
+-- lengths.lua: count the ready messages of several queues.
 -- ROLES      operator
 -- KEYS       11 per queue: ready … ready:9 LIST, suspect LIST; 100 queues at most
--- Returns {'OK', '', one number per queue; -1 where a key of it holds another type} or {'ARG', name}
+-- Returns {'OK', '', one number per queue; -1 if one of its keys holds another type} or {'ARG', name}
 -- O(q): q queues.
 
 if #KEYS % 11 ~= 0 or #KEYS > 1100 then return { 'ARG', 'queues' } end

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- mark.lua: open a shard to what is sent, or let it run empty, as a division of its queue says.
+-- mark.lua: open a shard for sends, or drain it, following a division of its queue.
 -- ROLES      producer, daemon, operator
 -- KEYS[1]    meta HASH        of the shard
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    state            open, or draining
 -- ARGV[3]    active           of the division, 1-64
--- ARGV[4]    epoch            of the division; the mark of a later one stands
--- ARGV[5]…   attribute, value pairs: of the queue, for a shard that has none yet
--- Returns {'OK', now ms, mark} as it stands then, or a refusal: {'BROKEN', key, type} {'ARG', name}
+-- ARGV[4]    epoch            of the division; the mark of a later one stays
+-- ARGV[5]…   attribute, value pairs: of the queue, for a shard without attributes
+-- Returns {'OK', now ms, mark} as stored now, or a refusal: {'BROKEN', key, type} {'ARG', name}
 -- O(a): a attributes.
 --- include lib/clock.lua
 --- include lib/checks.lua

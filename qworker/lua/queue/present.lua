@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- present.lua: say which of many queues, or shards, there are, and how each is divided.
+-- present.lua: report which of many queues or shards exist, and how each is divided.
 -- ROLES      daemon, operator
--- KEYS       11 per queue: meta HASH, then those of which a queue that is there has one: stats HASH, ready LIST, suspect LIST,
---            delayed ZSET, unacked ZSET, dead STREAM, schedules HASH, journal STREAM, producers HASH, unique HASH
--- Returns {'OK', one per queue: 0 for one that is not there, or its field `shards`, '' where there is none}, or {'ARG', name}
+-- KEYS       11 per queue: meta HASH, then those of which an existing queue has at least one: stats HASH, ready LIST,
+--            suspect LIST, delayed ZSET, unacked ZSET, dead STREAM, schedules HASH, journal STREAM, producers HASH, unique HASH
+-- Returns {'OK', one per queue: 0 if it does not exist, else its field `shards`, or '' without one}, or {'ARG', name}
 -- O(q): q queues, 250 at most.
 
 local PER_QUEUE = 11

@@ -5,7 +5,7 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    state            ready (suspects included), delayed or dead
 -- ARGV[3]    limit            messages, 1-1000; a call also ends after 1 MiB
--- Returns {'OK', now ms, purged, more (1 where there may be some left), degraded}
+-- Returns {'OK', now ms, purged, more (1 if some may be left), degraded}
 --   or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k purged.
 --- include lib/clock.lua
@@ -33,7 +33,7 @@ local purged, own, bytes = 0, 0, 0
 -- A unique key is freed with its message; without unique keys nothing is read.
 local keyed = redis.call('EXISTS', unique) == 1
 
--- Let go of a chunk, up to the bounds; returns how many of it.
+-- Record the end of the items of a chunk, up to the bounds; returns how many.
 local function forget(items)
   for i, item in ipairs(items) do
     if bytes >= MAX_BYTES then return i - 1 end
@@ -47,7 +47,7 @@ local function forget(items)
   return #items
 end
 
--- `read(from, number)` gives a chunk, `cut(number)` removes what was let go from the front.
+-- `read(from, number)` gives a chunk, `cut(number)` removes those items from the front.
 local function purge_all(read, cut)
   local gone, chunk, before = 0, nil, bytes
   repeat

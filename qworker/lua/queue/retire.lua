@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- retire.lua: take the totals of a shard that is given up, so that its queue goes on counting with them.
+-- retire.lua: take the totals of a shard that is being removed, so that its queue continues to count them.
 -- ROLES      daemon, operator
--- KEYS[1]    meta HASH        of the shard; where its mark does not say `draining` nothing more is taken: it is in use
--- KEYS[2]    stats HASH       of the shard; what it holds and when it was looked at stays, and the journal's numbers
--- ARGV[1]    id               for what is taken now; letters, digits, `-`
--- ARGV[2]    added            the id of what was added to the queue's totals (absorb.lua), and is forgotten here; or ''
--- Returns {'OK', id, name, total, …}, the same until they were added, however often it is called; {'OK', ''} without
+-- KEYS[1]    meta HASH        of the shard; unless its mark says `draining` it is in use, and nothing is taken
+-- KEYS[2]    stats HASH       of the shard; its current state, times and journal numbers stay
+-- ARGV[1]    id               of this removal; letters, digits, `-`
+-- ARGV[2]    added            the id that the queue has added to its totals (absorb.lua), forgotten here; or ''
+-- Returns {'OK', id, name, total, …}, the same at each call until they were added; {'OK', ''} without
 --   any; or {'BROKEN', key, type} {'ARG', name}.
 -- O(1).
 --- include lib/checks.lua

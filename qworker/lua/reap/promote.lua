@@ -4,8 +4,8 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    limit            messages, 1-5000; a call also ends after 1 MiB
--- Returns {'OK', now ms, moved, ended (expired or cancelled), next due ms ('' where nothing is delayed; where
---   more is due, that of the first one moved), lateness ms of the first one, degraded}, or {'BROKEN', key, type} {'ARG', name}
+-- Returns {'OK', now ms, moved, ended (expired or cancelled), next due ms ('' if nothing is delayed; if
+--   more are due, that of the first moved), lateness ms of the first, degraded}, or {'BROKEN', key, type} {'ARG', name}
 -- O(k log d): k moved of d delayed.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -33,7 +33,7 @@ local tombstones = read_tombstones()
 local seen, ended, bytes, used = 0, 0, 0, {}
 local first_due
 
--- The next ones that are due; of the first one, which is read alone, the time is noted.
+-- The next due messages. The first is read alone, with its due time.
 local function read_due()
   local number = math.min(chunk_size(seen, bytes, MAX_BYTES - bytes), limit - seen)
   if seen > 0 then return redis.call('ZRANGE', delayed, '-inf', text(now), 'BYSCORE', 'LIMIT', seen, number) end
@@ -78,7 +78,7 @@ if seen > 0 then redis.call('ZREMRANGEBYRANK', delayed, 0, seen - 1) end
 amounts.promoted = moved
 if moved > 0 and not attributes.paused_out then ring(wake, moved) end
 local degraded = math.max(count(stats, amounts), write_journal(''))
--- Where a bound has left some that are due, their time does not matter, and a body less is read.
+-- If a bound left due messages behind, the exact time does not matter, which saves reading a body.
 local left = (seen >= limit or bytes >= MAX_BYTES) and redis.call('ZCOUNT', delayed, '-inf', text(now)) > 0
 local next_due = left and first_due or tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2])
 return { 'OK', text(now), moved, ended, next_due and text(next_due) or '', text(math.max(0, now - (first_due or now))),

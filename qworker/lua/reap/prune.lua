@@ -9,7 +9,7 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    idle ms          a lane without a send for this long is forgotten
 -- ARGV[3-5]  cursor           of producers, unique and rows: '0' to begin, '' to leave it out
--- Returns {'OK', now ms, next cursor of producers, of unique, of rows, left: 1 if more tombstones are over, forgotten}; a
+-- Returns {'OK', now ms, next cursor of producers, of unique, of rows, left: 1 if more tombstones have expired, forgotten}; a
 --   cursor is '' once all of its hash has been seen; or {'BROKEN', key, type} {'ARG', name}
 -- O(1,250 + log c): c tombstones.
 --- include lib/clock.lua

@@ -1,14 +1,13 @@
 #!lua flags=allow-oom
--- reap.lua: take back the messages of leases whose visibility deadline is over; not while input is paused strictly.
+-- reap.lua: take back the messages of expired leases, unless input is paused strictly.
 -- ROLES      daemon, operator
--- KEYS       see lib/keys.lua; leases: candidates that the caller read before, in the order of their delivery
+-- KEYS       see lib/keys.lua; leases: candidates that the caller read before, in order of delivery
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    tick ms          how often the caller comes by, 1-60000
--- ARGV[3]    only             may be left out, or '': all; lone: leases of a message that was delivered alone; several: the
---                             others, the latest first: so what goes to the head comes in its old order, and suspects if they
---                             are taken the earliest first
+-- ARGV[2]    tick ms          interval of the caller's ticks, 1-60000
+-- ARGV[3]    only             may be left out, or '': all; lone: leases of a single message; several: the others, latest
+--                             first, so that messages return to the head in their old order; suspects need earliest first
 -- Returns {'OK', now ms, leases reaped, messages, dead, suspects, set aside, lateness ms of the latest lease,
---   left (candidates still overdue, because the call ended after 1 MiB, 300 messages or what it may pass at the head),
+--   left (candidates still overdue, because the call ended after 1 MiB, 300 messages or what may be passed at the head),
 --   {lease ids that are overdue and not of the asked kind}, degraded}, or {'BROKEN', key, type} {'ARG', name}
 -- O(m): m messages of the leases.
 --- include lib/clock.lua
@@ -39,7 +38,8 @@ local amounts, reaped, messages, aside, lateness_ms, bytes, left = { dead = 0 },
 local suspects, rung, tombstones = 0, 0, redis.call('EXISTS', cancelled) == 1
 local skipped = {}
 
--- Suspects go to the tail. Of this call those of an earlier lease, which comes after a later one, stand before those.
+-- Suspects go to the tail. Within this call, suspects of an earlier lease go before those of a later one, although it
+-- comes second.
 local function push_suspects(items)
   if #items == 0 then return end
   local passed = suspects > 0 and only == 'several' and redis.call('LRANGE', suspect, -suspects, -1) or {}
@@ -68,13 +68,13 @@ end
 
 local function look(key, id, deadline)
   if attributes.strictly_in then
-    -- Nothing enters the queue, not even what was lost: its timer begins anew.
+    -- Nothing may enter the queue, not even lost messages: restart the timer of the lease.
     redis.call('ZADD', unacked, text(now + attributes.visibility_ms), id)
     return
   end
   local found = redis.call('TYPE', key).ok
   if found ~= 'hash' and found ~= 'none' then
-    -- Not ours, and not to stand in front of the others for ever.
+    -- Not a lease of ours: move it out of the way of real leases.
     redis.call('ZADD', unacked, text(now + ASIDE_MS), id)
     aside = aside + 1
   elseif only ~= '' and (redis.call('HEXISTS', key, '0') == 1) ~= (only == 'lone') then

@@ -3,7 +3,7 @@
 -- ROLES      daemon, operator
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- Returns {'OK', now ms, by how much it was changed, degraded} or {'BROKEN', key, type} {'ARG', name}
+-- Returns {'OK', now ms, the change, degraded} or {'BROKEN', key, type} {'ARG', name}
 -- O(1).
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -17,9 +17,9 @@ if refused then return refused end
 local now = clock(ARGV[1], meta)
 if not now then return { 'ARG', 'now' } end
 
--- It drifts by one for each `q1 …` item that somebody pushed by hand: nothing tells it from one that was sent, so it is
--- settled without ever having been counted. All that is delayed, suspect or in hand counts; of what is ready, items of
--- others do not (yet). So the bounds are without and with all that is ready, and the counter is exact where that is none.
+-- The counter drifts by one for each `q1 …` item that another program pushed: it looks like a sent message, and is settled
+-- without having been counted. Delayed, suspect and leased messages all count; ready items of other programs do not yet. So
+-- the bounds are the sums without and with the ready messages, and the counter is exact if none is ready.
 local found = redis.call('HMGET', stats, 'stored', 'unacked')
 local stored, in_hand = whole(found[1], -MAX_MS, MAX_MS) or 0, whole(found[2], 0, MAX_MS) or 0
 local least = in_hand + redis.call('LLEN', suspect) + redis.call('ZCARD', delayed)

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- shed.lua: stop writing the journals of queues, or go on: a server that is nearly full needs its memory for messages.
+-- shed.lua: pause or resume the journals of queues: a nearly full server needs its memory for messages.
 -- ROLES      daemon, operator
 -- KEYS       meta HASH of each queue, 1-500
 -- ARGV[1]    now ms           '' (tests: see clock.lua; meta of the first queue)
--- ARGV[2]    shed             1 to stop, 0 to go on
+-- ARGV[2]    shed             1 to pause, 0 to resume
 -- Returns {'OK', now ms, changed}, or {'ARG', name}. Queues without a journal, and keys of another type, are left alone.
 -- O(q): q queues.
 --- include lib/clock.lua

@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
--- sweep.lua: look at many queues and say which have something to do.
+-- sweep.lua: look at many queues and report those that need work.
 -- ROLES      daemon, operator
 -- KEYS[1]    meta HASH        of the first queue
 -- KEYS[2]…   4 per queue      delayed ZSET, unacked ZSET, ready LIST, stats HASH
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    tick ms          how often the caller comes by, 1-60000
+-- ARGV[2]    tick ms          interval of the caller's ticks, 1-60000
 -- ARGV[3]    leases           overdue leases to name per queue, 1-100, those of the earliest deadlines
 -- ARGV[4-5]  newest, skip     may be left out; newest 1: those of the latest deadlines first, else 0; skip: overdue leases
 --                             to pass over, 0-10^9
--- Returns {'OK', now ms, one per queue: 0 where there is nothing to tell, or {next due ms or '', next deadline ms or '',
+-- Returns {'OK', now ms, one per queue: 0 for one without work, or {next due ms or '', next deadline ms or '',
 --   expired at the head 1 or 0, overdue lease ids …}, or the error text of a queue whose keys hold other types}, or
 --   {'ARG', name}. An overdue member that is no lease id is set aside for a minute, and counted.
--- A call ends after 1 MiB of messages that were read, and at least one queue: the reply is as long as the queues that were looked at.
+-- A call ends after reading 1 MiB of messages, but covers at least one queue; the reply has one value per covered queue.
 -- O(q): q queues, 500 at most.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -19,13 +19,13 @@
 --- include lib/grace.lua
 
 local MAX_BYTES, bytes = 1048576, 0
-local AT_ONCE = 10 -- queues that are asked together whether any of them holds something
+local AT_ONCE = 10 -- queues that one EXISTS checks
 
 local now = clock(ARGV[1], KEYS[1])
 local tick_ms, most, skip = whole(ARGV[2], 1, 60000), whole(ARGV[3], 1, 100), whole(ARGV[5] or 0, 0, 1000000000)
 if not now or not tick_ms or not most or not skip or #KEYS > 2001 then return { 'ARG', 'tick_ms or leases' } end
 
--- What the three reads of a queue gave, made into its part of the reply. Only a queue with leases is written to.
+-- Turn the three reads of a queue into its part of the reply. Writes only to a queue with leases.
 local function look(due, deadline, head, unacked, stats)
   local expiry = head and kind(head) == 'own' and has_flags(head) and parse(head) and number_in(header(head), ' x=')
   local expired = expiry and expiry <= now
@@ -46,7 +46,7 @@ local function look(due, deadline, head, unacked, stats)
         if string.find(id, '^[%w._-]+$') then
           found[#found + 1] = id
         else
-          -- Nobody made this lease and nobody can name its key: not to stand in front of the others for ever.
+          -- Not a lease id, so no call can name its key: move it out of the way of real leases.
           redis.call('ZADD', unacked, text(now + ASIDE_MS), id)
           redis.pcall('HINCRBY', stats, 'set_aside', 1)
         end
@@ -56,7 +56,7 @@ local function look(due, deadline, head, unacked, stats)
   return found
 end
 
--- Reading is checking: a read of another type fails and writes nothing, and costs half of asking for the types.
+-- A read of another type fails without a write, so reading is the check; it costs half of reading the types first.
 local function sweep(delayed, unacked, ready, stats, any_waits, any_ready)
   local due = any_waits and redis.pcall('ZRANGE', delayed, 0, 0, 'WITHSCORES') or {}
   local deadline = any_waits and redis.pcall('ZRANGE', unacked, 0, 0, 'WITHSCORES') or {}
@@ -70,7 +70,7 @@ local function sweep(delayed, unacked, ready, stats, any_waits, any_ready)
   return failed or look(due[2], deadline[2], head, unacked, stats)
 end
 
--- Most queues hold nothing most of the time, and a call of a command costs more than what it does.
+-- Most queues are empty, and calling a command costs more than its work.
 local reply = { 'OK', text(now) }
 for first = 2, #KEYS, 4 * AT_ONCE do
   local last = math.min(first + 4 * AT_ONCE, #KEYS + 1) - 4

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- repair_counters.lua: compare the counters, the levels in use and the journal's numbers with what is there, and set them right.
+-- repair_counters.lua: compare counters, levels in use and journal numbers with the contents, and correct them.
 -- ROLES      operator
 -- KEYS       see lib/keys.lua; all leases of the queue
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    repair           1: set them right; else 0
--- Returns {'OK', now ms, busy: 1 where messages could not be counted (other leases by now), then three per problem: what,
---   as it is written, as it should be}, or {'BROKEN', key, type} {'ARG', name}. What: a counter's name, level, or journal.
+-- ARGV[2]    repair           1 to repair, 0 to report
+-- Returns {'OK', now ms, busy: 1 if messages could not be counted (the leases changed), then three per problem: what,
+--   the stored value, the correct value}, or {'BROKEN', key, type} {'ARG', name}. What: a counter's name, level, or journal.
 -- O(l + c): l leases, c counters.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -21,11 +21,11 @@ local function tell(what, is, should)
   for _, word in ipairs({ what, is, should }) do reply[#reply + 1] = word end
 end
 
--- A counter that is no number fails each call that counts.
+-- A counter that is not a number fails each call that counts.
 local flat = redis.call('HGETALL', stats)
 for i = 1, #flat, 2 do
   local name, value = flat[i], flat[i + 1]
-  counted[name] = string.find(value, '^%-?%d+$') and whole(value, -MAX_MS, MAX_MS) or false -- false: there, and no number
+  counted[name] = string.find(value, '^%-?%d+$') and whole(value, -MAX_MS, MAX_MS) or false -- false: it exists but is not a number
   if not counted[name] and name ~= 'stored' and name ~= 'unacked' then
     tell(name, value, '')
     if repair then redis.call('HDEL', stats, name) end
@@ -46,7 +46,7 @@ for i = FIRST_LEASE, #KEYS do
 end
 if all then
   set('unacked', in_hand)
-  -- As in recount.lua: what others pushed counts when it is received only.
+  -- As in recount.lua: items of other programs count only once they are received.
   local least = in_hand + redis.call('LLEN', suspect) + redis.call('ZCARD', delayed)
   local most = least
   for number = 0, 9 do most = most + redis.call('LLEN', ready(number)) end
@@ -67,7 +67,7 @@ for number = 1, 9 do
   end
 end
 
--- An id that is not above the stream's last is refused, and begins a new epoch: readers see a gap where there is none.
+-- An id that is not above the stream's last is refused and begins a new epoch, which readers would see as a gap.
 local last = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1]
 local epoch = whole(redis.call('HGET', meta, 'journal_epoch'), 1, MAX_MS)
 if last and epoch and counted.journal_entries then

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- repair_item.lua: say what is wrong with an item where it stands, and mend that.
+-- repair_item.lua: check an item in its place, and repair it.
 -- ROLES      operator
--- KEYS       see lib/keys.lua; the lease, where the item stands in one
+-- KEYS       see lib/keys.lua; the lease, if the item is in one
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    repair           1: mend it; else 0
+-- ARGV[2]    repair           1 to repair, 0 to report
 -- ARGV[3-6]  spot             see lib/locations.lua
 -- Returns {'OK', now ms, problem, degraded} or {'BROKEN', key, type} {'ARG', name}; problem:
---   foreign: no message that anybody could take; it is buried with its bytes
---   score: delayed until a time that no call writes; it is due now
---   letter: a dead letter without an envelope; it gets one, of all that its entry says · '' none (any more)
+--   foreign: not a message that a consumer can receive; it is buried with its bytes
+--   score: delayed until a time that no call writes; it becomes due now
+--   letter: a dead letter without an envelope; it gets one from the fields of its entry · '' none (any more)
 -- O(n): n items behind it in its list.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -44,7 +44,7 @@ if one.place == 'dead' then
     if entry[2][i] == 'envelope' then return answer('') end
   end
   if repair then
-    -- It was counted as dead before.
+    -- It was already counted as dead.
     bury(table.concat(entry[2], ' '), 'foreign', '', 'entry ' .. one.at .. ' had no envelope', now, {})
     redis.call('XDEL', dead, one.at)
   end

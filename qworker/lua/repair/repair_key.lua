@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- repair_key.lua: say whether a key holds another type than it must, or is going to expire, and mend that.
+-- repair_key.lua: check that a key has its type and does not expire, and repair it.
 -- ROLES      operator
--- KEYS[1]    any              of the queue, that must not expire
--- KEYS[2]    any              where a key of another type is put, which must not exist
+-- KEYS[1]    any              of the queue, which must not expire
+-- KEYS[2]    any              where a key of another type is moved; must not exist
 -- KEYS[3]    meta HASH        of the queue
--- ARGV[1]    now ms           '' (tests: see clock.lua; only where meta is a HASH)
--- ARGV[2]    repair           1: mend it; else 0
+-- ARGV[1]    now ms           '' (tests: see clock.lua; only if meta is a HASH)
+-- ARGV[2]    repair           1 to repair, 0 to report
 -- ARGV[3]    type             that the key must hold
--- Returns {'OK', now ms, problem: type, expiry or '', what was found: the type, or ms left} or {'ARG', name}
+-- Returns {'OK', now ms, problem: type, expiry or '', the type found, or ms left} or {'ARG', name}
 -- O(1).
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -18,7 +18,7 @@ local now = clock(ARGV[1], KEYS[3])
 if not now then return { 'ARG', 'now' } end
 local refused = broken({ key, expected })
 if refused then
-  -- Nothing is deleted: whose data it is may want it back.
+  -- Nothing is deleted: its owner may want the data back.
   if repair and redis.call('RENAMENX', key, aside) == 0 then return { 'ARG', 'aside' } end
   return { 'OK', text(now), 'type', refused[3] }
 end

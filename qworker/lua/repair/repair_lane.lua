@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- repair_lane.lua: say whether a lane of senders makes sense, and mend that.
+-- repair_lane.lua: check a lane of senders, and repair it.
 -- ROLES      operator
 -- KEYS[1]    producers HASH   lane → last sequence number and ms, …
 -- KEYS[2]    meta HASH
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    repair           1: mend it; else 0
+-- ARGV[2]    repair           1 to repair, 0 to report
 -- ARGV[3]    lane
 -- Returns {'OK', now ms, problem} or {'BROKEN', key, type} {'ARG', name}; problem:
---   unreadable: no number and time; it is forgotten · future: used later than now; it was used now · '' none
+--   unreadable: not a number and a time; it is forgotten · future: last used after now; set to now · '' none
 -- O(1).
 --- include lib/clock.lua
 --- include lib/checks.lua

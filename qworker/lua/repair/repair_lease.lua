@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
--- repair_lease.lua: say whether a lease and its deadline belong together, and mend that.
+-- repair_lease.lua: check that a lease and its deadline belong together, and repair them.
 -- ROLES      operator
--- KEYS       see lib/keys.lua; the lease, which may be left out where its name cannot be one's
+-- KEYS       see lib/keys.lua; the lease, left out if its name is not a lease id
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    repair           1: mend it; else 0
+-- ARGV[2]    repair           1 to repair, 0 to report
 -- ARGV[3]    lease id         as `unacked` or the key has it
 -- Returns {'OK', now ms, problem, degraded} or {'BROKEN', key, type} {'ARG', name}; problem:
---   no_deadline: nobody would take it back; it gets one, as if it were received now
---   no_messages: a deadline of nothing; it goes · deadline: one that no call writes; it gets one from now
---   no_lease: something else among the deadlines; it is buried · unnamed: a lease that no call can name; up to 500 of its
---   messages go to the tail of ready, as they are · '' none
--- O(m): m messages of a lease that is unnamed, else O(1).
+--   no_deadline: a lease that would never expire; it gets a deadline, as if it were received now
+--   no_messages: a deadline without a lease; it is deleted · deadline: not a time that a call writes; replaced, from now
+--   no_lease: a member of the deadlines that is not a lease id; it is buried · unnamed: a lease whose id no call accepts;
+--   up to 500 of its messages go unchanged to the tail of ready · '' none
+-- O(m) for the m messages of an unnamed lease, else O(1).
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
@@ -35,7 +35,7 @@ local amounts, to, named = {}, places(attributes.levels), string.find(id, '^[%w.
 local score = tonumber(redis.call('ZSCORE', unacked, id))
 local held = key and redis.call('EXISTS', key) == 1
 
--- Messages of a lease that has no name for our scripts.
+-- Messages of a lease whose id no script accepts.
 local function free_messages()
   local gone = {}
   for number, entry in ipairs(read_lease(key)) do

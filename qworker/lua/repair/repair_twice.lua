@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- repair_twice.lua: say whether a message stands in two places at once, and leave it in the first of them.
--- A second one with the same body goes; one with another body is another message, and is buried under an id of its own.
+-- repair_twice.lua: check whether a message is in two places at once, and leave it in the first.
+-- A copy with the same body is removed; one with another body is another message, and is buried under its own new id.
 -- ROLES      operator
 -- KEYS       see lib/keys.lua; the leases of the spots
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    repair           1: mend it; else 0
--- ARGV[3-6]  spot             that stays, see lib/locations.lua
--- ARGV[7-10] spot             that goes
--- Returns {'OK', now ms, problem: copy, other or '' (not so any more), degraded} or {'BROKEN', key, type} {'ARG', name}
+-- ARGV[2]    repair           1 to repair, 0 to report
+-- ARGV[3-6]  spot             to keep, see lib/locations.lua
+-- ARGV[7-10] spot             to remove
+-- Returns {'OK', now ms, problem: copy, other or '' (no longer so), degraded} or {'BROKEN', key, type} {'ARG', name}
 -- O(n): n items behind it in its lists.
 --- include lib/clock.lua
 --- include lib/checks.lua

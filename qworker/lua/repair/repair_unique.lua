@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- repair_unique.lua: say which unique keys are held by messages that the queue does not have, and free them.
+-- repair_unique.lua: find unique keys held by messages that are not in the queue, and free them.
 -- ROLES      operator
 -- KEYS       see lib/keys.lua; all leases of the queue
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    repair           1: free them; else 0
+-- ARGV[2]    repair           1 to repair, 0 to report
 -- ARGV[3]…   key, value       1-100 pairs, as `unique` had them
--- Returns {'OK', now ms, '', 1 per pair whose holder is gone, else 0} or, where nothing was found out, {'OK', now ms, why}:
---   busy (other leases by now) or large (over 10,000 messages, or 8 MiB); or {'BROKEN', key, type} {'ARG', name}
+-- Returns {'OK', now ms, '', 1 per pair whose holder is gone, else 0} or, if it was not checked, {'OK', now ms, why}:
+--   busy (the leases changed) or large (over 10,000 messages, or 8 MiB); or {'BROKEN', key, type} {'ARG', name}
 -- O(n): n messages of the queue.
 --- include lib/clock.lua
 --- include lib/checks.lua

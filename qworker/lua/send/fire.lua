@@ -1,5 +1,5 @@
 #!lua
--- fire.lua: send the message of one slot of a schedule, once however many daemons try.
+-- fire.lua: send the message of one slot of a schedule, once, even if several daemons try.
 -- ROLES      daemon, operator
 -- KEYS[1-5]  see lib/sender_keys.lua
 -- KEYS[6]    schedules HASH   `<name>` → spec, `<name>:fired` → last fired slot ms, `<name>:paused` → since when, ms
@@ -7,7 +7,7 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    schedule name
 -- ARGV[3]    slot ms          the time that the schedule names
--- ARGV[4]    spec             as the caller knows it; a schedule changed or paused meanwhile does not fire
+-- ARGV[4]    spec             as the caller read it; a schedule changed or paused since then does not fire
 -- ARGV[5]    priority         0-9
 -- ARGV[6]    ttl ms           '' for the queue's, 0 none
 -- ARGV[7]    head `q1 <id> `
@@ -24,7 +24,7 @@
 --- include lib/sender_attributes.lua
 --- include lib/push.lua
 
--- A last slot that is further ahead was fired by a clock that has been set back since, or is nobody's: it counts as none.
+-- A last slot in the future was fired before a clock was set back, or written by another program: ignore it.
 local AHEAD_MS = 3600000
 local schedules = KEYS[6]
 local refused = broken({ ready, 'list', delayed, 'zset', wake, 'list', meta, 'hash', stats, 'hash', schedules, 'hash',

@@ -1,22 +1,22 @@
 #!lua
--- send.lua: store new messages once, however often the call is repeated.
+-- send.lua: store new messages once, even if the call is repeated.
 -- ROLES      producer, operator
 -- KEYS[1-5]  see lib/sender_keys.lua
 -- KEYS[6]    producers HASH   lane → last sequence number, ms, and (message number, id) per message kept out by it
 -- KEYS[7]    unique HASH      unique key → message id and expiry ms
 -- KEYS[8]    journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    lane             '' for a one-shot sender, who may not repeat the call
+-- ARGV[2]    lane             '' for a one-shot sender, which must not repeat the call
 -- ARGV[3]    sequence         number of this call on its lane
 -- ARGV[4]    delay ms         '' for the queue's, or '@' and a due time in ms since 1970
 -- ARGV[5-6]  ttl ms, priority '' for the queue's, 0 none; 0-9
 -- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
 -- then       u                then u × (message number 1…n, unique key, held for ms)
--- then       maxlen           may be left out: of this call, beside the queue's; the lower one counts
--- Returns {'OK', stored, now ms, degraded, then (message number, id) per message that another one's unique
---   key kept out, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
---   same} where the call had been done before, or a refusal:
---   {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
+-- then       maxlen           may be left out: of this call; the lower of this and the queue's counts
+-- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique
+--   key was held, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
+--   same} for a repeated call, or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen}
+--   {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
 --- include lib/clock.lua
 --- include lib/lone_send.lua
@@ -55,14 +55,14 @@ if lane ~= '' then
   local last, out = string.match(found, '^(%d+) %d+(.*)$')
   last = tonumber(last)
   if last and sequence == last then
-    local reply = { 'DUPLICATE', 0, text(now), 0 } -- as the first time: the unique keys may be others' by now
+    local reply = { 'DUPLICATE', 0, text(now), 0 } -- same as the first time: the unique keys may have new holders
     for each in string.gmatch(out, '%S+') do reply[#reply + 1] = each end
     return with_shards(reply, attributes)
   end
   if last and sequence < last then return { 'GHOST' } end
 end
 
--- Messages kept out by the unique key of another one: {number, id, …}.
+-- Messages whose unique key another message holds: {number, id, …}.
 local kept_out, outside, holds = {}, {}, {}
 for i = 0, keyed - 1 do
   local message = whole(ARGV[first_key + 1 + 3 * i], 1, number)

@@ -1,23 +1,23 @@
 #!lua
--- send_chunk.lua: store a chunk of a bulk write once, however often its rows are brought again.
+-- send_chunk.lua: store a chunk of a bulk write once, however often its rows come again.
 -- ROLES      operator
 -- KEYS[1-5]  see lib/sender_keys.lua
 -- KEYS[6]    rows HASH        row id → message id and expiry ms
 -- KEYS[7]    bulk:<write id> HASH   see lib/ledger.lua
 -- KEYS[8]    journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    stream           of the ledger; '' where the order of the rows is nothing to rely on
+-- ARGV[2]    stream           of the ledger; '' if the order of the rows may change
 -- ARGV[3]    first            rows of the stream before this chunk
 -- ARGV[4-5]  CRC              of these rows, and of these with the chunk
 -- ARGV[6]    run              names this run of the write
--- ARGV[7]    kept ms          how long from now ledger and row ids are remembered
+-- ARGV[7]    kept ms          how long ledger and row ids are kept from now on
 -- ARGV[8]    limit            of messages stored, 0 none
 -- ARGV[9]    priority         0-9
 -- ARGV[10-11] delay ms, ttl ms   '' for the queue's; ttl 0 none
 -- ARGV[12]   prefix           of message ids, before the number of the row
 -- ARGV[13]   n                rows, 1-1000; then n bodies
--- then       k                0 or n; then k × (delay ms, ttl ms, row id), each '' for what the call says, or no id
--- Returns {'OK', now ms, stored, degraded}, or {'DUPLICATE', now ms, 0, 0} where the chunk had been taken before, or a
+-- then       k                0 or n; then k × (delay ms, ttl ms, row id), each '' for the call's value, or no id
+-- Returns {'OK', now ms, stored, degraded}, or {'DUPLICATE', now ms, 0, 0} if the chunk was stored before, or a
 --   refusal: {'GAP', rows taken} {'CHANGED', rows taken} {'RESHARD', mark} {'PAUSED'} {'FULL', stored, limit}
 --   {'TOOLARGE', bytes, maxsize, row} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
@@ -50,7 +50,7 @@ local stands = stream ~= '' and standing(ledger, stream, first, number, crc_befo
 if stands and stands[1] == 'DUPLICATE' then return { 'DUPLICATE', text(now), 0, 0 } end
 if stands then return stands end
 
--- What a row says of itself: its delay, ttl and id; nil where it says nonsense.
+-- The delay, ttl and id of a row; nil if malformed.
 local function words_of(row)
   local at = 14 + number + 3 * (row - 1)
   local row_delay_ms = ARGV[at + 1] == '' and delay_ms or whole(ARGV[at + 1], 0, MAX_MS)
@@ -63,7 +63,7 @@ local function is_held(row_id)
   return until_ms and tonumber(until_ms) > now
 end
 
--- Messages by their delay. Rows that say nothing of themselves have a way of their own, which takes half the time.
+-- Group messages by their delay. Rows without values of their own take a shorter way, in half the time.
 local groups, fresh, held, flags = {}, 0, {}, priority > 0 and ' p=' .. text(priority) or ''
 local start, maxsize = 'q1 ' .. prefix, attributes.maxsize
 for row = 1, maxsize > 0 and number or 0 do

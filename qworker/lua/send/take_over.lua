@@ -1,5 +1,5 @@
 #!lua
--- take_over.lua: store messages of another system once, however often they are brought.
+-- take_over.lua: store messages of another system once, however often they are imported.
 -- ROLES      operator
 -- KEYS[1-5]  see lib/sender_keys.lua
 -- KEYS[6]    imported HASH    mark of a message → its id here; `run` → the import that may write
@@ -7,10 +7,10 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    run              token of the import; only the latest one may write
 -- ARGV[3]    priority         0-9
--- ARGV[4]    f                marks to forget, 0-1000, of messages that the other system no longer has; then f marks
+-- ARGV[4]    f                marks to forget, 0-1000, of messages that the other system has lost; then f marks
 -- then       n                messages, 0-1000; then n × (mark, delay ms, ttl ms ('' for the queue's, 0 none),
 --   age ms, receives 0-999999, head `q1 <id> `, tail `[ k=v …]\n<body>`)
--- A call without messages ends the import: the ledger goes if it holds no other mark.
+-- A call without messages ends the import: the ledger is deleted if it holds no other mark.
 -- Returns {'OK', now ms, stored, known (stored by an earlier call), degraded}, or a refusal:
 --   {'SUPERSEDED'} {'RESHARD'} {'PAUSED'} {'FULL', stored, maxlen} {'BROKEN', key, type} {'ARG', name}
 -- O(f + n) for ready, O(f + n log d) for delayed messages, d being delayed already.
@@ -34,7 +34,7 @@ if redis.call('HGET', imported, 'run') ~= ARGV[2] then return { 'SUPERSEDED' } e
 local attributes, forgotten = read_attributes(), {}
 for i = 5, 4 + forgets do forgotten[ARGV[i]] = true end
 
--- Messages by their delay: those of one due time go to one place at once.
+-- Group messages by their delay: those of the same due time are stored together.
 local groups, marks, stored, known = {}, {}, 0, 0
 for message = 0, number - 1 do
   local at = 5 + forgets + FIELDS * message
