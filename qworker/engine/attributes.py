@@ -32,7 +32,10 @@ def create(keys: QueueKeys, attributes: Mapping[str, str]) -> Command[int]:
 def configure(
     keys: QueueKeys, attributes: Mapping[str, str], *, now_ms: int | None = None
 ) -> Command[int]:
-    """Set attributes as stored in meta; '' removes one. Returns the server's time in ms."""
+    """Set attributes as stored in meta; '' removes one. Returns the server's time in ms.
+
+    A change of the mode of a journal that was written before is an event `mode` in it.
+    """
     words: list[Word] = []
     for name, value in attributes.items():
         words += (name, value)
@@ -41,5 +44,8 @@ def configure(
         return int(accepted(reply, keys.queue)[1])
 
     return Command(
-        load_script("configure"), (keys.meta, keys.wake), (given(now_ms), *words), decode
+        load_script("configure"),
+        (keys.meta, keys.wake, keys.stats, keys.journal),
+        (given(now_ms), *words),
+        decode,
     )

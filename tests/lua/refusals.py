@@ -436,7 +436,8 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         words={2: [*_BAD_SHARDS, 2], 3: _BAD_SHARDS, 4: BAD_NUMBERS},
     ),
     "configure": Refusals(
-        _on_parts("meta", "wake", words=(NOW, "maxlen", "5")),
+        _on_parts("meta", "wake", "stats", "journal", words=(NOW, "maxlen", "5")),
+        parts=("meta", "wake"),
         calls=lambda drive, call: [call.only(2), call.more("ttl_ms")],
     ),
     "create": Refusals(

@@ -76,3 +76,43 @@ def test_full_server_can_be_resumed() -> None:
             configured(drive, paused="")
             assert "paused" not in drive.state()["meta"]
             drive.close()
+
+
+def test_a_change_of_the_journal_is_an_event_of_it(engine_drive: Drive) -> None:
+    """So readers know what the journal left out; a mode that stays, or a first one, is no change."""
+    drive = engine_drive
+    configured(drive, journal="all")
+    assert drive.state("journal") == {}
+    drive.send("a")
+    configured(drive, at=NOW + 1, journal="all", maxlen="5")
+    configured(drive, at=NOW + 2, journal="off")
+    configured(drive, at=NOW + 3, journal="")
+    drive.receive("L")
+    configured(drive, at=NOW + 4, journal="outcomes")
+    entries = drive.state("journal")["journal"]
+    assert [(entry["n"], entry["k"], entry["t"], entry["e1"]) for entry in entries[1:]] == [
+        ("1", "1", str(NOW + 2), f"mode - - - off -\nq1 - {NOW + 2} 0 0 0 0"),
+        ("2", "1", str(NOW + 4), f"mode - - - outcomes -\nq1 - {NOW + 4} 0 0 0 0"),
+    ]
+    assert drive.stats("journal_entries", "journal_events") == {
+        "journal_entries": 3, "journal_events": 3,
+    }  # fmt: skip
+
+
+def test_a_shed_journal_still_tells_of_its_mode(drive: Drive) -> None:
+    """It is one line, and without it all that follows would look lost."""
+    configured(drive, journal="all")
+    drive.send("a")
+    drive.redis.hset(drive.keys.meta, "journal_shed", 1)
+    configured(drive, journal="off")
+    assert drive.state("journal")["journal"][-1]["e1"].startswith("mode - - - off -")
+
+
+def test_a_broken_journal_stops_no_change(drive: Drive) -> None:
+    """The attribute is set; the event is left out."""
+    configured(drive, journal="all")
+    drive.send("a")
+    drive.redis.delete(drive.keys.journal)
+    drive.redis.set(drive.keys.journal, "x")
+    configured(drive, journal="off")
+    assert drive.redis.hget(drive.keys.meta, "journal") == b"off"

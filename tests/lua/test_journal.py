@@ -61,11 +61,10 @@ def test_one_entry_per_call(engine_drive: Drive) -> None:
     delivered = f"delivered 1000007 - - - -{headers}"
     acked = f"acked - - - - -{headers}"
     before = [0, len(sent) + BESIDE, len(sent) + len(delivered) + 2 * BESIDE]
-    assert [entry.decode() for entry, _ in drive.redis.xrange(drive.keys.journal)] == [
-        "1000000-0",
-        "1000000-1",
-        "1000000-2",
-    ]
+    ids = [entry.decode() for entry, _ in drive.redis.xrange(drive.keys.journal)]
+    epoch = int(ids[0].partition("-")[0])
+    assert epoch // 1024 == NOW
+    assert ids == [f"{epoch}-0", f"{epoch}-1", f"{epoch}-2"]
     assert drive.state("journal")["journal"] == [
         {"n": "0", "k": "2", "b": "0", "t": "1000000", "w": "", "e1": sent},
         {"n": "2", "k": "2", "b": str(before[1]), "t": "1000007", "w": "", "e1": delivered},
@@ -401,12 +400,22 @@ def ids_of(drive: Drive) -> list[str]:
     return [entry.decode() for entry, _ in drive.redis.xrange(drive.keys.journal)]
 
 
+def numbers_of(drive: Drive) -> list[int]:
+    """The numbers of the entries, all of one epoch, which began at NOW."""
+    epochs, numbers = zip(
+        *(map(int, position.split("-")) for position in ids_of(drive)), strict=True
+    )
+    assert {epoch // 1024 for epoch in epochs} == {NOW}
+    assert len(set(epochs)) == 1
+    return [*numbers]
+
+
 def test_deleted_journal_keeps_counting(journal: Drive) -> None:
     """What is missing at the beginning shows."""
     journal.send("a")
     journal.redis.delete(journal.keys.journal)
     journal.send("b", at=NOW + 5)
-    assert ids_of(journal) == ["1000000-1"]
+    assert numbers_of(journal) == [1]
     assert journal.state("journal")["journal"][0]["n"] == "1"
 
 
@@ -422,13 +431,15 @@ def test_lost_counters_begin_a_new_epoch(journal: Drive, lost: str, value: str |
         journal.redis.hset(journal.keys.stats, lost, value)
     journal.send("b")
     journal.send("c", at=NOW - 9)
-    assert ids_of(journal) == ["1000000-0", "1000001-0", "1000001-1"]
+    first, second, third = (position.split("-") for position in ids_of(journal))
+    assert int(second[0]) > int(first[0])
+    assert (second[1], third) == ("0", [second[0], "1"])
     assert [(entry["n"], entry["b"]) for entry in journal.state("journal")["journal"]] == [
         ("0", "0"),
         ("0", str(written)),
         ("1", str(2 * written)),
     ]
-    assert journal.redis.hget(journal.keys.meta, "journal_epoch") == b"1000001"
+    assert journal.redis.hget(journal.keys.meta, "journal_epoch") == second[0].encode()
 
 
 @pytest.mark.bad_input("data found: nonsense in other tables")
@@ -437,13 +448,15 @@ def test_stream_newer_than_the_counters_begins_a_new_epoch(engine_drive: Drive) 
     drive = engine_drive
     drive.redis.hset(drive.keys.meta, "journal", "all")
     drive.send("a")
-    drive.redis.xadd(drive.keys.journal, {"not": "ours"}, id="2000000-5")
+    later = 2_000_000 * 1024
+    drive.redis.xadd(drive.keys.journal, {"not": "ours"}, id=f"{later}-5")
     drive.send("b", at=NOW + 7)
-    assert ids_of(drive) == ["1000000-0", "2000000-5", "2000001-0"]
+    assert ids_of(drive)[1:] == [f"{later}-5", f"{later + 1}-0"]
     drive.redis.delete(drive.keys.stats)
     drive.redis.xtrim(drive.keys.journal, maxlen=0)
     drive.send("c", at=3_000_000)
-    assert ids_of(drive) == ["3000000-0"]
+    (position,) = ids_of(drive)
+    assert int(position.removesuffix("-0")) // 1024 == 3_000_000
 
 
 def test_lost_epoch_starts_a_new_one(journal: Drive) -> None:
@@ -451,7 +464,19 @@ def test_lost_epoch_starts_a_new_one(journal: Drive) -> None:
     journal.send("a")
     journal.redis.hdel(journal.keys.meta, "journal_epoch")
     journal.send("b")
-    assert ids_of(journal) == ["1000000-0", "1000001-0"]
+    first, second = (int(position.removesuffix("-0")) for position in ids_of(journal))
+    assert second > first
+
+
+def test_no_journal_has_the_epoch_of_one_before(journal: Drive) -> None:
+    """Made again, in the same ms by a clock that was set back: another epoch, as other messages have other ids."""
+    seen = set()
+    for number in range(8):
+        journal.send(f"m{number}")
+        seen.add(ids_of(journal)[-1])
+        journal.redis.delete(journal.keys.journal, journal.keys.stats)
+        journal.redis.hdel(journal.keys.meta, "journal_epoch")
+    assert len(seen) > 4  # 10 bits are drawn
 
 
 # -- bounds ---------------------------------------------------------------------------------------
@@ -473,7 +498,7 @@ def test_journal_is_trimmed_to_its_cap(engine_drive: Drive) -> None:
     assert fits < 79
     assert len(ids_of(drive)) == 79
     fill(drive, 1)
-    assert ids_of(drive) == [f"1000000-{number}" for number in range(80 - fits, 80)]
+    assert numbers_of(drive) == [*range(80 - fits, 80)]
     fill(drive, 15)
     assert len(ids_of(drive)) == fits + 15
     fill(drive, 1)
@@ -499,10 +524,11 @@ def test_entries_of_older_epochs_and_of_others_go_first(journal: Drive) -> None:
     fill(journal, 70)
     journal.redis.hdel(journal.keys.stats, "journal_entries")
     fill(journal, 16)
+    epoch = ids_of(journal)[-1].partition("-")[0]
     size = len(f"sent - - - - -\nq1 {header('m')} w=") + 15_000 + BESIDE
     assert len(ids_of(journal)) == 2**20 // size
     fill(journal, 64)
-    assert ids_of(journal)[0].startswith("1000001-")
+    assert {position.partition("-")[0] for position in ids_of(journal)} == {epoch}
 
 
 @pytest.mark.bad_input("data found: nonsense in meta")
@@ -530,7 +556,7 @@ def test_shed_journal_counts_and_does_not_write(journal: Drive) -> None:
     journal.redis.hdel(journal.keys.meta, "journal_shed")
     journal.run(purge(journal.keys, "ready", now_ms=NOW))
     entries = journal.state("journal")["journal"]
-    assert ids_of(journal) == ["1000000-0", "1000000-1"]
+    assert numbers_of(journal) == [0, 1]
     # a delivered; b and c sent and delivered; a and b acked; c nacked
     assert [entry["n"] for entry in entries] == ["0", "9"]
 
@@ -582,15 +608,16 @@ def test_readers_say_how_far_they_are(client: Client, journal: Drive) -> None:
     fill(journal, 3)
     size = len(f"sent - - - - -\nq1 {header('m')} w=") + 15_000 + BESIDE
     queue = Queue(client, journal.namespace, journal.keys.queue)
+    epoch = int(ids_of(journal)[0].partition("-")[0])
     for name, entry in (("done", 2), ("behind", 0)):
-        queue.advance_reader(name, 1000000, entry)
+        queue.advance_reader(name, epoch, entry)
     queue.register_reader("new")
     queue.register_reader("done")
     journal.redis.hset(journal.keys.readers, "rubbish", "x")
     readers = queue.readers()
     assert [(reader.name, reader.epoch, reader.entry) for reader in readers] == [
-        ("behind", 1000000, 0),
-        ("done", 1000000, 2),
+        ("behind", epoch, 0),
+        ("done", epoch, 2),
         ("new", 0, 0),
     ]
     assert readers[0].seen_ms > 1_700_000_000_000

@@ -2,11 +2,13 @@
 
 journal    one row per event of a message. Primary key: queue, shard, epoch, number
     queue, shard              the queue, and the number of its shard: 0 if it is not divided
-    epoch, entry              the journal's epoch (ms at which it began), and the entry of the stream
+    epoch, entry              the journal's epoch (never the same twice), and the entry of the stream
     number                    of the event in its epoch: 0, 1, 2 …
     event                     sent delivered promoted acked nacked released timed_out expired cancelled discarded dead
-                              redriven purged unsure; `gap` if events are missing (number: the first of them; reason:
-                              how many; ts: of the next event), `unreadable` for a line in another format
+                              redriven purged unsure; `mode` if the journal was turned off, or to another mode
+                              (reason), with no message_id; `gap` if events are missing (number: the first
+                              of them; reason: how many; ts: of the next event), `unreadable` for a line in
+                              another format
     message_id, attempt       attempt counts deliveries from 1; 0 for events outside of one
     ts                        when it happened; all times are of the server's clock, in UTC
     sent_ts, ready_ts         when the message was sent, and when it became ready (after its delay or backoff)
