@@ -539,6 +539,7 @@ end
 -- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
 
 local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
+local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
 local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
 
 -- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
@@ -555,15 +556,18 @@ local function write_journal(who)
   if book.events == 0 then return 0 end
   book.close()
 
-  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. The count of bytes
-  -- continues from the stream's.
+  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. Its last bits are drawn from what
+  -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
+  -- the clock says. The count of bytes continues from the stream's.
   local function begin_epoch(counted)
     local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
     if last then
       last_epoch = tonumber(string.match(last[1], '^%d+'))
       written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
     end
-    book.epoch = math.max(book.now, (book.epoch or 0) + 1, last_epoch + 1)
+    local drawn = redis.sha1hex(journal .. (who or '') .. book.entries[1].groups)
+    local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
+    book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
     redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
     counted.entries, counted.events, counted.written = 0, 0, written
   end
