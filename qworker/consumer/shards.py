@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.queue_ref import QueueRef
+from qworker.engine.shards import have_attributes
 from qworker.engine.shards import read_shards as read_command
 from qworker.errors import QworkerError, concerns_the_call
 from qworker.wire.keys import QueueKeys
@@ -20,6 +21,8 @@ __all__ = ["ShardWatch", "read_shards"]
 #: How often a worker checks the shards of its queues.
 _EVERY_S: Final = 4.0
 _PATIENCE_S: Final = 1.0
+#: So many queues are asked together whether any of them has attributes, its division among them.
+_TOGETHER: Final = 100
 
 
 def read_shards(client: Client, namespace: str, queues: Sequence[str]) -> dict[str, Shards | None]:
@@ -27,10 +30,12 @@ def read_shards(client: Client, namespace: str, queues: Sequence[str]) -> dict[s
 
     None for a queue whose node of a Cluster is away. Raises `ServerError` if all of them are.
     """
-    commands = [read_command(QueueKeys(namespace, queue)) for queue in queues]
+    shards: dict[str, Shards | None] = dict.fromkeys(queues)
+    asked = _with_attributes(client, namespace, queues)
+    shards.update((queue, WHOLE) for queue in shards.keys() - asked)
+    commands = [read_command(QueueKeys(namespace, queue)) for queue in asked]
     replies = client.execute_each(commands, give_up_s=_PATIENCE_S)
-    shards: dict[str, Shards | None] = {}
-    for queue, reply in zip(queues, replies, strict=True):
+    for queue, reply in zip(asked, replies, strict=True):
         if not isinstance(reply, QworkerError):
             shards[queue] = reply
         # A queue whose meta has another type cannot be received from: the first call of a child reports it.
@@ -40,6 +45,19 @@ def read_shards(client: Client, namespace: str, queues: Sequence[str]) -> dict[s
     if failures and all(known is None for known in shards.values()):
         raise failures[0]
     return shards
+
+
+def _with_attributes(client: Client, namespace: str, queues: Sequence[str]) -> Sequence[str]:
+    """Leave out queues without attributes, among many; in a Cluster, where each may be in another slot, none."""
+    if len(queues) <= _TOGETHER or client.factory.clustered:
+        return queues
+    groups = [queues[first : first + _TOGETHER] for first in range(0, len(queues), _TOGETHER)]
+    counts = client.execute_each(
+        [have_attributes([QueueKeys(namespace, queue) for queue in group]) for group in groups],
+        give_up_s=_PATIENCE_S,
+    )
+    # Where that fails, the queues themselves say why.
+    return [queue for group, count in zip(groups, counts, strict=True) if count for queue in group]
 
 
 class ShardWatch:

@@ -21,6 +21,7 @@ __all__ = [
     "adopt",
     "common_meta",
     "divide",
+    "have_attributes",
     "mark",
     "read_mark",
     "read_shards",
@@ -34,6 +35,11 @@ def read_shards(keys: QueueKeys) -> Command[Shards]:
     """Read the shards of a queue; one by default."""
     words = ("HGET", keys.meta, "shards")
     return raw(*words, decode=lambda reply: Shards.parse(reply) or WHOLE)
+
+
+def have_attributes(queues: Sequence[QueueKeys]) -> Command[int]:
+    """Count those of some queues that have attributes, such as their division; in a Cluster of one slot."""
+    return raw("EXISTS", *(keys.meta for keys in queues), decode=int)
 
 
 def read_mark(keys: QueueKeys) -> Command[Mark]:

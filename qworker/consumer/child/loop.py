@@ -238,7 +238,8 @@ class Broker:
         else:
             timeout_s = self._timeout_s()
         self._notifier.going_to_sleep()
-        if -1 in descriptors or dispatcher.is_due():
+        # A turn that has ended its last message waits at its doorbell anew, and must not sleep at the others before.
+        if -1 in descriptors or dispatcher.is_due() or (progress and fetcher.may_wait):
             timeout_s = 0.0
         open_ones = (descriptor for descriptor in descriptors if descriptor >= 0)
         ready = self._notifier.sleep(timeout_s, *open_ones)

@@ -2,9 +2,11 @@
 -- poll.lua: find out which of several queues have messages to receive.
 -- ROLES      consumer, operator
 -- KEYS       13 per queue: ready … ready:9 LIST, suspect LIST, wake LIST, meta HASH; 500 queues at most
--- Returns {'OK', '', three values per queue with messages: its number among the queues from 1, ready
---   messages, suspects; or its number, -1 and '<key> is a <type>' if a key holds another type} or
---   {'ARG', name}. A queue whose output is paused has none.
+-- ARGV[1]    levels           may be left out; 1: report the priorities in use as well, for a later EXISTS
+-- Returns {'OK', {number, levels, …}, three values per queue with messages: its number among the queues from 1,
+--   ready messages, suspects; or its number, -1 and '<key> is a <type>' if a key holds another type} or
+--   {'ARG', name}. The first list has the queues that have used a priority, with those priorities, such as '59'.
+--   A queue whose output is paused has no messages.
 -- O(q): q queues.
 --- include lib/checks.lua
 
@@ -43,11 +45,21 @@ local function poll(first)
 end
 
 -- Most queues are empty, and calling a command costs more than its work.
-local reply = { 'OK', '' }
+local levels = {}
+local reply = { 'OK', levels }
 for first = 1, #KEYS, PER_QUEUE * AT_ONCE do
-  local last, lists = math.min(first + PER_QUEUE * AT_ONCE - 1, #KEYS), {}
+  local last, lists, metas = math.min(first + PER_QUEUE * AT_ONCE - 1, #KEYS), {}, {}
   for at = first, last, PER_QUEUE do
     for i = at, at + 11 do lists[#lists + 1] = KEYS[i] end
+    metas[#metas + 1] = KEYS[at + 12]
+  end
+  if ARGV[1] == '1' and redis.call('EXISTS', unpack(metas)) > 0 then
+    for i, meta in ipairs(metas) do
+      local used = redis.pcall('HGET', meta, 'levels')
+      if type(used) == 'string' then
+        levels[#levels + 1], levels[#levels + 2] = (first - 1) / PER_QUEUE + i, used
+      end
+    end
   end
   if redis.call('EXISTS', unpack(lists)) > 0 then
     for at = first, last, PER_QUEUE do

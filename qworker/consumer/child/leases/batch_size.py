@@ -60,6 +60,8 @@ class QueueState:
         self.ready_left: int | None = None
         self.suspects = 0
         self.hint_ms = 0
+        #: Priorities in use but 0, as of the last poll.
+        self.levels: tuple[int, ...] = ()
         self.receives = 0
         #: The clock of the server that holds the queue.
         self.server_clock = ServerClock()

@@ -1,8 +1,12 @@
-"""The doorbells of a child: one for all of its queues, in a Cluster one per slot.
+"""The doorbells of a child: one for all of its queues, several for many, in a Cluster one per slot.
 
 Each has its own connection, so that a wait never delays a settle. One BLPOP cannot wait for keys of two slots
 (CROSSSLOT). A child whose queues are in more slots than it may have connections for does not wait at all: it polls
 them, less often the longer nothing comes.
+
+A BLPOP costs the server 0.7 µs per key. So a child of many queues divides them over several doorbells: after a message
+it waits anew at that of its queue alone. The waits at the others go on meanwhile, and are long. A child that runs long
+handlers in the thread of its loop would not hear those: it waits at the first doorbell for the tokens of all queues.
 """
 
 from __future__ import annotations
@@ -21,11 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["Doorbell", "Doorbells", "Wait", "make_doorbells"]
 
 _MAX_CONNECTIONS: Final = 16
+#: Queues of a doorbell, unless they are more than all doorbells have together.
+_QUEUES: Final = 128
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A wait at a doorbell until `until`; with a pending lease a receive follows it in the same trip."""
+    """A wait for tokens of `queues` until `until`; with a pending lease a receive follows it in the same trip."""
 
+    queues: Sequence[QueueState]
     pending: PendingLease | None
     until: float
 
@@ -41,13 +48,19 @@ class Doorbell(msgspec.Struct):
 
 
 class Doorbells:
-    """The doorbells of a child; none if it cannot wait for all of its queues."""
+    """The doorbells of a child; none if it cannot wait for all of its queues.
 
-    def __init__(self, bells: Sequence[Doorbell]) -> None:
+    `many`: there are several because the queues are many, not because they are in several slots.
+    """
+
+    def __init__(self, bells: Sequence[Doorbell], *, many: bool = False) -> None:
         self._bells = tuple(bells)
+        self.many = many
+        #: Waits go on while the child polls, receives and runs handlers. If there are many it waits at the first else.
+        self.patient = False
 
     def __iter__(self) -> Iterator[Doorbell]:
-        return iter(self._bells)
+        return iter(self._bells if self.patient or not self.many else self._bells[:1])
 
     @property
     def waiting(self) -> bool:
@@ -69,8 +82,10 @@ class Doorbells:
         return min(left_s, default=None)
 
     def waited_for(self) -> set[str]:
-        """The shards for whose tokens it waits: the receive of a token comes before any other."""
-        return {queue.shard for bell in self if bell.wait for queue in bell.queues}
+        """The shards for whose tokens it waits: the receive of a token comes before any other. None in long waits."""
+        if self.patient:
+            return set()
+        return {queue.shard for bell in self if bell.wait for queue in bell.wait.queues}
 
     def descriptors(self) -> list[int]:
         """Descriptors of the waits; -1 for a connection to be opened again."""
@@ -78,13 +93,13 @@ class Doorbells:
 
     def close(self) -> None:
         """Cut the waits off. If one of them created a lease after all, the board shows it to the supervisor."""
-        for bell in self:
+        for bell in self._bells:
             bell.connection.forget()
             bell.wait = None
 
     def detach(self) -> None:
         """Leave the connections to the process that this one was forked from."""
-        for bell in self:
+        for bell in self._bells:
             bell.connection.detach()
 
 
@@ -93,7 +108,9 @@ def make_doorbells(
 ) -> Doorbells:
     """Make the doorbells of queues, each with a connection from `connect`; none if the queues are in too many slots."""
     if not clustered:
-        return Doorbells([Doorbell(connect(), list(queues))])
+        number = min(_MAX_CONNECTIONS, -(-len(queues) // _QUEUES))
+        bells = [Doorbell(connect(), list(queues[first::number])) for first in range(number)]
+        return Doorbells(bells, many=number > 1)
     slots: dict[int, list[QueueState]] = {}
     for queue in queues:
         slots.setdefault(key_slot(queue.keys.wake.encode()), []).append(queue)

@@ -92,6 +92,12 @@ class Fetcher:
         """Whether a receive, a poll or a settle is in flight."""
         return bool(self._pipeline)
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether it waits at some doorbells but not at all, and nothing is in flight."""
+        bells = self.doorbells
+        return any(bell.wait for bell in bells) and not (bells.waiting or self.fetching)
+
     def more(self, busy: int, collected: int = 0, most: int | None = None) -> bool:
         """Receive more if there is room. Returns False if no queue is known to have messages.
 
@@ -101,22 +107,24 @@ class Fetcher:
         if self._receives or self._leases.alone or self._leases.full:
             return True
         idle = not busy and not collected
-        if self.doorbells.waiting:
+        waiting = self.doorbells.waiting
+        if waiting:
             # A child that has become idle during its wait may take a known suspect at once.
             if idle and not self.doorbells.receiving:
                 suspect = self.planner.suspect(monotonic(), most)
                 if suspect is not None:
                     self._begin(suspect)
-            return True
+            if self._receives or not self.doorbells.patient:
+                return True
         candidates = self._chooser.candidates(
-            monotonic(), idle=idle, without=self.doorbells.waited_for()
+            monotonic(), idle=idle and not waiting, without=self.doorbells.waited_for()
         )
         planned = self.planner.plan(candidates, busy=busy, collected=collected, most=most)
         for receive in planned:
             self._begin(receive)
         if self._receives or not candidates or len(self.planner.calls) > 1:
             self._poller.begin_if_due(any_ready=bool(candidates))
-        return bool(candidates) or self.fetching
+        return bool(candidates) or waiting or self.fetching
 
     def recheck(self) -> None:
         """Forget which queues were empty."""
@@ -127,7 +135,7 @@ class Fetcher:
 
     def poll_in(self) -> float | None:
         """Seconds until `more` is to be called for a poll; None while replies or bells wake the child."""
-        if self.fetching or self.doorbells.waiting:
+        if self.fetching or (self.doorbells.waiting and not self.doorbells.patient):
             return None
         return max(LEAST_S, self._poller.due_in(any_ready=self._chooser.any_ready))
 
@@ -147,12 +155,15 @@ class Fetcher:
         self._poller.retry()
         self._pipeline.take(ready)
         for bell, queue in self._waits.take(ready):
-            if self._leases.full or self._leases.alone or self._receives:
+            count = self.planner.room(queue, busy, collected)
+            # Its long wait may have begun before the handlers that keep it busy: another child is not.
+            occupied = self.doorbells.patient and count <= 0
+            if self._leases.full or self._leases.alone or self._receives or occupied:
                 self._waits.ring(bell, queue)
                 continue
-            count = max(1, self.planner.room(queue, busy, collected))
-            self._begin(PlannedReceive(queue, count, not busy and not collected), bell)
-            self._poller.begin_if_due(any_ready=True)
+            idle = not busy and not collected
+            self._begin(PlannedReceive(queue, max(1, count), idle), bell)
+            self._poller.begin_if_due(any_ready=False)
 
     def settle(self) -> None:
         """Send the outcomes that no receive has taken along, without waiting for the replies: `take` reads them."""

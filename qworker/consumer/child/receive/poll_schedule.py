@@ -11,6 +11,8 @@ __all__ = ["PollSchedule"]
 #: server about 3.5 µs, which is then at most 2 % of its time.
 _BUSY_S: Final = 0.05
 _BUSY_QUEUE_S: Final = 0.0002
+#: Messages and rings since the last poll, per this many queues: from then on a child is busy.
+_ACTIVITY_QUEUES: Final = 250
 #: While a child waits at the doorbells: this often, and less often in a worker of many queues and many children.
 _IDLE_S: Final = 2.0
 _IDLE_QUEUE_S: Final = 0.0001
@@ -27,20 +29,28 @@ class PollSchedule:
         self._queues = queues
         self._last = -inf
         self._requested = queues > 1
-        self._active = False
+        self._activity = 0
         self._pause_s = _FIRST_S
+
+    @property
+    def requested(self) -> bool:
+        """Whether a poll was made due by `request`."""
+        return self._requested
 
     def request(self) -> None:
         """Make a poll due now."""
         self._requested = True
 
     def note_activity(self) -> None:
-        """Note that a message was received, or a bell rang: the next poll is due soon."""
-        self._active = True
+        """Note that a message was received, or a bell rang: the next poll is due soon.
+
+        Among many queues, where a poll costs more, after several of them.
+        """
+        self._activity += 1
 
     def begin(self, now: float) -> None:
         """Note that a poll begins."""
-        self._last, self._requested, self._active = now, False, False
+        self._last, self._requested, self._activity = now, False, 0
 
     def end(self, *, successful: bool) -> None:
         """Note whether a poll has found messages."""
@@ -60,7 +70,7 @@ class PollSchedule:
             interval_s = self._pause_s
         elif self._queues == 1:
             return inf  # its receive is its poll
-        elif any_ready or self._active:
+        elif any_ready or self._activity > self._queues // _ACTIVITY_QUEUES:
             interval_s = min(_IDLE_S, max(_BUSY_S, _BUSY_QUEUE_S * self._queues))
         else:
             interval_s = max(_IDLE_S, _IDLE_QUEUE_S * self._queues * peers)

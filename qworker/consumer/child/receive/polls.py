@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from redis.crc import key_slot
 
+from qworker.consumer.child.receive.glances import Glances
 from qworker.engine.poll import MAX_POLLED, poll
 from qworker.errors import QworkerError
 
@@ -24,16 +25,17 @@ if TYPE_CHECKING:
     from qworker.consumer.child.leases.board_slots import ChildLeases
     from qworker.consumer.child.receive.chooser import QueueChooser
     from qworker.consumer.child.receive.doorbells import Doorbells
+    from qworker.consumer.child.receive.glances import Group
     from qworker.consumer.child.receive.pipeline import Pipeline
     from qworker.consumer.child.receive.poll_schedule import PollSchedule
     from qworker.consumer.child.receive.receiver import Receiver
-    from qworker.engine.poll import Available
+    from qworker.engine.poll import Available, Polled
 
 __all__ = ["Poller"]
 
 
 class Poller:
-    """Polls the queues of a child over its settling connection."""
+    """Polls the queues of a child over its settling connection; many queues only where a glance has found something."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Poller:
         *,
         clustered: bool,
     ) -> None:
+        self._glances = Glances(chooser.queues) if doorbells.many else None
         self._schedule = schedule
         self._chooser = chooser
         self._receiver = receiver
@@ -71,24 +74,43 @@ class Poller:
         """Poll all usable queues if it is time to and no poll is in flight."""
         if self.due_in(any_ready=any_ready) > 0 or self._in_flight:
             return
-        now = monotonic()
+        now, glances = monotonic(), None if self._schedule.requested else self._glances
         self._schedule.begin(now)
-        for queues in _calls(self._chooser.usable(now), clustered=self._clustered):
-            self._begin(queues)
+        if glances is None:
+            self._poll(self._chooser.usable(now))
+            return
+        for group in glances.groups:
+            self._in_flight += 1
+            self._pipeline.begin(group.command(), partial(self._finish_glance, group))
+        self._poll(self._chooser.usable(now, glances.next_slice()))
 
     def retry(self) -> None:
         """Poll the first half of a poll that failed, unless other calls are in flight."""
         if self._retries and not self._pipeline:
             self._begin(self._retries.popleft())
 
+    def _poll(self, queues: Sequence[QueueState]) -> None:
+        for some in _calls(queues, clustered=self._clustered):
+            self._begin(some)
+
     def _begin(self, queues: Sequence[QueueState]) -> None:
         self._in_flight += 1
-        self._pipeline.begin(poll([queue.keys for queue in queues]), partial(self._finish, queues))
+        command = poll([queue.keys for queue in queues], levels=self._glances is not None)
+        self._pipeline.begin(command, partial(self._finish, queues))
+
+    def _finish_glance(self, group: Group) -> None:
+        self._in_flight -= 1
+        try:
+            found: int = self._pipeline.connection.finish()
+        except QworkerError:
+            found = 1  # the poll tells which queue is the cause
+        if found:
+            self._poll(self._chooser.usable(monotonic(), group.queues))
 
     def _finish(self, queues: Sequence[QueueState]) -> None:
         self._in_flight -= 1
         try:
-            replies: dict[int, Available] = self._pipeline.connection.finish()
+            polled: Polled = self._pipeline.connection.finish()
         except QworkerError as error:
             if len(queues) > 1:
                 # One queue may be the cause (a missing right, say): halving isolates it.
@@ -98,8 +120,9 @@ class Poller:
                 self._receiver.note_error(queues[0], error)
             return
         for number, queue in enumerate(queues):
-            self._note(queue, replies.get(number))
-        self._schedule.end(successful=bool(replies))
+            queue.levels = polled.levels.get(number, ())
+            self._note(queue, polled.available.get(number))
+        self._schedule.end(successful=bool(polled.available))
 
     def _note(self, queue: QueueState, available: Available | None) -> None:
         if available is None:

@@ -26,6 +26,14 @@ __all__ = ["LEAST_S", "DoorbellWaits"]
 _log = guarded(__name__)
 
 _BLOCK_S: Final = 2.0
+#: Waits at the doorbells of many queues, during which the child polls.
+_PATIENT_BLOCK_S: Final = 10.0
+#: A child with one slot hears nothing while its handler runs. If it is back at its doorbells as soon as this it waits
+#: at several: what rings meanwhile is late by this much.
+_QUICK_S: Final = 0.05
+#: It remembers how long it was away, up to this, and for about nine messages.
+_LONGEST_AWAY_S: Final = 1.0
+_AWAY_MEMORY: Final = 0.7
 #: A wait or a sleep that would be over sooner is not worth its trip.
 LEAST_S: Final = 0.01
 #: After an error at a doorbell it is not waited at for this long.
@@ -55,33 +63,55 @@ class DoorbellWaits:
         self._receiver = receiver
         self._leases = leases
         self._slots = slots
+        #: When a bell rang after which nothing was waited for yet, and for how long that was before; None: unknown.
+        self._rang_at: float | None = None
+        self._away_s: float | None = None
         self._by_wake = {queue.keys.wake.encode(): queue for queue in chooser.queues}
 
     def begin(self, *, idle: bool, most: int | None, within_s: float) -> None:
-        """Wait at the doorbells for `within_s`, at most 2 s. The receive of a single queue goes in the same trip.
+        """Wait at the doorbells for `within_s`, at most 2 s; at those of many queues for 10 s.
+
+        The receive of a single queue goes in the same trip.
 
         `most`: messages that may still be taken, None for any number.
         """
+        self._choose()
         for bell in self._doorbells:
             if bell.wait is None and not self._leases.full:
                 self._begin(bell, idle=idle, most=most, within_s=within_s)
+
+    def _choose(self) -> None:
+        """Wait at several doorbells for a long time, or at one: then nothing rings unheard while a handler runs."""
+        bells = self._doorbells
+        if not bells.many:
+            return
+        if self._rang_at is not None:
+            away_s = min(monotonic() - self._rang_at, _LONGEST_AWAY_S)
+            self._away_s = max(away_s, _AWAY_MEMORY * (self._away_s or 0.0))
+            self._rang_at = None
+        patient = self._slots > 1 or (self._away_s is not None and self._away_s <= _QUICK_S)
+        if bells.patient != patient:
+            bells.close()
+            bells.patient = patient
 
     def _begin(self, bell: Doorbell, *, idle: bool, most: int | None, within_s: float) -> None:
         now = monotonic()
         if now < bell.deaf_until:
             return
-        queues = self._chooser.usable(now, bell.queues)
+        one = self._doorbells.many and not self._doorbells.patient
+        queues = self._chooser.usable(now, None if one else bell.queues)
         if not queues:
             return
         queue = queues[0]
         receives = self._chooser.single and idle and queue.hint_ms != PAUSED
-        block_s = min(_BLOCK_S, max(LEAST_S, within_s))
+        patient_s = max(_BLOCK_S, _PATIENT_BLOCK_S)
+        block_s = patient_s if self._doorbells.patient else min(_BLOCK_S, max(LEAST_S, within_s))
         if receives:
             # The receive may run at any moment of the wait, and its lease counts from the earliest: a wait is short
             # compared with the visibility timeout.
             block_s = min(block_s, max(0.05, queue.visibility_s / 10))
         pending = self._receiver.enter(queue) if receives else None
-        bell.wait = Wait(pending, now + block_s)
+        bell.wait = Wait(queues, pending, now + block_s)
         wait = raw("BLPOP", *(queue.keys.wake for queue in queues), f"{block_s:.3f}")
         # Connected now: or the first reply would block the child for the whole wait, deaf to handlers that end.
         bell.connection.connect(wait)
@@ -103,7 +133,11 @@ class DoorbellWaits:
             if bell.wait is None:
                 continue
             queue = None
-            if bell.connection.fileno() in ready | {-1}:
+            if self._doorbells.patient and bell.connection.fileno() == -1:
+                # It was not sent. To send it now would block the child until it ends.
+                bell.connection.forget()
+                bell.wait, bell.deaf_until = None, monotonic() + _DEAF_S
+            elif bell.connection.fileno() in ready | {-1}:
                 queue = self._finish(bell, bell.wait)
             elif monotonic() > bell.wait.until + _BLOCK_S:
                 # The server has stopped: no reply will come.
@@ -135,6 +169,8 @@ class DoorbellWaits:
             if self._chooser.single:
                 self._chooser.note_ready(bell.queues[0])
             return None
+        if self._rang_at is None:
+            self._rang_at = monotonic()
         queue = self._by_wake[token[0]]
         self._chooser.note_ready(queue)
         self._polls.note_activity()

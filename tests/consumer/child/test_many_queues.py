@@ -1,0 +1,206 @@
+"""A child of more queues than one doorbell is for: several waits that go on, and glances instead of polls."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from qworker import QWorker
+from qworker.consumer.child.receive.glances import Glances
+from qworker.consumer.child.receive.poll_schedule import PollSchedule
+from qworker.consumer.shards import read_shards
+from qworker.engine.command import Command
+from qworker.wire.keys import QueueKeys
+from qworker.wire.shards import WHOLE
+from tests.consumer.driving import HEARD_S, Child, redis_of, running, until
+from tests.topologies.servers import CLUSTERED
+
+QUEUES = 300
+pytestmark = pytest.mark.skipif(CLUSTERED, reason="a Cluster has a doorbell per slot, or none")
+
+
+@pytest.fixture
+def app(store_url: str, namespace: str) -> Iterator[QWorker]:
+    """An app of nothing but its queues."""
+    app = QWorker(namespace, url=store_url)
+    yield app
+    app.close()
+
+
+def names(app: QWorker, started: list[str], over: threading.Event | None = None) -> Sequence[str]:
+    """Give the app a task for each of many queues, of the same name; each waits for `over`."""
+
+    def handle(name: str) -> None:
+        started.append(name)
+        if over is not None:
+            over.wait(HEARD_S)
+
+    for number in range(QUEUES):
+        app.task(name=f"q{number}", queue=f"q{number}")(handle)
+    return [f"q{number}" for number in range(QUEUES)]
+
+
+def bells(child: Child) -> int:
+    """How many doorbells the child has."""
+    return len(list(child.broker._fetcher.doorbells))
+
+
+def test_queues_share_a_few_doorbells_and_all_are_heard(
+    app: QWorker, only_bells: dict[str, int]
+) -> None:
+    """The child waits at all of them, and starts at once whichever rings."""
+    started: list[str] = []
+    names(app, started)
+    with running(app, concurrency=2, **only_bells) as child:
+        until(lambda: child.waiting)
+        assert bells(child) == 3
+        for name in ("q0", "q1", "q2", "q150", f"q{QUEUES - 1}", "q0"):
+            before = len(started)
+            app.tasks[name].send(name)
+            until(lambda before=before: len(started) > before, HEARD_S)
+            until(lambda: child.waiting)
+    assert started == ["q0", "q1", "q2", "q150", f"q{QUEUES - 1}", "q0"]
+
+
+@pytest.mark.slow
+@pytest.mark.bad_input("data found: JSON that anybody pushed")
+def test_plain_pushes_are_found_while_the_child_waits(app: QWorker) -> None:
+    """They ring nothing, and the waits last for longer: a glance finds them, also at a priority that is in use."""
+    started: list[str] = []
+    names(app, started)
+    app.tasks["q7"].options(priority=4).send("q7")
+    with running(app) as child, redis_of(app) as redis:
+        until(lambda: started == ["q7"])
+        until(lambda: child.waiting)
+        for queue, level in (("q250", 0), ("q7", 4)):
+            keys = QueueKeys(app.namespace, queue)
+            redis.rpush(keys.ready[level], f'{{"task": "{queue}", "args": ["{queue}"]}}')
+            until(lambda queue=queue: started[-1] == queue and len(started) > 1)
+    assert started == ["q7", "q250", "q7"]
+
+
+def test_a_busy_child_gives_the_token_back(app: QWorker, only_bells: dict[str, int]) -> None:
+    """Its waits at other doorbells go on while handlers run: what rings there is left to an idle child."""
+    started: list[str] = []
+    over = threading.Event()
+    names(app, started, over)
+    keys = QueueKeys(app.namespace, "q2")
+    with running(app, concurrency=2, **only_bells) as busy, redis_of(app) as redis:
+        for name in ("q0", "q1"):
+            until(lambda: busy.waiting)
+            app.tasks[name].send(name)
+            until(lambda name=name: name in started)
+        app.tasks["q2"].send("q2")
+        # Taken when the message came, and put back, since the child has no free slot.
+        until(lambda: redis.llen(keys.wake) == 1)
+        assert redis.llen(keys.ready[0]) == 1
+        with running(app, **only_bells):
+            until(lambda: "q2" in started, HEARD_S)
+            over.set()
+
+
+def test_a_child_of_one_slow_handler_waits_at_one_doorbell(
+    app: QWorker, only_bells: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not hear others while the handler runs: they are left to children that do."""
+    monkeypatch.setattr("qworker.consumer.child.receive.waits._AWAY_MEMORY", 0.0)
+    handled: list[str] = []
+
+    def handle(name: str, seconds: float) -> None:
+        time.sleep(seconds)
+        handled.append(name)
+
+    for number in range(QUEUES):
+        app.task(name=f"q{number}", queue=f"q{number}")(handle)
+
+    with running(app, **only_bells) as child:
+
+        def send(name: str, seconds: float) -> None:
+            before = len(handled)
+            app.tasks[name].send(name, seconds)
+            until(lambda: len(handled) > before, HEARD_S)
+            until(lambda: child.waiting)
+
+        until(lambda: child.waiting)
+        # How long it is away is not known yet.
+        assert bells(child) == 1
+        send("q299", 0.2)
+        assert bells(child) == 1
+        # It is back at once, and stays so: the waits at the other doorbells do not hold it up.
+        until(
+            lambda: (
+                send("q1", 0.0) or (bells(child) == 3 and (send("q0", 0.0) or bells(child) == 3))
+            )
+        )
+        send("q150", 0.2)
+        assert bells(child) == 1
+        send("q1", 0.0)
+
+
+def test_an_idle_child_looks_at_two_keys_of_a_queue(app: QWorker) -> None:
+    """After the first poll it glances, and polls a sixtieth of its queues beside."""
+    names(app, [])
+    with running(app) as child:
+        until(lambda: child.waiting)
+        fetcher = child.broker._fetcher
+        glances = fetcher._poller._glances
+        assert glances is not None
+        assert [len(group.command().args) for group in glances.groups] == [201, 201, 201]
+        queues = fetcher._chooser.queues
+        queues[5].levels = (3, 9)
+        assert [len(group.command().args) for group in glances.groups] == [203, 201, 201]
+
+
+def test_slices_cover_all_queues(app: QWorker) -> None:
+    """After sixty rounds each was polled once, whatever their number."""
+    names(app, [])
+    with running(app) as child:
+        queues = child.broker._fetcher._chooser.queues
+    for number in (129, 180, 299):
+        glances = Glances(queues[:number])
+        seen = [queue.shard for _ in range(60) for queue in glances.next_slice()]
+        assert sorted(set(seen)) == sorted(queue.shard for queue in queues[:number])
+
+
+def test_few_messages_do_not_make_many_queues_busy() -> None:
+    """The next poll is due soon after one message to few queues, and after several to many."""
+    few, many = PollSchedule(3), PollSchedule(2000)
+    for schedule in (few, many):
+        schedule.begin(100.0)
+        schedule.note_activity()
+        schedule.note_activity()
+
+    def due(schedule: PollSchedule) -> float:
+        return schedule.due_in(100.0, any_ready=False, can_wait=True, peers=1)
+
+    assert due(few) == pytest.approx(0.05)
+    assert due(many) == pytest.approx(2.0)
+    for _ in range(7):
+        many.note_activity()
+    assert due(many) == pytest.approx(0.4)
+
+
+def test_queues_without_attributes_are_not_asked_how_they_are_divided(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of hundreds of queues only those near one with attributes are, and the answer is the same."""
+    queues = [f"q{number}" for number in range(QUEUES)]
+    app.queue("q250").divide(3, wait=0)
+    calls: list[int] = []
+    execute_each = app.client.execute_each
+
+    def counted(commands: Sequence[Command[Any]], **given: Any) -> list[Any]:
+        calls.append(len(commands))
+        return execute_each(commands, **given)
+
+    monkeypatch.setattr(app.client, "execute_each", counted)
+    division = read_shards(app.client, app.namespace, queues)
+    assert calls == [3, 100]
+    assert list(division) == queues
+    assert [queue for queue in queues if division[queue] != WHOLE] == ["q250"]
+    assert division["q250"] is not None
+    assert division["q250"].active == 3
