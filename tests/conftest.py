@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -89,12 +91,40 @@ def _skip_for_absent(report: pytest.CollectReport | pytest.TestReport, path: Pat
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the bytecode of test files even if the environment forbids it: most of a collection rewrites asserts."""
+    forbidden, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = forbidden
+
+
+def _import_in_turn(files: Sequence[pytest.Module], config: pytest.Config) -> None:
+    """Import the files of a folder, each process of pytest-xdist starting at another one.
+
+    All of them need every file, in the same order: so each file would be compiled by all of them at the same time. Now
+    each compiles a part, and reads the bytecode of the others' parts.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None or any(".py" in argument for argument in config.args):
+        return
+    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for file in (*files[first:], *files[:first]):
+        with suppress(Exception, pytest.skip.Exception):  # its own collection reports that
+            assert file.obj
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Skip a file whose imports need what is not installed, by the name of the package."""
     report = yield
     _skip_for_absent(report, collector.path)
+    if isinstance(collector, pytest.Directory):
+        files = [file for file in report.result if isinstance(file, pytest.Module)]
+        _import_in_turn(files, collector.config)
     return report
 
 

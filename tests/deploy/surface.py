@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from qworker.store.connections import ConnectionFactory
 from qworker.telemetry.options import LogOptions
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["COMMANDS", "EVENTS", "FLAGS", "METRICS", "Metric"]
+__all__ = ["COMMANDS", "FLAGS", "METRICS", "Metric", "events"]
 
 CODE = Path(qworker.__file__).parent
 #: Example queues, and the task of each.
@@ -177,8 +177,13 @@ COMMANDS = frozenset(FLAGS)
 # -- events ------------------------------------------------------------------------------------
 
 
-def events() -> Iterator[str]:
+@cache
+def events() -> frozenset[str]:
     """Find the names of logged events: the first argument of a call that is named like a level, if it is text."""
+    return frozenset(_events())
+
+
+def _events() -> Iterator[str]:
     levels = {"debug", "info", "warning", "error", "exception", "_log_end"}
     for path in CODE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -191,6 +196,3 @@ def events() -> Iterator[str]:
                     func=ast.Name(id="log" | "tell"), args=[ast.Constant(value=str(event)), *_]
                 ):
                     yield event
-
-
-EVENTS = frozenset(events())

@@ -16,7 +16,7 @@ from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import encode_call
 from qworker.wire.reasons import DEATH_REASONS
 from tests.deploy.checkers import DEPLOY
-from tests.deploy.surface import COMMANDS, EVENTS, FLAGS
+from tests.deploy.surface import COMMANDS, FLAGS, events
 
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix != ".pyc")
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
@@ -83,7 +83,7 @@ def test_commands_take_their_arguments(
 def test_events_are_logged(path: Path) -> None:
     """A word in backticks that looks like an event is one, or a metric or the reason of dead letters."""
     words = [each for each in quoted(path.read_text()) if re.fullmatch(r"[a-z]+(_[a-z]+)+", each)]
-    known = EVENTS | DEATH_REASONS.keys()
+    known = events() | DEATH_REASONS.keys()
     assert [word for word in words if not word.startswith("qworker_") and word not in known] == []
 
 
@@ -92,5 +92,5 @@ def test_mentions_are_found() -> None:
     text = "# run `qworker dead\n#   ls`, then `qworker nap --long`, see `nap_taken`"
     assert mentioned(text) == ["dead ls", "nap --long"]
     assert quoted(text)[-1] == "nap_taken"
-    assert "nap_taken" not in EVENTS
-    assert {"tick_failed", "child_ended", "metrics_served"} <= EVENTS
+    assert "nap_taken" not in events()
+    assert {"tick_failed", "child_ended", "metrics_served"} <= events()

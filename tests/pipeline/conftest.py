@@ -6,7 +6,8 @@ Tests that ask for `spark` need Java; where there is none they are skipped with 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -33,6 +34,7 @@ FAST = {
 }
 
 
+_HERE: Final = Path(__file__).parent
 #: The modules that the second process runs: about half of the time.
 SECOND = frozenset({"test_audit", "test_jobs", "test_report", "test_sink_cli", "test_spark_demo"})
 
@@ -46,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
             group = "spark-2" if item.path.stem in SECOND else "spark-1"
             item.add_marker(pytest.mark.xdist_group(group))
-        elif "nodes" in getattr(item, "fixturenames", ()):
+        elif "nodes" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(_HERE):
             # By the process that has the test with both: one Cluster is enough.
             item.add_marker(pytest.mark.xdist_group("spark-1"))
             item.add_marker("slow")

@@ -22,6 +22,9 @@ from tests.consumer.zoo import page
 from tests.consumer.zoo.handlers import ROWS
 from tests.consumer.zoo.table import Refused, Row
 
+#: One process runs all of them: three workers visit the zoo together, once.
+pytestmark = pytest.mark.xdist_group("zoo")
+
 _SAMPLE = re.compile(r'qworker_handled_total\{outcome="(\w+)",queue="\w+",task="(\w+)"\} (\S+)')
 
 
