@@ -133,19 +133,28 @@ class QueueRef:
 
     # -- the index -----------------------------------------------------------------------------
 
+    @property
+    def unannounced(self) -> bool:
+        """Whether the queue is to be written into the index: it was not for a minute."""
+        return not self.single and time.monotonic() - self._announced >= _ANNOUNCE_S
+
     def announce(self) -> Plan[None]:
         """Write the queue into the index, at most once a minute; a failure is ignored.
 
         Reapers and tools find queues by the index, or by a scan of the keys; sends and receives do not need it.
         """
-        now = time.monotonic()
-        if now - self._announced >= _ANNOUNCE_S and not self.single:
-            self._announced = now
+        if self.unannounced:
+            self._announced = time.monotonic()
             yield Brief(
                 announce(self.namespace, self.shards.names(self.keys.name)), index_write=True
             )
 
     # -- shards --------------------------------------------------------------------------------
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a queue, not a shard of one, and is not known to have other shards."""
+        return not self.single and self.shards.kept == 1
 
     @property
     def stale(self) -> bool:

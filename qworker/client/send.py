@@ -10,6 +10,7 @@ from qworker.client.per_shard import everywhere
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.durations import Duration
+from qworker.engine.command import Command
 from qworker.engine.options import DEFAULT_MAXSIZE, LARGEST_MAXSIZE, SMALLEST_MAXSIZE, SendOptions
 from qworker.engine.send import MAX_PER_CALL, NewMessage, SendCall, Sent, confirm
 from qworker.engine.send import send as send_command
@@ -107,6 +108,17 @@ def store(
     if queue.stale:
         # Once: from then on replies of the first shard report them.
         yield from queue.look_up(sure=False)
+    if len(messages) == 1 and queue.whole and messages[0].size <= DEFAULT_MAXSIZE:
+        # Most sends are like this, and each step of a plan costs a microsecond.
+        try:
+            sent: Sent = yield SendCall(_call(queue, messages, options))
+        except (ShardDrainingError, BodyTooLargeError):
+            pass  # nothing was stored
+        else:
+            queue.learn_from_send(sent.shards)
+            if queue.unannounced:
+                yield from queue.announce()
+            return [*sent.ids]
     yield from _check_sizes(queue, messages, named)
     try:
         return (yield from _store_all(queue, messages, options))
@@ -243,20 +255,13 @@ def _store(
     """Store messages in one shard; `before`: ids that the same send has stored in others."""
     ids: list[str] = []
     for first in range(0, len(messages), MAX_PER_CALL):
-        call = partial(
-            send_command,
-            queue.keys,
+        call = _call(
+            queue,
             messages[first : first + MAX_PER_CALL],
-            delay_ms=options.delay_ms,
-            due_ms=options.eta_ms,
-            ttl_ms=options.ttl_ms,
-            priority=options.priority,
-            maxlen=options.maxlen,
-            # A replica that has the last call has those before it.
-            replicas=options.replicas if first + MAX_PER_CALL >= len(messages) else 0,
-            fsync=options.fsync and first + MAX_PER_CALL >= len(messages),
-            within_ms=options.within_ms,
+            options,
             earlier=(*before, *ids),
+            # A replica that has the last call has those before it.
+            confirmed=first + MAX_PER_CALL >= len(messages),
         )
         # After its first part a send does not go elsewhere: that would store messages twice.
         sent: Sent = yield SendCall(call, elsewhere=elsewhere and not first)
@@ -264,6 +269,31 @@ def _store(
         if learn is not None:
             learn(sent.shards)
     return ids
+
+
+def _call(
+    queue: QueueRef,
+    messages: Sequence[NewMessage],
+    options: SendOptions,
+    *,
+    earlier: Sequence[str] = (),
+    confirmed: bool = True,
+) -> Callable[..., Command[Sent]]:
+    """Make the call of a send that waits for its lane; it waits for replicas and disks only if `confirmed`."""
+    return partial(
+        send_command,
+        queue.keys,
+        messages,
+        delay_ms=options.delay_ms,
+        due_ms=options.eta_ms,
+        ttl_ms=options.ttl_ms,
+        priority=options.priority,
+        maxlen=options.maxlen,
+        replicas=options.replicas if confirmed else 0,
+        fsync=options.fsync and confirmed,
+        within_ms=options.within_ms,
+        earlier=earlier,
+    )
 
 
 @everywhere(min)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import hiredis
+import msgspec
+from msgspec import structs
 
 from qworker.engine.scripts import Script
 from qworker.errors import (
@@ -55,8 +57,7 @@ _KEYLESS: Final = frozenset(
 _KEY_SECOND: Final = frozenset(("MEMORY", "OBJECT", "XGROUP", "XINFO"))
 
 
-@dataclass(frozen=True, slots=True)
-class PerQueue(Generic[T]):
+class PerQueue(msgspec.Struct, Generic[T], frozen=True):
     """A command over several queues as commands of one queue each, for a Cluster.
 
     `merge` makes one result of theirs. `unserved` makes the result of a command, by its index, whose server does not
@@ -68,8 +69,7 @@ class PerQueue(Generic[T]):
     unserved: Callable[[int, ServerError], Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Command(Generic[T]):
+class Command(msgspec.Struct, Generic[T], frozen=True):
     """One call of a script (or, with `script` None, of a plain Redis command).
 
     `decode` turns the reply into the result, or raises a `RefusedError`. Every command may be repeated if its reply was
@@ -129,7 +129,7 @@ class Command(Generic[T]):
         if self.resume_at is None:
             return self
         args = (*self.args[: self.resume_at], 1, *self.args[self.resume_at + 1 :])
-        return replace(self, args=args, resume_at=None)
+        return structs.replace(self, args=args, resume_at=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from qworker.durations import Duration
 from qworker.engine.arguments import given
@@ -23,8 +24,7 @@ __all__ = ["MAX_PER_CALL", "NewMessage", "SendCall", "Sent", "confirm", "send"]
 MAX_PER_CALL: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class NewMessage:
+class NewMessage(msgspec.Struct, frozen=True):
     """A message to store: its id and its envelope from the flags on, see `qworker.wire.envelope.tail`.
 
     `unique` is a key that keeps other messages out while this one lives, for `unique_ms` at most.
@@ -41,8 +41,7 @@ class NewMessage:
         return len(self.tail) - self.tail.find(b"\n") - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True):
     """The result of a send: `ids` in the order of the messages.
 
     If a unique key kept a message out, its id is that of the message that holds the key; `duplicates` are the positions
@@ -56,8 +55,7 @@ class Sent:
     shards: Shards = WHOLE
 
 
-@dataclass(frozen=True, slots=True)
-class SendCall:
+class SendCall(msgspec.Struct, frozen=True):
     """A send that waits for its lane: `make(lane=, sequence=)` makes the command.
 
     `elsewhere`: raise an error at once if nothing was stored for certain, since another shard can take the messages.
@@ -145,6 +143,9 @@ def send(
 
     def decode_sent(reply: Any) -> Sent:
         fields = accepted(reply, keys.queue, lane, sequence)
+        if len(fields) == 4:
+            plain = tuple([message.id for message in messages])
+            return Sent(plain, (), int(fields[2]), fields[0] == b"DUPLICATE")
         ids = [message.id for message in messages]
         duplicates = []
         for at in range(4, len(fields) - 1, 2):

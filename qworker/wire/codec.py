@@ -83,15 +83,18 @@ _CARRIED: Final = (
     "a body consists of str, int, finite float, bool, None, list, tuple, set, dict with text keys, datetime, date, "
     "time, timedelta, UUID, Decimal, bytes, Enum, dataclass, msgspec.Struct and pydantic model"
 )
+#: Types whose values come back from JSON as they were; a float may be infinite.
+_CARRIED_AS_THEY_ARE: Final = frozenset((str, int, bool, type(None)))
 _TOO_DEEP: Final = f"is nested deeper than {MAX_DEPTH} levels"
 _JSON: Final = "a body is JSON text in UTF-8"
 _CALL: Final = 'a call body is {"task": "name", "args": [...], "kwargs": {...}}'
 
 
-def encode(value: object, *, number_keys: bool = False) -> bytes:
+def encode(value: object, *, number_keys: bool = False, carried: bool = False) -> bytes:
     """Write a value as JSON; integers are exact up to the 4,300 digits that Python writes.
 
-    `number_keys`: accept numbers as keys, which JSON turns into text (see `check_number_keys`).
+    `number_keys`: accept numbers as keys, which JSON turns into text (see `check_number_keys`). `carried`: JSON carries
+    the value as it is, if it can be written.
 
     Raises `InvalidBodyError`, with the path of the value (`items[3].price`) as its field, for NaN and infinity, lone
     surrogates, numbers as keys, nesting over `MAX_DEPTH`, and types that JSON cannot carry. O(size).
@@ -101,7 +104,7 @@ def encode(value: object, *, number_keys: bool = False) -> bytes:
     except _ERRORS as error:
         _examine(value, number_keys=number_keys)
         raise InvalidBodyError(_BODY, _problem(error), _CARRIED) from error
-    if is_too_deep(data) or not _is_carried(value, data, number_keys=number_keys):
+    if is_too_deep(data) or not (carried or _is_carried(value, data, number_keys=number_keys)):
         _examine(value, number_keys=number_keys)
     return data
 
@@ -113,7 +116,8 @@ def encode_call(
     call: dict[str, object] = {"task": task, "args": list(args)}
     if kwargs:
         call["kwargs"] = kwargs
-    return encode(call, number_keys=number_keys)
+    carried = not kwargs and _CARRIED_AS_THEY_ARE.issuperset(map(type, args))
+    return encode(call, number_keys=number_keys, carried=carried)
 
 
 def check_number_keys(given: object, read: object) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from qworker.engine.dead import edit
 from qworker.errors import BodyTooLargeError, InvalidOptionError
@@ -111,7 +110,7 @@ def test_other_flags_are_refused(drive: Drive, flags: str) -> None:
     (entry,) = bury(drive, own("a"))
     before = drive.state()
     command = edit(drive.keys, EntryId.parse(entry), b"{}", {}, now_ms=NOW)
-    wrong = replace(command, args=(*command.args[:-1], flags))
+    wrong = structs.replace(command, args=(*command.args[:-1], flags))
     with pytest.raises(InvalidOptionError, match="argument flags"):
         drive.run(wrong)
     assert drive.state() == before
