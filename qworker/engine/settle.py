@@ -131,6 +131,11 @@ class Outcomes:
         self._others += (kind, index, a, b, c, name, words, times)
         self._count += 1
 
+    def only_acks(self) -> tuple[Outcomes, int]:
+        """Return the acks by themselves, and how many other outcomes there are."""
+        acks = Outcomes(self.lease_id, self.ack_all, self.acks, self.uniques, self.groups)
+        return acks, self._count
+
     def words(self) -> list[Word]:
         """Return the outcomes as the scripts read them, see `lua/lib/outcomes.lua`."""
         if self.ack_all:

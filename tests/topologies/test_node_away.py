@@ -10,18 +10,23 @@ import pytest
 
 from qworker import QWorker
 from qworker.client.execute.aio import AsyncClient
+from qworker.client.execute.backoff import AwayServers
 from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.states import Mark
+from qworker.consumer.child.connection import Connection
 from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
 from qworker.engine.inspect import Inspection, existing, inspect
+from qworker.engine.raw import raw
 from qworker.engine.receive import settle_receive
-from qworker.errors import QworkerError, ServerError
+from qworker.engine.scripts import load_script
+from qworker.errors import QworkerError, ServerError, UnavailableError
 from qworker.store.connections import ConnectionFactory
+from qworker.store.nodes import Address
 from qworker.wire.keys import QueueKeys
-from tests.topologies.servers import Cluster, Node
+from tests.topologies.servers import Cluster, Node, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -109,6 +114,23 @@ def test_an_async_command_of_many_queues(client: Client, places: list[QueueKeys]
     number, seconds = asyncio.run(count())
     assert number == 5
     assert seconds < 4 * GIVE_UP_S
+
+
+def test_a_child_keeps_no_call_back(nodes: Cluster, namespace: str) -> None:
+    """What it begins after another node's failure is sent at once: a long handler may run before it reads replies."""
+    lost, *_ = nodes.masters()
+    keys = queues(nodes, namespace, lost, 0, 1)[0]
+    factory = ConnectionFactory(nodes.url)
+    scripts = (load_script("settle"),)
+    connection = Connection(
+        factory, scripts, alive=int, give_up=bool, patience_s=5.0, away=AwayServers()
+    )
+    connection.call(raw("LLEN", keys.wake, decode=int))
+    factory.failed(UnavailableError("it is away"), Address("127.0.0.1", lost.port))
+    connection.begin(raw("RPUSH", keys.wake, 1, decode=int))
+    assert until(lambda: nodes.master_of(keys.wake).redis().llen(keys.wake)) == 1
+    assert connection.finish() == 1
+    connection.forget()
 
 
 def test_leases_of_other_nodes_are_extended(

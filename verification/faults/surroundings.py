@@ -63,16 +63,18 @@ def crowd_metrics(stage: Stage) -> None:
         stage.until(all_are_told, "scrape with labels of the crowd")
         nothing(stage)
         hanging.close()
+        # A reaper may be about to announce some of them.
+        daemon.stop()
         with client.pipeline(transaction=False) as call:
-            # Their keys first: a reaper announces a queue of which there are some.
             for keys in crowd:
                 call.unlink(keys.ready[0], keys.meta, keys.stats)
             call.hdel(queues_key(NAMESPACE), *names)
             call.execute()
+        stage.replace(daemon)
 
 
 def one_key(stage: Stage) -> None:
-    """Send ten thousand messages of one unique key, from two threads."""
+    """Send ten thousand messages of one unique key, from two threads, while none is received: an ack frees the key."""
     ids: set[str] = set()
 
     def storm() -> None:
@@ -82,11 +84,13 @@ def one_key(stage: Stage) -> None:
             ids.update(queue.send_all(bodies, unique="the one"))
 
     stage.notebook.note("sending", "one", 1, 1)
+    stage.queue().pause("out")
     threads = [threading.Thread(target=storm) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    stage.queue().resume()
     stage.measured["sends"] = 10_000
     stage.measured["stored"] = len(ids)
     nothing(stage)

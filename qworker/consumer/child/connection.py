@@ -124,8 +124,12 @@ class Connection:
             self._server_at(self._factory.locate(command.key))
 
     def begin(self, command: Command[Any]) -> None:
-        """Send a command now; its reply is read by a later `finish`."""
-        address = self._factory.node(command.key)
+        """Send a command now if a connection is open; its reply is read by a later `finish`.
+
+        In a Cluster it goes to the last known node even if the map of slots has to be read again: another node's
+        failure does not keep it back, and a node that has lost the slot redirects it.
+        """
+        address = self._factory.last_node(command.key)
         server = None
         if address is not None and not self._outages.is_left_alone(address):
             server = self._servers.known(address)

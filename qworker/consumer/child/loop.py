@@ -185,18 +185,18 @@ class Broker:
     def _between(self, begun: float, now: float, *, last: bool) -> float:
         """Send outcomes in time after a handler that ran in the broker's thread, from `begun` to `now`.
 
-        After the last one of several the turn sends them, with the next receive if it can. Returns the time from which
-        on it is to be called again.
+        The next handler does not wait for the reply. After the last one of several the turn sends them, with the next
+        receive if it can. Returns the time from which on it is to be called again.
         """
         since = self._ack_buffer.unsent_since
         if since is None:
             self._ack_buffer.unsent_since = since = begun
         if now - since <= FLUSH_S:
             return since + FLUSH_S
-        if last and self._dispatcher.plain and not self._fetcher.fetching:
-            return now
-        self._collect()
-        self._send(at_once=True, even_fetching=True)
+        if not last:
+            self._collect()
+            self._stats.write()
+            self._fetcher.settle_between()
         return now
 
     def _collect(self) -> int:
@@ -205,16 +205,14 @@ class Broker:
             self._rechecked = False
         return ended
 
-    def _send(self, *, at_once: bool, even_fetching: bool = False) -> None:
+    def _send(self, *, at_once: bool) -> None:
         """Send outcomes that have waited for 20 ms, or `at_once` if there is nothing better to do."""
         self._stats.write()
         due_s = self._ack_buffer.due_in()
         if due_s is None or (due_s > 0 and not at_once):
             return
         if self._fetcher.fetching:
-            if not even_fetching:
-                return  # its reply is near, and the next receive takes the outcomes along
-            self._fetcher.take_all()
+            return  # its reply is near, and the next receive takes the outcomes along
         self._ack_buffer.flush()
 
     def _check_leases(self) -> None:

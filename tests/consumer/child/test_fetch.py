@@ -16,10 +16,12 @@ from redis.client import Monitor
 from qworker import Bury, QWorker, Retry
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.states import LeaseState, LeaseView
+from qworker.consumer.child.leases.batch_size import QueueState
 from qworker.engine.raw import raw
 from qworker.wire.codec import encode_call
 from qworker.wire.keys import QueueKeys
 from tests import servers
+from tests.chaos import ChaosProxy
 from tests.consumer.child.test_executors import BrokenLogger
 from tests.consumer.driving import (
     DEADLINE_S,
@@ -31,6 +33,7 @@ from tests.consumer.driving import (
     until,
 )
 from tests.lua.drive import own
+from tests.relay import Relay
 from tests.topologies.servers import CLUSTERED
 
 
@@ -267,6 +270,39 @@ def test_partly_sent_outcomes_are_not_sent_again(
         assert redis.zcard(keys.unacked) == 1
         [lease] = redis.keys(keys.lease("*"))
         assert b"[2]" in redis.hvals(lease)[-1]
+        app.close()
+
+
+def test_acks_are_sent_again_where_a_script_has_failed_midway(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They change nothing twice, and a message whose ack was forgotten would be handled again."""
+    monkeypatch.setattr("qworker.consumer.child.settle.ack_buffer._REFUSED_PAUSE_S", 0.1)
+    handled: list[int] = []
+    others = threading.Event()
+    with servers.start("valkey") as server, server.redis() as redis:
+        redis.execute_command("ACL", "SETUSER", "u", "on", ">pw", "~*", "&*", "+@all")
+        app = QWorker(namespace, url=f"unix://u:pw@{server.socket}")
+
+        @app.task
+        def handle(n: int) -> None:
+            handled.append(n)
+            if n:
+                others.wait(DEADLINE_S)
+            else:
+                # An ack of one of several takes the lease apart first.
+                redis.execute_command("ACL", "SETUSER", "u", "-hset")
+
+        handle.send_many(handle.call(n) for n in range(3))
+        with running(app, max_batch=3, concurrency=3) as child:
+            until(lambda: len(handled) == 3 and redis.acl_log())
+            redis.execute_command("ACL", "SETUSER", "u", "+hset")
+            until(lambda: history_of(app.queue("default")).get("acked") == 1)
+            others.set()
+            until(lambda: app.queue("default").inspect().stored == 0)
+            until(lambda: not _held(child.board))
+        assert sorted(handled) == [0, 1, 2]
+        assert history_of(app.queue("default"))["acked"] == 3
         app.close()
 
 
@@ -602,5 +638,57 @@ def test_an_ack_does_not_wait_for_a_slow_handler_of_another_queue(app: QWorker) 
 
     slow.send()
     quick.send()
-    drain(app, queues=["first", "second"], max_batch=1)
+    with running(app, queues=["first", "second"], max_batch=1) as child:
+        until(lambda: stored_when_slow_runs)
+        # Its reply is read although no receive went with it: a lease that stays on the board is room lost.
+        until(lambda: not _held(child.board))
     assert stored_when_slow_runs == [0]
+
+
+def test_no_handler_waits_for_the_reply_to_an_ack(
+    app: QWorker, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Acks of a batch are sent while its next handlers run, however far the server is."""
+    monkeypatch.setattr(QueueState, "batch", lambda queue, slots: 10)
+    handled: list[int] = []
+    far: list[int] = []
+    stack = contextlib.ExitStack()
+    proxy = stack.enter_context(ChaosProxy(store_url))
+    worker = QWorker(app.namespace, url=proxy.url)
+
+    @worker.task(name="task", queue="q")
+    def task(n: int) -> None:
+        proxy.blackhole = n < 9
+        time.sleep(0.025)  # longer than an outcome may wait
+        handled.append(n)
+        if proxy.blackhole:
+            far.append(n)
+
+    def heal() -> None:
+        proxy.blackhole = False
+
+    app.queue("q").send_all([{"task": "task", "args": [n]} for n in range(10)])
+    rescue = threading.Timer(DEADLINE_S / 2, heal)
+    with stack, running(worker):
+        rescue.start()
+        until(lambda: app.queue("q").inspect().stored == 0)
+        rescue.cancel()
+    worker.close()
+    assert handled == [*range(10)]
+    assert far == [*range(9)]
+    assert history_of(app.queue("q"))["acked"] == 10
+
+
+def test_a_child_learns_how_far_its_server_is(app: QWorker) -> None:
+    """The shortest trip of a receive, which tells whether few messages come one by one."""
+    app.task(name="task", queue="q")(lambda: None)
+    with Relay(app.url, rtt_ms=30) as relay:
+        worker = QWorker(app.namespace, url=relay.url)
+        worker.task(name="task", queue="q")(lambda: None)
+        app.tasks["task"].send()
+        with running(worker) as child:
+            until(lambda: app.queue("q").inspect().stored == 0)
+            (queue,) = child.broker._fetcher._chooser.queues
+        worker.close()
+    assert queue.trip_s is not None
+    assert queue.trip_s >= 0.03

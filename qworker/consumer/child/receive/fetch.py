@@ -170,6 +170,14 @@ class Fetcher:
         for queue, in_flight, command in self._ack_buffer.calls():
             self._pipeline.begin(command, partial(self._ack_buffer.finish, queue, in_flight))
 
+    def settle_between(self) -> None:
+        """Do the same between two handlers: read what has arrived first, and wait only for overdue replies.
+
+        A connection that breaks meanwhile is opened again then. Raises `Abandoned`.
+        """
+        self._pipeline.take_arrived()
+        self.settle()
+
     def take_all(self) -> None:
         """Read the replies of all calls in flight, however long that takes. Raises `Abandoned`."""
         self._pipeline.take_all()

@@ -57,6 +57,11 @@ class Pipeline:
             self.connection.lapse()
             self._finish_first()
 
+    def take_arrived(self) -> None:
+        """Read the replies that are there, without a poll before. Raises `Abandoned`."""
+        arrived = self.connection.has_reply()
+        self.take({self.connection.fileno()} if arrived else set())
+
     def take_all(self) -> None:
         """Read all replies, however long that takes. Raises `Abandoned`."""
         while self._calls:

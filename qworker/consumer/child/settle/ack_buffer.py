@@ -136,17 +136,26 @@ class AckBuffer:
     ) -> None:
         """Keep outcomes that were refused: they are sent again in 5 s, and the supervisor keeps their leases.
 
-        Outcomes that may have been applied in part are not sent again: one that moves a message would move it every
-        5 s. What they left in a lease comes back when the lease runs out.
+        Of outcomes that may have been applied in part only the acks are sent again: another one, which moves a message,
+        would move it every 5 s. What those left in a lease comes back when the lease runs out.
         """
         if isinstance(error, UnfinishedError):
-            self.settled(in_flight, [sent.messages for sent in in_flight])
-            return
+            in_flight = [*self._acks_of(in_flight)]
         for sent in in_flight:
             sent.lease.refused.append((sent.outcomes, sent.messages))
         if in_flight:
             self._refused_until[queue.shard] = boot_time() + _REFUSED_PAUSE_S
             self.unsent_since = self.unsent_since or boot_time()
+
+    def _acks_of(self, in_flight: Sequence[InFlightOutcomes]) -> Iterator[InFlightOutcomes]:
+        """Yield the acks, and let go of the other outcomes."""
+        for sent in in_flight:
+            acks, others = sent.outcomes.only_acks()
+            if others:
+                sent.lease.open -= others
+                self._leases.free_if_settled(sent.lease)
+            if acks:
+                yield InFlightOutcomes(sent.lease, acks, sent.messages - others)
 
     def due_in(self) -> float | None:
         """Seconds until outcomes have to be sent; None without any."""
