@@ -68,11 +68,17 @@ class Sender(Generic[P, R]):
 
         Raises `ArgumentsError` or `InvalidBodyError` before anything is sent, and all that `Queue.send` raises.
         """
-        return self.send_many([self.call(*args, **kwargs)])[0]
+        body = self.task.signature.encode(args, kwargs)
+        queue = self.task.app.queue(self.task.queue)
+        message = self._message(body, queue.ref, outgoing())
+        return queue.store([message], self._options, named="calls")[0]
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a call from async code, as `send` does."""
-        return (await self.asend_many([self.call(*args, **kwargs)]))[0]
+        body = self.task.signature.encode(args, kwargs)
+        queue = self.task.app.aqueue(self.task.queue)
+        message = self._message(body, queue.ref, outgoing())
+        return (await queue.store([message], self._options, named="calls"))[0]
 
     def send_later(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a call that becomes ready after `delay`, and return the message id."""
@@ -108,16 +114,17 @@ class Sender(Generic[P, R]):
                     f"include a call of task {call.sender.task.name!r}",
                     f"send only calls of {self.task.name!r}",
                 )
-            messages.append(
-                new_message(
-                    queue,
-                    call.body,
-                    self._options,
-                    flags={"w": trace} if trace else None,
-                    sending=self._run_middleware,
-                )
-            )
+            messages.append(self._message(call.body, queue, trace))
         return messages
+
+    def _message(self, body: bytes, queue: QueueRef, trace: str | None) -> NewMessage:
+        return new_message(
+            queue,
+            body,
+            self._options,
+            flags={"w": trace} if trace else None,
+            sending=self._run_middleware if self.task.app.middleware else None,
+        )
 
     def _run_middleware(self, body: bytes, flags: dict[str, str]) -> None:
         for middleware in self.task.app.middleware:

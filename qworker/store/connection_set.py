@@ -20,7 +20,7 @@ class ConnectionSet:
     Opening one closes those to servers that have lost their slots, unless `busy` says that they are in use.
     """
 
-    __slots__ = ("_busy", "_factory", "_opened", "_servers")
+    __slots__ = ("_busy", "_factory", "_opened", "_polls", "_servers")
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class ConnectionSet:
     ) -> None:
         self._factory, self._opened, self._busy = factory, opened, busy
         self._servers: dict[Address, ServerConnection] = {}
+        self._polls: dict[Address, _Poll] = {}
 
     def known(self, address: Address) -> ServerConnection | None:
         """Return the open connection to a server; None if there is none."""
@@ -59,13 +60,24 @@ class ConnectionSet:
         Over a closed connection a call would end in doubt: its caller could not try another server.
         """
         server = self._servers.get(address)
-        if server is not None and _has_ended(server.connection):
-            self.drop(address)
+        if server is not None and not self._has_ended(address, server.connection._sock):
+            return server
+        self.drop(address)
         return self.to(address, within_s)
+
+    def _has_ended(self, address: Address, sock: Any) -> bool:
+        """Whether an idle connection can be read: it was closed, or has a reply that nobody waits for."""
+        if sock is None:
+            return False
+        poll = self._polls.get(address)
+        if poll is None or poll.sock is not sock:
+            poll = self._polls[address] = _Poll(sock)
+        return poll.readable()
 
     def drop(self, address: Address) -> None:
         """Close the connection to a server, if there is one."""
         server = self._servers.pop(address, None)
+        self._polls.pop(address, None)
         if server is not None:
             server.connection.disconnect()
 
@@ -81,19 +93,26 @@ class ConnectionSet:
             if sock is not None:
                 # Without a TLS close, and so that redis-py does not close the number again.
                 os.close(sock.detach())
-        self._servers = {}
+        self._servers, self._polls = {}, {}
 
 
-def _has_ended(connection: Any) -> bool:
-    """Whether an idle connection can be read: it was closed, or has a reply that nobody waits for."""
-    sock = connection._sock
-    if sock is None:
-        return False
-    if not hasattr(select, "poll"):  # Windows
-        return bool(select.select([sock], [], [], 0)[0])
-    readable = select.poll()
-    readable.register(sock, select.POLLIN)
-    return bool(readable.poll(0))
+class _Poll:
+    """Asks a socket whether it can be read. Made once: to make it costs as much as to ask."""
+
+    __slots__ = ("_poll", "sock")
+
+    def __init__(self, sock: Any) -> None:
+        self.sock = sock
+        self._poll: select.poll | None = None
+        if hasattr(select, "poll"):  # not on Windows
+            self._poll = select.poll()
+            self._poll.register(sock, select.POLLIN)
+
+    def readable(self) -> bool:
+        """Whether it can be read, or has an error, now."""
+        if self._poll is None:
+            return bool(select.select([self.sock], [], [], 0)[0])
+        return bool(self._poll.poll(0))
 
 
 class AsyncConnectionSet:
