@@ -79,3 +79,12 @@ def test_a_doorbell_that_cannot_be_rung_is_reported(
         reply = call(drive)
         assert (reply[0], reply[AT.get(call.__name__[1:], -1)]) == ("OK", 1 if denied else 0)
         assert drive.redis.exists(drive.keys.wake) == (not denied)
+
+
+def test_receives_of_one_message_put_no_more_tokens_than_one(drive: Drive) -> None:
+    """Each leaves messages behind and finds that it need not ring, or the doorbell would grow with the queue."""
+    drive.send(*(f"m{number}" for number in range(20)))
+    drive.redis.delete(drive.keys.wake)
+    for number in range(10):
+        assert drive.receive(f"L{number}", 1).items
+        assert drive.redis.llen(drive.keys.wake) == 1
