@@ -962,13 +962,12 @@ end
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
 --     d discard   -                                               done, because the handler asked for it
---     e expired   -                                               done, its time to live is over
 --   acked    n, then n × (number, group): the acks' journal groups, each of `number` events and at most 16 KiB.
 --            0: the script reads the items itself, if the journal is on.
 -- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
-local KINDS = 'ncrsbde'
+local KINDS = 'ncrsbd'
 local MAX_OUTCOMES, MAX_TIMES = 10000, 512
 local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
 
@@ -1046,12 +1045,11 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     about.reason = reason
     record(event, item, about)
   end
-  if other.kind == 'd' or other.kind == 'e' then
+  if other.kind == 'd' then
     free_unique_of(item)
-    local ended = other.kind == 'd' and 'discarded' or 'expired'
-    add(ended, 1)
+    add('discarded', 1)
     add('stored', -1)
-    tell(ended)
+    tell('discarded')
     return
   end
   local message = delivered(item, lease.id, index, now)

@@ -112,10 +112,6 @@ class Outcomes:
         """End a message at the request of its handler."""
         self._add("d", index, times=times)
 
-    def expire(self, index: int | str) -> None:
-        """End a message whose time to live is over."""
-        self._add("e", index)
-
     def _add(
         self,
         kind: str,

@@ -199,7 +199,6 @@ TIMES = told_times(TOLD)
         (lambda o: o.bury(0, "No Word"), "dead - - - - rejected -"),
         (lambda o: o.bury(0, "foreign"), "dead - - - - foreign -"),
         (lambda o: o.discard(0, times="1 - t"), "discarded 1 - - t - -"),
-        (lambda o: o.expire(0), "expired - - - - - -"),
     ],
 )  # fmt: skip
 def test_outcomes(journal: Drive, end: Any, expected: str) -> None:

@@ -152,8 +152,8 @@ def test_counts_of_several_leases_add_up(drive: Drive) -> None:
         outcomes.share(6)
         outcomes.bury(7, "rejected")
         outcomes.discard(8)
-        outcomes.expire(9)
-        outcomes.expire(9)
+        outcomes.discard(9)
+        outcomes.discard(9)
         leases.append(outcomes)
         drive.send(f"{lease}rest")
         drive.receive(f"{lease}rest")
@@ -171,8 +171,7 @@ def test_counts_of_several_leases_add_up(drive: Drive) -> None:
         "dead": 6,
         "dead:rejected": 3,
         "dead:max_receives": 3,
-        "discarded": 3,
-        "expired": 3,
+        "discarded": 6,
         "stale": 3,
         "reaped_ms": NOW,
     }
@@ -206,7 +205,7 @@ def test_ack_frees_the_unique_key_that_is_still_its_own(drive: Drive) -> None:
     assert drive.stats("acked", "stale") == {"acked": 3, "stale": 1}
 
 
-@pytest.mark.parametrize("ending", ["bury", "discard", "expire", "max_receives"])
+@pytest.mark.parametrize("ending", ["bury", "discard", "max_receives"])
 @pytest.mark.parametrize("key", ["k", "a b/ü%=\n", "q1 x"])
 def test_every_end_frees_the_unique_key(drive: Drive, ending: str, key: str) -> None:
     """However a message ends its key is free again, whatever characters it is made of."""
@@ -216,8 +215,6 @@ def test_every_end_frees_the_unique_key(drive: Drive, ending: str, key: str) -> 
         outcomes.bury(1, "rejected")
     elif ending == "discard":
         outcomes.discard(1)
-    elif ending == "expire":
-        outcomes.expire(1)
     else:
         outcomes.nack(1, 0, max_receives=1)
     outcomes.release(2)
@@ -555,16 +552,14 @@ def test_invalid_reason_is_rejected(drive: Drive, reason: str) -> None:
     assert drive.stats("dead:rejected") == {"dead:rejected": 1}
 
 
-def test_discarded_and_expired_messages_are_done(drive: Drive) -> None:
-    """Both end without a dead letter, each under its own counter."""
-    outcomes = received(drive, "a", "b", "c")
+def test_a_discarded_message_is_done(drive: Drive) -> None:
+    """It ends without a dead letter, under its own counter."""
+    outcomes = received(drive, "a", "b")
     outcomes.discard(1)
-    outcomes.expire(2)
     drive.settle(outcomes)
-    assert drive.state("ready", "dead", "lease:L") == {"lease:L": {"3": own("c")}}
-    assert drive.stats("discarded", "expired", "stored", "unacked", "acked") == {
+    assert drive.state("ready", "dead", "lease:L") == {"lease:L": {"2": own("b")}}
+    assert drive.stats("discarded", "stored", "unacked", "acked") == {
         "discarded": 1,
-        "expired": 1,
         "stored": 1,
         "unacked": 1,
     }

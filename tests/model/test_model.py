@@ -238,7 +238,7 @@ class QueueMachine(RuleBasedStateMachine):
                     end.uniques.append((index, key, item.id))
                 else:
                     end.acks.append(index)
-            for kind in data.draw(st.lists(st.sampled_from("nnncrrsbde"), max_size=3)):
+            for kind in data.draw(st.lists(st.sampled_from("nnncrrsbd"), max_size=3)):
                 other = Ending(kind, data.draw(indices))
                 if kind in "nr":
                     other.delay_ms = data.draw(short_delays)
@@ -284,9 +284,6 @@ class QueueMachine(RuleBasedStateMachine):
                         outcomes.bury(other.index, other.reason, times=times)
                     case "d":
                         outcomes.discard(other.index, times=times)
-                    case "e":
-                        outcomes.expire(other.index)
-                        other.times = ""
             written.append(outcomes)
         return written
 

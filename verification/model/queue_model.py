@@ -409,9 +409,9 @@ class Model:
         def tell(event: str, reason: str = "-") -> None:
             self.tell(event, before, place=f"{lease}.{index}", reason=reason, times=end.times)
 
-        if end.kind in "de":
-            tell("discarded" if end.kind == "d" else "expired")
-            self.stats["discarded" if end.kind == "d" else "expired"] += 1
+        if end.kind == "d":
+            tell("discarded")
+            self.stats["discarded"] += 1
             self._gone(item)
             return
         if item.kind == "plain":

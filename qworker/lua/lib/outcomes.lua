@@ -14,13 +14,12 @@
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
 --     d discard   -                                               done, because the handler asked for it
---     e expired   -                                               done, its time to live is over
 --   acked    n, then n × (number, group): the acks' journal groups, each of `number` events and at most 16 KiB.
 --            0: the script reads the items itself, if the journal is on.
 -- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
-local KINDS = 'ncrsbde'
+local KINDS = 'ncrsbd'
 local MAX_OUTCOMES, MAX_TIMES = 10000, 512
 local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
 

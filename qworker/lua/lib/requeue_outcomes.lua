@@ -17,12 +17,11 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     about.reason = reason
     record(event, item, about)
   end
-  if other.kind == 'd' or other.kind == 'e' then
+  if other.kind == 'd' then
     free_unique_of(item)
-    local ended = other.kind == 'd' and 'discarded' or 'expired'
-    add(ended, 1)
+    add('discarded', 1)
     add('stored', -1)
-    tell(ended)
+    tell('discarded')
     return
   end
   local message = delivered(item, lease.id, index, now)
