@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from qworker.client.execute.recurring import WITHIN_S
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.shards import have_attributes
 from qworker.engine.shards import read_shards as read_command
@@ -34,7 +35,8 @@ def read_shards(client: Client, namespace: str, queues: Sequence[str]) -> dict[s
     asked = _with_attributes(client, namespace, queues)
     shards.update((queue, WHOLE) for queue in shards.keys() - asked)
     commands = [read_command(QueueKeys(namespace, queue)) for queue in asked]
-    replies = client.execute_each(commands, give_up_s=_PATIENCE_S)
+    within_s = WITHIN_S if client.factory.clustered else None
+    replies = client.execute_each(commands, give_up_s=_PATIENCE_S, within_s=within_s)
     for queue, reply in zip(asked, replies, strict=True):
         if not isinstance(reply, QworkerError):
             shards[queue] = reply

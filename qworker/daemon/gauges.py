@@ -16,6 +16,7 @@ import structlog
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from qworker.client.execute.recurring import WITHIN_S
 from qworker.client.execute.sync import Client
 from qworker.client.manage.journal import ReaderLag, lags
 from qworker.client.plan import run_plans
@@ -98,7 +99,9 @@ class QueueCollector(Collector):
                 _log.warning("queue_figures_unread", problem=str(error), held_back=suppressed)
         self._figures = figures
         ended = self._clock()
-        self._good_until = ended + max(self._kept_s, _KEPT_TIMES * (ended - started))
+        # A server that is waited for in vain is not used.
+        used_s = ended - started - (WITHIN_S if self._away else 0.0)
+        self._good_until = ended + max(self._kept_s, _KEPT_TIMES * used_s)
 
     def _read(self) -> dict[str, Figures]:
         figures: dict[str, Figures] = {}
@@ -166,7 +169,9 @@ class QueueCollector(Collector):
         nodes = [factory.last_node(command.key) for command in commands]
         asked = [number for number, node in enumerate(nodes) if node not in self._away]
         answers = self._client.execute_each(
-            [commands[number] for number in asked], give_up_s=_GIVE_UP_S
+            [commands[number] for number in asked],
+            give_up_s=_GIVE_UP_S,
+            within_s=WITHIN_S if factory.clustered else None,
         )
         results = dict(zip(asked, answers, strict=True))
         for number, answer in results.items():

@@ -12,10 +12,11 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import structlog
 
+from qworker.client.execute.recurring import RecurringCalls
 from qworker.client.execute.sync import Client
 from qworker.daemon.attention import Attention
 from qworker.daemon.journal_shedding import JournalShedding
@@ -26,7 +27,6 @@ from qworker.daemon.registry import AWAY, Registry
 from qworker.daemon.reshard import ShardUpkeep
 from qworker.daemon.scheduler import Scheduler
 from qworker.daemon.tick import Tick
-from qworker.engine.command import Command
 from qworker.engine.extend import extend
 from qworker.engine.raw import server_time
 from qworker.engine.reap import QueueSweep, Reaped, promote, reap, sweep, trim
@@ -97,19 +97,19 @@ class Reaper:
             raise InvalidOptionError("tick", f"is {tick_ms} ms", "it must be from 1 ms to 60 s")
         self.namespace = namespace
         self.tick_ms = tick_ms
-        self._client = client
+        self._calls = RecurringCalls(client, give_up_s=_GIVE_UP_S)
         self._budget_s = (tick_ms / 2 if budget_ms is None else budget_ms) / 1000
         self._clock = clock
         masters = client.factory.masters
-        self.registry = Registry(self._execute, namespace, masters, clock=clock)
-        self.presence = Presence(self._execute, namespace, name or reaper_name(), clock=clock)
+        self.registry = Registry(self._calls.execute, namespace, masters, clock=clock)
+        self.presence = Presence(self._calls.execute, namespace, name or reaper_name(), clock=clock)
         clustered = client.factory.clustered
         self.scheduler = Scheduler(
-            self._execute, client.ids, namespace=namespace, clustered=clustered, clock=clock
+            self._calls.execute, client.ids, namespace=namespace, clustered=clustered, clock=clock
         )
-        self._pruning = Pruning(self._execute_each, tick_ms=tick_ms, clock=clock)
-        self._shards = ShardUpkeep(self._execute, namespace, client.ids, clock=clock)
-        self._shedding = JournalShedding(self._execute, masters, clock=clock)
+        self._pruning = Pruning(self._calls.execute_each, tick_ms=tick_ms, clock=clock)
+        self._shards = ShardUpkeep(self._calls.execute, namespace, client.ids, clock=clock)
+        self._shedding = JournalShedding(self._calls.execute, masters, clock=clock)
         self._throttle = LogThrottle(clock=clock)
         self._stopped = False
         self._attention = Attention(tick_ms, clock=clock)
@@ -136,7 +136,7 @@ class Reaper:
         tick.sweep_s = self._clock() - started
         deadline = started + tick.sweep_s + self._budget_s
         if not candidates:
-            tick.now_ms = now_ms or self._execute(server_time())
+            tick.now_ms = now_ms or self._calls.execute(server_time())
         self._shedding.check(queues)
         self._unless_away(lambda: self.scheduler.fire(queues, tick, deadline, now_ms), tick)
         self._serve(duties, tick, deadline)
@@ -159,12 +159,6 @@ class Reaper:
         except QworkerError as error:
             _log.info("presence_left_behind", reaper=self.presence.name, problem=str(error))
 
-    def _execute(self, command: Command[T], /) -> T:
-        return self._client.execute(command, give_up_s=_GIVE_UP_S)
-
-    def _execute_each(self, commands: Sequence[Command[Any]], /) -> list[Any]:
-        return self._client.execute_each(commands, give_up_s=_GIVE_UP_S)
-
     def _in_turn(self, queues: Sequence[QueueKeys]) -> list[QueueKeys]:
         first = bisect_left(queues, self._turn, key=lambda keys: keys.queue)
         return [*queues[first:], *queues[:first]]
@@ -176,14 +170,14 @@ class Reaper:
         self._paused = {}
         if len(queues) <= SWEPT_AT_ONCE:
             return queues
-        together = 1 if self._client.factory.clustered else _TOGETHER
+        together = 1 if self._calls.factory.clustered else _TOGETHER
         groups = self._attention.due(queues, together, self.registry.reapers)
         chosen = {at for at, group in enumerate(groups) if group.checks % _HEADS_EVERY == 0}
         asked = [at for at in range(len(groups)) if at not in chosen]
         for first in range(0, len(asked), _QUESTIONS):
             some = asked[first : first + _QUESTIONS]
             questions = [groups[at].question for at in some]
-            answers = self._execute_each(questions)
+            answers = self._calls.execute_each(questions)
             for at, answer in zip(some, answers, strict=True):
                 if answer != 0:  # Or an error: the sweep finds out whose.
                     chosen.add(at)
@@ -197,7 +191,7 @@ class Reaper:
             first = 0
             while first < len(chunk):
                 command = sweep(chunk[first:], tick_ms, leases=_LISTED, now_ms=now_ms)
-                swept_ms, sweeps = self._execute(command)
+                swept_ms, sweeps = self._calls.execute(command)
                 # The time of the pass's first call: messages due later wait for the next pass.
                 tick.now_ms = tick.now_ms or swept_ms
                 for keys, swept in zip(chunk[first:], sweeps, strict=False):
@@ -263,7 +257,7 @@ class Reaper:
         try:
             work()
         except AWAY as error:
-            if not self._client.factory.clustered:
+            if not self._calls.factory.clustered:
                 raise
             self._failed("", error, tick)
 
@@ -286,7 +280,7 @@ class Reaper:
 
     def _promote(self, keys: QueueKeys, tick: Tick, now_ms: int | None) -> Iterator[None]:
         while True:
-            done = self._execute(promote(keys, PROMOTED_AT_ONCE, now_ms=now_ms))
+            done = self._calls.execute(promote(keys, PROMOTED_AT_ONCE, now_ms=now_ms))
             tick.promoted += done.moved
             tick.ended += done.ended
             tick.late(done.lateness_ms)
@@ -341,7 +335,7 @@ class Reaper:
                 skip=len(passed - moved[not lone]),
                 now_ms=now_ms,
             )
-            overdue = self._execute(command)[1][0].overdue
+            overdue = self._calls.execute(command)[1][0].overdue
             page = OverdueLeases(overdue, lone=lone)
             for _ in self._reap_page(keys, page, tick, now_ms):
                 moved[lone] |= page.moved
@@ -388,7 +382,7 @@ class Reaper:
         """Reap leases. If the script fails, reap them one by one, and put those that fail behind the others."""
         only: Literal["lone", "several"] = "lone" if lone else "several"
         try:
-            done = self._execute(reap(keys, ids, self.tick_ms, only=only, now_ms=now_ms))
+            done = self._calls.execute(reap(keys, ids, self.tick_ms, only=only, now_ms=now_ms))
         except ServerError as error:
             if not concerns_the_call(error):
                 raise
@@ -396,7 +390,7 @@ class Reaper:
                 for lease_id in ids:
                     self._reap_leases(keys, [lease_id], tick, now_ms, lone=lone)
             else:
-                self._execute(extend(keys, ids, ASIDE_MS, now_ms=now_ms))
+                self._calls.execute(extend(keys, ids, ASIDE_MS, now_ms=now_ms))
                 tick.set_aside += 1
                 self._failed(keys.queue, error, tick, lease_id=ids[0])
             return None
@@ -410,7 +404,7 @@ class Reaper:
 
     def _trim(self, keys: QueueKeys, tick: Tick, now_ms: int | None) -> Iterator[None]:
         while True:
-            done = self._execute(trim(keys, TRIMMED_AT_ONCE, now_ms=now_ms))
+            done = self._calls.execute(trim(keys, TRIMMED_AT_ONCE, now_ms=now_ms))
             tick.trimmed += done.expired
             if not done.full:
                 return

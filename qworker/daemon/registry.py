@@ -24,10 +24,12 @@ from qworker.engine.raw import raw
 from qworker.errors import (
     AccessDeniedError,
     BrokenQueueError,
+    BusyError,
     InDoubtError,
     LoadingError,
     OutOfMemoryError,
     QworkerError,
+    ReadOnlyError,
     ServerError,
     UnavailableError,
     concerns_the_call,
@@ -62,8 +64,8 @@ _MOST_ABSENT: Final = 100_000
 _LOGGED: Final = 10
 
 
-#: Errors of a call to a node of a Cluster that is away; others may serve.
-AWAY: Final = (UnavailableError, InDoubtError, LoadingError)
+#: Errors of a call to a node of a Cluster that does not serve now; others may serve.
+AWAY: Final = (UnavailableError, InDoubtError, LoadingError, BusyError, ReadOnlyError)
 
 
 class Execute(Protocol):

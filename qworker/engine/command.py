@@ -36,6 +36,7 @@ __all__ = [
     "Attempt",
     "Brief",
     "Command",
+    "Patience",
     "Pause",
     "PerQueue",
     "Soon",
@@ -180,6 +181,36 @@ _LONGEST_PAUSE_S: Final = 0.5
 LEAST_S: Final = 0.05
 #: Redirections that are followed at once; after more of them the nodes disagree.
 _AT_ONCE: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a call is tried: attempts begin for `give_up_s` seconds.
+
+    `within_s`: the longest wait for each reply, connecting included; None for that of the connection. `ends_waits`: no
+    wait lasts longer than what is left of `give_up_s`, either.
+    """
+
+    give_up_s: float
+    within_s: float | None = None
+    ends_waits: bool = True
+
+    def waits_s(self, usual_s: float) -> float | None:
+        """Return how long a trip to several servers waits for replies; None for `usual_s`."""
+        if not self.ends_waits:
+            return self.within_s
+        return max(self.give_up_s, LEAST_S) if 0 < self.give_up_s < usual_s else None
+
+    def is_over(self, waited_s: float) -> bool:
+        """Whether a server that was waited for so long gets no other attempt."""
+        return waited_s >= self.give_up_s
+
+    def after(self, waited_s: float) -> Patience:
+        """Return what is left."""
+        if not waited_s:
+            return self
+        left_s = max(0.0, self.give_up_s - waited_s)
+        return Patience(left_s, self.within_s, ends_waits=self.ends_waits)
 
 
 class Attempt(Generic[T]):

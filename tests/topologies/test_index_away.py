@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 #: A noticeable pause: half of a second.
 PAUSE_S = 0.8
-#: A frozen node is waited for twice, 4 s each; once per trip it would be 24 s.
-LONGEST_SCRAPE_S = 16.0
+#: A frozen node is waited for once, 1.5 s; once per trip it would be 9 s.
+LONGEST_SCRAPE_S = 6.0
 
 
 @pytest.fixture(params=["killed", "frozen"])

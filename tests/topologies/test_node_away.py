@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -17,9 +19,13 @@ from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.states import Mark
 from qworker.consumer.child.connection import Connection
+from qworker.consumer.supervisor.lease_thread import LeaseThread
 from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
+from qworker.consumer.supervisor.leases.postmortem import Death
+from qworker.daemon.reaper import Reaper
 from qworker.engine.inspect import Inspection, existing, inspect
 from qworker.engine.raw import raw
+from qworker.engine.reap import sweep
 from qworker.engine.receive import settle_receive
 from qworker.engine.scripts import load_script
 from qworker.errors import QworkerError, ServerError, UnavailableError
@@ -31,6 +37,8 @@ from tests.topologies.servers import Cluster, Node, until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 GIVE_UP_S = 0.3
+#: Four times what a frozen node is waited for; each further wait for it is as long, or 4 s.
+LONGEST_S = 6.0
 
 
 @pytest.fixture
@@ -50,6 +58,19 @@ def away(nodes: Cluster) -> Iterator[Node]:
     lost.kill()
     yield lost
     lost.start()
+    replica.ask("CONFIG", "SET", "cluster-replica-no-failover", "no")
+    nodes.wait_until_whole()
+
+
+@pytest.fixture
+def frozen(nodes: Cluster) -> Iterator[Node]:
+    """A master that accepts connections and answers nothing, and its replica does not take over."""
+    lost = nodes.masters()[0]
+    replica = nodes.replica_of(lost)
+    replica.ask("CONFIG", "SET", "cluster-replica-no-failover", "yes")
+    lost.pause()
+    yield lost
+    lost.resume()
     replica.ask("CONFIG", "SET", "cluster-replica-no-failover", "no")
     nodes.wait_until_whole()
 
@@ -155,3 +176,158 @@ def test_leases_of_other_nodes_are_extended(
             keeper.extend_due([(board, tuple(found))])
         assert keeper.extended == 5
         board.close()
+
+
+@dataclass
+class Held:
+    """A child as far as its leases go: one message of each queue, due to be extended."""
+
+    app: QWorker
+    keys: list[QueueKeys]
+
+    def __post_init__(self) -> None:
+        self.pid = 0
+        self.board = Board.create(len(self.keys))
+        for slot, keys in enumerate(self.keys):
+            self.app.queue(keys.name).send({"n": 1})
+            lease_id = self.app.client.ids.lease_id()
+            self.board.leases.enter(slot, lease_id, slot, 30.0)
+            self.app.client.execute(settle_receive(keys, lease_id, 1, visibility_ms=30_000))
+            self.board.leases.hold(slot, 1, boot_time() + 3.0, 30.0)
+            self.board.leases.mark(slot, 0, Mark.RUNNING)
+
+    def close(self) -> None:
+        self.board.close()
+
+
+@pytest.fixture
+def held(
+    nodes: Cluster, namespace: str, request: pytest.FixtureRequest
+) -> Iterator[tuple[Held, Held]]:
+    """A child with leases of a node that is frozen now, and one with leases of others."""
+    found = queues(nodes, namespace, nodes.masters()[0], 3, 5)
+    app = QWorker(namespace, url=nodes.url)
+    with app.client:
+        both = Held(app, found[:3]), Held(app, found[3:])
+        request.getfixturevalue("frozen")
+        yield both
+        both[1].close()
+
+
+def test_a_trip_waits_once_for_a_frozen_node(
+    client: Client, nodes: Cluster, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    """As long as it may, and not again in a call of its own."""
+    places = queues(nodes, namespace, nodes.masters()[0], 3, 5)
+    results = client.execute_each([*map(inspect, places)])
+    request.getfixturevalue("frozen")
+    for _ in "over a connection that was open", "over a new one":
+        began = time.monotonic()
+        results = client.execute_each([*map(inspect, places)], give_up_s=GIVE_UP_S, within_s=0.5)
+        assert time.monotonic() - began < 3.0
+        assert all(isinstance(result, ServerError) for result in results[:3])
+        assert all(isinstance(result, Inspection) for result in results[3:]), results
+
+
+def test_a_client_waits_no_longer_than_it_may(
+    nodes: Cluster, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    """A command of the command line gives up after 3 s, also in a trip."""
+    places = queues(nodes, namespace, nodes.masters()[0], 3, 5)
+    request.getfixturevalue("frozen")
+    with Client(ConnectionFactory(nodes.url), give_up_s=GIVE_UP_S) as client:
+        began = time.monotonic()
+        results = client.execute_each([*map(inspect, places)])
+        assert time.monotonic() - began < 3.0
+    assert [isinstance(result, Inspection) for result in results] == [False] * 3 + [True] * 5
+
+
+def test_passes_go_on_beside_a_frozen_node(
+    client: Client, nodes: Cluster, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    """A pass waits for it once, whatever it has to do there, and moves the messages of other nodes."""
+    places = queues(nodes, namespace, nodes.masters()[0], 20, 5)
+    for keys in places:
+        Queue(client, namespace, keys.name).send({"n": 1}, delay="10ms")
+    with Client(ConnectionFactory(nodes.url)) as own:
+        reaper = Reaper(own, namespace)
+        reaper.registry.refresh(5.0)
+        request.getfixturevalue("frozen")
+        longest_s, promoted = 0.0, 0
+        for _ in range(3):
+            began = time.monotonic()
+            promoted += reaper.tick().promoted
+            longest_s = max(longest_s, time.monotonic() - began)
+        assert promoted == 5
+        assert longest_s < LONGEST_S
+
+
+def test_leases_of_other_nodes_are_extended_while_a_dead_child_is_settled(
+    nodes: Cluster, held: tuple[Held, Held]
+) -> None:
+    """Its leases on a frozen node are settled when that is back, without holding up heartbeats."""
+    dead, alive = held
+    app = alive.app
+    keeper = LeaseKeeper(app.client)
+    began = time.monotonic()
+    keeper.settle_dead(dead.board, dead.keys, Death(code=1, at=boot_time()))
+    dead.close()
+    keeper.extend_due([(alive.board, alive.keys)])
+    assert time.monotonic() - began < LONGEST_S
+    assert keeper.extended == 5
+    assert keeper.unsettled
+    for node in nodes.nodes:
+        node.resume()
+
+    def settled() -> bool:
+        keeper.settle_again()
+        return not keeper.unsettled
+
+    until(settled, 20)
+    counted = [app.client.execute(inspect(keys)) for keys in dead.keys]
+    assert [seen.unacked for seen in counted] == [0, 0, 0]
+    assert [seen.ready + seen.delayed for seen in counted] == [1, 1, 1]
+
+
+def test_a_worker_is_checked_while_leases_of_one_node_cannot_be_extended(
+    held: tuple[Held, Held],
+) -> None:
+    """It stays in sight of operators, and obeys them."""
+    away, others = held
+    checked = threading.Event()
+    thread = LeaseThread(others.app.client, lambda: [away, others], checked.set)  # type: ignore[list-item, return-value]
+    thread.start()
+    try:
+        assert checked.wait(LONGEST_S)
+        until(lambda: thread.keeper.extended == 5, LONGEST_S)
+        assert thread.answering_since is not None
+    finally:
+        thread.end(1.0)
+        away.close()
+
+
+def test_a_queue_that_a_user_may_not_read_does_not_hide_its_neighbours(
+    client: Client, nodes: Cluster, namespace: str
+) -> None:
+    """A refusal concerns one queue, not all of its node."""
+    places = queues(nodes, namespace, nodes.masters()[0], 3, 1)
+    for keys in places:
+        Queue(client, namespace, keys.name).send({"n": 1})
+    patterns = [f"~{namespace}:{{{keys.name}}}:*" for keys in places[1:]]
+    for node in nodes.masters():
+        node.ask("ACL", "SETUSER", "some", "on", ">pw", "+@all", *patterns)
+    try:
+        url = nodes.url.replace("://", "://some:pw@")
+        with Client(ConnectionFactory(url)) as own:
+            _, swept = own.execute(sweep(places, 1000))
+
+        async def sweep_async() -> list[bool]:
+            async with AsyncClient(ConnectionFactory(url)) as own:
+                _, swept = await own.execute(sweep(places, 1000))
+            return [each.broken is None for each in swept]
+
+        assert [each.broken is None for each in swept] == [False, True, True, True]
+        assert asyncio.run(sweep_async()) == [False, True, True, True]
+    finally:
+        for node in nodes.masters():
+            node.ask("ACL", "DELUSER", "some")

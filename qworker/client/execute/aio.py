@@ -19,7 +19,7 @@ from qworker.client.execute.shared_waits import SharedWaits
 from qworker.client.plan import Plan
 from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command, PerQueue
 from qworker.engine.send import SendCall, Sent
-from qworker.errors import InDoubtError, QworkerError, RefusedError, ServerError
+from qworker.errors import InDoubtError, QworkerError, RefusedError, RetryRule, ServerError
 from qworker.store.connection_set import AsyncConnectionSet
 from qworker.store.connections import ConnectionFactory, ServerConnection, is_noscript, map_error
 from qworker.store.nodes import Address
@@ -285,6 +285,7 @@ class AsyncClient(BaseClient):
         """
         results: list[Any] = []
         failed: dict[Address | None, ServerError] = {}
+        unserved: dict[int, QworkerError] = {}
         for index, command in enumerate(per_queue.commands):
             node = self.factory.last_node(command.key)
             try:
@@ -292,10 +293,14 @@ class AsyncClient(BaseClient):
                     raise failed[node]
                 results.append(await self._attempt(lane, command, give_up_s, bounded))
             except ServerError as error:
-                failed[node] = error
-                if per_queue.unserved is None or len(failed) >= len(await self.factory.amasters()):
+                if per_queue.unserved is None:
                     raise
+                if error.retry is not RetryRule.NEVER:
+                    failed[node] = error
+                unserved[index] = error
                 results.append(per_queue.unserved(index, error))
+        if unserved:
+            self._check_served(per_queue, unserved, len(await self.factory.amasters()))
         return per_queue.merge(results)
 
     async def _failed(self, lane: Lane, error: ServerError, address: Address) -> None:

@@ -6,7 +6,7 @@ Each client performs the calls in its own way: `Client._perform`, `AsyncClient._
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
@@ -15,11 +15,12 @@ from qworker.client.execute.backoff import AwayServers, IndexWrites
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan
 from qworker.client.unreturned import Unreturned
-from qworker.engine.command import GIVE_UP_S, LEAST_S, Brief, Command, Pause, Soon
+from qworker.engine.command import GIVE_UP_S, LEAST_S, Brief, Command, Pause, PerQueue, Soon
 from qworker.engine.send import SendCall
 from qworker.engine.settle import Settled, settle
-from qworker.errors import QworkerError, ServerError
+from qworker.errors import QworkerError, RetryRule, ServerError
 from qworker.store.connections import ConnectionFactory
+from qworker.store.nodes import Address
 from qworker.wire.ids import IdSource, new_lane_id
 from qworker.wire.keyring import NO_KEYS, Keyring
 
@@ -128,6 +129,26 @@ class BaseClient:
             raise
         self._away.served(address)
         return result
+
+    def _check_served(
+        self, per_queue: PerQueue[Any], failed: Mapping[int, QworkerError], servers: int
+    ) -> None:
+        """Raise an error of a command of many queues unless some of its `servers` may serve the others.
+
+        An error that no repetition cures is about its queue alone.
+        """
+        first = next(iter(failed.values()))
+        away: set[Address | None] = set()
+        refused = 0
+        for index, error in failed.items():
+            if not isinstance(error, ServerError):
+                raise error
+            if error.retry is RetryRule.NEVER:
+                refused += 1
+            else:
+                away.add(self.factory.last_node(per_queue.commands[index].key))
+        if len(away) >= servers or refused == len(per_queue.commands):
+            raise first
 
     def _release_unreturned(self) -> Calls[None]:
         """Release messages that were received for a caller that is gone. The next receive releases failed ones."""

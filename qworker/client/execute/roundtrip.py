@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from qworker.engine.command import Command
+from qworker.engine.command import LEAST_S, Command
 from qworker.errors import QworkerError, RefusedError, ServerError
 from qworker.store.connections import ConnectionFactory, is_noscript, map_error
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from qworker.store.connections import ServerConnection
     from qworker.store.nodes import Address
 
-__all__ = ["LOADS", "call", "call_all", "load_missing", "settle_again"]
+__all__ = ["LOADS", "Unanswered", "call", "call_all", "load_missing", "settle_again"]
 
 #: How often a call loads its script at once; after that it is retried like any call that fails.
 LOADS: Final = 3
@@ -108,17 +109,29 @@ def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
     return replies
 
 
+class Unanswered(NamedTuple):
+    """A node that did not answer in a trip, and how long it was waited for."""
+
+    error: ServerError
+    after_s: float
+
+
 def call_all(
-    factory: ConnectionFactory, connections: ConnectionSet, commands: Sequence[Command[Any]]
-) -> dict[int, Any]:
-    """Make calls in one trip per node; returns the results of those that succeeded, by their index.
+    factory: ConnectionFactory,
+    connections: ConnectionSet,
+    commands: Sequence[Command[Any]],
+    within_s: float | None = None,
+) -> tuple[dict[int, Any], dict[Address, Unanswered]]:
+    """Make calls in one trip per node; returns the results of those that succeeded by index, and nodes without answer.
 
     The caller makes the others by themselves: those with a missing script, a moved slot, a refusal or a node that is
-    away. Every command may be repeated.
+    away. Every command may be repeated. All nodes together are waited for `within_s` seconds, and for as long again
+    where there was no connection; None waits for the connection's own timeout, for each node.
     """
+    began = time.monotonic()
     if commands and factory.node(commands[0].key) is None:
         with suppress(ServerError):
-            factory.locate(commands[0].key)
+            factory.locate(commands[0].key, within_s)
     by_node: dict[Address, list[int]] = {}
     for index, command in enumerate(commands):
         node = factory.node(command.key)
@@ -126,31 +139,45 @@ def call_all(
             by_node.setdefault(node, []).append(index)
     sent: list[tuple[Address, Any]] = []
     results: dict[int, Any] = {}
+    unanswered: dict[Address, Unanswered] = {}
+
+    def failed(address: Address, error: Exception, *, was_sent: bool) -> None:
+        connections.drop(address)
+        mapped = error if isinstance(error, ServerError) else map_error(error, sent=was_sent)
+        factory.failed(mapped, address)
+        unanswered[address] = Unanswered(mapped, time.monotonic() - began)
+
     try:
         for address, indices in by_node.items():
             try:
-                connection = connections.idle(address).connection
+                connection = connections.idle(address, within_s).connection
                 # In one piece: redis-py would write each piece separately.
                 packed = b"".join([commands[index].packed() for index in indices])
                 connection.send_packed_command([packed])
-            except (RedisError, OSError, ServerError):
-                connections.drop(address)
+            except (RedisError, OSError, ServerError) as error:
+                failed(address, error, was_sent=False)
             else:
                 sent.append((address, connection))
+        sent_at = time.monotonic()
         for address, connection in sent:
-            for index in by_node[address]:
-                try:
-                    results[index] = commands[index].decode(connection.read_response())
-                except (ResponseError, QworkerError):
-                    continue
-                except (RedisError, OSError):
-                    connections.drop(address)
-                    break
+            if within_s is None:
+                left_s = connection.socket_timeout
+            else:
+                left_s = max(LEAST_S, sent_at + within_s - time.monotonic())
+            try:
+                with _answered_within(connection, left_s):
+                    for index in by_node[address]:
+                        try:
+                            results[index] = commands[index].decode(connection.read_response())
+                        except (ResponseError, QworkerError):
+                            continue
+            except (RedisError, OSError) as error:
+                failed(address, error, was_sent=True)
     except BaseException:
         # Interrupted between calls and replies: the next replies on these connections are not ours.
         connections.close()
         raise
-    return results
+    return results, unanswered
 
 
 def settle_again(recent: RecentSettles, server: ServerConnection) -> None:

@@ -17,7 +17,15 @@ from qworker.client.execute.base import Lane as BaseLane
 from qworker.client.execute.roundtrip import call, call_all, settle_again
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan
-from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command, PerQueue, Word
+from qworker.engine.command import (
+    GIVE_UP_S,
+    Attempt,
+    Brief,
+    Command,
+    Patience,
+    PerQueue,
+    Word,
+)
 from qworker.engine.raw import raw, server_time
 from qworker.engine.send import SendCall, Sent
 from qworker.errors import InDoubtError, QworkerError, RetryRule, ServerError
@@ -52,22 +60,32 @@ class Client(BaseClient):
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
-    def execute(self, command: Command[T], *, give_up_s: float | None = None) -> T:
+    def execute(
+        self,
+        command: Command[T],
+        *,
+        give_up_s: float | None = None,
+        within_s: float | None = None,
+    ) -> T:
         """Execute a command until it succeeds, is refused, or `give_up_s` is over.
 
         Raises `RefusedError` (nothing was written) or `ServerError`; `InDoubtError` leaves open whether the command
         ran, and `UnfinishedError` says that it may have run in part. A `give_up_s` given here ends the attempts, but
-        not the wait for a reply.
+        not the wait for a reply; `within_s` bounds that for each reply, connecting included.
         """
-        bounded = give_up_s is None
-        return self._execute(command, self.give_up_s if bounded else give_up_s or 0.0, bounded)
+        return self._execute(command, self._patience(give_up_s, within_s))
 
-    def _execute(self, command: Command[T], limit_s: float, bounded: bool) -> T:
+    def _patience(self, give_up_s: float | None, within_s: float | None) -> Patience:
+        if give_up_s is None:
+            return Patience(self.give_up_s)
+        return Patience(give_up_s, within_s, ends_waits=False)
+
+    def _execute(self, command: Command[T], patience: Patience) -> T:
         lane = self._take()
         try:
             if command.per_queue is not None and self.factory.clustered:
-                return self._per_queue(lane, command.per_queue(), limit_s, bounded)
-            return self._attempt(lane, command, limit_s, bounded)
+                return self._per_queue(lane, command.per_queue(), patience)
+            return self._attempt(lane, command, patience)
         finally:
             self._put_back(lane)
 
@@ -80,36 +98,50 @@ class Client(BaseClient):
         return self.execute(server_time())
 
     def execute_each(
-        self, commands: Sequence[Command[T]], *, give_up_s: float | None = None
+        self,
+        commands: Sequence[Command[T]],
+        *,
+        give_up_s: float | None = None,
+        within_s: float | None = None,
     ) -> list[T | QworkerError]:
         """Execute commands that may be repeated in one trip per server; returns the result or the error of each.
 
         Retries commands that failed in the trip, as `execute` does; waits once for a server that does not
         serve. No command may span several queues.
         """
-        bounded = give_up_s is None
-        limit_s = self.give_up_s if bounded else give_up_s or 0.0
         lane = self._take()
         try:
-            results = call_all(self.factory, lane.connections, commands)
-            outcomes: list[T | QworkerError] = []
-            failed: dict[Address | None, ServerError] = {}
-            for index, command in enumerate(commands):
-                if index in results:
-                    outcomes.append(results[index])
-                    continue
-                node = self.factory.last_node(command.key)
-                try:
-                    outcomes.append(
-                        failed.get(node) or self._attempt(lane, command, limit_s, bounded)
-                    )
-                except QworkerError as error:
-                    if isinstance(error, ServerError) and error.retry is not RetryRule.NEVER:
-                        failed[node] = error
-                    outcomes.append(error)
-            return outcomes
+            return self._trip(lane, commands, self._patience(give_up_s, within_s))
         finally:
             self._put_back(lane)
+
+    def _trip(
+        self, lane: Lane, commands: Sequence[Command[T]], patience: Patience
+    ) -> list[T | QworkerError]:
+        waits_s = patience.waits_s(self.factory.reply_timeout_s)
+        results, unanswered = call_all(self.factory, lane.connections, commands, waits_s)
+        outcomes: list[T | QworkerError] = []
+        failed: dict[Address | None, ServerError] = {
+            node: error
+            for node, (error, after_s) in unanswered.items()
+            if patience.is_over(after_s)
+        }
+        for index, command in enumerate(commands):
+            if index in results:
+                outcomes.append(results[index])
+                continue
+            node = self.factory.last_node(command.key)
+            waited_s = unanswered[node].after_s if node in unanswered else 0.0
+            try:
+                outcomes.append(
+                    failed.get(node) or self._attempt(lane, command, patience.after(waited_s))
+                )
+            except QworkerError as error:
+                # An error that no repetition cures is about the command alone.
+                if isinstance(error, ServerError) and error.retry is not RetryRule.NEVER:
+                    failed[node] = error
+                outcomes.append(error)
+        return outcomes
 
     def send(
         self,
@@ -129,8 +161,7 @@ class Client(BaseClient):
             result = self._attempt(
                 lane,
                 make(lane=lane.id, sequence=lane.sequence),
-                limit_s,
-                bounded=True,
+                Patience(limit_s),
                 elsewhere=elsewhere,
             )
         except BaseException as error:
@@ -171,7 +202,7 @@ class Client(BaseClient):
                 try:
                     result: Any = None
                     if isinstance(step, Command):
-                        result = self._execute(step, limit_s, bounded=True)
+                        result = self._execute(step, Patience(limit_s))
                     elif isinstance(step, SendCall):
                         result = self.send(step.make, give_up_s=limit_s, elsewhere=step.elsewhere)
                     else:
@@ -200,15 +231,16 @@ class Client(BaseClient):
         self,
         lane: Lane,
         command: Command[T],
-        give_up_s: float,
-        bounded: bool,
+        patience: Patience,
         *,
         elsewhere: bool = False,
     ) -> T:
-        attempt = Attempt(command, give_up_s, elsewhere=elsewhere)
+        attempt = Attempt(command, patience.give_up_s, elsewhere=elsewhere)
         while True:
             address = attempt.detour or command.node
-            within_s = attempt.within_s(self.factory.reply_timeout_s) if bounded else None
+            within_s = patience.within_s
+            if patience.ends_waits:
+                within_s = attempt.within_s(self.factory.reply_timeout_s)
             try:
                 if address is None:
                     address = self.factory.locate(command.key, within_s)
@@ -232,24 +264,21 @@ class Client(BaseClient):
                 self._recent.note(command, server)
                 return result
 
-    def _per_queue(self, lane: Lane, per_queue: PerQueue[T], give_up_s: float, bounded: bool) -> T:
+    def _per_queue(self, lane: Lane, per_queue: PerQueue[T], patience: Patience) -> T:
         """Make one call per queue, those to one node in one trip. Waits once for a node that does not serve."""
-        results = call_all(self.factory, lane.connections, per_queue.commands)
-        failed: dict[Address | None, ServerError] = {}
-        for index, command in enumerate(per_queue.commands):
-            if index in results:
-                continue
-            node = self.factory.last_node(command.key)
-            try:
-                if node in failed:
-                    raise failed[node]
-                results[index] = self._attempt(lane, command, give_up_s, bounded)
-            except ServerError as error:
-                failed[node] = error
-                if per_queue.unserved is None or len(failed) >= len(self.factory.masters()):
-                    raise
-                results[index] = per_queue.unserved(index, error)
-        return per_queue.merge([results[index] for index in range(len(per_queue.commands))])
+        return self.merged(per_queue, self._trip(lane, per_queue.commands, patience))
+
+    def merged(self, per_queue: PerQueue[T], results: Sequence[Any]) -> T:
+        """Make the result of a command of many queues from those of its parts, or raise their error."""
+        merged = [*results]
+        failed = {at: error for at, error in enumerate(merged) if isinstance(error, QworkerError)}
+        if failed:
+            if per_queue.unserved is None:
+                raise next(iter(failed.values()))
+            self._check_served(per_queue, failed, len(self.factory.masters()))
+            for at, error in failed.items():
+                merged[at] = per_queue.unserved(at, error)  # type: ignore[arg-type]
+        return per_queue.merge(merged)
 
     def _failed(self, lane: Lane, error: ServerError, address: Address) -> None:
         if self.factory.failed(error, address):

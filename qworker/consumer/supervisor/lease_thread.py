@@ -15,7 +15,7 @@ import structlog
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.failure import failure_text, name_of
 from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
-from qworker.errors import QworkerError
+from qworker.errors import QworkerError, ServerError
 from qworker.telemetry.logs import LogThrottle
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class LeaseThread:
         who = f"{socket.gethostname()}:{os.getpid()}"
         self.keeper = LeaseKeeper(client, who=who, note_fates=note_fates)
         self._answering_since = self._answered_at = -_SILENCE_S
+        self._clustered = client.factory.clustered
         self._children = children
         self._run_checks = run_checks
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -82,9 +83,11 @@ class LeaseThread:
         deadline = time.monotonic() + within_s
         done = threading.Event()
         self._jobs.put(done.set)
-        while not done.wait(_CHECK_S):
+        while not done.wait(_CHECK_S) or self.keeper.unsettled:
             if self.answering_since is None or time.monotonic() > deadline:
                 break
+            if done.is_set():
+                time.sleep(_CHECK_S)
         self._ended.set()
         # A call to a server that is away may take 20 s; it ends with the process.
         left_s = deadline - time.monotonic() if done.is_set() else _LAST_S
@@ -134,7 +137,14 @@ class LeaseThread:
         children = self._children()
         for child in children:
             self._note_spoiled(child)
-        self.keeper.extend_due([(child.board, child.keys) for child in children])
+        away: ServerError | None = None
+        try:
+            self.keeper.extend_due([(child.board, child.keys) for child in children])
+        except ServerError as error:
+            if not self._clustered:
+                raise
+            away = error  # the other nodes of a Cluster serve
+        self.keeper.settle_again()
         self.keeper.release_late()
         now = time.monotonic()
         if now >= self._checks_at:
@@ -144,6 +154,8 @@ class LeaseThread:
             if answered_at - self._answered_at > _SILENCE_S:
                 self._answering_since = answered_at
             self._answered_at = answered_at
+        if away is not None:
+            raise away
 
     def _recall(self, leases: Sequence[tuple[ChildProcess, Sequence[LeaseView]]]) -> None:
         given_back = self.keeper.recall((child.board, child.keys, views) for child, views in leases)

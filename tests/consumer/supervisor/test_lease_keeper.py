@@ -175,7 +175,7 @@ def test_a_lease_created_during_an_extension_is_not_lost(
     """The server did not know it when it was asked; the child holds it when the answer comes."""
     scene.board.leases.enter(0, "just-now", 0, 1.0)
     scene.board.leases.set_deadline(0, boot_time())
-    client = scene.keeper._client
+    client = scene.app.client
     execute = client.execute
 
     def late(command: Command[object], **options: float) -> object:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from qworker.client.execute.recurring import RecurringCalls
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.counters import ACKED, DISCARDED, NACKED, OTHER, RELEASED
 from qworker.consumer.board.states import LeaseState, Mark
@@ -23,7 +26,7 @@ from qworker.engine.extend import extend
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
 from qworker.engine.settle import Outcomes, settle
-from qworker.errors import QworkerError, ServerError, concerns_the_call
+from qworker.errors import QworkerError, RetryRule, ServerError, concerns_the_call
 from qworker.telemetry.logs import LogThrottle
 from qworker.wire.envelope import Envelope
 from qworker.wire.ids import lease_number
@@ -48,7 +51,8 @@ _HEARTBEAT_S: Final = 5.0
 _LONGEST_S: Final = 12 * 3600.0
 #: A write to shared memory is seen by the other process long before this has passed.
 _SEEN_S: Final = 0.01
-#: A lease that is due stays due, so an extension is given up soon; a settle is made only once.
+#: A lease that is due stays due, so an extension is given up soon. A settle has more time; in a Cluster it is tried
+#: several times instead, between extensions: a node that is away must not cost leases on others.
 _EXTEND_GIVE_UP_S: Final = 1.0
 _SETTLE_GIVE_UP_S: Final = 20.0
 #: A wait of a dead child is over after this time, even if its connection stays open: `waits._BLOCK_S` and a margin.
@@ -59,6 +63,18 @@ _READ: Final = (Mark.DONE, Mark.RUNNING)
 _ENDED: Final[dict[int, str]] = {Mark.DONE: ACKED, Mark.FAILED: NACKED}
 #: Leases of one extend.
 _AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedLease:
+    """A lease of a dead child, as its board showed it. `until`: when a server that is away is given up."""
+
+    keys: QueueKeys
+    lease: LeaseView
+    uncounted: Sequence[int]
+    death: Death
+    running: int
+    until: float
 
 
 class LeaseKeeper:
@@ -75,7 +91,11 @@ class LeaseKeeper:
         who: str = "",
         note_fates: Callable[[Sequence[Fate]], None] = lambda _: None,
     ) -> None:
-        self._client = client
+        self._calls = RecurringCalls(client, give_up_s=_EXTEND_GIVE_UP_S)
+        self._clustered = client.factory.clustered
+        self._settle_give_up_s = _EXTEND_GIVE_UP_S if self._clustered else _SETTLE_GIVE_UP_S
+        #: What a node of a Cluster that is away has left to be done, in order.
+        self._unsettled: list[Callable[[], None]] = []
         self._note_fates = note_fates
         self._who = who
         self._first_seen: dict[str, float] = {}
@@ -111,7 +131,7 @@ class LeaseKeeper:
         away: dict[Address | None, ServerError] = {}
         for (keys, visibility_ms), leases in due.items():
             for first in range(0, len(leases), _AT_ONCE):
-                node = self._client.factory.last_node(keys.unacked)
+                node = self._calls.factory.last_node(keys.unacked)
                 if node not in away:
                     try:
                         self._extend(keys, visibility_ms, leases[first : first + _AT_ONCE])
@@ -126,9 +146,7 @@ class LeaseKeeper:
         begun = boot_time()
         ids = [lease.lease_id for _, lease in leases]
         try:
-            deadlines = self._client.execute(
-                extend(keys, ids, visibility_ms), give_up_s=_EXTEND_GIVE_UP_S
-            )
+            deadlines = self._calls.execute(extend(keys, ids, visibility_ms))
         except QworkerError as error:
             if not concerns_the_call(error):
                 raise
@@ -190,20 +208,59 @@ class LeaseKeeper:
         leases = [lease for lease in board.leases.views() if lease.queue < len(queues)]
         running = sum(lease.marks.count(Mark.RUNNING) for lease in leases)
         fates: list[Fate] = []
+        until = boot_time() + _SETTLE_GIVE_UP_S
         # The latest first, so that each goes to the head in front of those that were delivered after it.
         for lease in sorted(leases, key=_delivered, reverse=True):
-            keys = queues[lease.queue]
-            uncounted = board.tally.uncounted(lease.slot)
-            items = self._read(keys, lease, uncounted)
-            outcomes = outcomes_of(lease, items, death, running)
-            fates += self._fates(keys, lease, items, uncounted, death, running)
-            self._settle(keys, outcomes)
+            keys, uncounted = queues[lease.queue], board.tally.uncounted(lease.slot)
+            fates += self._end(_EndedLease(keys, lease, uncounted, death, running, until))
             if lease.state is LeaseState.PENDING:
                 again = boot_time() + _WAITED_S
                 self._pending.append((again, queues[lease.queue], lease.lease_id))
         self._note_fates(fates)
         log_fates(fates, death)
         return running
+
+    def _end(self, ended: _EndedLease) -> list[Fate]:
+        """Settle a lease of a dead child; returns what became of messages that it has not counted."""
+        keys, lease, death = ended.keys, ended.lease, ended.death
+        try:
+            items = self._read(keys, lease, ended.uncounted)
+        except QworkerError as error:
+            if self._may_be_back(error, ended.until):
+                self._unsettled.append(partial(self._end_again, ended))
+                return []
+            _log.warning(
+                "lease_unread", queue=keys.queue, lease_id=lease.lease_id, error=str(error)
+            )
+            items = {}
+        outcomes = outcomes_of(lease, items, death, ended.running)
+        fates = [*self._fates(keys, lease, items, ended.uncounted, death, ended.running)]
+        self._settle(keys, outcomes, ended.until)
+        return fates
+
+    def _end_again(self, ended: _EndedLease) -> None:
+        fates = self._end(ended)
+        self._note_fates(fates)
+        log_fates(fates, ended.death)
+
+    def _may_be_back(self, error: QworkerError, until: float) -> bool:
+        """Whether to settle again later: a node of a Cluster that is away is waited for between other calls."""
+        return (
+            self._clustered
+            and isinstance(error, ServerError)
+            and error.retry is not RetryRule.NEVER
+            and boot_time() < until
+        )
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether leases wait to be settled for a node of a Cluster that is away."""
+        return bool(self._unsettled)
+
+    def settle_again(self) -> None:
+        """Settle what could not be settled because a node of a Cluster is away, for up to 20 s each."""
+        for _ in range(len(self._unsettled)):
+            self._unsettled.pop(0)()
 
     def release_late(self) -> None:
         """Give back messages that came into leases of dead children after their death.
@@ -262,7 +319,7 @@ class LeaseKeeper:
         if limit is None:
             read = raw("HGET", keys.meta, "max_receives", decode=_whole)
             try:
-                limit = self._client.execute(read, give_up_s=_SETTLE_GIVE_UP_S)
+                limit = self._calls.execute(read, give_up_s=self._settle_give_up_s)
             except QworkerError:
                 return None  # settling it does not depend on this, and logs its own failure
         return envelope.nacks + envelope.timeouts + 1 >= (limit or QueueAttributes().max_receives)
@@ -270,18 +327,15 @@ class LeaseKeeper:
     def _read(
         self, keys: QueueKeys, lease: LeaseView, uncounted: Sequence[int]
     ) -> dict[int, Envelope]:
-        """Read the messages of a lease that were handled, that ran, and that are not counted, by position."""
+        """Read the messages of a lease that were handled, that ran, and that are not counted, by position.
+
+        Raises `QworkerError`.
+        """
         positions = {at for at, mark in enumerate(lease.marks) if mark in _READ} | {*uncounted}
         if not positions:
             return {}
         command: Command[list[bytes]] = raw("HGETALL", keys.lease(lease.lease_id), decode=list)
-        try:
-            flat = self._client.execute(command, give_up_s=_SETTLE_GIVE_UP_S)
-        except QworkerError as error:
-            _log.warning(
-                "lease_unread", queue=keys.queue, lease_id=lease.lease_id, error=str(error)
-            )
-            return {}
+        flat = self._calls.execute(command, give_up_s=self._settle_give_up_s)
         items = dict(held_items(flat))
         envelopes = {}
         for position in sorted(positions):
@@ -295,14 +349,18 @@ class LeaseKeeper:
                 envelopes[position] = envelope
         return envelopes
 
-    def _settle(self, keys: QueueKeys, outcomes: Outcomes) -> int:
-        """Settle; if the server cannot be reached, leave it to the visibility deadline."""
+    def _settle(self, keys: QueueKeys, outcomes: Outcomes, until: float | None = None) -> int:
+        """Settle; if the server cannot be reached until then, leave it to the visibility deadline."""
         if not outcomes:
             return 0
+        until = boot_time() + _SETTLE_GIVE_UP_S if until is None else until
         try:
             command = settle(keys, [outcomes], who=self._who)
-            settled = self._client.execute(command, give_up_s=_SETTLE_GIVE_UP_S)
+            settled = self._calls.execute(command, give_up_s=self._settle_give_up_s)
         except QworkerError as error:
+            if self._may_be_back(error, until):
+                self._unsettled.append(partial(self._settle_once_more, keys, outcomes, until))
+                return 0
             _log.warning(
                 "lease_left_to_expire",
                 queue=keys.queue,
@@ -311,6 +369,9 @@ class LeaseKeeper:
             )
             return 0
         return settled.per_lease[0]
+
+    def _settle_once_more(self, keys: QueueKeys, outcomes: Outcomes, until: float) -> None:
+        self._settle(keys, outcomes, until)
 
 
 def _delivered(lease: LeaseView) -> int:

@@ -20,6 +20,7 @@ from qworker.wire.control import KEPT_MS, Answer, Request, read_request, write
 from qworker.wire.keys import answer_key, control_key
 
 if TYPE_CHECKING:
+    from qworker.client.execute.recurring import RecurringCalls
     from qworker.client.execute.sync import Client
 
 __all__ = ["Control", "Reply", "Verb"]
@@ -39,7 +40,11 @@ class Control:
     """Carries out requests to one worker. Not thread-safe."""
 
     def __init__(
-        self, client: Client, namespace: str, worker: str, verbs: Mapping[str, Verb]
+        self,
+        client: Client | RecurringCalls,
+        namespace: str,
+        worker: str,
+        verbs: Mapping[str, Verb],
     ) -> None:
         self._client = client
         self._namespace = namespace

@@ -13,6 +13,7 @@ from qworker.consumer.board.clock import since_of
 from qworker.errors import AccessDeniedError
 
 if TYPE_CHECKING:
+    from qworker.client.execute.recurring import RecurringCalls
     from qworker.client.execute.sync import Client
     from qworker.consumer.supervisor.processes.process import ChildProcess
 
@@ -26,7 +27,7 @@ _GIVE_UP_S: Final = 2.0
 class PausedTasks:
     """The paused tasks of a namespace. Not thread-safe."""
 
-    def __init__(self, client: Client, namespace: str) -> None:
+    def __init__(self, client: Client | RecurringCalls, namespace: str) -> None:
         self._execute = partial(client.execute, give_up_s=_GIVE_UP_S)
         self._namespace = namespace
         self._known: frozenset[str] = frozenset()

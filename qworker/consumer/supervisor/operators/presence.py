@@ -24,6 +24,7 @@ from qworker.wire.keys import leaving_key, workers_key
 from qworker.wire.presence import ChildDocument, RunningDocument, WorkerDocument
 
 if TYPE_CHECKING:
+    from qworker.client.execute.recurring import RecurringCalls
     from qworker.client.execute.sync import Client
     from qworker.consumer.supervisor.processes.process import ChildProcess
 
@@ -42,7 +43,7 @@ class Presence:
 
     def __init__(
         self,
-        client: Client,
+        client: Client | RecurringCalls,
         namespace: str,
         app: str,
         tasks: Sequence[str] = (),

@@ -15,6 +15,7 @@ from qworker.wire.keys import reapers_key
 from qworker.wire.presence import Reaper, list_reapers
 
 if TYPE_CHECKING:
+    from qworker.client.execute.recurring import RecurringCalls
     from qworker.client.execute.sync import Client
 
 __all__ = ["ReaperWatch"]
@@ -34,7 +35,11 @@ class ReaperWatch:
     """Reads the list of reapers every few seconds, and logs when there is none and when there is one again."""
 
     def __init__(
-        self, client: Client, namespace: str, *, clock: Callable[[], float] = time.monotonic
+        self,
+        client: Client | RecurringCalls,
+        namespace: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         #: Reapers seen lately; None if unknown.
         self.seen: int | None = None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from qworker.client.execute.recurring import RecurringCalls
 from qworker.consumer.shards import ShardWatch
 from qworker.consumer.supervisor.operators.control import Control
 from qworker.consumer.supervisor.operators.paused import PausedTasks
 from qworker.consumer.supervisor.operators.presence import Presence
 from qworker.consumer.supervisor.operators.reapers import ReaperWatch
 from qworker.consumer.supervisor.operators.verbs import HoldsChildren, operator_verbs
+from qworker.errors import ServerError
+from qworker.telemetry.logs import LogThrottle
 
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["RegularChecks"]
 
 _log = structlog.get_logger(__name__)
+
+_GIVE_UP_S: Final = 2.0
 
 
 class ChecksItself(HoldsChildren, Protocol):
@@ -55,18 +60,21 @@ class RegularChecks:
         self._worker = worker
         self._concurrency = options.concurrency or 0
         namespace = manifest.namespace
+        self._throttle = LogThrottle()
+        calls = RecurringCalls(client, give_up_s=_GIVE_UP_S)
+        self._clustered = client.factory.clustered
         self._presence = Presence(
-            client,
+            calls,
             namespace,
             manifest.app,
             [task.name for task in manifest.tasks],
             owns=bool(manifest.schedules),
         )
-        self._paused = PausedTasks(client, namespace)
-        self._control = Control(client, namespace, self._presence.name, operator_verbs(worker))
+        self._paused = PausedTasks(calls, namespace)
+        self._control = Control(calls, namespace, self._presence.name, operator_verbs(worker))
         self._shards = ShardWatch(client, namespace, manifest.queues, manifest.shards)
         self._burst = options.burst
-        self._reapers = None if options.reaper else ReaperWatch(client, namespace)
+        self._reapers = None if options.reaper else ReaperWatch(calls, namespace)
 
     @property
     def reapers_seen(self) -> int | None:
@@ -74,12 +82,32 @@ class RegularChecks:
         return self._reapers.seen if self._reapers is not None else None
 
     def run(self) -> None:
-        """Make all checks. Raises `ServerError`."""
-        worker, presence = self._worker, self._presence
+        """Make all checks. Raises `ServerError`; of a Cluster only if no check can be made."""
+        failures: list[ServerError] = []
+        checks = (self._check_shards, self._describe, self._check_control, self._check_paused)
+        for check in checks:
+            try:
+                check()
+            except ServerError as error:
+                # What each check reads may be on a node of its own.
+                if not self._clustered:
+                    raise
+                failures.append(error)
+        if self._reapers is not None:
+            self._reapers.check()
+        if len(failures) == len(checks):
+            raise failures[0]
+        if failures and (suppressed := self._throttle.admit("failed")) is not None:
+            _log.warning("checks_failed", error=str(failures[0]), held_back=suppressed)
+
+    def _check_shards(self) -> None:
         if not self._burst and self._shards.changed():
-            _log.info("shards_changed", queues=worker.queues)
-            worker.reload()
-        if presence.write(
+            _log.info("shards_changed", queues=self._worker.queues)
+            self._worker.reload()
+
+    def _describe(self) -> None:
+        worker = self._worker
+        if self._presence.write(
             worker.children,
             worker.queues,
             self._concurrency,
@@ -87,10 +115,12 @@ class RegularChecks:
             leaving=worker.leaving,
         ):
             worker.leave()
-        self._control.check(presence.seen_ms)
-        self._paused.check(worker.children, presence.seen_ms)
-        if self._reapers is not None:
-            self._reapers.check()
+
+    def _check_control(self) -> None:
+        self._control.check(self._presence.seen_ms)
+
+    def _check_paused(self) -> None:
+        self._paused.check(self._worker.children, self._presence.seen_ms)
 
     def update(self, manifest: Manifest, *, schedules_changed: bool) -> None:
         """Take over the manifest of a newer child."""

@@ -1,0 +1,112 @@
+"""Calls that a loop makes again and again: passes of a reaper, heartbeats of leases, scrapes.
+
+A node of a Cluster that does not answer must not hold up such calls to the other nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from qworker.client.execute.backoff import AwayServers, LeftAloneError
+from qworker.errors import QworkerError, RetryRule, ServerError
+
+if TYPE_CHECKING:
+    from qworker.client.execute.sync import Client
+    from qworker.engine.command import Command
+    from qworker.store.connections import ConnectionFactory
+    from qworker.store.nodes import Address
+
+__all__ = ["WITHIN_S", "RecurringCalls"]
+
+T = TypeVar("T")
+
+#: Seconds for which a node of a Cluster is waited for: many times what a busy one takes.
+WITHIN_S: Final = 1.5
+
+
+class RecurringCalls:
+    """Makes calls that are made again later anyway: tried for `give_up_s` seconds.
+
+    A node of a Cluster is waited for `within_s` seconds, and left alone for up to 5 s after it has not answered: calls
+    to it raise its error at once then. One server alone has the client's patience. As thread-safe as its client.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        give_up_s: float,
+        within_s: float = WITHIN_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._give_up_s = give_up_s
+        self._within_s = within_s
+        self._away = AwayServers(clock=clock)
+
+    @property
+    def factory(self) -> ConnectionFactory:
+        """Knows the servers."""
+        return self._client.factory
+
+    def execute(self, command: Command[T], /, *, give_up_s: float | None = None) -> T:
+        """Execute a command, as `Client.execute` does."""
+        limit_s = self._give_up_s if give_up_s is None else give_up_s
+        if not self.factory.clustered:
+            return self._client.execute(command, give_up_s=limit_s)
+        if command.per_queue is not None:
+            per_queue = command.per_queue()
+            return self._client.merged(per_queue, self.execute_each(per_queue.commands))
+        node = self._node(command)
+        if (problem := self._problem(node)) is not None:
+            raise problem
+        try:
+            result = self._client.execute(command, give_up_s=limit_s, within_s=self._within_s)
+        except QworkerError as error:
+            self._note(node, error)
+            raise
+        self._away.served(node)
+        return result
+
+    def execute_each(self, commands: Sequence[Command[T]], /) -> list[T | QworkerError]:
+        """Execute commands that may be repeated in one trip per server, as `Client.execute_each` does."""
+        if not self.factory.clustered:
+            return self._client.execute_each(commands, give_up_s=self._give_up_s)
+        nodes = [self._node(command) for command in commands]
+        problems = {node: self._problem(node) for node in {*nodes}}
+        asked = [at for at, node in enumerate(nodes) if problems[node] is None]
+        answers = self._client.execute_each(
+            [commands[at] for at in asked], give_up_s=self._give_up_s, within_s=self._within_s
+        )
+        results: dict[int, Any] = dict(zip(asked, answers, strict=True))
+        failures = {nodes[at]: answer for at, answer in results.items() if _of_server(answer)}
+        for node in {nodes[at] for at in asked}:
+            if node in failures:
+                self._note(node, failures[node])
+            else:
+                self._away.served(node)
+        for at, node in enumerate(nodes):
+            results.setdefault(at, problems[node])
+        return [results[at] for at in range(len(nodes))]
+
+    def _node(self, command: Command[Any]) -> Address | None:
+        return command.node or self.factory.last_node(command.key)
+
+    def _problem(self, node: Address | None) -> ServerError | None:
+        """The error of a node that is left alone now."""
+        try:
+            self._away.check(node, float("-inf"))
+        except LeftAloneError as error:
+            return error.error
+        return None
+
+    def _note(self, node: Address | None, error: QworkerError) -> None:
+        if node is not None and _of_server(error):
+            assert isinstance(error, ServerError)
+            self._away.failed(node, error)
+
+
+def _of_server(result: object) -> bool:
+    return isinstance(result, ServerError) and result.retry is not RetryRule.NEVER
