@@ -83,7 +83,9 @@ def _ours(
     app = QWorker("bench-child")
     app.connect_with(ConnectionFactory(url))
     app.queue(_QUEUE).remove()
-    task: Any = app.task(name="noop", queue=_QUEUE, batch=batch)(function)
+    options: dict[str, Any] = {} if batch is None else {"batch": batch}
+    declare: Any = app.task
+    task = declare(name="noop", queue=_QUEUE, **options)(function)
     call = task.call((1, _PAD)) if batch else task.call(1, _PAD)
     task.send_many([call] * messages)
     board = Board.create(slots_for(concurrency))

@@ -71,7 +71,7 @@ def bare(messages: int, batch: int, *phases: tuple[Command, ...]) -> dict[str, f
                 for words in commands:
                     with stand.redis.pipeline(transaction=False) as pipeline:
                         for _ in range(first, min(first + batch, messages)):
-                            pipeline.execute_command(*words)
+                            pipeline.execute_command(*words)  # type: ignore[no-untyped-call]
                         pipeline.execute()
         return (stand.spent() - before).per(messages)
 

@@ -20,7 +20,7 @@ class Marks:
     def __init__(self, path: Path) -> None:
         """Map a file that `create` has made."""
         with path.open("r+b") as file:
-            self._times = memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
+            self._times: memoryview[float] = memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
 
     @classmethod
     def create(cls, path: Path, jobs: int) -> Marks:
@@ -34,7 +34,7 @@ class Marks:
 
     def times(self, first: int = 0) -> list[float]:
         """Give the times of the jobs from `first` on."""
-        return self._times[first:].tolist()
+        return [*self._times[first:]]
 
     def steady_rate(self, at_once: int, first: int = 0) -> float:
         """Starts per second of the jobs from `first` on after those `at_once` that start before any has ended."""

@@ -24,7 +24,7 @@ _RATES = {"drain": "messages/s", "send": "messages/s", "slow": "messages/s"}
 #: Messages one by one: a minute at most, whatever the distance.
 _SENT, _PACED = 500, 50
 #: A peer may take thirty round trips for a job.
-_PEER_JOBS = {1: 600, 5: 200}
+_PEER_JOBS: dict[float, int] = {1: 600, 5: 200}
 
 
 def network(plan: Plan) -> list[Figure]:

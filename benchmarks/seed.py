@@ -24,7 +24,7 @@ _BODY = msgspec.json.encode({"number": 1, "pad": PAD})
 def seed(plan: Plan) -> list[Figure]:
     """Measure messages per second of one client."""
     contenders = {
-        _POP: lambda: _ours(plan.messages, Queue.pop),
+        _POP: lambda: _ours(plan.messages, lambda queue, count: queue.pop(count)),
         _ACK: lambda: _ours(plan.messages, _receive_and_ack),
     }
     for name, (_, way, _) in _WAYS.items():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 from benchmarks.apps import app
 from benchmarks.figures import Figure, at_least, gave_up, measured, ratio
+from benchmarks.lives import Life
 from benchmarks.peers.catalog import Peer
 from benchmarks.peers.contest import Contest, best_acking, rivals
 from benchmarks.rounds import interleave
@@ -24,12 +26,12 @@ _AT_ONCE = 100
 def send(plan: Plan) -> list[Figure]:
     """Measure sends per second, beside a bare RPUSH of the same bytes and the peers' sends."""
     few = max(1, plan.messages // 10)
-    contenders = {
+    contenders: dict[str, Life] = {
         _FLOOR: lambda: _timed(few, _floor),
         _ONE: lambda: one_at_a_time(few),
         _MANY: lambda: _timed(plan.messages, _many),
         _ASYNC: lambda: _timed(few, _many_coroutines),
-        **{peer.name: lambda peer=peer: _peer(peer, plan, few) for peer in rivals(plan)},
+        **{peer.name: partial(_peer, peer, plan, few) for peer in rivals(plan)},
     }
     samples = interleave(contenders, plan.rounds, plan.say)
     figures = [

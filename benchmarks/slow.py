@@ -68,7 +68,7 @@ def slow(plan: Plan) -> list[Figure]:
     contenders: dict[str, Life] = {case.name: partial(of_ours, plan, case) for case in _CASES}
     contenders |= {peer.name: partial(of_peer, plan, peer) for peer in rivals(plan)}
     samples = interleave(contenders, plan.rounds, plan.say)
-    figures = []
+    figures: list[Figure] = []
     for case in _CASES:
         figures += _told(samples, case.name, case, f"qworker, {case.name}", at_least(case.least))
     for peer in rivals(plan):

@@ -138,4 +138,4 @@ def _watch_supervisors(history: History) -> None:
         return count
 
     LeaseKeeper._read = read_and_remember  # type: ignore[method-assign]
-    LeaseKeeper._settle = settle_and_note  # type: ignore[method-assign]
+    LeaseKeeper._settle = settle_and_note  # type: ignore[assignment, method-assign]

@@ -75,11 +75,13 @@ def delete_messages(stage: Stage) -> None:
 
     def delete(key: str, read: str, *words: Any) -> list[bytes]:
         with client.pipeline(transaction=True) as call:
-            contents, _ = call.execute_command(read, key, *words).delete(key).execute()
+            call.execute_command(read, key, *words)  # type: ignore[no-untyped-call]
+            call.delete(key)
+            contents, _ = call.execute()
         return [*chain(*contents.items())] if isinstance(contents, dict) else contents
 
     def delete_lease() -> list[bytes]:
-        leases = client.zrange(keys.unacked, 0, -1)
+        leases: list[Any] = [*client.zrange(keys.unacked, 0, -1)]
         if not leases:
             return []
         key = keys.lease_prefix + stage.chance.choice(leases).decode()

@@ -79,8 +79,8 @@ class Processes:
 
     def worker(self, *flags: str) -> Worker:
         """Start a `qworker run`, as the load says."""
-        given = ("--procs", str(self.load.procs), "--no-reaper", "--queues", self.load.queues)
-        given += ("--log-messages", "info")
+        given = ["--procs", str(self.load.procs), "--no-reaper", "--queues", self.load.queues]
+        given += ["--log-messages", "info"]
         words = ["run", "verification.faults.jobs:app", *given, *self.load.flags, *flags]
         return self._listening(self.workers, "worker", words)
 

@@ -99,7 +99,9 @@ def all_due_at_once(stage: Stage) -> None:
         client.zadd(written, items)
     # No reaper has seen any of them until all are there, and due.
     with client.pipeline(transaction=True) as call:
-        call.rename(written, keys.delayed).hincrby(keys.stats, "stored", DUE).execute()
+        call.rename(written, keys.delayed)
+        call.hincrby(keys.stats, "stored", DUE)
+        call.execute()
     begun = time.monotonic_ns()
     stage.until(lambda: stage.queue("big").inspect().delayed == 1, "promoted messages")
     ended = time.monotonic_ns()

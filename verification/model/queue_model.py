@@ -346,7 +346,9 @@ class Model:
 
         `per_message`: the script finds out for each ack whether it counted.
         """
-        per_lease, counted, rung = [], [], 0
+        per_lease: list[int] = []
+        counted: list[bool] = []
+        rung = 0
         for end in ends:
             held = self.leases.get(end.lease, {})
             before = len(held)
@@ -616,8 +618,8 @@ class Model:
                 continue
             self.tell("redriven", item)
             redrives = int(item.flag("d") or 0) + 1
-            flags = [(key, value) for key, value in item.flags if key not in "dxt"]
-            flags = (*flags, ("d", str(redrives)), ("t", str(now)))
+            kept = [(key, value) for key, value in item.flags if key not in "dxt"]
+            flags = (*kept, ("d", str(redrives)), ("t", str(now)))
             item = replace(item, receives=0, nacks=0, timeouts=0, shared=0, flags=flags)
             level = int(item.flag("p") or 0)
             self.ready[level if level in self.levels else 0].append(item)
