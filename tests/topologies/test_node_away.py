@@ -14,6 +14,7 @@ from qworker import QWorker
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.backoff import AwayServers
 from qworker.client.execute.sync import Client
+from qworker.client.plan import Plan
 from qworker.client.queue import Queue
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
@@ -23,12 +24,13 @@ from qworker.consumer.supervisor.lease_thread import LeaseThread
 from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
 from qworker.consumer.supervisor.leases.postmortem import Death
 from qworker.daemon.reaper import Reaper
+from qworker.engine.command import Soon
 from qworker.engine.inspect import Inspection, existing, inspect
 from qworker.engine.raw import raw
 from qworker.engine.reap import sweep
 from qworker.engine.receive import settle_receive
 from qworker.engine.scripts import load_script
-from qworker.errors import QworkerError, ServerError, UnavailableError
+from qworker.errors import AccessDeniedError, QworkerError, ServerError, UnavailableError
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
 from qworker.wire.keys import QueueKeys
@@ -112,6 +114,36 @@ def test_commands_in_one_trip(client: Client, places: list[QueueKeys]) -> None:
     assert time.monotonic() - began < 4 * GIVE_UP_S
     assert all(isinstance(result, QworkerError) for result in results[:3])
     assert all(isinstance(result, Inspection) for result in results[3:]), results
+
+
+def test_steps_that_hold_nobody_up(client: Client, places: list[QueueKeys]) -> None:
+    """A node that has failed is left alone for a while, the others are not."""
+
+    def visit() -> Plan[list[bool]]:
+        served = []
+        for keys in places:
+            try:
+                yield Soon(inspect(keys), GIVE_UP_S)
+                served.append(True)
+            except QworkerError:
+                served.append(False)
+                # Another call has failed: the map must be read again.
+                client.factory.failed(UnavailableError("away"), Address("127.0.0.1", 1))
+        return served
+
+    assert client.run(visit()) == [False] * 3 + [True] * 5
+
+
+def test_a_command_of_many_queues_that_no_node_serves(nodes: Cluster, namespace: str) -> None:
+    """It raises, rather than count nothing."""
+    for node in nodes.masters():
+        node.ask("ACL", "SETUSER", "guest", "on", ">pw", "~*", "+@all", "-exists")
+    guest = ConnectionFactory(nodes.url.replace("://", "://guest:pw@"))
+    found = [QueueKeys(namespace, f"q{number}").ready[0] for number in range(30)]
+    with Client(guest) as client, pytest.raises(AccessDeniedError):
+        client.execute(existing(found), give_up_s=GIVE_UP_S)
+    for node in nodes.masters():
+        node.ask("ACL", "DELUSER", "guest")
 
 
 def test_a_command_of_many_queues(client: Client, places: list[QueueKeys]) -> None:

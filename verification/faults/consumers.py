@@ -43,14 +43,14 @@ def kill_workers(stage: Stage) -> None:
             stage.kill_child()
 
 
-def mind(stage: Stage) -> None:
-    """Workers crash by themselves; another one takes the place of each."""
+def mind(stage: Stage, *spared: Worker) -> None:
+    """Workers crash by themselves; another one takes the place of each. Those that are `spared` do not crash."""
     for _ in stage.goes_on(0.2, kills=1):
         stage.mind()
         stage.measured["kills"] = len(stage.notes("crashed"))
     stage.environ.pop("FAULTS_CRASH")
     # Who is left would continue crashing, and the queue has to be drained.
-    for worker in list(stage.workers):
+    for worker in [each for each in stage.workers if each not in spared]:
         if worker.process.poll() is None:
             worker.stop()
         stage.replace(worker)
@@ -62,7 +62,7 @@ def mind_beside_one(stage: Stage) -> None:
     spare = stage.worker()
     stage.environ["FAULTS_CRASH"] = spec
     _await_work(stage, spare)
-    mind(stage)
+    mind(stage, spare)
 
 
 def crash(point: str, who: str, every: int) -> Callable[[Stage], None]:

@@ -29,9 +29,10 @@ def without_reaper(stage: Stage) -> None:
         stage.measured["acked_meanwhile"] = stage.acked - before
     waiting = stage.queue().inspect()
     stage.measured["waiting"] = waiting.delayed + waiting.leases
-    stage.daemon()
-    stage.losses = {pid: [time.monotonic_ns()] for pid in stage.losses}
+    daemon = stage.daemon()
     # The grace after a gap is 6 s, the daemon's start aside.
+    stage.until(lambda: stage.spoken([daemon.process.pid]), "first pass of the daemon")
+    stage.losses = {pid: [time.monotonic_ns()] for pid in stage.losses}
     stage.until(lambda: stage.queue().inspect().leases <= 4, "reaped lease")
 
 
