@@ -105,6 +105,23 @@ def test_the_links_of_the_package_lead_to_one_repository() -> None:
         assert (ROOT / path).exists()
 
 
+@pytest.mark.slow
+def test_the_readme_of_an_index_links_to_files_of_the_repository() -> None:
+    """A page there is alone: each link of README.md is absolute, and leads to a file that is here."""
+    readme = run("hatchling", "metadata", "readme", cwd=ROOT).stdout
+    targets = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", readme)
+    source = PROJECT["project"]["urls"]["Source"]
+    images = source.replace("github.com", "raw.githubusercontent.com")
+    found = 0
+    for target in (link or image for link, image in targets):
+        assert re.match("https://|#", target), target
+        for prefix in (f"{source}/blob/main/", f"{images}/main/"):
+            if target.startswith(prefix):
+                assert (ROOT / target.removeprefix(prefix).partition("#")[0]).exists(), target
+                found += 1
+    assert found > 20
+
+
 def test_the_configuration_of_pre_commit_is_valid() -> None:
     done = run("pre-commit", "validate-config", ".pre-commit-config.yaml", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
