@@ -132,3 +132,17 @@ def test_few_messages_come_one_by_one_from_a_server_nearby(
         if trip_s is not None and seconds is not None:
             queue.note_trip(seconds)
     assert queue.batch(slots) == batch
+
+
+def test_a_server_that_is_farther_away_from_now_on_is_noticed() -> None:
+    """After a failover, say: few messages are taken at a time again; what waited for a message tells nothing."""
+    queue = pace(0.02)
+    queue.note_trip(0.0001)
+    for _ in range(200):
+        queue.note_trip(0.03, waited=True)
+    assert queue.batch(1) == 1
+    for _ in range(100):
+        queue.note_trip(0.03)
+    assert queue.batch(1) == 2
+    queue.note_trip(0.0001, waited=True)
+    assert queue.batch(1) == 1

@@ -21,6 +21,8 @@ _BATCH_S: Final = 0.05
 #: with the next receive, each costs the server less than a small batch that is acked bit by bit.
 _FEW: Final = 3
 _TRIPS: Final = 20
+#: The trips among which the shortest counts.
+_RECENT: Final = 50
 #: Weight of earlier batches in the mean; the newest batch has the rest.
 _MEMORY: Final = 0.7
 
@@ -65,8 +67,9 @@ class QueueState:
         self.receives = 0
         #: The clock of the server that holds the queue.
         self.server_clock = ServerClock()
-        #: The shortest trip to that server so far, in seconds; None before the first.
+        #: The shortest trip to that server lately, in seconds; None before the first.
         self.trip_s: float | None = None
+        self._shortest_s, self._trips = math.inf, 0
 
     def learn(self, seconds: float, messages: int) -> None:
         """Add the running time of some messages to the mean."""
@@ -89,10 +92,20 @@ class QueueState:
             return 1 if self.trip_s * _TRIPS < self.mean_s else batch
         return batch
 
-    def note_trip(self, seconds: float) -> None:
-        """Note how long a reply took, at most: it may have waited to be read."""
+    def note_trip(self, seconds: float, *, waited: bool = False) -> None:
+        """Note how long a reply took, at most: it may have waited to be read, or (`waited`) for a message.
+
+        A longer trip counts if none of the last ones was shorter: another server, farther away, may hold the queue now.
+        """
         if self.trip_s is None or seconds < self.trip_s:
             self.trip_s = seconds
+        if waited:
+            return
+        self._shortest_s = min(self._shortest_s, seconds)
+        self._trips += 1
+        if self._trips == _RECENT:
+            self.trip_s = self._shortest_s
+            self._shortest_s, self._trips = math.inf, 0
 
     def want(self, busy: int, slots: int, peers: int, collected: int = 0) -> int:
         """Messages to ask for now; 0 for none.

@@ -102,8 +102,13 @@ class Receiver:
         connection: Connection,
         pending: PendingLease,
         in_flight: Sequence[InFlightOutcomes] = (),
+        *,
+        waited: bool = False,
     ) -> Batch | None:
-        """Read the reply of a receive; None if it was refused, and its queue is left alone. Raises `Abandoned`."""
+        """Read the reply of a receive; None if it was refused, and its queue is left alone. Raises `Abandoned`.
+
+        `waited`: it followed a wait in the same trip.
+        """
         queue = pending.queue
         try:
             batch: Batch = connection.finish()
@@ -114,7 +119,7 @@ class Receiver:
             if isinstance(error, InDoubtError | UnfinishedError):
                 self._in_doubt.setdefault(queue.shard, []).append(pending.lease_id)
             return None
-        queue.note_trip(boot_time() - pending.begun)
+        queue.note_trip(boot_time() - pending.begun, waited=waited)
         self._ack_buffer.settled(in_flight, batch.settled)
         self._chooser.answered(queue)
         for lease_id in self._in_doubt.pop(queue.shard, ()):

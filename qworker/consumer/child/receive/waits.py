@@ -162,7 +162,7 @@ class DoorbellWaits:
             # A poll finds the queue that caused the error, and the next wait is without it.
             self._polls.request()
         if wait.pending is not None:
-            self._receiver.take(bell.connection, wait.pending)
+            self._receiver.take(bell.connection, wait.pending, waited=True)
             return None
         if token is None:
             # Plain pushes ring no bell. With several queues the next poll finds them.
