@@ -47,7 +47,9 @@ QworkerError
 ├── PipelineError                 the Spark pipeline cannot continue
 │   ├── SparkMissingError         pyspark or one of its Python packages is missing or too new
 │   ├── JavaMissingError          no Java that Spark can use
-│   └── EventsLostError           journal events were trimmed before they were read
+│   ├── ArchiveDamagedError       a file of an archive cannot be read
+│   ├── EventsLostError           journal events were trimmed before they were read
+│   └── JournalRolledBackError    the journal is older than what was read of it
 └── TimeLimitError                a handler ran past its time limit
 
 The control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is in `qworker.app.control`: it is
@@ -62,6 +64,7 @@ from typing import Self
 __all__ = [
     "AccessDeniedError",
     "AppLoadError",
+    "ArchiveDamagedError",
     "ArgumentsError",
     "BadSignatureError",
     "BodyTooLargeError",
@@ -78,6 +81,7 @@ __all__ = [
     "InvalidNameError",
     "InvalidOptionError",
     "JavaMissingError",
+    "JournalRolledBackError",
     "LeaseUsedError",
     "LoadingError",
     "NoReplicasError",
@@ -636,6 +640,42 @@ class EventsLostError(PipelineError):
             "were trimmed or deleted before they were read; read more often or raise the cap "
             f"(qworker queue set {self.queue} journal_cap=…), and continue with failOnDataLoss=false, "
             "which puts a 'gap' row in their place"
+        )
+
+
+class JournalRolledBackError(PipelineError):
+    """A queue's journal was read up to an entry, and Redis has an older or another journal now."""
+
+    def __init__(self, queue: str, epoch: int, entry: int, now_epoch: int, now_entry: int) -> None:
+        super().__init__(queue, epoch, entry, now_epoch, now_entry)
+        self.queue, self.epoch, self.entry = queue, epoch, entry
+        self.now_epoch, self.now_entry = now_epoch, now_entry
+
+    def __str__(self) -> str:
+        went = (
+            f"entries {self.now_entry} to {self.entry - 1} of epoch {self.epoch} were read, and are not in Redis any "
+            "more"
+            if self.now_epoch == self.epoch and self.now_entry < self.entry
+            else f"what was read up to entry {self.entry - 1} of epoch {self.epoch} is not what Redis has there now"
+        )
+        return (
+            f"journal of queue {self.queue!r}: {went}: the server came back with older data (a failover or a restored "
+            "copy), or the queue was removed; continue with failOnDataLoss=false, which puts a 'gap' row there and "
+            "reads all that is stored"
+        )
+
+
+class ArchiveDamagedError(PipelineError):
+    """A file of an archive cannot be read."""
+
+    def __init__(self, file: str, problem: str) -> None:
+        super().__init__(file, problem)
+        self.file, self.problem = file, problem
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: {self.problem}; restore it from a copy, or move it out of the archive: `qworker spark "
+            "audit` then names the events that are missing"
         )
 
 

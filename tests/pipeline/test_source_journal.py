@@ -433,6 +433,60 @@ def test_a_server_that_came_back_with_older_data_is_noticed(make, given):
         stream.step()
 
 
+def roll_back(journal, entries):
+    """Take the last entries away, as a failover to a replica that had not received them does."""
+    kept = journal._redis.xrange(journal.keys.journal)[:-entries]
+    journal._redis.delete(journal.keys.journal)
+    for entry_id, fields in kept:
+        journal._redis.xadd(journal.keys.journal, fields, id=entry_id)
+    journal.entries -= entries
+    journal.events -= entries * len(TWO)
+    journal.skip()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+@pytest.mark.parametrize("written_since", [0, 2, 9])
+def test_a_journal_rolled_back_is_named_also_if_its_numbers_were_used_again(
+    make, given, available_now, written_since
+):
+    """With a target (availableNow) and without one, however far the journal has come since."""
+    journal = make()
+    journal.fill(5, TWO, t=T0_MS)
+    stream = Stream(given())
+    stream.step()
+    roll_back(journal, 2)
+    journal.fill(written_since, TWO, t=T0_MS + 99)
+    again = Stream(given(), start=stream.offset)
+    if available_now:
+        again.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(TaskFailedError, match=r"emails.*the server came back with older data"):
+        again.step()
+
+
+def test_a_journal_rolled_back_is_read_again_behind_a_row_that_says_so(make, given):
+    journal = make()
+    journal.fill(5, TWO, t=T0_MS)
+    stream = Stream(given(failOnDataLoss="false"))
+    stream.step()
+    roll_back(journal, 2)
+    journal.fill(4, TWO, t=T0_MS + 99)
+    gap, *rows = stream.step()
+    assert (gap["event"], gap["reason"].split(":")[0]) == ("gap", "some events rolled back")
+    assert [row["number"] for row in rows] == [*range(14)]
+    assert stream.step() == []
+    journal.fill(1, TWO)
+    assert [row["number"] for row in stream.step()] == [14, 15]
+
+
+def test_offsets_of_earlier_versions_have_no_mark_and_are_read(make, given):
+    journal = make()
+    journal.fill(3, TWO)
+    start = {"emails": {"epoch": T0_MS, "entry": 1, "event": 2}}
+    stream = Stream(given(), start=start)
+    assert len(stream.step()) == 4
+    assert stream.offset["emails"].keys() == {"epoch", "entry", "event", "mark"}
+
+
 def test_progress_is_recorded_for_the_warning_before_the_cap(make, given, client, namespace):
     journal = make()
     journal.fill(3, TWO)

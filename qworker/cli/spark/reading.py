@@ -13,18 +13,20 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import click
 
 from qworker.cli.framework.terminal import note
 from qworker.durations import duration_ms
-from qworker.errors import InvalidOptionError, PipelineError, QworkerError
+from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError, QworkerError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from qworker.cli.framework.context import Session
     from qworker.pipeline.jobs.lake import Lake
+    from qworker.pipeline.source.offsets import Offsets
 
 __all__ = [
     "Reading",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _CAUSE: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
+_FILE: Final = re.compile(r"file:/*(/[^\s,;\"\']+?\.parquet)")
 _FORMS: Final = (
     "write a time such as '2031-05-04' or '2031-05-04T10:00Z' (UTC unless said), "
     "or a duration before now such as '24h'"
@@ -176,6 +179,12 @@ class Reading:
 
         return read_events(spark, lake=self.lake, source=source, queues=self.queues)
 
+    def ends(self) -> Offsets | None:
+        """Read how far the rows of the archive must reach; None: unknown, or there is no archive."""
+        from qworker.pipeline.jobs.reading import ends_of
+
+        return ends_of(self.lake, self.queues)
+
 
 def source_options(session: Session) -> dict[str, str]:
     """Return the options of the data source that name the server and the namespace."""
@@ -230,10 +239,34 @@ def _in_one_line() -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
+        if damaged := _damaged(str(error)):
+            raise damaged from error
         # The last error of a Python traceback within Spark's text is the cause.
         causes = _CAUSE.findall(str(error))
         text = causes[-1] if causes else str(error).strip().split("\n", 1)[0]
         raise PipelineError(f"Spark failed: {text}") from error
+
+
+def _damaged(text: str) -> ArchiveDamagedError | None:
+    """Find the file of an archive that Spark could not read."""
+    for name in dict.fromkeys(_FILE.findall(text)):
+        path = Path(unquote(name))
+        if not path.exists():
+            return ArchiveDamagedError(str(path), "the file has gone while it was read")
+        import pyarrow.parquet as pq
+        from pyarrow import ArrowException
+
+        try:
+            with pq.ParquetFile(path) as file:
+                for _ in file.iter_batches(columns=["number", "event", "ts"]):
+                    pass
+        except (ArrowException, OSError):
+            size = path.stat().st_size
+            return ArchiveDamagedError(
+                str(path),
+                f"not a whole Parquet file (it is truncated or overwritten; {size:,} bytes)",
+            )
+    return None
 
 
 def _setting(text: str) -> tuple[str, str]:

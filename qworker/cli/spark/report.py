@@ -80,7 +80,9 @@ def command(
     source = reading.source(session)
     running = spark()
     with step("reporting") as report:
-        document = make_document(reading.events(running, source), scope, on_step=report)
+        document = make_document(
+            reading.events(running, source), scope, ends=reading.ends(), on_step=report
+        )
         page = render(document)
     write(out, page)
     if not document["data"]["rows"]:

@@ -17,13 +17,16 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from qworker.errors import PipelineError
 from qworker.pipeline.failures import clear_errors
 from qworker.pipeline.jobs.change import Change, recover
 from qworker.pipeline.jobs.compact import compact, plan
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.source.offsets import Position, dump
-from qworker.wire.names import shard_name
+from qworker.pipeline.source.journal import Journals, Known
+from qworker.pipeline.source.offsets import Offsets, Position, Range, dump, read
+from qworker.pipeline.source.reading import Reader
+from qworker.wire.names import shard_name, split_shard_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,16 +34,21 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
+    from qworker.pipeline.source.options import ReadOptions
     from qworker.pipeline.source.stream import JournalStreamReader
 
-__all__ = ["Archived", "Archiver", "archive", "read_archive"]
+__all__ = ["Archived", "Archiver", "archive", "continued", "ends_of_rows", "read_archive"]
 
-_FILE: Final = ("path", "events", "gaps", "missing")
+_FILE: Final = ("path", "events", "gaps", "missing", "rolled_back")
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Totals of an archiver so far. `missing`: events that were trimmed before they were read."""
+    """Totals of an archiver so far.
+
+    `missing`: events that were trimmed before they were read; `rolled_back`: journals that Redis has an older copy of
+    since they were read.
+    """
 
     batches: int = 0
     entries: int = 0
@@ -49,6 +57,7 @@ class Archived:
     missing: int = 0
     seconds: float = 0.0
     compacted_days: int = 0
+    rolled_back: int = 0
 
     @property
     def events_per_s(self) -> float:
@@ -75,11 +84,13 @@ class Archiver:
 
         self._spark, self._lake = spark, lake
         recover(lake)
-        begun = lake.offsets()
+        #: What `_offsets.json` must hold as long as this is the one archiver.
+        self._noted = begun = lake.offsets()
         given = dict(source)
-        if begun is None and (ends := _ends(spark, lake)):
+        if begun is None and (ends := ends_of_rows(spark, lake)):
             given["startingOffsets"] = json.dumps(dump(ends))
         options = ReadOptions.of(given)
+        self._options = options
         #: Maximum number of entries in a batch; 0: no limit.
         self.limit = options.max_entries_per_trigger
         self._reader = JournalStreamReader(options)
@@ -92,17 +103,34 @@ class Archiver:
     def archive_batch(self) -> Archived | None:
         """Archive the next batch and return its totals; None if there was nothing to archive.
 
-        Raises the `QworkerError` that ended a task, or Spark's error.
+        A journal that was rolled back is read on from where it and the archive part; a row `gap` tells of it.
+        Raises `JournalRolledBackError` instead if `failOnDataLoss` is set, the `QworkerError` that ended a task,
+        `PipelineError` if another archiver has written since, or Spark's error.
         """
+        from qworker.pipeline.source.stream import RangePartition
+
         begun = time.monotonic()
-        reached = self._reader.latestOffset(self._reached, self._reader.getDefaultReadLimit())
+        start, back = self._reached, list[Range]()
+        if not self._options.fail_on_data_loss:
+            positions, back = continued(self._spark, self._lake, self._options, read(self._reached))
+            start = dump(positions) if back else start
+        reached = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
         if reached == self._reached:
             return None
-        parts = self._reader.partitions(self._reached, reached)
+        parts: list[InputPartition] = [
+            RangePartition(part) for part in back if part.forgotten is not None
+        ]
+        parts += self._reader.partitions(start, reached)
         change = Change(self._lake)
         files = _write(self._spark, self._reader, parts, change)
+        if self._lake.offsets() != self._noted:
+            change.discard()
+            raise PipelineError(
+                f"another archiver has written into {self._lake.root} since this one read where to continue; nothing "
+                "was written: stop one of them, and leave the file _lock alone"
+            )
         change.commit([Path(file.path) for file in files], offsets=reached)
-        self._reached = reached
+        self._noted = self._reached = reached
         self._reader.commit(reached)
         return Archived(
             1,
@@ -111,6 +139,7 @@ class Archiver:
             sum(file.gaps for file in files),
             sum(file.missing for file in files),
             time.monotonic() - begun,
+            rolled_back=sum(file.rolled_back for file in files),
         )
 
 
@@ -145,6 +174,7 @@ def archive(
                 total.missing + done.missing,
                 time.monotonic() - begun,
                 total.compacted_days,
+                total.rolled_back + done.rolled_back,
             )
             on_batch(total)
         if once and done is None:
@@ -183,11 +213,59 @@ def _write(
 
     tasks = spark.range(0, len(parts), numPartitions=len(parts))
     with clear_errors():
-        rows = tasks.mapInArrow(write, "path STRING, events BIGINT, gaps BIGINT, missing BIGINT")
+        rows = tasks.mapInArrow(
+            write, "path STRING, events BIGINT, gaps BIGINT, missing BIGINT, rolled_back BIGINT"
+        )
         return [EventFile(*row) for row in rows.collect()]
 
 
-def _ends(spark: SparkSession, lake: Lake) -> dict[str, Position]:
+def continued(
+    spark: SparkSession, lake: Lake, options: ReadOptions, begun: Offsets
+) -> tuple[dict[str, Position], list[Range]]:
+    """Find journals that were rolled back since they were archived up to `begun`.
+
+    Returns where to continue: at the first entry that is not in the archive; and a range for each of these journals.
+    """
+    from qworker.pipeline.source.stream import forgotten
+
+    server, positions = options.server(), dict(begun)
+    ranges = []
+    with Reader(server) as reader:
+        journals = Journals(reader, options.namespace, sorted(begun))
+        for queue in journals.rolled_back(begun, journals.latest()):
+            known = _entries(spark, lake, queue)
+            fork = journals.fork(queue, known)
+            positions[queue] = fork
+            back = forgotten(journals, queue, begun[queue], fork)
+            # An epoch that the archive does not have is another journal: the queue was removed and made again.
+            same = any(epoch == fork.epoch for epoch, _ in known)
+            ranges.append(back if same else replace(back, forgotten=None))
+    return positions, ranges
+
+
+def _entries(spark: SparkSession, lake: Lake, shard: str) -> Known:
+    """Read which entries of a journal are in the archive: (epoch, entry) → its first number, events and time in ms."""
+    from pyspark.sql import functions as F
+
+    queue, number = split_shard_name(shard)
+    rows = (
+        read_archive(spark, lake)
+        .where((F.col("queue") == queue) & (F.col("shard") == number) & (F.col("event") != "gap"))
+        .select("epoch", "entry", "number", F.unix_millis("ts").alias("ms"))
+        .distinct()
+        .groupBy("epoch", "entry", "ms")
+        .agg(F.min("number").alias("number"), F.count(F.lit(1)).alias("events"))
+        # After an earlier roll back an entry is there twice: the later one counts.
+        .groupBy("epoch", "entry")
+        .agg(F.max_by(F.struct("number", "events", "ms"), "ms").alias("last"))
+    )
+    return {
+        (row.epoch, row.entry): (row.last.number, row.last.events, row.last.ms)
+        for row in rows.collect()
+    }
+
+
+def ends_of_rows(spark: SparkSession, lake: Lake) -> dict[str, Position]:
     """Read from the rows of the archive where to continue in the journal of each queue and shard."""
     from pyspark.sql import functions as F
 

@@ -9,7 +9,9 @@ message is judged by the events that are there.
     started_after_ack  a delivery after the ack
     open               no end yet; `in_redis` of them were in the snapshot
     unsure             absent like a lost one, but its end may be in a hole of the journal, or in an event `unsure`
-    gaps               holes in the numbers of the journal
+    duplicate_rows     rows that are there again: a copied file, two archivers; no message is accused because of them
+    gaps               holes in the numbers of the journal, and why: `qworker.pipeline.jobs.record`
+    untold             those of them in which nobody can tell whether anything happened: the journal was off, or new
 
 **The snapshot of Redis.** Messages move while they are read, so absence alone proves nothing. In order: `taken` = the
 server's time; then the messages; then the journal, to its end *after* that. A message counts as lost only if it is not
@@ -24,17 +26,24 @@ queues; there, `lost` covers messages that were received at least once.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from qworker.pipeline.jobs.audit_result import SAMPLES, AuditResult, iso
-from qworker.pipeline.jobs.lifecycle import DELIVERED, find_gaps, lifecycles, order
+from qworker.pipeline.jobs.audit_result import HOLES, SAMPLES, AuditResult, iso
+from qworker.pipeline.jobs.lifecycle import DELIVERED, lifecycles, order
+from qworker.pipeline.jobs.record import UNKNOWN, Hole, Record, examine
+from qworker.pipeline.source.offsets import Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = ["AuditResult", "Snapshot", "Window", "audit", "lost_ids"]
+
+#: Holes whose events are in the record, but for those that have no number of their own.
+IN_RECORD: Final = ("rolled back", "used twice")
+_NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,10 @@ class Window:
             test = test & (F.col("sent_ts") < F.lit(self.until))
         return test
 
+    def reaches(self, hole: Hole) -> bool:
+        """Whether a hole may hide events of the window, among them one at the beginning of the data."""
+        return self.since is None or hole.until is None or hole.until > self.since
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -70,18 +83,21 @@ def audit(
     window: Window | None = None,
     snapshot: Snapshot | None = None,
     suspects: DataFrame | None = None,
+    ends: Offsets | None = None,
 ) -> AuditResult:
-    """Audit events (columns of `journal`, each once). They are read several times: persist expensive ones.
+    """Audit events (columns of `journal`). They are read several times: persist expensive ones.
 
-    `suspects`: the `lost_ids` of an earlier snapshot; only these can be lost.
+    `suspects`: the `lost_ids` of an earlier snapshot; only these can be lost. `ends`: the offsets of the archive among
+    the events.
     """
     from pyspark.sql import functions as F
 
     window = window or Window()
-    gaps = find_gaps(events).persist()
-    rows = _judged(events, window, snapshot, gaps, suspects).persist()
+    record = examine(events, ends)
+    events = record.events
+    rows = _judged(record, window, snapshot, suspects).persist()
     try:
-        holes = _holes(gaps, window)
+        holes = [hole for hole in record.holes if window.reaches(hole)]
         sums, ended, unheard = _sums(rows)
         late = _started_late(events, rows)
         samples = {
@@ -99,7 +115,7 @@ def audit(
             samples["started_after_ack"] = _samples(
                 rows.join(late, keys, "left_semi"), snapshot is not None
             )
-        span = events.where("event <> 'gap'").agg(
+        span = events.where("event not in ('gap', 'mode')").agg(
             F.count(F.lit(1)).alias("events"), F.min("ts").alias("first"), F.max("ts").alias("last")
         )
         read = span.collect()[0]
@@ -119,47 +135,43 @@ def audit(
             acked_twice=sums["acked_twice"],
             started_after_ack=started_late,
             unsure=sums["unsure"],
+            duplicate_rows=sum(record.doubled.values()),
             gaps=len(holes),
-            missing=sum(hole["missing"] or 0 for hole in holes),
-            holes=tuple(holes[:SAMPLES]),
+            untold=sum(hole.why in UNKNOWN for hole in holes),
+            missing=sum(hole.missing or 0 for hole in holes if hole.why not in IN_RECORD),
+            holes=tuple(map(_shown, holes[:HOLES])),
+            doubled=tuple(
+                {"queue": queue, "shard": shard, "rows": number}
+                for (queue, shard), number in sorted(record.doubled.items())
+            ),
             samples=samples,
             unheard=unheard,
         )
     finally:
         rows.unpersist()
-        gaps.unpersist()
 
 
 def lost_ids(events: DataFrame, *, window: Window, snapshot: Snapshot) -> DataFrame:
     """Messages that count as lost: queue, shard, message_id."""
-    rows = _judged(events, window, snapshot, find_gaps(events), None)
+    rows = _judged(examine(events), window, snapshot, None)
     return rows.where("lost").select("queue", "shard", "message_id")
 
 
 def _judged(
-    events: DataFrame,
-    window: Window,
-    snapshot: Snapshot | None,
-    gaps: DataFrame,
-    suspects: DataFrame | None,
+    record: Record, window: Window, snapshot: Snapshot | None, suspects: DataFrame | None
 ) -> DataFrame:
     """Lifecycles of the window, with the state in Redis, and a BOOLEAN for each finding."""
     from pyspark.sql import functions as F
 
     keys = ["queue", "shard", "message_id"]
-    rows = lifecycles(events.where(window.holds()))
+    rows = lifecycles(record.events.where(window.holds()))
     if snapshot is None:
         rows = rows.withColumn("stored", F.lit(None).cast("string"))
     else:
         stored = snapshot.messages.groupBy(*keys).agg(F.max("state").alias("stored"))
         rows = rows.join(stored, keys, "left")
-    # After the last hole of a queue the journal is complete: no end there can be missing.
-    last_hole = gaps.groupBy("queue", "shard").agg(
-        F.max(F.struct("epoch", F.col("after").alias("number"))).alias("hole")
-    )
-    rows = rows.join(F.broadcast(last_hole), ["queue", "shard"], "left")
     is_open = F.col("state") == "open"
-    in_hole = F.coalesce(F.col("hole") >= F.col("last"), F.lit(False))
+    in_hole = _in_hole(record.holes)
     absent = is_open & F.col("stored").isNull() if snapshot is not None else F.lit(False)
     if suspects is not None:
         known = suspects.select(*keys, F.lit(True).alias("suspect"))
@@ -178,6 +190,26 @@ def _judged(
             "delivered_late"
         ),
     )
+
+
+def _in_hole(holes: Iterable[Hole]) -> Column:
+    """Whether the end of a message may be in a hole: after the last one of its queue the journal is complete."""
+    from pyspark.sql import functions as F
+
+    last: dict[tuple[str, int], tuple[tuple[int, int], datetime]] = {}
+    for hole in holes:
+        if hole.why in IN_RECORD:
+            continue
+        shard, until = (hole.queue, hole.shard), hole.until or _NEVER
+        position, time = last.get(shard, ((0, -1), until))
+        last[shard] = max(position, (hole.epoch, hole.after)), max(time, until)
+    test = F.lit(False)
+    for (queue, number), ((epoch, after), until) in last.items():
+        behind = F.struct(F.lit(epoch).alias("epoch"), F.lit(after).alias("number"))
+        # By position; and by time, for epochs that a clock set back has put in another order.
+        inside = (behind >= F.col("last")) | (F.col("last_ts") < F.lit(until))
+        test = test | ((F.col("queue") == queue) & (F.col("shard") == number) & inside)
+    return F.coalesce(test, F.lit(False))
 
 
 def _started_late(events: DataFrame, rows: DataFrame) -> DataFrame:
@@ -234,25 +266,18 @@ def _sums(rows: DataFrame) -> tuple[Counter[str], dict[str, int], tuple[str, ...
     return sums, dict(ended), tuple(sorted({row.queue for row in groups} - heard))
 
 
-def _holes(holes: DataFrame, window: Window) -> list[dict[str, Any]]:
-    """Holes that may hide events of the window, among them one at the beginning of the data that the window reaches."""
-    from pyspark.sql import functions as F
-
-    if window.since is not None:
-        holes = holes.where(F.col("until_ts") > F.lit(window.since))
-    rows = holes.orderBy("queue", "shard", "epoch", "after").collect()
-    return [
-        {
-            "queue": row.queue,
-            "shard": row.shard,
-            "epoch": row.epoch,
-            "after": row.after,
-            "missing": row.missing,
-            "from": iso(_utc(row.from_ts)),
-            "until": iso(_utc(row.until_ts)),
-        }
-        for row in rows
-    ]
+def _shown(hole: Hole) -> dict[str, Any]:
+    """A hole as JSON has it."""
+    return {
+        "queue": hole.queue,
+        "shard": hole.shard,
+        "epoch": hole.epoch,
+        "after": hole.after,
+        "missing": hole.missing,
+        "from": iso(hole.since),
+        "until": iso(hole.until),
+        "why": hole.why,
+    }
 
 
 def _samples(rows: DataFrame, with_redis: bool) -> list[dict[str, Any]]:

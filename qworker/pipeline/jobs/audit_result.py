@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-__all__ = ["SAMPLES", "WRONG", "AuditResult", "iso"]
+__all__ = ["HOLES", "SAMPLES", "WRONG", "AuditResult", "iso"]
 
 #: Maximum number of messages listed for each kind of finding.
 SAMPLES: Final = 20
+#: Maximum number of holes listed.
+HOLES: Final = 100
 #: Kinds of findings, in the order of the output; any of them makes the audit fail.
-WRONG: Final = ("lost", "acked_twice", "started_after_ack", "unsure", "gaps")
+WRONG: Final = ("lost", "acked_twice", "started_after_ack", "duplicate_rows", "gaps")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """Numbers of messages, but for `events`, `gaps` (holes) and `missing` (events in them)."""
+    """Numbers of messages, but for `events`, `duplicate_rows`, `gaps` (holes) and `missing` (events in them)."""
 
     since: datetime | None
     until: datetime | None
@@ -34,9 +36,13 @@ class AuditResult:
     acked_twice: int
     started_after_ack: int
     unsure: int
+    duplicate_rows: int
     gaps: int
+    #: Gaps in which nobody can tell whether anything happened.
+    untold: int
     missing: int
     holes: tuple[dict[str, Any], ...] = ()
+    doubled: tuple[dict[str, Any], ...] = ()
     samples: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     unheard: tuple[str, ...] = ()
 
@@ -44,23 +50,32 @@ class AuditResult:
     def wrong(self) -> dict[str, int]:
         """Kind of finding → number; empty on a clean run."""
         numbers = {name: getattr(self, name) or 0 for name in WRONG}
+        numbers["gaps"] -= self.untold
+        return {name: number for name, number in numbers.items() if number}
+
+    @property
+    def doubts(self) -> dict[str, int]:
+        """What nobody can tell, as numbers: messages that may have ended, and stretches without a record."""
+        numbers = {"unsure": self.unsure, "untold": self.untold}
         return {name: number for name, number in numbers.items() if number}
 
     def document(self) -> dict[str, Any]:
         """The result as JSON takes it; times in ISO 8601."""
         return {
-            "ok": not self.wrong,
+            "ok": not self.wrong and not self.doubts,
             "window": {"since": iso(self.since), "until": iso(self.until)},
             "data": {"first": iso(self.first_event), "last": iso(self.last_event)},
             **{
                 name: getattr(self, name)
                 for name in (
                     *("events", "messages", "dead", "redriven", "open", "in_redis"),
-                    *("lost", "acked_twice", "started_after_ack", "unsure", "gaps", "missing"),
+                    *("lost", "acked_twice", "started_after_ack", "unsure", "duplicate_rows"),
+                    *("gaps", "untold", "missing"),
                 )
             },
             "ended": dict(self.ended),
             "holes": list(self.holes),
+            "doubled": list(self.doubled),
             "samples": {name: list(rows) for name, rows in self.samples.items()},
             "unheard": list(self.unheard),
         }

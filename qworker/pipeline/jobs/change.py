@@ -39,6 +39,10 @@ class Change:
         self.directory = lake.work / self.batch
         self._lake = lake
 
+    def discard(self) -> None:
+        """Delete what was prepared."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
     def commit(
         self,
         files: Iterable[Path],

@@ -39,12 +39,13 @@ _GROWING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EventFile:
-    """A file and its contents. `missing`: events in its gaps."""
+    """A file and its contents. `missing`: events in its gaps; `rolled_back`: journals rolled back since."""
 
     path: str
     events: int
     gaps: int
     missing: int
+    rolled_back: int = 0
 
 
 def write_events(
@@ -94,6 +95,7 @@ class _File:
     rows: int = 0
     gaps: int = 0
     missing: int = 0
+    rolled_back: int = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         import pyarrow.compute as pc
@@ -102,7 +104,9 @@ class _File:
         self.rows += rows.num_rows
         gaps = rows.column("reason").filter(pc.equal(rows.column("event"), "gap")).to_pylist()
         self.gaps += len(gaps)
-        self.missing += sum(int(reason.split()[0]) for reason in gaps)
+        back = [reason for reason in gaps if "rolled back" in reason]
+        self.rolled_back += len(back)
+        self.missing += sum(int(reason.split()[0]) for reason in gaps if reason not in back)
         if sum(batch.num_rows for batch in self.waiting) >= ROWS:
             self._flush()
 
@@ -110,7 +114,9 @@ class _File:
         self._flush()
         self.writer.close()
         sync(self.path)
-        return EventFile(str(self.path), self.rows - self.gaps, self.gaps, self.missing)
+        return EventFile(
+            str(self.path), self.rows - self.gaps, self.gaps, self.missing, self.rolled_back
+        )
 
     def _flush(self) -> None:
         import pyarrow as pa

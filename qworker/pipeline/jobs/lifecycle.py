@@ -1,4 +1,4 @@
-"""Lifecycles and gaps: the journal's events as one row per message, and the events that are missing.
+"""Lifecycles: the journal's events as one row per message.
 
 Order within a queue is (epoch, number), never the clock. A message has *ended* after one of ENDS, or it is dead;
 `redriven` opens a dead one again. So a message with R redrives dies or ends at most R + 1 times, and only the last of
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["DELIVERED", "ENDS", "final_end", "find_gaps", "lifecycles", "order"]
+__all__ = ["DELIVERED", "ENDS", "final_end", "lifecycles", "order"]
 
 #: Events that end a message. `purged` of a dead letter is not one: the message was dead before.
 ENDS: Final = ("acked", "discarded", "expired", "cancelled")
@@ -52,7 +52,7 @@ def lifecycles(events: DataFrame) -> DataFrame:
     decisive = event != "unsure"
     seen = (
         events.where(
-            "event not in ('gap', 'unreadable') and message_id is not null and message_id <> '-'"
+            "event not in ('gap', 'mode', 'unreadable') and message_id is not null and message_id <> '-'"
         )
         .groupBy("queue", "shard", "message_id")
         .agg(
@@ -90,50 +90,3 @@ def lifecycles(events: DataFrame) -> DataFrame:
         .otherwise("open")
         .alias("state"),
     ).withColumn("redrives", F.col("redrives") - (F.col("first_event") == "redriven").cast("int"))
-
-
-def find_gaps(events: DataFrame) -> DataFrame:
-    """One row per hole in the numbers of a queue, from the events alone.
-
-    queue, shard, epoch, after (last number before it, -1 at the beginning), missing BIGINT (null: unknown, as a new
-    epoch begins), from_ts, until_ts (of its neighbours; from_ts is null at the beginning of the data).
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    keys, epochs = ["queue", "shard"], ["queue", "shard", "epoch"]
-    numbered = events.where("event <> 'gap'").select(*epochs, "number", "ts")
-    spans = numbered.groupBy(*epochs).agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.min("number").alias("least"),
-        F.max("number").alias("most"),
-        F.min("ts").alias("until_ts"),
-        F.max("ts").alias("end_ts"),
-    )
-    by_epoch = Window.partitionBy(*keys).orderBy("epoch")
-    begun = spans.withColumn("from_ts", F.lag("end_ts").over(by_epoch)).where(
-        "from_ts is not null or least > 0"
-    )
-    # Only epochs whose numbers do not add up are sorted by number: on a clean run there are none.
-    broken = spans.where("most - least + 1 <> rows").select(*epochs)
-    before = F.lag(F.struct("number", "ts")).over(Window.partitionBy(*epochs).orderBy("number"))
-    inside = (
-        numbered.join(F.broadcast(broken), epochs, "left_semi")
-        .withColumn("before", before)
-        .where("number - before.number > 1")
-    )
-    return begun.select(
-        *epochs,
-        F.lit(-1).cast("bigint").alias("after"),
-        F.when(F.col("from_ts").isNull(), F.col("least")).alias("missing"),
-        "from_ts",
-        "until_ts",
-    ).unionByName(
-        inside.select(
-            *epochs,
-            F.col("before.number").alias("after"),
-            (F.col("number") - F.col("before.number") - 1).alias("missing"),
-            F.col("before.ts").alias("from_ts"),
-            F.col("ts").alias("until_ts"),
-        )
-    )

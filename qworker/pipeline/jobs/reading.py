@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING, Final
 
-from qworker.pipeline.jobs.archive import read_archive
+from qworker.pipeline.jobs.archive import continued, ends_of_rows, read_archive
 from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, lost_ids
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.source import offsets
+from qworker.pipeline.source.offsets import Offsets, Range
+from qworker.pipeline.source.options import ReadOptions
 from qworker.store.url import ServerURL
+from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["audit_all", "read_events", "server_options", "take_snapshot"]
+__all__ = ["audit_all", "ends_of", "read_events", "server_options", "take_snapshot"]
 
 #: The variable that passes a URL with a password to Spark's processes.
 _URL_VARIABLE: Final = "QWORKER_SPARK_URL"
@@ -45,9 +50,9 @@ def read_events(
 ) -> DataFrame:
     """Read events, each once: columns of `journal`.
 
-    `source`: the options of the data source, None to leave the live journal out. Of the live journal, only events after
-    the end of the archive count; it is read once, at its first use, and kept. `queues`: names or patterns, separated
-    by commas.
+    `source`: the options of the data source, None to leave the live journal out. Of the live journal, only what comes
+    after the archive is read, once, at its first use, and kept. Where entries are missing there is a row `gap`.
+    `queues`: names or patterns, separated by commas.
     """
     stored = None if lake is None else read_archive(spark, lake).drop("day", "batch")
     if stored is not None and queues:
@@ -55,11 +60,43 @@ def read_events(
     if source is None:
         assert stored is not None, "give an archive, or the options of the data source"
         return stored
-    reader = spark.read.format("qworker").options(**source).option("table", "journal")
-    live = (reader.option("queues", queues) if queues else reader).load().persist()
+    given = {**source, "failOnDataLoss": "false", **({"queues": queues} if queues else {})}
+    back: list[Range] = []
+    if lake is not None:
+        begun = offsets.read(lake.offsets()) if lake.offsets() else ends_of_rows(spark, lake)
+        options = ReadOptions.of(given)
+        begun, back = continued(spark, lake, options, begun)
+        if begun:
+            given["startingOffsets"] = json.dumps(offsets.dump(begun))
+    live = spark.read.format("qworker").options(**given).option("table", "journal").load().persist()
     if stored is None:
         return live
-    return stored.unionByName(_newer(live, stored))
+    return stored.unionByName(live).unionByName(_gaps(spark, back, live))
+
+
+def ends_of(lake: Lake | None, queues: str | None = None) -> Offsets | None:
+    """Read how far the rows of an archive must reach; None: it does not say."""
+    noted = None if lake is None else lake.offsets()
+    if noted is None:
+        return None
+    patterns = [part.strip() for part in (queues or "*").split(",")]
+    return {
+        name: position
+        for name, position in offsets.read(noted).items()
+        if any(fnmatchcase(split_shard_name(name)[0], pattern) for pattern in patterns)
+    }
+
+
+def _gaps(spark: SparkSession, back: Sequence[Range], like: DataFrame) -> DataFrame:
+    """Make the rows `gap` of journals that were rolled back since they were archived."""
+    import pyarrow as pa
+
+    from qworker.pipeline.source.scanning import forgotten_batch
+
+    batches = [forgotten_batch(part) for part in back if part.forgotten is not None]
+    if not batches:
+        return like.limit(0)
+    return spark.createDataFrame(pa.Table.from_batches(batches)).select(*like.columns)
 
 
 def take_snapshot(spark: SparkSession, source: Mapping[str, str]) -> Snapshot:
@@ -88,18 +125,19 @@ def audit_all(
     def events() -> DataFrame:
         return read_events(spark, lake=lake, source=source, queues=queues)
 
+    ends = ends_of(lake, queues)
     if source is None:
-        return audit(events(), window=window)
+        return audit(events(), window=window, ends=ends)
     # The journal is read after the snapshot: it has the ends of messages that ended since.
     snapshot = take_snapshot(spark, source)
     journal = events()
-    result = audit(journal, window=window, snapshot=snapshot)
+    result = audit(journal, window=window, snapshot=snapshot, ends=ends)
     if not result.lost:
         return result
     suspects = lost_ids(journal, window=window, snapshot=snapshot).persist()
     suspects.count()
     snapshot = take_snapshot(spark, source)
-    return audit(events(), window=window, snapshot=snapshot, suspects=suspects)
+    return audit(events(), window=window, snapshot=snapshot, suspects=suspects, ends=ends)
 
 
 def _named(queues: str) -> Column:
@@ -112,15 +150,3 @@ def _named(queues: str) -> Column:
         if _PATTERN.search(part):
             test = test | F.col("queue").rlike(translate(part).replace(r"\Z", r"\z"))
     return test
-
-
-def _newer(live: DataFrame, stored: DataFrame) -> DataFrame:
-    """Leave out events that are in the archive."""
-    from pyspark.sql import functions as F
-
-    ends = stored.groupBy("queue", "shard").agg(F.max(F.struct("epoch", "entry")).alias("stored"))
-    return (
-        live.join(F.broadcast(ends), ["queue", "shard"], "left")
-        .where(F.col("stored").isNull() | (F.struct("epoch", "entry") > F.col("stored")))
-        .select(*live.columns)
-    )

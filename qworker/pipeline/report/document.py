@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.pipeline.jobs.lifecycle import find_gaps, lifecycles
+from qworker.pipeline.jobs.lifecycle import lifecycles
+from qworker.pipeline.jobs.record import Record, examine
 from qworker.pipeline.report import series
 from qworker.pipeline.report.buckets import Buckets, backlogs, flows, no_flow, sent
 from qworker.pipeline.report.forecast import METHOD, forecast
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from qworker.pipeline.source.offsets import Offsets
 
 __all__ = ["DEFAULT_TARGET_MS", "Scope", "make_document"]
 
@@ -40,13 +43,21 @@ class Scope:
 
 
 def make_document(
-    events: DataFrame, scope: Scope, *, on_step: Callable[[str], None] = lambda step: None
+    events: DataFrame,
+    scope: Scope,
+    *,
+    ends: Offsets | None = None,
+    on_step: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
-    """Aggregate events (columns of `journal`, each once) into the document of a report."""
+    """Aggregate events (columns of `journal`) into the document of a report.
+
+    `ends`: the offsets of the archive among the events.
+    """
     from pyspark.sql import functions as F
 
     on_step("reading")
-    whole = events.where("event <> 'gap'")
+    record = examine(events, ends)
+    whole = record.events.where("event not in ('gap', 'mode')")
     if scope.since is not None:
         whole = whole.where(F.col("ts") >= F.lit(scope.since))
     if scope.until is not None:
@@ -106,7 +117,7 @@ def make_document(
             for row in series.sla(messages, dict(scope.targets_ms), scope.default_target_ms)
         ]
         on_step("gaps")
-        document["gaps"] = _gaps(events, scope)
+        document["gaps"] = _gaps(record, scope)
     finally:
         messages.unpersist()
     document["forecast"] = {"method": METHOD, "queues": _forecasts(document)}
@@ -257,25 +268,26 @@ def _sla(row: Any) -> dict[str, Any]:
     }
 
 
-def _gaps(events: DataFrame, scope: Scope) -> list[dict[str, Any]]:
-    from pyspark.sql import functions as F
-
-    gaps = find_gaps(events)
-    if scope.since is not None:
-        gaps = gaps.where(F.col("until_ts") > F.lit(scope.since))
-    if scope.until is not None:
-        gaps = gaps.where(F.coalesce("from_ts", "until_ts") < F.lit(scope.until))
-    rows = gaps.orderBy("queue", "shard", "epoch", "after").limit(_MOST_GAPS).collect()
-    return [
+def _gaps(record: Record, scope: Scope) -> list[dict[str, Any]]:
+    """The holes of the record that the window reaches."""
+    holes = [
         {
-            "queue": row.queue,
-            "after": row.after,
-            "missing": row.missing,
-            "from_ms": _ms(row.from_ts),
-            "until_ms": _ms(row.until_ts),
+            "queue": hole.queue,
+            "after": hole.after,
+            "missing": hole.missing,
+            "from_ms": _ms(hole.since),
+            "until_ms": _ms(hole.until),
+            "why": hole.why,
         }
-        for row in rows
+        for hole in record.holes
+        if (scope.since is None or hole.until is None or hole.until > scope.since)
+        and (
+            scope.until is None
+            or (begun := hole.since or hole.until) is None
+            or begun < scope.until
+        )
     ]
+    return holes[:_MOST_GAPS]
 
 
 def _forecasts(document: Mapping[str, Any]) -> list[dict[str, Any]]:

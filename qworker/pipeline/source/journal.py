@@ -5,6 +5,7 @@ Only single entries are read here; `qworker.pipeline.source.scanning` reads them
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -18,7 +19,10 @@ from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_shard_name
 from qworker.wire.numbers import whole
 
-__all__ = ["Journals", "find_queues"]
+__all__ = ["Journals", "Known", "find_queues"]
+
+#: Entries that were read: (epoch, entry) → number of the first event, events, and when it was written, in ms.
+Known = Mapping[tuple[int, int], tuple[int, int, int]]
 
 #: Epochs of one journal that a read goes through; each is a loss of counters, so there is one, sometimes two.
 _MOST_EPOCHS: Final = 1000
@@ -118,6 +122,88 @@ class Journals:
             else:
                 low = entry.position.entry + 1
         return hit
+
+    # -- journals that were rolled back -----------------------------------------------------------
+
+    def rolled_back(self, begun: Offsets, latest: Offsets) -> list[str]:
+        """Name the queues whose journal is not the one that was read up to these positions.
+
+        It ends before them: the server came back with older data. Or the entry before a position is another one than
+        was read: numbers were used again since.
+        """
+        known = [
+            (queue, position)
+            for queue, position in begun.items()
+            if queue in latest and queue in self._keys
+        ]
+        marked = [(queue, position) for queue, position in known if position.mark is not None]
+        marks = dict(zip((queue for queue, _ in marked), self._marks(marked), strict=True))
+        return [
+            queue
+            for queue, position in known
+            if latest[queue].key < position.key
+            or (marks.get(queue) is not None and marks[queue] != position.mark)
+        ]
+
+    def marked(self, reached: Offsets, begun: Offsets) -> dict[str, Position]:
+        """Add to positions the checksum of the entry before; one that has not moved stays as it is."""
+        moved = [
+            (queue, position)
+            for queue, position in reached.items()
+            if queue in self._keys
+            and position.entry
+            and (queue not in begun or begun[queue].key != position.key)
+        ]
+        marks = zip(moved, self._marks(moved), strict=True)
+        return {**reached, **{queue: replace(at, mark=mark) for (queue, at), mark in marks}}
+
+    def fork(self, queue: str, known: Known) -> Position:
+        """Return the first stored entry that is not known as it is; the position after the last one if all are.
+
+        All entries before it must be known: a binary search.
+        """
+        latest = self.latest()[queue]
+        for span in self.spans(queue, None, latest):
+            low, high, hit = span.first, span.stop, None
+            while low < high:
+                middle = (low + high) // 2
+                (entry,) = self._entries([_within(span, middle)])
+                if entry is None:
+                    high = middle
+                elif known.get(entry.position.key) == (
+                    entry.position.event,
+                    entry.events,
+                    entry.ms,
+                ):
+                    low = entry.position.entry + 1
+                else:
+                    high, hit = middle, entry.position
+            if hit is not None:
+                return hit
+        return latest
+
+    def first_ms(self, queue: str, position: Position) -> int:
+        """Return when the entry at a position, or the next one, was written; the server's time if there is none."""
+        (entry,) = self._entries([(queue, f"{position.epoch}-{position.entry}", "+")])
+        return self._now_ms() if entry is None else entry.ms
+
+    def _marks(self, positions: Sequence[tuple[str, Position]]) -> list[int | None]:
+        """Compute the checksum of the entry before each position; None if it is not stored."""
+        ids = [f"{position.epoch}-{position.entry - 1}" for _, position in positions]
+        replies = self._reader.execute_all(
+            [
+                ("XRANGE", self._keys[queue].journal, at, at)
+                for (queue, _), at in zip(positions, ids, strict=True)
+            ]
+        )
+        return [
+            zlib.crc32(b"\n".join(reply[0][1]), zlib.crc32(reply[0][0])) if reply else None
+            for reply in replies
+        ]
+
+    def _now_ms(self) -> int:
+        seconds, microseconds = self._reader.execute("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
 
     # -- ranges ------------------------------------------------------------------------------------
 
@@ -228,8 +314,7 @@ class Journals:
 
         Advisory: no read depends on it. Queues that are gone are left out.
         """
-        seconds, microseconds = self._reader.execute("TIME")
-        ms = int(seconds) * 1000 + int(microseconds) // 1000
+        ms = self._now_ms()
         known = [
             (self._keys[queue], position)
             for queue, position in offsets.items()

@@ -5,20 +5,32 @@ is the entry to read next. Checkpoints, the progress of a query and `startingOff
 
     {"emails": {"epoch": 1930644000000, "entry": 41, "event": 4100}}
 
-`event` is the number that the entry's first event must have, which makes every gap exact; it may be left out.
+`event` is the number that the entry's first event must have, which makes every gap exact; `mark` is a checksum of the
+entry before, by which a reader sees that the journal was rolled back and its numbers were used again. Both may be left
+out.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from qworker.errors import InvalidNameError, InvalidOptionError
 from qworker.wire.names import check_queue_or_shard
 
-__all__ = ["MAX_NUMBER", "Offsets", "Position", "Range", "dump", "parse", "read", "shares"]
+__all__ = [
+    "MAX_NUMBER",
+    "Forgotten",
+    "Offsets",
+    "Position",
+    "Range",
+    "dump",
+    "parse",
+    "read",
+    "shares",
+]
 
 #: The largest part of an id that JSON and Lua still count exactly.
 MAX_NUMBER: Final = 2**53 - 1
@@ -30,11 +42,15 @@ _FORM: Final = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The entry of a journal to read next. `event`: the number of its first event; None: not known."""
+    """The entry of a journal to read next. `event`: the number of its first event; None: not known.
+
+    `mark`: a checksum of the entry before; None: not known.
+    """
 
     epoch: int
     entry: int
     event: int | None = None
+    mark: int | None = field(default=None, compare=False)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -47,11 +63,21 @@ Offsets = Mapping[str, Position]
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Events and entries that were read and are gone (None: not known), and when the journal went on, in ms."""
+
+    events: int | None
+    entries: int | None
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Range:
     """Entries of one epoch of one queue: from `first` up to but not including `stop`.
 
     `event` and `stop_event` are the numbers that the first event, and the first event after the range, must have (None:
-    not known). `begin` is the first entry that was still stored when the read was planned.
+    not known). `begin` is the first entry that was still stored when the read was planned. With `forgotten` there is
+    nothing to read: the range stands for entries that were read and are not in Redis any more.
     """
 
     queue: str
@@ -61,6 +87,7 @@ class Range:
     event: int | None = None
     stop_event: int | None = None
     begin: int = 0
+    forgotten: Forgotten | None = None
 
 
 def dump(offsets: Offsets) -> dict[str, dict[str, int]]:
@@ -72,6 +99,7 @@ def dump(offsets: Offsets) -> dict[str, dict[str, int]]:
                 ("epoch", position.epoch),
                 ("entry", position.entry),
                 ("event", position.event),
+                ("mark", position.mark),
             )
             if value is not None
         }
@@ -129,11 +157,13 @@ def shares(backlogs: Sequence[int], limit: int) -> list[int]:
 def _position(document: Any, where: str) -> Position:
     if not isinstance(document, dict) or not {"epoch", "entry"} <= document.keys():
         raise InvalidOptionError(where, "has no epoch and entry", _FORM)
-    if unknown := document.keys() - {"epoch", "entry", "event"}:
+    if unknown := document.keys() - {"epoch", "entry", "event", "mark"}:
         raise InvalidOptionError(f"{where}.{min(unknown)}", "is unknown", _FORM)
     for name, value in document.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_NUMBER:
             raise InvalidOptionError(
                 f"{where}.{name}", f"{ascii(value)[:80]} is not accepted", f"0 to {MAX_NUMBER}"
             )
-    return Position(document["epoch"], document["entry"], document.get("event"))
+    return Position(
+        document["epoch"], document["entry"], document.get("event"), document.get("mark")
+    )

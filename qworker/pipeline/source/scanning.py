@@ -1,7 +1,8 @@
 """Reads the entries of a range, the next page in flight while one is decoded, and shows which events are missing.
 
 Entries of the range that are gone raise `EventsLostError`, or leave a row `gap`. Events that the journal shed, because
-the server was nearly full, were never written: they always leave a row, and never an error.
+the server was nearly full, were never written: they always leave a row, and never an error. So do events that were read
+and that a rolled back journal lacks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from qworker.pipeline.source.decoding import Entries, decode, gap_batch
 from qworker.pipeline.source.offsets import Range
 from qworker.pipeline.source.reading import Reader, Words
 
-__all__ = ["scan"]
+__all__ = ["forgotten_batch", "scan"]
 
 
 def scan(
@@ -25,11 +26,23 @@ def scan(
 
     Raises `EventsLostError`, and `PipelineError` for entries in another format.
     """
+    if part.forgotten is not None:
+        yield forgotten_batch(part)
+        return
     progress = _Progress(part, fail_on_loss)
     for reply in reader.replies(_pages(key, part, fetch)):
         if reply:
             yield from progress.decode(Entries.of(part.queue, reply))
     yield from progress.end()
+
+
+def forgotten_batch(part: Range) -> pa.RecordBatch:
+    """Make the row `gap` of a journal rolled back: from its number on, what was written before counts no more."""
+    lost = part.forgotten
+    assert lost is not None
+    events = "some" if lost.events is None else str(lost.events)
+    reason = f"{events} events rolled back: they were read, and are not in Redis any more"
+    return gap_batch(part.queue, part.epoch, part.first, part.event or 0, reason, lost.ms)
 
 
 def _pages(key: str, part: Range, fetch: int) -> Iterator[Words]:

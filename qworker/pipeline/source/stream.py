@@ -17,11 +17,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from qworker.errors import EventsLostError, QworkerError
+from qworker.errors import JournalRolledBackError, QworkerError
 from qworker.pipeline.failures import marked_errors
 from qworker.pipeline.source import offsets
 from qworker.pipeline.source.journal import Journals, find_queues
-from qworker.pipeline.source.offsets import Offsets, Position, Range
+from qworker.pipeline.source.offsets import Forgotten, Offsets, Position, Range
 from qworker.pipeline.source.options import ReadOptions
 from qworker.pipeline.source.reading import Reader
 from qworker.store.url import ServerURL
@@ -30,7 +30,7 @@ from qworker.wire.keys import QueueKeys
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["JournalReader", "JournalStreamReader", "RangePartition"]
+__all__ = ["JournalReader", "JournalStreamReader", "RangePartition", "forgotten"]
 
 _log = structlog.get_logger(__name__)
 
@@ -153,8 +153,13 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = offsets.read(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         with marked_errors(), self._source.journals() as journals:
-            ends = self._ends(begun, journals.latest())
-            return offsets.dump(journals.advance(begun, ends, most))
+            latest = journals.latest()
+            back = journals.rolled_back(begun, latest)
+            for queue in back:
+                self._report_loss(queue, begun[queue], latest[queue])
+            known = _without(begun, back)
+            reached = journals.advance(known, self._ends(known, latest), most)
+            return offsets.dump(journals.marked(reached, known))
 
     def _ends(self, begun: Offsets, latest: Offsets) -> dict[str, Position]:
         """Return how far each queue may be read: not beyond the target of a run that stops, and not backwards."""
@@ -167,19 +172,16 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = min(last, self._target[queue], key=lambda position: position.key)
             start = begun.get(queue)
             if start is not None and end.key < start.key:
-                self._report_loss(queue, start, end)
-                continue
+                end = start  # Read beyond the target.
             # Events that were shed since are read once there is an entry after them.
             ends[queue] = start if start is not None and end.key == start.key else end
         return ends
 
     def _report_loss(self, queue: str, start: Position, end: Position) -> None:
-        """Report a journal that ends before entries already read: the server came back with older data."""
-        if self._target is not None and self._target.get(queue) == end:
-            return
-        if self._source.options.fail_on_data_loss and end.epoch == start.epoch:
-            raise EventsLostError(queue, end.epoch, end.entry, start.entry - 1)
-        _log.warning("journal_went_back", queue=queue, read=start.key, stored=end.key)
+        """Report a journal that is not the one that was read: the server came back with older data."""
+        if self._source.options.fail_on_data_loss:
+            raise JournalRolledBackError(queue, start.epoch, start.entry, end.epoch, end.entry)
+        _log.warning("journal_rolled_back", queue=queue, read=start.key, stored=end.key)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the end of the journal, for the progress of the query."""
@@ -190,7 +192,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan the partitions of a batch; a repeated batch has the same entries."""
         begun, reached = offsets.read(start), offsets.read(end)
         with marked_errors(), self._source.journals(reached) as journals:
-            return self._source.plan(journals, begun, reached)
+            back = journals.rolled_back(begun, journals.latest())
+            return [
+                *(RangePartition(forgotten(journals, queue, begun[queue])) for queue in back),
+                *self._source.plan(journals, _without(begun, back), reached),
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of one partition."""
@@ -208,3 +214,25 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except QworkerError as error:
             # Advisory: the batch is done, and the checkpoint is what counts.
             _log.warning("reader_progress_not_noted", reader=name, reason=str(error))
+
+
+def forgotten(
+    journals: Journals, queue: str, read: Position, fork: Position | None = None
+) -> Range:
+    """Make the range that stands for what was read up to `read`, and is not in Redis from `fork` on.
+
+    Without a fork it is not known where the journal that was read and the present one part.
+    """
+    at = fork or Position(read.epoch, read.entry, read.event)
+    events = entries = None
+    if fork is not None and fork.epoch == read.epoch:
+        entries = max(0, read.entry - fork.entry)
+        if None not in (read.event, fork.event):
+            events = max(0, (read.event or 0) - (fork.event or 0))
+    lost = Forgotten(events, entries, journals.first_ms(queue, at))
+    return Range(queue, at.epoch, at.entry, at.entry, at.event, at.event, at.entry, forgotten=lost)
+
+
+def _without(begun: Offsets, back: list[str]) -> dict[str, Position]:
+    """Leave out queues whose journal was rolled back: they are read from their first stored entry on."""
+    return {queue: position for queue, position in begun.items() if queue not in back}

@@ -1,0 +1,372 @@
+"""Is the record whole? Which events are missing from it and why, and which rows are there twice.
+
+Numbers of events are dense within an epoch, so what is missing shows; rows `gap` say why, rows `mode` when the journal
+was off, and the offsets of an archive how far its rows must reach. Why there is a hole:
+
+    trimmed       the journal was trimmed, or entries were deleted, before they were read
+    shed          the server was nearly full: events were counted and not written
+    file gone     the archive had the events: a file was deleted or replaced
+    rolled back   Redis came back with older data: the events are in the record, and count no more
+    used twice    different events have the same numbers: Redis was rolled back, and nobody noticed at the time
+    journal off   the mode was `off`; what happened meanwhile is unknown
+    new epoch     the queue was removed and made again, or its counters were lost; what happened between is unknown
+
+Cost: two passes over a few columns; more only for epochs whose numbers do not add up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.pipeline.source.offsets import Offsets
+from qworker.wire.names import split_shard_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["UNKNOWN", "Hole", "Record", "examine"]
+
+#: Reasons after which nobody can tell whether anything is missing.
+UNKNOWN: Final = ("journal off", "new epoch")
+#: Numbers are also added up by their last 16 bits, squared, so that no missing ones hide behind doubled ones.
+_BITS: Final = 65_536
+_COUNT: Final = re.compile(r"(\d+) events")
+
+Shard = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A stretch of the journal of one shard. `after`: the last number before it, -1 for none; `missing`: None: unknown.
+
+    `since` and `until` are the times of the neighbours; None: there is none.
+    """
+
+    queue: str
+    shard: int
+    epoch: int
+    after: int
+    missing: int | None
+    since: datetime | None
+    until: datetime | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is wrong with a record, and its events without that: each once, and without those rolled back."""
+
+    events: DataFrame
+    holes: tuple[Hole, ...]
+    #: (queue, shard) → rows that are there again.
+    doubled: Mapping[Shard, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The events of one epoch of one shard."""
+
+    queue: str
+    shard: int
+    epoch: int
+    rows: int
+    least: int
+    most: int
+    since: datetime | None
+    until: datetime | None
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """A row `gap`: events from `number` on that the reader did not find. `events` None: not known."""
+
+    epoch: int
+    number: int
+    events: int | None
+    ts: datetime | None
+    reason: str
+
+    @property
+    def why(self) -> str:
+        return "shed" if "shed" in self.reason else "trimmed"
+
+
+def examine(events: DataFrame, ends: Offsets | None = None) -> Record:
+    """Examine events (columns of `journal`). `ends`: how far the rows of an archive among them must reach."""
+    special = events.where("event in ('gap', 'mode')").select(
+        "queue", "shard", "epoch", "number", "event", "ts", "reason"
+    )
+    gaps: dict[Shard, list[_Gap]] = defaultdict(list)
+    modes: dict[Shard, list[Any]] = defaultdict(list)
+    back: dict[Shard, list[_Gap]] = defaultdict(list)
+    for row in special.distinct().collect():
+        shard = (row.queue, row.shard)
+        if row.event == "mode":
+            modes[shard].append(row)
+            continue
+        count = _COUNT.match(row.reason or "")
+        gap = _Gap(
+            row.epoch, row.number, int(count[1]) if count else None, _utc(row.ts), row.reason or ""
+        )
+        (back if "rolled back" in gap.reason else gaps)[shard].append(gap)
+    if back:
+        events = events.where(~_forgotten(back))
+    spans = _spans(events)
+    broken = [span for of_shard in spans.values() for span in of_shard if not span.whole]
+    holes: list[Hole] = []
+    doubled: dict[Shard, int] = {}
+    if broken:
+        events, doubled, reused = _each_once(events, broken)
+        holes += reused
+    inside = _inside(events, broken) if broken else {}
+    archived = {split_shard_name(name): position for name, position in (ends or {}).items()}
+    for shard in {*spans, *gaps, *archived}:
+        end = archived.get(shard)
+        holes += _missing(shard, spans.get(shard, []), gaps.get(shard, []), inside, end)
+    holes += [hole for shard, rows in modes.items() for hole in _off(shard, rows)]
+    holes += [
+        Hole(*shard, gap.epoch, gap.number - 1, gap.events, gap.ts, gap.ts, "rolled back")
+        for shard, rows in back.items()
+        for gap in rows
+    ]
+    holes.sort(key=lambda hole: (hole.queue, hole.shard, hole.epoch, hole.after))
+    return Record(events, tuple(holes), doubled)
+
+
+def _forgotten(back: Mapping[Shard, Sequence[_Gap]]) -> Column:
+    """Whether an event was rolled back: later in the journal than the fork, and written before that was noticed."""
+    from pyspark.sql import functions as F
+
+    def test(shard: Shard, gap: _Gap) -> Column:
+        behind = (F.col("epoch") > gap.epoch) | (
+            (F.col("epoch") == gap.epoch) & (F.col("number") >= gap.number)
+        )
+        earlier = F.col("ts") < F.lit(gap.ts)
+        own = (F.col("queue") == shard[0]) & (F.col("shard") == shard[1])
+        return own & behind & F.coalesce(earlier, F.lit(False)) & (F.col("event") != "gap")
+
+    return reduce(or_, (test(shard, gap) for shard, rows in back.items() for gap in rows))
+
+
+def _spans(events: DataFrame) -> dict[Shard, list[_Span]]:
+    """Read the spans of the epochs of each shard, in the order of time."""
+    from pyspark.sql import functions as F
+
+    low = F.col("number") % _BITS
+    rows = (
+        events.where("event <> 'gap'")
+        .groupBy("queue", "shard", "epoch")
+        .agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.min("number").alias("least"),
+            F.max("number").alias("most"),
+            F.min("ts").alias("since"),
+            F.max("ts").alias("until"),
+            F.sum(F.col("number").cast("decimal(20,0)")).alias("total"),
+            F.sum(low * low).alias("squares"),
+        )
+        .collect()
+    )
+    spans: dict[Shard, list[_Span]] = defaultdict(list)
+    for row in rows:
+        expected = row.most - row.least + 1
+        whole = (
+            row.rows == expected
+            and int(row.total) == (row.least + row.most) * expected // 2
+            and row.squares == _squares(row.most + 1) - _squares(row.least)
+        )
+        spans[row.queue, row.shard].append(
+            _Span(
+                row.queue,
+                row.shard,
+                row.epoch,
+                row.rows,
+                row.least,
+                row.most,
+                _utc(row.since),
+                _utc(row.until),
+                whole,
+            )
+        )
+    for of_shard in spans.values():
+        of_shard.sort(key=lambda span: (span.since or datetime.min.replace(tzinfo=UTC), span.epoch))
+    return spans
+
+
+def _squares(stop: int) -> int:
+    """Add up the squares of the last 16 bits of 0 … stop - 1."""
+    rounds, rest = divmod(stop, _BITS)
+
+    def up_to(number: int) -> int:
+        return (number - 1) * number * (2 * number - 1) // 6
+
+    return rounds * up_to(_BITS) + up_to(rest)
+
+
+def _of(spans: Sequence[_Span]) -> Column:
+    """Whether a row belongs to one of these epochs."""
+    from pyspark.sql import functions as F
+
+    return reduce(
+        or_,
+        (
+            (F.col("queue") == span.queue)
+            & (F.col("shard") == span.shard)
+            & (F.col("epoch") == span.epoch)
+            for span in spans
+        ),
+    )
+
+
+def _each_once(
+    events: DataFrame, broken: Sequence[_Span]
+) -> tuple[DataFrame, dict[Shard, int], list[Hole]]:
+    """Leave out rows that are there again; count them, and find numbers that different events have."""
+    from pyspark.sql import functions as F
+
+    epochs = ["queue", "shard", "epoch"]
+    same = [*epochs, "number", "event", "message_id", "ts"]
+    within = _of(broken) & (F.col("event") != "gap")
+    numbers = (
+        events.where(within)
+        .groupBy(*same)
+        .agg(F.count(F.lit(1)).alias("rows"))
+        .groupBy(*epochs, "number")
+        .agg(
+            F.sum(F.col("rows") - 1).alias("again"),
+            F.count(F.lit(1)).alias("versions"),
+            F.min("ts").alias("since"),
+            F.max("ts").alias("until"),
+        )
+        .where("again > 0 or versions > 1")
+        .groupBy(*epochs)
+        .agg(
+            F.sum("again").alias("again"),
+            F.sum(F.col("versions") - 1).alias("reused"),
+            F.min(F.when(F.col("versions") > 1, F.col("number"))).alias("first"),
+            F.min(F.when(F.col("versions") > 1, F.col("since"))).alias("since"),
+            F.max(F.when(F.col("versions") > 1, F.col("until"))).alias("until"),
+        )
+        .collect()
+    )
+    if not numbers:
+        return events, {}, []
+    doubled: dict[Shard, int] = defaultdict(int)
+    reused = []
+    for row in numbers:
+        if row.again:
+            doubled[row.queue, row.shard] += row.again
+        if row.reused:
+            where = (row.queue, row.shard, row.epoch, row["first"] - 1)
+            times = (_utc(row.since), _utc(row.until))
+            reused.append(Hole(*where, row.reused, *times, "used twice"))
+    once = events.where(within).dropDuplicates(same)
+    return events.where(~within).unionByName(once), dict(doubled), reused
+
+
+def _inside(events: DataFrame, broken: Sequence[_Span]) -> dict[tuple[str, int, int], list[Any]]:
+    """Find the numbers that are missing between others: (queue, shard, epoch) → rows before, number and their times."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    epochs = ["queue", "shard", "epoch"]
+    before = F.lag(F.struct("number", "ts")).over(Window.partitionBy(*epochs).orderBy("number"))
+    rows = (
+        events.where(_of(broken) & (F.col("event") != "gap"))
+        .select(*epochs, "number", "ts")
+        .withColumn("before", before)
+        .where("number - before.number > 1")
+        .select(
+            *epochs,
+            "number",
+            F.col("ts").alias("until"),
+            F.col("before.number").alias("after"),
+            F.col("before.ts").alias("since"),
+        )
+        .orderBy(*epochs, "number")
+        .collect()
+    )
+    found: dict[tuple[str, int, int], list[Any]] = defaultdict(list)
+    for row in rows:
+        found[row.queue, row.shard, row.epoch].append(row)
+    return found
+
+
+def _missing(
+    shard: Shard,
+    spans: Sequence[_Span],
+    gaps: Sequence[_Gap],
+    inside: Mapping[tuple[str, int, int], Sequence[Any]],
+    end: Any,
+) -> Iterator[Hole]:
+    """Yield the holes of one shard: before, between and after its events."""
+
+    def cause(epoch: int, first: int, stop: int) -> str:
+        for gap in gaps:
+            reach = gap.number + max(1, gap.events or 1)
+            if gap.epoch == epoch and gap.number < stop and first < reach:
+                return gap.why
+        known = end is not None and (epoch, stop) <= (end.epoch, end.event or 0)
+        return "file gone" if known else "trimmed"
+
+    previous: _Span | None = None
+    for span in spans:
+        if previous is not None and previous.epoch != span.epoch:
+            yield Hole(*shard, span.epoch, -1, None, previous.until, span.since, "new epoch")
+        elif span.least > 0:
+            why = cause(span.epoch, 0, span.least)
+            yield Hole(*shard, span.epoch, -1, span.least, None, span.since, why)
+        for row in inside.get((*shard, span.epoch), ()):
+            why = cause(span.epoch, row.after + 1, row.number)
+            missing = row.number - row.after - 1
+            times = (_utc(row.since), _utc(row.until))
+            yield Hole(*shard, span.epoch, row.after, missing, *times, why)
+        previous = span
+    # Behind the last event of an epoch: what a reader missed there, and what the archive must have.
+    last = {span.epoch: span for span in spans}
+    reached = {span.epoch: span.most + 1 for span in spans}
+    for gap in sorted(gaps, key=lambda gap: (gap.epoch, gap.number)):
+        stop = gap.number + (gap.events or 1)
+        begun = reached.get(gap.epoch, gap.number)
+        if stop <= begun:
+            continue
+        since = last[gap.epoch].until if gap.epoch in last else None
+        if gap.number > begun:
+            yield Hole(*shard, gap.epoch, begun - 1, gap.number - begun, since, gap.ts, "file gone")
+        first = max(begun, gap.number)
+        missing = None if gap.events is None else stop - first
+        yield Hole(*shard, gap.epoch, first - 1, missing, since, gap.ts, gap.why)
+        reached[gap.epoch] = stop
+    if end is not None and end.event is not None:
+        begun = reached.get(end.epoch, 0)
+        if begun < end.event:
+            since = last[end.epoch].until if end.epoch in last else None
+            yield Hole(*shard, end.epoch, begun - 1, end.event - begun, since, None, "file gone")
+
+
+def _off(shard: Shard, rows: Sequence[Any]) -> Iterator[Hole]:
+    """Yield the stretches in which the journal of a shard was off."""
+    begun: Any = None
+    for row in sorted(rows, key=lambda row: (row.ts, row.epoch, row.number)):
+        if row.reason == "off":
+            begun = begun or row
+        elif begun is not None:
+            times = (_utc(begun.ts), _utc(row.ts))
+            yield Hole(*shard, begun.epoch, begun.number, None, *times, "journal off")
+            begun = None
+    if begun is not None:
+        since = _utc(begun.ts)
+        yield Hole(*shard, begun.epoch, begun.number, None, since, None, "journal off")
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    """Add the zone: Spark returns naive times in the zone of this process."""
+    return None if moment is None else moment.astimezone(UTC)

@@ -1,0 +1,168 @@
+"""What a record lacks and has twice, on forged journals; the numbers are those of an independent account."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from qworker.pipeline.jobs.record import examine
+from qworker.pipeline.source.offsets import Position
+from tests.pipeline.forging import EPOCH, Journal, at, frame
+
+pytestmark = [pytest.mark.slow, pytest.mark.wrongs]
+
+
+def written(queue: str, events: int = 10) -> Journal:
+    journal = Journal(queue)
+    for number in range(events):
+        journal.write(f"m{number}", f"sent@{number * 10}")
+    return journal
+
+
+def without(journal: Journal, *numbers: int) -> Journal:
+    journal.rows = [row for row in journal.rows if row["number"] not in numbers]
+    return journal
+
+
+def again(journal: Journal, *numbers: int) -> Journal:
+    journal.rows += [row for row in journal.rows if row["number"] in numbers]
+    return journal
+
+
+def hidden() -> Journal:
+    """Missing rows and doubled ones whose number and sum are the same."""
+    return again(without(written("hidden", 60), 0, 30), 10, 20)
+
+
+def balanced() -> Journal:
+    """As many are missing as are there twice, with the same sum: 1 + 7 = 3 + 5."""
+    return again(without(written("balanced"), 1, 7), 3, 5)
+
+
+def told() -> Journal:
+    """The reader has said why numbers are missing: in the middle, and at the end."""
+    journal = without(written("told", 12), 4, 5, 10, 11)
+    journal.rows[-1]["ts"] = at(500)
+    for number, reason in ((4, "2 events shed"), (10, "2 events in 1 entries")):
+        journal.number = number
+        journal.add(event="gap", reason=reason, ts=at(600))
+    return journal
+
+
+def reused() -> Journal:
+    """Two events with one number, and no word about it."""
+    journal = written("reused")
+    journal.number = 9
+    journal.write("other", "sent@95")
+    return journal
+
+
+def rolled_back() -> Journal:
+    """From 6 on all is forgotten, and two others are written under these numbers."""
+    journal = written("rolled-back")
+    journal.number = 6
+    journal.add(event="gap", reason="4 events rolled back: …", ts=at(200))
+    journal.number = 6
+    journal.write("new", "sent@200 acked@210")
+    return journal
+
+
+def off() -> Journal:
+    journal = written("off")
+    for reason, ms in (("off", 100), ("off", 120), ("all", 150), ("off", 300)):
+        journal.add(event="mode", reason=reason, ts=at(ms), message_id="-")
+    return journal
+
+
+ENDS = {
+    "cut": Position(EPOCH, 12, 12),
+    "clean": Position(EPOCH, 10, 10),
+    "gone/2": Position(EPOCH, 7, 70),
+    "told": Position(EPOCH, 12, 12),
+    "inside": Position(EPOCH, 10, 10),
+}
+
+
+@pytest.fixture(scope="module")
+def record(spark):
+    journals = [
+        written("clean"),
+        again(written("twice"), 0, 4, 9),
+        balanced(),
+        hidden(),
+        told(),
+        reused(),
+        rolled_back(),
+        off(),
+        written("cut"),
+        without(written("inside"), 3, 4),
+        without(written("late"), 0, 1),
+    ]
+    found = examine(frame(spark, *journals).coalesce(1).persist(), ENDS)
+    found.events.persist()
+    return found
+
+
+def holes(record, queue):
+    return [(hole.why, hole.after, hole.missing) for hole in record.holes if hole.queue == queue]
+
+
+def test_holes_are_named_with_their_number_and_their_cause(record):
+    found = {queue: holes(record, queue) for queue in sorted({hole.queue for hole in record.holes})}
+    assert found == {
+        "balanced": [("trimmed", 0, 1), ("trimmed", 6, 1)],
+        "cut": [("file gone", 9, 2)],
+        "gone": [("file gone", -1, 70)],
+        "hidden": [("trimmed", -1, 1), ("trimmed", 29, 1)],
+        "inside": [("file gone", 2, 2)],
+        "late": [("trimmed", -1, 2)],
+        "off": [("journal off", 10, None), ("journal off", 13, None)],
+        "reused": [("used twice", 8, 1)],
+        "rolled-back": [("rolled back", 5, 4)],
+        "told": [("shed", 3, 2), ("trimmed", 9, 2)],
+    }
+
+
+def test_a_hole_lies_between_the_times_of_its_neighbours(record):
+    times = {
+        (hole.queue, hole.after): (hole.since, hole.until)
+        for hole in record.holes
+        if hole.queue in ("inside", "cut", "off", "late")
+    }
+    assert times == {
+        ("inside", 2): (at(20), at(50)),
+        ("cut", 9): (at(90), None),
+        ("late", -1): (None, at(20)),
+        ("off", 10): (at(100), at(150)),
+        ("off", 13): (at(300), None),
+    }
+    assert all(hole.shard == (2 if hole.queue == "gone" else 0) for hole in record.holes)
+
+
+def test_rows_that_are_there_again_are_counted_and_left_out(record):
+    assert record.doubled == {("twice", 0): 3, ("balanced", 0): 2, ("hidden", 0): 2}
+    left = {row.queue: row["count"] for row in record.events.groupBy("queue").count().collect()}
+    assert (left["twice"], left["balanced"], left["hidden"], left["reused"]) == (10, 8, 58, 11)
+
+
+def test_what_was_rolled_back_counts_no_more(record):
+    rows = record.events.where("queue = 'rolled-back' and event <> 'gap'").orderBy("number")
+    assert [(row.number, row.message_id) for row in rows.collect()] == [
+        *((number, f"m{number}") for number in range(6)), (6, "new"), (7, "new"),
+    ]  # fmt: skip
+
+
+def test_a_record_of_nothing_is_whole_but_for_what_the_archive_had(spark):
+    assert examine(Journal().frame(spark)).holes == ()
+    (hole,) = examine(Journal().frame(spark), {"q": Position(EPOCH, 1, 3)}).holes
+    assert (hole.queue, hole.why, hole.missing) == ("q", "file gone", 3)
+
+
+def test_epochs_follow_each_other_by_time(spark):
+    """A queue made again while the clock was set back has an earlier epoch, and later events."""
+    later, earlier = written("q"), Journal("q", epoch=EPOCH - 5)
+    earlier.write("m", "sent@1000")
+    (hole,) = examine(frame(spark, later, earlier)).holes
+    assert (hole.why, hole.epoch, hole.missing) == ("new epoch", EPOCH - 5, None)
+    assert hole.until - hole.since == timedelta(milliseconds=910)

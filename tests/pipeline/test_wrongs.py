@@ -1,0 +1,303 @@
+"""What may be wrong with a journal or an archive, planted one by one: the audit names each, and accuses nothing else.
+
+Each wrong has its own queue. All are archived and audited together: over the archive, the live journal, and both.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from qworker.cli.main import cli
+from qworker.client.execute.sync import Client
+from qworker.client.queue import Queue
+from qworker.engine.attributes import configure
+from qworker.engine.raw import raw
+from qworker.errors import PipelineError
+from qworker.pipeline.jobs import audit as auditing
+from qworker.pipeline.jobs.archive import Archiver, archive
+from qworker.pipeline.jobs.audit import AuditResult, Window
+from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.reading import audit_all, read_events, server_options
+from qworker.store.connections import ConnectionFactory
+from qworker.wire.keys import QueueKeys, queues_key
+
+pytestmark = [pytest.mark.slow, pytest.mark.wrongs]
+
+
+@dataclass
+class Wrongs:
+    """Queues with a journal of everything, and an archive of them."""
+
+    client: Client
+    namespace: str
+    lake: Lake
+    url: str
+    results: dict[str, AuditResult] = field(default_factory=dict)
+
+    def keys(self, name: str) -> QueueKeys:
+        return QueueKeys(self.namespace, name)
+
+    def ask(self, *words: str | int):
+        return self.client.execute(raw(*words))
+
+    def queue(self, name: str, sent: int = 20) -> Queue:
+        queue = self.switch(name, "all")
+        queue.send_all([b"{}"] * sent)
+        return queue
+
+    def switch(self, name: str, mode: str) -> Queue:
+        """Set the mode of a journal; creates a new queue."""
+        queue = Queue(self.client, self.namespace, name)
+        self.client.execute(configure(queue.keys, {"journal": mode}))
+        self.ask("HSET", queues_key(self.namespace), name, 1)
+        return queue
+
+    def finish(self, queue: Queue, number: int) -> None:
+        """Receive and ack messages: one call each."""
+        queue.ack(*queue.receive(number))
+
+    def archive(self, spark, **options: str) -> int:
+        source = {**server_options(self.url, self.namespace), "failOnDataLoss": "false", **options}
+        return archive(spark, self.lake, source, once=True).events
+
+    def delete_entry(self, name: str, at: int) -> None:
+        """Delete an entry of the journal: -1 is the last one, -2 the one before."""
+        key = self.keys(name).journal
+        self.ask("XDEL", key, self.ask("XREVRANGE", key, "+", "-", "COUNT", -at)[-1][0])
+
+    def parts(self, name: str) -> list[str]:
+        prefix = self.keys(name).meta.removesuffix("meta")
+        pattern = prefix.replace("[", "\\[") + "*"
+        return [key.decode() for key in self.ask("KEYS", pattern)]
+
+    def remember(self, name: str) -> None:
+        """Keep a copy of a queue, as a replica has it that then hears no more."""
+        for key in self.parts(name):
+            self.ask("COPY", key, f"{key}:kept")
+
+    def roll_back(self, name: str) -> None:
+        """Put the copy in place of the queue, as a failover to that replica does."""
+        kept = [key for key in self.parts(name) if key.endswith(":kept")]
+        for key in self.parts(name):
+            if key not in kept:
+                self.ask("DEL", key)
+        for key in kept:
+            self.ask("RENAME", key, key.removesuffix(":kept"))
+
+    def files(self, name: str) -> list[Path]:
+        return sorted(
+            self.lake.root.glob(f"queue={name}/day=*/batch=*/*.parquet"),
+            key=lambda file: file.stat().st_mtime_ns,
+        )
+
+    def holes(self, kind: str, name: str) -> list[tuple[str, int | None]]:
+        """Why each hole of a queue is there, and how many events are missing."""
+        return [
+            (hole["why"], hole["missing"])
+            for hole in self.results[kind].holes
+            if hole["queue"] == name
+        ]
+
+    def accused(self, kind: str, name: str) -> dict[str, int]:
+        """Messages of a queue that the audit names, by finding; open ones are not a finding."""
+        found: dict[str, int] = {}
+        for finding, rows in self.results[kind].samples.items():
+            number = sum(row["queue"] == name for row in rows)
+            if number and finding != "open":
+                found[finding] = number
+        return found
+
+
+def early(wrongs: Wrongs) -> None:
+    """What happens before anything is archived."""
+    wrongs.finish(wrongs.queue("clean"), 20)
+    for name in ("tail", "middle", "off", "vanished", "cut", "copied", "put-back", "twice"):
+        wrongs.queue(name)
+    wrongs.finish(wrongs.queue("removed"), 20)
+    # Its journal began while the clock was ahead.
+    name = "clock"
+    ahead = (int(datetime.now(UTC).timestamp()) + 10) * 1000 * 1024
+    wrongs.switch(name, "all")
+    wrongs.ask("HSET", wrongs.keys(name).meta, "journal_epoch", ahead)
+    wrongs.finish(wrongs.queue(name), 20)
+    for name in ("rolled-back", "reused"):
+        queue = wrongs.queue(name)
+        wrongs.remember(name)
+        wrongs.finish(queue, 10)
+
+
+def late(wrongs: Wrongs) -> None:
+    """What is planted between the first archived batch and the second one."""
+    for name in ("tail", "middle", "cut", "copied", "put-back", "twice"):
+        wrongs.finish(Queue(wrongs.client, wrongs.namespace, name), 10)
+    wrongs.delete_entry("tail", -1)
+    wrongs.queue("middle", 5)
+    wrongs.delete_entry("middle", -2)
+    for name in ("removed", "clock"):
+        Queue(wrongs.client, wrongs.namespace, name).remove()
+        wrongs.finish(wrongs.queue(name, 15), 15)
+    wrongs.finish(wrongs.switch("off", "off"), 20)
+    wrongs.finish(wrongs.queue("off", 5), 5)
+    for name in ("rolled-back", "reused"):
+        wrongs.roll_back(name)
+    reused = wrongs.queue("reused", 2)
+    for _ in range(3):
+        wrongs.finish(reused, 5)
+
+
+def break_files(wrongs: Wrongs) -> None:
+    """What is done to the archive afterwards."""
+    wrongs.files("cut")[-1].unlink()
+    shutil.rmtree(wrongs.lake.root / "queue=vanished")
+    copied = wrongs.files("copied")[-1]
+    shutil.copy(copied, copied.with_name("part-copy.parquet"))
+
+
+@pytest.fixture(scope="module")
+def wrongs(spark, store_url, tmp_path_factory) -> Iterator[Wrongs]:
+    namespace = f"wrongs{datetime.now(UTC).timestamp():.0f}"
+    lake = Lake(tmp_path_factory.mktemp("wrongs") / "lake")
+    with Client(ConnectionFactory(store_url), give_up_s=10.0) as client:
+        wrongs = Wrongs(client, namespace, lake, store_url)
+        early(wrongs)
+        wrongs.archive(spark)
+        offsets = lake.offsets()
+        late(wrongs)
+        wrongs.archive(spark, queues="put-back")
+        now = lake.offsets()
+        assert now != offsets
+        lake.note_offsets({**now, "put-back": offsets["put-back"]})
+        wrongs.archive(spark)
+        break_files(wrongs)
+        source = server_options(store_url, namespace)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(auditing, "SAMPLES", 1000)  # all queues share the samples
+            for kind, given in (
+                ("archive", {"lake": lake}),
+                ("live", {"source": source}),
+                ("both", {"lake": lake, "source": source}),
+            ):
+                wrongs.results[kind] = audit_all(spark, window=Window(), **given)
+        yield wrongs
+
+
+EVERYWHERE = ("archive", "live", "both")
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+def test_a_queue_without_a_wrong_is_not_named(wrongs, kind):
+    assert (wrongs.holes(kind, "clean"), wrongs.accused(kind, "clean")) == ([], {})
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+def test_the_last_entry_deleted_from_the_journal_is_a_hole(wrongs, kind):
+    assert wrongs.holes(kind, "tail") == [("trimmed", 10)]
+    assert "lost" not in wrongs.accused(kind, "tail")
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+def test_an_entry_deleted_in_the_middle_is_a_hole_in_every_audit(wrongs, kind):
+    assert wrongs.holes(kind, "middle") == [("trimmed", 10)]
+    assert "lost" not in wrongs.accused(kind, "middle")
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+def test_what_ended_while_the_journal_was_off_is_not_lost(wrongs, kind):
+    assert wrongs.holes(kind, "off") == [("journal off", None)]
+    accused = wrongs.accused(kind, "off")
+    assert accused == ({} if kind == "archive" else {"unsure": 20})
+
+
+@pytest.mark.parametrize("kind", ["archive", "both"])
+def test_a_journal_that_was_rolled_back_is_named(wrongs, kind):
+    (hole,) = wrongs.holes(kind, "rolled-back")
+    assert hole == ("rolled back", 20)
+
+
+@pytest.mark.parametrize("kind", ["archive", "both"])
+def test_events_under_numbers_used_again_are_archived_and_the_roll_back_is_named(
+    spark, wrongs, kind
+):
+    assert wrongs.holes(kind, "reused") == [("rolled back", 20)]
+    assert wrongs.accused(kind, "reused") == {}
+    journal = wrongs.ask("XRANGE", wrongs.keys("reused").journal, "-", "+")
+    stored = read_events(spark, lake=wrongs.lake, queues="reused").where("event <> 'gap'")
+    assert stored.count() == sum(int(fields[3]) for _, fields in journal) + 20
+
+
+@pytest.mark.parametrize("kind", ["archive", "both"])
+def test_a_queue_made_again_with_the_clock_set_back_is_archived(spark, wrongs, kind):
+    ((why, missing),) = wrongs.holes(kind, "clock")
+    assert (why, missing) == ("new epoch", None)
+    assert wrongs.accused(kind, "clock") == {}
+    stored = read_events(spark, lake=wrongs.lake, queues="clock").where("event = 'acked'")
+    assert stored.count() == 35
+
+
+@pytest.mark.parametrize("kind", ["archive", "both"])
+def test_a_queue_removed_and_made_again_is_a_stretch_that_nobody_can_tell_about(wrongs, kind):
+    assert wrongs.holes(kind, "removed") == [("new epoch", None)]
+    assert wrongs.accused(kind, "removed") == {}
+
+
+@pytest.mark.parametrize("kind", ["archive", "both"])
+def test_a_deleted_file_is_a_hole_also_at_the_end(wrongs, kind):
+    assert wrongs.holes(kind, "cut") == [("file gone", 20)]
+
+
+@pytest.mark.parametrize("kind", ["archive", "both"])
+def test_a_queue_whose_files_are_all_gone_is_a_hole(wrongs, kind):
+    assert wrongs.holes(kind, "vanished") == [("file gone", 20)]
+
+
+@pytest.mark.parametrize("kind", ["archive", "both"])
+def test_rows_that_are_there_twice_are_called_so_and_no_message_is_accused(wrongs, kind):
+    doubled = {row["queue"]: row["rows"] for row in wrongs.results[kind].doubled}
+    assert doubled == {"copied": 20, "put-back": 20}
+    for name in ("copied", "put-back"):
+        assert (wrongs.holes(kind, name), wrongs.accused(kind, name)) == ([], {})
+    assert wrongs.results[kind].wrong["duplicate_rows"] == 40
+
+
+def audited(wrongs: Wrongs, *words: str):
+    line = ["--namespace", wrongs.namespace, "spark", "audit", "--json", *words]
+    return CliRunner().invoke(cli, line, env={"QWORKER_URL": wrongs.url})
+
+
+@pytest.mark.parametrize(
+    ("queue", "code"), [("clean", 0), ("cut", 3), ("copied", 3), ("removed", 5), ("off", 5)]
+)
+def test_the_exit_code_says_clean_wrong_or_cannot_tell(wrongs, queue, code):
+    ran = audited(wrongs, "--archive", str(wrongs.lake.root), "--queues", queue)
+    assert ran.exit_code == code, ran.stderr
+    assert json.loads(ran.stdout)["ok"] is (code == 0)
+
+
+def test_a_truncated_file_is_named_with_what_to_do(wrongs, tmp_path):
+    shutil.copytree(wrongs.lake.root, tmp_path / "lake")
+    file = next((tmp_path / "lake" / "queue=clean").glob("day=*/*/*.parquet"))
+    file.write_bytes(file.read_bytes()[:-40])
+    ran = audited(wrongs, "--archive", str(tmp_path / "lake"), "--queues", "clean")
+    assert ran.exit_code == 5
+    assert (
+        ran.stderr.strip().splitlines()[-1].startswith(f"error: {file}: not a whole Parquet file")
+    )
+
+
+def test_a_second_archiver_stops_before_it_writes(spark, wrongs, tmp_path):
+    """Even if `_lock` was removed: what it would write is in the archive already."""
+    source = {**server_options(wrongs.url, wrongs.namespace), "queues": "clean"}
+    lake = Lake(tmp_path / "lake")
+    one, other = Archiver(spark, lake, source), Archiver(spark, lake, source)
+    written = one.archive_batch().events
+    with pytest.raises(PipelineError, match="another archiver"):
+        other.archive_batch()
+    assert read_events(spark, lake=lake).count() == written
