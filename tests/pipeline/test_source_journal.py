@@ -317,6 +317,35 @@ def test_the_limit_counts_entries_and_is_divided_by_backlog(make, given):
     assert len({(row["queue"], row["number"]) for row in rows}) == 200
 
 
+def test_a_limit_of_events_is_kept_by_whole_entries(make, given):
+    """However many events a call has; an entry that is larger than the limit is a batch of its own."""
+    journal = make()
+    for size in (1, 1, 30, 2, 3, 5, 1):
+        journal.write(*[line("acked", f"m{number}") for number in range(size)])
+    options = given(maxEventsPerTrigger="5")
+    assert JournalStreamReader(options).getDefaultReadLimit() == ReadMaxRows(5)
+    stream = Stream(options, limit=5)
+    sizes = []
+    while rows := stream.step():
+        sizes.append(len(rows))
+    assert sizes == [2, 30, 5, 5, 1]
+
+
+def test_a_limit_of_events_is_divided_by_backlog_and_reads_all_epochs(make, given):
+    journal, other = make(), make("orders")
+    journal.fill(30, TWO)
+    other.fill(10, TWO)
+    journal.begin(T0_MS + 5)
+    journal.fill(10, TWO)
+    stream = Stream(given(maxEventsPerTrigger="20"), limit=20)
+    seen, sizes = [], []
+    while rows := stream.step():
+        sizes.append(len(rows))
+        seen += [(row["queue"], row["epoch"], row["number"]) for row in rows]
+    assert max(sizes) <= 22
+    assert len(seen) == len(set(seen)) == 100
+
+
 def test_the_default_limit_is_an_option(given):
     assert JournalStreamReader(given()).getDefaultReadLimit() == ReadMaxRows(20_000)
     options = given(maxEntriesPerTrigger="7")

@@ -91,8 +91,8 @@ class Archiver:
             given["startingOffsets"] = json.dumps(dump(ends))
         options = ReadOptions.of(given)
         self._options = options
-        #: Maximum number of entries in a batch; 0: no limit.
-        self.limit = options.max_entries_per_trigger
+        #: Entries from which on a batch is full; 0: there is no limit.
+        self.limit = 1 if options.max_events_per_trigger else options.max_entries_per_trigger
         self._reader = JournalStreamReader(options)
         self._reached = self._reader.initialOffset() if begun is None else begun
 

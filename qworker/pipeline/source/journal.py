@@ -6,7 +6,7 @@ Only single entries are read here; `qworker.pipeline.source.scanning` reads them
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -234,21 +234,26 @@ class Journals:
         if position.entry < end.entry:
             yield Range(queue, end.epoch, position.entry, end.entry, position.event, end.event)
 
-    def advance(self, start: Offsets, ends: Offsets, limit: int | None) -> dict[str, Position]:
+    def advance(
+        self, start: Offsets, ends: Offsets, limit: int | None, *, events: bool = False
+    ) -> dict[str, Position]:
         """Return the positions up to which one batch reads: the ends, or `limit` entries in all after the start.
 
-        The limit is divided in proportion to the backlogs. Queues that are gone keep their position.
+        With `events` the limit counts events; a queue is read by whole entries, at least one, and a search in its
+        journal takes some twenty reads of one entry. The limit is divided in proportion to the backlogs. Queues that
+        are gone keep their position.
         """
+        size = _events_in if events else _entries_in
         spans = {
             queue: [self._stored(span) for span in self.spans(queue, start.get(queue), end)]
             for queue, end in ends.items()
         }
-        backlogs = [sum(span.stop - span.begin for span in ranges) for ranges in spans.values()]
+        backlogs = [sum(map(size, ranges)) for ranges in spans.values()]
         reached = {**start, **ends}
         if limit is None or sum(backlogs) <= limit:
             return reached
         for queue, share in zip(spans, shares(backlogs, limit), strict=True):
-            reached[queue] = self._after(spans[queue], share, start.get(queue), ends[queue])
+            reached[queue] = self._after(spans[queue], share, start.get(queue), ends[queue], size)
         return {queue: position for queue, position in reached.items() if position.key != (0, 0)}
 
     def _stored(self, span: Range) -> Range:
@@ -263,20 +268,38 @@ class Journals:
         return replace(span, begin=begin.entry, event=event)
 
     def _after(
-        self, spans: list[Range], left: int, start: Position | None, end: Position
+        self,
+        spans: list[Range],
+        left: int,
+        start: Position | None,
+        end: Position,
+        size: Callable[[Range], int],
     ) -> Position:
-        """Return the position after the first `left` entries of the spans."""
+        """Return the position after the first `left` entries, or events, of the spans."""
         for span in spans:
             if left <= 0:
                 break
-            if left < span.stop - span.begin:
-                (entry,) = self._entries([_within(span, span.begin + left)])
+            if left < size(span):
+                entries = left if size is _entries_in else self._entries_of(span, left)
+                (entry,) = self._entries([_within(span, span.begin + entries)])
                 return entry.position if entry else Position(span.epoch, span.stop, span.stop_event)
-            left -= span.stop - span.begin
+            left -= size(span)
             start = Position(span.epoch, span.stop, span.stop_event)
         else:
             return end
         return start or Position(0, 0)
+
+    def _entries_of(self, span: Range, events: int) -> int:
+        """Return how many entries of a span hold at most this many events; at least 1."""
+        low, high, most = span.begin + 1, span.stop, (span.event or 0) + events
+        while low < high:
+            middle = (low + high + 1) // 2
+            (entry,) = self._entries([_within(span, middle)])
+            if entry is not None and (entry.position.event or 0) <= most:
+                low = middle
+            else:
+                high = middle - 1
+        return low - span.begin
 
     def plan(self, start: Offsets, end: Offsets, parts: int) -> list[Range]:
         """Cut the entries between the offsets into `parts` ranges of about the same size, or more.
@@ -346,6 +369,17 @@ class Journals:
             _entry(queue, reply[0]) if reply else None
             for (queue, _, _), reply in zip(bounds, replies, strict=True)
         ]
+
+
+def _entries_in(span: Range) -> int:
+    return span.stop - span.begin
+
+
+def _events_in(span: Range) -> int:
+    """Count the events of a span; its entries if their numbers are unknown."""
+    if span.event is None or span.stop_event is None or span.begin >= span.stop:
+        return _entries_in(span)
+    return max(_entries_in(span), span.stop_event - span.event)
 
 
 def _bound(text: str) -> str:

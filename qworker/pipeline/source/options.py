@@ -123,8 +123,14 @@ class ReadOptions(SparkOptions):
         int | None, TimestampKind("read the journal up to this time", none="by offsets")
     ] = None
     max_entries_per_trigger: Annotated[
-        int, IntegerKind("maximum entries per batch of a stream", zero="no limit")
+        int, IntegerKind("maximum entries (calls) per batch of a stream", zero="no limit")
     ] = 20_000
+    max_events_per_trigger: Annotated[
+        int,
+        IntegerKind(
+            "maximum events (rows) per batch of a stream, in place of entries", zero="by entries"
+        ),
+    ] = 0
     min_partitions: Annotated[
         int,
         IntegerKind("partitions to cut the journal into", maximum=100_000, zero="as many as cores"),

@@ -139,8 +139,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """`maxEntriesPerTrigger`; Spark's rows are entries here."""
-        most = self._source.options.max_entries_per_trigger
+        """`maxEventsPerTrigger`, or `maxEntriesPerTrigger`: then Spark's rows are entries here."""
+        options = self._source.options
+        most = options.max_events_per_trigger or options.max_entries_per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -149,7 +150,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = journals.latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch: at most `limit` entries after its start."""
+        """Return the end of the next batch: at most `limit` entries (or events) after its start.
+
+        Raises `JournalRolledBackError` if `failOnDataLoss` is set and the journal is not the one that was read.
+        """
         begun = offsets.read(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         with marked_errors(), self._source.journals() as journals:
@@ -158,7 +162,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue in back:
                 self._report_loss(queue, begun[queue], latest[queue])
             known = _without(begun, back)
-            reached = journals.advance(known, self._ends(known, latest), most)
+            events = self._source.options.max_events_per_trigger > 0
+            reached = journals.advance(known, self._ends(known, latest), most, events=events)
             return offsets.dump(journals.marked(reached, known))
 
     def _ends(self, begun: Offsets, latest: Offsets) -> dict[str, Position]:
