@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from qworker.app.app import QWorker
     from qworker.app.context import Context, current
     from qworker.app.control import Bury, Discard, LetExpire, Release, Retry
+    from qworker.app.handle import Handle
     from qworker.app.log_context import add_message_fields
     from qworker.app.middleware import Middleware
     from qworker.app.schedule import cron, every
@@ -27,6 +28,7 @@ __all__ = [
     "Bury",
     "Context",
     "Discard",
+    "Handle",
     "Keyring",
     "LetExpire",
     "Message",
@@ -47,6 +49,7 @@ _HOMES: Final = {
     "Bury": "app.control",
     "Context": "app.context",
     "Discard": "app.control",
+    "Handle": "app.handle",
     "Keyring": "wire.keyring",
     "LetExpire": "app.control",
     "Message": "client.message",

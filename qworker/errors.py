@@ -6,7 +6,10 @@ QworkerError
 │   ├── InvalidOptionError        an option, attribute or configuration value
 │   ├── InvalidBodyError          a message body that cannot be encoded or decoded; names its path
 │   ├── ArgumentsError            arguments that do not fit the task's signature
-│   └── BodyTooLargeError         a body over the queue's maxsize
+│   ├── BodyTooLargeError         a body over the queue's maxsize
+│   ├── InvalidResultError        a result that cannot be kept: too large, or not what its task declares
+│   ├── NoResultError             the task of a handle keeps no results
+│   └── WrongNamespaceError       a handle of another namespace
 ├── RefusedError                  the server answered and refused; nothing was written
 │   ├── QueueFullError            maxlen reached
 │   ├── QueuePausedError          input is paused
@@ -28,6 +31,11 @@ QworkerError
 │   └── UnknownKeyError           signed or encrypted with a key that this process lacks
 ├── StaleReceiptError             the receipt's lease is gone, or the message was settled before
 ├── UnknownTaskError              a task name that the app does not have
+├── ResultError                   there is no value where a result was asked for
+│   ├── TaskFailedError           the message is a dead letter
+│   ├── TaskEndedError            it ended without a value: cancelled, discarded, expired, purged
+│   ├── ResultTimeoutError (TimeoutError)  it has not ended in time
+│   └── ResultUnknownError        no result is kept, and no such message waits: it expired, or never was
 ├── ServerError                   Redis cannot serve the call now; `retry` says what you may do
 │   ├── UnavailableError          not reached, or the connection broke before the call was sent
 │   │   └── ScriptsNotLoadedError the server lacks our scripts, and this user may not load them
@@ -80,11 +88,13 @@ __all__ = [
     "InvalidError",
     "InvalidNameError",
     "InvalidOptionError",
+    "InvalidResultError",
     "JavaMissingError",
     "JournalRolledBackError",
     "LeaseUsedError",
     "LoadingError",
     "NoReplicasError",
+    "NoResultError",
     "NotPersistedError",
     "NotReplicatedError",
     "NotSyncedError",
@@ -98,6 +108,9 @@ __all__ = [
     "QworkerError",
     "ReadOnlyError",
     "RefusedError",
+    "ResultError",
+    "ResultTimeoutError",
+    "ResultUnknownError",
     "RetryRule",
     "ScriptsNotLoadedError",
     "ServerError",
@@ -106,6 +119,8 @@ __all__ = [
     "SparkMissingError",
     "StaleReceiptError",
     "StoreError",
+    "TaskEndedError",
+    "TaskFailedError",
     "TimeLimitError",
     "TooLateError",
     "UnavailableError",
@@ -114,6 +129,7 @@ __all__ = [
     "UnknownKeyError",
     "UnknownTaskError",
     "UnsupportedServerError",
+    "WrongNamespaceError",
     "concerns_the_call",
     "is_answer",
     "server_refused",
@@ -188,6 +204,18 @@ class BodyTooLargeError(InvalidError):
 
     def __reduce__(self) -> tuple[type[BodyTooLargeError], tuple[str, int, int]]:
         return type(self), (self.field, self.size, self.maxsize)
+
+
+class InvalidResultError(InvalidError):
+    """A result that is too large, that JSON cannot carry, or that is not of the type which its task declares."""
+
+
+class NoResultError(InvalidError):
+    """The task keeps no results: it was declared without `result`, or the message is acked before it runs."""
+
+
+class WrongNamespaceError(InvalidError):
+    """A handle of another namespace: its message is not there."""
 
 
 class RefusedError(QworkerError):
@@ -474,6 +502,73 @@ class UnknownTaskError(QworkerError):
     def __str__(self) -> str:
         hint = f"; did you mean {self.near!r}?" if self.near else ""
         return f"no task is named {self.task!r}{hint}"
+
+
+class ResultError(QworkerError):
+    """There is no value where the result of a message was asked for. `queue` and `message_id` name the message."""
+
+    def __init__(self, queue: str, message_id: str) -> None:
+        super().__init__(queue, message_id)
+        self.queue, self.message_id = queue, message_id
+
+
+class TaskFailedError(ResultError):
+    """The message is a dead letter: `reason`, class (`error`) and `text` of its last error are those of the letter.
+
+    A redriven message can still succeed: ask again.
+    """
+
+    def __init__(self, queue: str, message_id: str, reason: str, error: str, text: str) -> None:
+        super().__init__(queue, message_id)
+        self.args = (queue, message_id, reason, error, text)
+        self.reason, self.error, self.text = reason, error, text
+
+    def __str__(self) -> str:
+        last = self.text.rstrip().rpartition("\n")[2].strip()
+        cause = f": {last or self.error}" if last or self.error else ""
+        return (
+            f"message {self.message_id} of queue {self.queue!r} is dead ({self.reason}){cause}; "
+            f"qworker message show {self.queue} {self.message_id}"
+        )
+
+
+class TaskEndedError(ResultError):
+    """The message ended without a value; `state` is cancelled, discarded, expired or purged."""
+
+    def __init__(self, queue: str, message_id: str, state: str) -> None:
+        super().__init__(queue, message_id)
+        self.args = (queue, message_id, state)
+        self.state = state
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.message_id} of queue {self.queue!r} was {self.state}: it has no result"
+        )
+
+
+class ResultTimeoutError(ResultError, TimeoutError):
+    """The message has not ended within `waited_s` seconds. It may still: ask again."""
+
+    def __init__(self, queue: str, message_id: str, waited_s: float) -> None:
+        super().__init__(queue, message_id)
+        self.args = (queue, message_id, waited_s)
+        self.waited_s = waited_s
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.message_id} of queue {self.queue!r} has no result after {self.waited_s:g} s: it waits or "
+            "runs, or its result has expired"
+        )
+
+
+class ResultUnknownError(ResultError):
+    """No result is kept, and no message of this id waits or runs: the result has expired, or there never was one."""
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.message_id} of queue {self.queue!r} is unknown: its result has expired, its worker kept "
+            "none, or the id is wrong"
+        )
 
 
 class ServerError(QworkerError):

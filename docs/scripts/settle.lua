@@ -659,35 +659,12 @@ local function push_heads(key, items, order, later)
     redis.call('LPUSH', key, unpack(reversed))
   end
 end
--- How a message ends, and how it goes back. Each function writes the destination; afterwards the caller removes the
--- message from where it was.
+-- What the end of a message brings about: its unique key is free, and those who wait for its result are told.
+--   result:<message id> STRING, expires   `<state>[ words]\n<rest>`: what the message came to, see docs/protocol.md
+-- The key of a result is made here: a script that ends messages learns their ids as it reads them. It is in the slot of
+-- the queue. Its name is also the sharded channel on which waiting clients are told to look.
 
-local REASON = '^[a-z_]+$'
-
--- Add to the dead letters; returns the reason as it was written. `class` and `words` tell the error, both may be ''.
--- A stream whose last id is the largest possible takes no more entries. The message then goes where it is never received
--- but easily found: to the delayed messages, with a due time that never comes.
-local function bury(item, reason, class, words, now, amounts)
-  if not string.find(reason, REASON) then reason = 'rejected' end
-  local added = redis.pcall('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
-    'error', string.sub(words, 1, 2048), 'died_ms', text(now))
-  if type(added) == 'table' then
-    if not string.find(added.err, 'exhausted', 1, true) then error(added) end
-    redis.call('ZADD', delayed, text(MAX_MS), item)
-    amounts.unburied, amounts.stored, missed = (amounts.unburied or 0) + 1, (amounts.stored or 0) + 1, 1
-    return reason
-  end
-  amounts.dead = (amounts.dead or 0) + 1
-  amounts['dead:' .. reason] = (amounts['dead:' .. reason] or 0) + 1
-  return reason
-end
-
--- Bury an item that is not one of our messages.
-local function bury_foreign(item, about, now, amounts)
-  bury(item, 'foreign', about.class or '', about.words or '', now, amounts)
-  about.reason = 'foreign'
-  record('dead', item, about)
-end
+local MAX_KEEP_MS, MAX_RESULT = 2592000000, 1114112 -- 30 days · 1 MiB and what encryption adds
 
 -- Free the unique key of a message that has ended, if the key still is this message's.
 local function free_unique(key, id)
@@ -703,6 +680,76 @@ end
 local function free_unique_of(item)
   local key = flag(item, ' u=')
   if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
+end
+
+local function result_key(id)
+  return string.sub(meta, 1, -5) .. 'result:' .. id
+end
+
+-- A hint alone: those who wait look now and then, too.
+local function tell_waiting(key)
+  redis.pcall('SPUBLISH', key, '')
+end
+
+-- A message has ended without a value, `words` say how. Written only where its header asks for a result (flag r). A
+-- failure, of a user without the right to, costs the message nothing and is reported.
+local function end_result(item, words)
+  if kind(item) ~= 'own' or not has_flags(item) then return end
+  local head = header(item)
+  local keep_ms, id = number_in(head, ' r='), string.match(head, '^([%w._-]+) ')
+  if not keep_ms or keep_ms < 1 or not id or #id > 64 then return end
+  local key = result_key(id)
+  local kept = redis.pcall('SET', key, words, 'PX', text(math.min(keep_ms, MAX_KEEP_MS)))
+  if kept.err then missed = 1 else tell_waiting(key) end
+end
+
+-- What a result tells of a death.
+local function dead_words(reason, class, words)
+  return 'dead ' .. reason .. ' ' .. string.gsub(class, '%s', '_') .. '\n' .. string.sub(words, 1, 2048)
+end
+
+-- An item has ended without an ack and is no dead letter.
+local function end_of(item, words)
+  free_unique_of(item)
+  end_result(item, words)
+end
+
+-- A message that had ended waits again.
+local function forget_result(head, id)
+  if not string.find(head, ' r=', 1, true) then return end
+  local key = result_key(id)
+  redis.pcall('DEL', key)
+end
+-- How a message ends, and how it goes back. Each function writes the destination; afterwards the caller removes the
+-- message from where it was.
+
+local REASON = '^[a-z_]+$'
+
+-- Add to the dead letters; returns the reason as it was written. `class` and `words` tell the error, both may be ''.
+-- A stream whose last id is the largest possible takes no more entries. The message then goes where it is never received
+-- but easily found: to the delayed messages, with a due time that never comes.
+local function bury(item, reason, class, words, now, amounts)
+  if not string.find(reason, REASON) then reason = 'rejected' end
+  local added = redis.pcall('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
+    'error', string.sub(words, 1, 2048), 'died_ms', text(now))
+  if type(added) == 'table' then
+    if not string.find(added.err, 'exhausted', 1, true) then error(added) end
+    redis.call('ZADD', delayed, text(MAX_MS), item)
+    end_result(item, dead_words(reason, class, words))
+    amounts.unburied, amounts.stored, missed = (amounts.unburied or 0) + 1, (amounts.stored or 0) + 1, 1
+    return reason
+  end
+  end_result(item, dead_words(reason, class, words))
+  amounts.dead = (amounts.dead or 0) + 1
+  amounts['dead:' .. reason] = (amounts['dead:' .. reason] or 0) + 1
+  return reason
+end
+
+-- Bury an item that is not one of our messages.
+local function bury_foreign(item, about, now, amounts)
+  bury(item, 'foreign', about.class or '', about.words or '', now, amounts)
+  about.reason = 'foreign'
+  record('dead', item, about)
 end
 
 -- 'expired', 'cancelled' or nil. `head` is the header of an own item, or only its flags if `id` is given; `tombstones`
@@ -852,7 +899,7 @@ local function take_back(item, about, limit, tombstones, to, now, amounts)
   end
   if ended then
     record(ended, item)
-    free_unique_of(item)
+    end_of(item, ended)
     amounts[ended] = (amounts[ended] or 0) + 1
   else
     bury_foreign(item, {}, now, amounts)
@@ -946,6 +993,42 @@ local function received_at(id, deadline, visibility_ms)
   visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
   return text(math.max(0, deadline - visibility_ms))
 end
+-- Effects of an ack: what else happens if, and only if, the ack counts. They are read before the first write, and applied
+-- while the message is still in its lease, by the call that takes it out: a repeated call finds it gone, and a stale one
+-- never finds it.
+-- In ARGV each is its name and its words:
+--   result   keep ms (1-2592000000), value      kept under the message's id, see lib/ends.lua
+
+local EFFECTS = { result = 2 } -- name → words
+local MAX_EFFECTS = 1000
+
+-- Read `number` effects; returns them and the position after them, or nil and what is wrong: the name of an
+-- argument, or an error.
+local function read_effects(at, number)
+  local effects = {}
+  for i = 1, number do
+    local effect = { name = ARGV[at] }
+    local words = EFFECTS[effect.name]
+    if not words or #ARGV < at + words then return nil, 'effect' end
+    effect.keep_ms, effect.value = whole(ARGV[at + 1], 1, MAX_KEEP_MS), ARGV[at + 2]
+    if not effect.keep_ms or #effect.value > MAX_RESULT then return nil, 'result' end
+    -- Refused here, before the first write: not midway.
+    if not redis.acl_check_cmd('SET', result_key('0'), '') then
+      return nil, redis.error_reply('NOPERM this user may not write results; write its rules again with qworker acl')
+    end
+    effects[i] = effect
+    at = at + 1 + words
+  end
+  return effects, at
+end
+
+local function apply_effects(effects, id)
+  for _, effect in ipairs(effects) do
+    local key = result_key(id)
+    redis.call('SET', key, effect.value, 'PX', text(effect.keep_ms))
+    tell_waiting(key)
+  end
+end
 -- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
 -- stand from KEYS[21] on), and for each lease
 --   acks     n, then n indices; or '*' for all that are left in the lease
@@ -962,12 +1045,14 @@ end
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
 --     d discard   -                                               done, because the handler asked for it
+--     t acked     a number of effects 1-1000                      an ack with effects, which follow these eight words:
+--                                                                 see lib/effects.lua. It frees a unique key by itself
 --   acked    n, then n × (number, group): the acks' journal groups, each of `number` events and at most 16 KiB.
 --            0: the script reads the items itself, if the journal is on.
 -- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
-local KINDS = 'ncrsbd'
+local KINDS = 'ncrsbdt'
 local MAX_OUTCOMES, MAX_TIMES = 10000, 512
 local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
 
@@ -994,8 +1079,9 @@ local function read_outcomes(at)
     at = at + uniques * 3 + 1
     local others = whole(ARGV[at], 0, MAX_OUTCOMES)
     if not others then return nil, 'others' end
-    for i = 0, others - 1 do
-      local from = at + i * 8 + 1
+    at = at + 1
+    for i = 1, others do
+      local from = at
       local other = {
         kind = ARGV[from], index = ARGV[from + 1], a = ARGV[from + 2], b = ARGV[from + 3],
         c = ARGV[from + 4], class = ARGV[from + 5], words = ARGV[from + 6], times = ARGV[from + 7],
@@ -1010,9 +1096,14 @@ local function read_outcomes(at)
       if other.b ~= '' and not whole(other.b, 1, 999999) then return nil, 'max receives' end
       if other.c ~= '' and not whole(other.c, 0, MAX_MS) then return nil, 'first received' end
       if other.times ~= '' and (#other.times > MAX_TIMES or not string.find(other.times, TIMES)) then return nil, 'times' end
-      lease.others[i + 1] = other
+      at = at + 8
+      if other.kind == 't' then
+        local effects, after = read_effects(at, whole(other.a, 1, MAX_EFFECTS) or 0)
+        if not effects or #effects == 0 then return nil, effects and 'effects' or after end
+        other.effects, at = effects, after
+      end
+      lease.others[i] = other
     end
-    at = at + others * 8 + 1
     local groups = whole(ARGV[at], 0, MAX_OUTCOMES)
     if not groups then return nil, 'acked' end
     for i = 1, groups do
@@ -1045,11 +1136,18 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     about.reason = reason
     record(event, item, about)
   end
-  if other.kind == 'd' then
-    free_unique_of(item)
-    add('discarded', 1)
+  if other.kind == 'd' or other.kind == 't' then
+    local ended = other.effects and 'acked' or 'discarded'
+    if other.effects then
+      free_unique_of(item)
+      add('results', #other.effects)
+      apply_effects(other.effects, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
+    else
+      end_of(item, ended)
+    end
+    add(ended, 1)
     add('stored', -1)
-    tell('discarded')
+    tell(ended)
     return
   end
   local message = delivered(item, lease.id, index, now)
@@ -1263,7 +1361,7 @@ local function settle(leases, attributes, results, now, amounts)
   end
   return settled, rung
 end
-
+-- The call of settle.lua and conclude.lua.
 local attributes, refused = read_attributes()
 if refused then return refused end
 refused = broken_queue(attributes.levels)
@@ -1271,7 +1369,7 @@ if refused then return refused end
 local now = clock(ARGV[1], meta)
 if not now then return { 'ARG', 'now' } end
 local leases, problem = read_outcomes(3)
-if not leases then return { 'ARG', problem } end
+if not leases then return problem.err and problem or { 'ARG', problem } end
 
 open_journal(attributes.journal, now)
 local amounts, results = {}, {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overlo
 import structlog
 
 from qworker.app.functions import check_function, default_name, replaces
+from qworker.app.handle import Handle
 from qworker.app.middleware import Middleware, check_hooks
 from qworker.app.options import TaskOptions, TaskOptionsDict, check_option_names
 from qworker.app.schedule import Schedule, schedule_of
@@ -130,7 +131,8 @@ class QWorker:
         · time_limit: 10 ms to 12 h, default 15 min, None for none · ttl: drop calls that have not started by then ·
         priority: 0-9, 9 first · batch: most messages per call (1-1000), the handler takes a list; None for a handler
         of one message · max_wait: how long an incomplete batch waits for more, up to a minute · at_most_once: ack
-        before the handler starts, never run it twice.
+        before the handler starts, never run it twice · result: keep what it returns for so long (1 s to 30 days), for
+        handles of `start`, default not at all.
 
         A function that is redefined (a notebook cell or a module loaded again) replaces its task; another function
         cannot take its name.
@@ -210,6 +212,14 @@ class QWorker:
         """
         check_hooks(middleware)
         self.middleware.append(middleware)
+
+    def handle(self, queue: str, message_id: str) -> Handle[Any]:
+        """Return a handle to a message of a queue, by its id; its result is plain JSON.
+
+        Does not look whether there is such a message; `task.handle(message_id)` gives results of the declared type.
+        Raises `InvalidNameError`.
+        """
+        return Handle(self, queue, message_id)
 
     # -- queues --------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from qworker.durations import Duration
 from qworker.engine.options import SendOptions
 from qworker.errors import InvalidOptionError, shown
 from qworker.wire.names import check_queue
+from qworker.wire.result import MAX_KEEP_MS
 
 __all__ = ["TaskOptions", "TaskOptionsDict", "check_option_names"]
 
@@ -34,6 +35,7 @@ class TaskOptionsDict(TypedDict, total=False):
     ttl: Duration | None
     priority: int
     at_most_once: bool
+    result: Duration | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +103,35 @@ class TaskOptions(Options):
     at_most_once: Annotated[bool, FlagKind("ack before the handler starts; never run it twice")] = (
         False
     )
+    result: Annotated[
+        Duration | None,
+        DurationKind(
+            "how long the result of a message is kept",
+            minimum_ms=1000,
+            maximum_ms=MAX_KEEP_MS,
+            none="results are not kept",
+        ),
+    ] = None
     time_limit_ms: int | None = field(init=False)
     ttl_ms: int | None = field(init=False)
     max_wait_ms: int = field(init=False)
+    result_ms: int | None = field(init=False)
 
     def _check_together(self) -> None:
         if self.max_wait_ms and self.batch is None:
             raise InvalidOptionError("max_wait", "is set without batch", "it is for batch handlers")
+        if self.result is not None and self.batch is not None:
+            raise InvalidOptionError(
+                "result",
+                "is set together with batch",
+                "the handler of a batch returns one value for many messages; leave one of them out",
+            )
+        if self.result is not None and self.at_most_once:
+            raise InvalidOptionError(
+                "result",
+                "is set together with at_most_once",
+                "a result is kept by the ack, which comes before the handler there; leave one of them out",
+            )
 
 
 #: Names of other frameworks.
@@ -119,6 +143,7 @@ _ELSEWHERE: Final = {
     **dict.fromkeys(("expires", "expire", "expires_in", "max_age"), "ttl"),
     **dict.fromkeys(("backoff", "min_backoff", "retry_backoff", "autoretry_for"), "retry"),
     **dict.fromkeys(("batch_size", "max_batch"), "batch"),
+    **dict.fromkeys(("result_ttl", "result_expires", "keep_result", "store_results"), "result"),
     **dict.fromkeys(("acks_late", "ack_late"), "at_most_once"),
     **dict.fromkeys(("queue_name", "routing_key"), "queue"),
 }

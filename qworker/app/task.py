@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from qworker.app.arguments.binding import Signature
+from qworker.app.arguments.results import ResultType
 from qworker.app.functions import is_async, wraps_async
+from qworker.app.handle import Handle, HandleApp, check_keeps, handle_of
 from qworker.app.trace import outgoing
 from qworker.client.send import new_message
 from qworker.durations import Duration
 from qworker.engine.options import SendOptions
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, NoResultError
 from qworker.wire.names import check_task
 
 if TYPE_CHECKING:
     from qworker.app.middleware import Middleware
     from qworker.app.options import TaskOptions
-    from qworker.client.queue import AsyncQueue, Queue
     from qworker.client.queue_ref import QueueRef
     from qworker.engine.send import NewMessage
 
@@ -30,18 +31,12 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class TaskApp(Protocol):
+class TaskApp(HandleApp, Protocol):
     """The part of an app that its tasks use."""
 
     @property
     def middleware(self) -> Sequence[Middleware]:
         """Hooks around every send and handler."""
-
-    def queue(self, name: str) -> Queue:
-        """Return a queue by its name."""
-
-    def aqueue(self, name: str) -> AsyncQueue:
-        """Return a queue of the running event loop by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +53,8 @@ class Sender(Generic[P, R]):
     def __init__(self, task: Task[P, R], options: SendOptions) -> None:
         self.task = task
         self._options = options
+        #: How long the results of its messages are kept; None if they are not, as of a message that is acked first.
+        self._keep_ms = None if options.visibility_ms == 0 else task.task_options.result_ms
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """Make a call for `send_many`. Raises `ArgumentsError` or `InvalidBodyError` for wrong arguments."""
@@ -79,6 +76,45 @@ class Sender(Generic[P, R]):
         queue = self.task.app.aqueue(self.task.queue)
         message = self._message(body, queue.ref, outgoing())
         return (await queue.store([message], self._options, named="calls"))[0]
+
+    @overload
+    def start(
+        self: Sender[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
+        """Send a call and return a handle to its result, which the task must keep (`result="1h"`).
+
+        If another message holds its unique key, the handle is that message's. Raises `NoResultError`, and all that
+        `send` raises.
+        """
+        self._check_keeps()
+        return Handle(self.task.app, self.task.queue, self.send(*args, **kwargs), self.task)
+
+    @overload
+    async def astart(
+        self: Sender[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
+        """Start a call from async code, as `start` does."""
+        self._check_keeps()
+        return Handle(self.task.app, self.task.queue, await self.asend(*args, **kwargs), self.task)
+
+    @overload
+    def handle(
+        self: Sender[P, Coroutine[Any, Any, T]], message: str | Handle[Any], /
+    ) -> Handle[T]: ...
+    @overload
+    def handle(self, message: str | Handle[Any], /) -> Handle[R]: ...
+    def handle(self, message: str | Handle[Any], /) -> Handle[Any]:
+        """Return a handle to an earlier call, by its message id or by a handle of `app.handle`.
+
+        Raises `NoResultError` for a task that keeps no results, `WrongNamespaceError` and `InvalidNameError`.
+        """
+        return handle_of(self.task.app, self.task, message)
 
     def send_later(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a call that becomes ready after `delay`, and return the message id."""
@@ -118,17 +154,34 @@ class Sender(Generic[P, R]):
         return messages
 
     def _message(self, body: bytes, queue: QueueRef, trace: str | None) -> NewMessage:
+        keep_ms = self._keep_ms
         return new_message(
             queue,
             body,
             self._options,
-            flags={"w": trace} if trace else None,
+            flags=_flags(trace, keep_ms) if trace or keep_ms else None,
             sending=self._run_middleware if self.task.app.middleware else None,
         )
+
+    def _check_keeps(self) -> None:
+        check_keeps(self.task)
+        if self._keep_ms is None:
+            raise NoResultError(
+                "visibility",
+                "is 0: the message is acked before it runs",
+                "a result is kept by the ack; leave visibility out, or call send",
+            )
 
     def _run_middleware(self, body: bytes, flags: dict[str, str]) -> None:
         for middleware in self.task.app.middleware:
             middleware.sending(self.task.name, body, flags)
+
+
+def _flags(trace: str | None, keep_ms: int | None) -> dict[str, str]:
+    flags = {"w": trace} if trace else {}
+    if keep_ms is not None:
+        flags["r"] = str(keep_ms)
+    return flags
 
 
 class Task(Sender[P, R]):
@@ -144,6 +197,8 @@ class Task(Sender[P, R]):
         self.function = function
         self.task_options = options
         self.signature = Signature(function, name, batch=options.batch is not None)
+        #: The type of its results; None if they are not kept.
+        self.result_type = None if options.result_ms is None else ResultType(function, name)
         #: Whether calls are awaited. For a plain function around a coroutine function, the first call tells (`Runner`).
         self.is_async = is_async(function)
         self.wraps_async = wraps_async(function)

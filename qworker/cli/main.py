@@ -25,6 +25,7 @@ SECTIONS: Final = {
         "send": "Send messages from arguments, a file or a pipe.",
         "queue": "List, show, set, peek, pause, resume, purge and remove queues.",
         "message": "Show, move, cancel or delete messages; receive and settle them.",
+        "result": "Show what messages came to.",
         "dead": "List, show, edit, redrive and drop dead letters.",
         "import": "Import waiting messages from RSMQ, RQ or Celery.",
     },

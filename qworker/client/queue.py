@@ -18,8 +18,8 @@ from qworker.client.dead import verbs as dead_letters
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.inspect import peek as peeking
+from qworker.client.inspect import results, stats
 from qworker.client.inspect import scan as scanning
-from qworker.client.inspect import stats
 from qworker.client.manage import attributes as configuring
 from qworker.client.manage import journal
 from qworker.client.manage import remove as removing
@@ -115,6 +115,8 @@ class QueueVerbs:
     reap = Verb(reaping.reap)
 
     ack = Verb(settling.ack)
+    complete = Verb(settling.complete)
+    look = Verb(results.look)
     nack = Verb(settling.nack)
     release = Verb(settling.release)
     bury = Verb(settling.bury)

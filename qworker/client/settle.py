@@ -16,12 +16,24 @@ from qworker.client.queue_ref import QueueRef
 from qworker.durations import Duration, duration_ms
 from qworker.engine.extend import split, split_all
 from qworker.engine.options import MAX_VISIBILITY_MS
-from qworker.engine.settle import Outcomes, Settled, settle
-from qworker.errors import QworkerError, ServerError, StaleReceiptError
+from qworker.engine.result import read_results
+from qworker.engine.settle import LIGHT, Outcomes, Settled, result_effect, settle
+from qworker.errors import (
+    InvalidOptionError,
+    InvalidResultError,
+    QworkerError,
+    ServerError,
+    StaleReceiptError,
+)
+from qworker.formats import size
+from qworker.wire.codec import encode
+from qworker.wire.numbers import whole
+from qworker.wire.result import MAX_KEEP_MS, MAX_RESULT, write_value
 
 __all__ = [
     "ack",
     "bury",
+    "complete",
     "extend",
     "extend_all",
     "nack",
@@ -87,6 +99,40 @@ def bury(queue: QueueRef, *messages: Message, error: str = "") -> Plan[list[Mess
         outcomes.bury(message.receipt.index, "rejected", ("", error))
 
     return _some((yield from _settle(queue, messages, note)), queue, messages)
+
+
+@where_held
+def complete(
+    queue: QueueRef, message: Message, result: object, *, keep: Duration | None = None
+) -> Plan[Message]:
+    """Ack a message and store its result, for those who wait for it; both or neither.
+
+    `result` is any JSON value, up to 1 MiB; bytes are JSON that is written already. `keep`: for how long (1 s to 30
+    days), default as its sender asked. Raises `StaleReceiptError` if the ack does not count, `InvalidResultError`, and
+    `OutOfMemoryError` if the server is full and the result is larger than 512 bytes: nothing was changed.
+    """
+    asked_ms = whole(message.flags.get("r"))
+    if keep is None and not asked_ms:
+        raise InvalidOptionError(
+            "keep", "is missing: the sender asked for no result", "say how long, such as keep='1h'"
+        )
+    keep_ms = asked_ms if keep is None else duration_ms(keep, "keep", minimum_ms=1000)
+    keep_ms = min(keep_ms or 0, MAX_KEEP_MS)
+    value = result if isinstance(result, bytes) else encode(result)
+    if len(value) > MAX_RESULT:
+        raise InvalidResultError(
+            "result",
+            f"has {len(value):,} bytes of JSON",
+            f"at most {size(MAX_RESULT)}: store it elsewhere and keep a reference to it",
+        )
+    stored = write_value(value, queue.keyring, queue.namespace, queue.keys.name, message.id)
+    outcomes = Outcomes(message.receipt.lease_id)
+    outcomes.ack_with(message.receipt.index, [result_effect(stored, keep_ms)])
+    settled: Settled = yield settle(queue.keys, [outcomes], heavy=len(stored) > LIGHT)
+    # A call that is repeated because its reply was lost finds the message acked, with this result.
+    if not settled.counted[0] and (yield read_results([queue.keys], message.id)) != [stored]:
+        raise StaleReceiptError(queue.keys.queue, str(message.receipt))
+    return message
 
 
 @where_held

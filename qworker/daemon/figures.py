@@ -22,6 +22,7 @@ _COUNTERS: Final = {
     "sent": ("qworker_sent", "Messages stored by a send."),
     "received": ("qworker_received", "Deliveries."),
     "acked": ("qworker_acked", "Messages done."),
+    "results": ("qworker_results", "Results of messages kept."),
     "nacked": ("qworker_nacked", "Deliveries that failed."),
     "released": ("qworker_released", "Messages given back uncounted."),
     "unknown": (

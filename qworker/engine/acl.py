@@ -84,7 +84,8 @@ class Role:
 
     It may read and write the `keys` of a queue, only write `writes`, only read `reads`. `shared` are ACL patterns of
     keys of the namespace. `announces`: it may add names to the index of queues, but neither remove nor read them.
-    `lists`: it may read the index. `extra` are other rights. `every_queue`: it is for all queues of the namespace.
+    `lists`: it may read the index. `channels`: patterns of channels that it may publish to and hear. `extra` are other
+    rights. `every_queue`: it is for all queues of the namespace.
     """
 
     about: str
@@ -95,6 +96,7 @@ class Role:
     shared: Callable[[str], Iterable[str]] = field(default=lambda _: ())
     announces: bool = False
     lists: bool = False
+    channels: Keys = field(default=lambda _: ())
     extra: Sequence[str] = ()
     every_queue: bool = False
 
@@ -120,7 +122,12 @@ def _consumer_keys(keys: QueueKeys) -> tuple[str, ...]:
         keys.cancelled,
         keys.schedules,
         keys.journal,
+        *_results(keys),
     )
+
+
+def _results(keys: QueueKeys) -> tuple[str, ...]:
+    return (f"{keys.result_prefix}{_ANY}",)
 
 
 def _counted(keys: QueueKeys) -> tuple[str, ...]:
@@ -148,6 +155,12 @@ ROLES: Final[dict[str, Role]] = {
         writes=_into,
         announces=True,
     ),
+    "results": Role(
+        about="waits for results of its queues and reads them (with producer, for those who start tasks)",
+        raw=("get", "mget", "hmget", "hget", "ssubscribe", "sunsubscribe"),
+        reads=lambda keys: (*_results(keys), keys.meta),
+        channels=_results,
+    ),
     "consumer": Role(
         about="receives from its queues, settles, and registers its schedules (qworker run --no-reaper)",
         raw=(
@@ -155,6 +168,7 @@ ROLES: Final[dict[str, Role]] = {
             *_REGISTERING,
         ),
         keys=_consumer_keys,
+        channels=_results,
         announces=True,
         lists=True,
         shared=lambda namespace: (
@@ -174,6 +188,7 @@ ROLES: Final[dict[str, Role]] = {
             "xrange", "zadd", "zcard", "zrem", "zremrangebyscore", *_SERVER_FACTS,
         ),
         keys=lambda keys: (keys.ready[0].removesuffix("ready") + "*",),
+        channels=_results,
         shared=lambda namespace: (
             f"~{queues_key(namespace)}",
             f"~{reapers_key(namespace)}",
@@ -188,8 +203,10 @@ ROLES: Final[dict[str, Role]] = {
             "blpop", "rpush", "hset", "hsetnx", "hincrby", "hdel", "hget", "hmget", "hgetall", "hkeys", "hvals",
             "hlen", "hexists", "hscan", "exists", "type", "lrange", "zrange", "zrevrange", "zscan",
             "zrangebyscore", "zrevrangebyscore", "zscore", "zrem", "zcard", "xrange", "xrevrange",
-            "scan", "renamenx", "unlink", "pexpire", "wait", _WAITAOF, *_SERVER_FACTS,
+            "scan", "renamenx", "unlink", "pexpire", "wait", "get", "mget", "ssubscribe", "sunsubscribe", "pttl",
+            _WAITAOF, *_SERVER_FACTS,
         ),
+        channels=_results,
         shared=lambda namespace: (f"~{namespace}:*",),
         every_queue=True,
     ),
@@ -261,6 +278,7 @@ def _line(user: User, namespace: str, server: Server, loading: str) -> str:
     patterns: list[str] = []
     scripted: list[str] = []
     selectors: list[str] = []
+    channels: list[str] = []
     index = queues_key(namespace)
     commands = {*_CONNECTION, _SETINFO}
     extra: list[str] = []
@@ -269,6 +287,7 @@ def _line(user: User, namespace: str, server: Server, loading: str) -> str:
             patterns += (f"~{key}" for key in role.keys(keys))
             patterns += (f"%W~{key}" for key in role.writes(keys))
             patterns += (f"%R~{key}" for key in role.reads(keys))
+            channels += (f"&{key}" for key in role.channels(keys))
             if role.writes(keys):
                 scripted += (f"~{key}" for key in (*role.writes(keys), *role.keys(keys)))
         if role.announces:
@@ -292,7 +311,7 @@ def _line(user: User, namespace: str, server: Server, loading: str) -> str:
     allowed = sorted(f"+{command}" for command in commands if server.knows(command))
     # Exclusions (admin) come first: the commands of other roles add to them.
     words = ["user", user.name, "reset", "on", *_password(user.password)]
-    words += [*dict.fromkeys(patterns), *extra, *allowed]
+    words += [*dict.fromkeys(patterns), *dict.fromkeys(channels), *extra, *allowed]
     words += dict.fromkeys(selectors)
     if scripted:
         words.append(f"(+evalsha {' '.join(dict.fromkeys(scripted))})")

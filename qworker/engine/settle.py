@@ -12,14 +12,39 @@ from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["MAX_GROUP", "Group", "Outcomes", "Settled", "settle"]
+__all__ = [
+    "LIGHT",
+    "MAX_GROUP",
+    "Effect",
+    "Group",
+    "Outcomes",
+    "Settled",
+    "result_effect",
+    "settle",
+    "size_of",
+]
 
 #: Events of acks for the journal: how many, and their text.
 Group = tuple[int, bytes]
 
+#: What an ack brings about besides, applied if and only if it counts: words of `lua/lib/effects.lua`.
+Effect = tuple[Word, ...]
+
 _ERROR_BYTES: Final = 2048
+#: Effects of up to so many bytes are applied on a full server as well: about what the message itself leaves.
+LIGHT: Final = 512
 #: Bytes of a group, see `lua/lib/journal.lua`.
 MAX_GROUP: Final = 16384
+
+
+def result_effect(value: bytes, keep_ms: int) -> Effect:
+    """Keep `value`, as `wire/result.py` writes it, under the id of the message for `keep_ms`."""
+    return ("result", keep_ms, value)
+
+
+def size_of(effect: Effect) -> int:
+    """The bytes that an effect stores."""
+    return sum(len(word) for word in effect if isinstance(word, bytes))
 
 
 @dataclass(slots=True)
@@ -33,14 +58,19 @@ class Outcomes:
     uniques: list[Word] = field(default_factory=list)
     #: events of the acks for the journal, in the order of uniques and acks; empty: the script writes them itself
     groups: list[Group] = field(default_factory=list)
+    #: How many bytes their effects have.
+    effect_bytes: int = 0
+    #: Acks with effects, which may be repeated as other acks may.
+    _kept: list[Word] = field(default_factory=list)
+    _kept_count: int = 0
     _others: list[Word] = field(default_factory=list)
     _count: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.ack_all or self.acks or self.uniques or self._count)
+        return bool(self.ack_all or self.acks or self.uniques or self._kept_count or self._count)
 
     def __len__(self) -> int:
-        return len(self.acks) + len(self.uniques) // 3 + self._count
+        return len(self.acks) + len(self.uniques) // 3 + self._kept_count + self._count
 
     def nack(
         self,
@@ -112,6 +142,14 @@ class Outcomes:
         """End a message at the request of its handler."""
         self._add("d", index, times=times)
 
+    def ack_with(self, index: int | str, effects: Sequence[Effect], *, times: str = "") -> None:
+        """Ack a message; its effects are applied if the ack counts. Frees its unique key, if it has one."""
+        self._kept += ("t", index, len(effects), "", "", "", "", times)
+        self._kept_count += 1
+        for effect in effects:
+            self._kept += effect
+            self.effect_bytes += size_of(effect)
+
     def _add(
         self,
         kind: str,
@@ -130,6 +168,11 @@ class Outcomes:
     def only_acks(self) -> tuple[Outcomes, int]:
         """Return the acks by themselves, and how many other outcomes there are."""
         acks = Outcomes(self.lease_id, self.ack_all, self.acks, self.uniques, self.groups)
+        acks.effect_bytes, acks._kept, acks._kept_count = (
+            self.effect_bytes,
+            self._kept,
+            self._kept_count,
+        )
         return acks, self._count
 
     def words(self) -> list[Word]:
@@ -140,7 +183,8 @@ class Outcomes:
             words = [len(self.acks), *self.acks]
         words.append(len(self.uniques) // 3)
         words += self.uniques
-        words.append(self._count)
+        words.append(self._kept_count + self._count)
+        words += self._kept
         words += self._others
         words.append(len(self.groups))
         for group in self.groups:
@@ -158,9 +202,17 @@ class Settled:
 
 
 def settle(
-    keys: QueueKeys, outcomes: Sequence[Outcomes], *, who: str = "", now_ms: int | None = None
+    keys: QueueKeys,
+    outcomes: Sequence[Outcomes],
+    *,
+    who: str = "",
+    now_ms: int | None = None,
+    heavy: bool = False,
 ) -> Command[Settled]:
-    """Settle received messages; returns per outcome whether it counted. `who` as of `settle_receive`."""
+    """Settle received messages; returns per outcome whether it counted. `who` as of `settle_receive`.
+
+    `heavy`: their effects may take more memory than the messages leave, so a full server refuses them.
+    """
     args: list[Word] = [given(now_ms), who, len(outcomes)]
     for outcome in outcomes:
         args += outcome.words()
@@ -170,9 +222,9 @@ def settle(
         return Settled(tuple(per_lease), tuple(flag == 1 for flag in counted), int(now))
 
     return Command(
-        load_script("settle"),
+        load_script("conclude" if heavy else "settle"),
         standard_keys(keys, *(outcome.lease_id for outcome in outcomes)),
         tuple(args),
         decode,
-        settled=lambda: settle(keys, outcomes, who=who),
+        settled=lambda: settle(keys, outcomes, who=who, heavy=heavy),
     )

@@ -5,7 +5,8 @@ r"""The envelope of a stored message: one text line, then the body.
 `receives` counts deliveries that have ended; an unacked message has one more. `nacks` plus `timeouts` are held against
 max receives; `shared` (timeouts of leases with several messages) is not. Flags: x expiry ms, m max receives, v its own
 visibility ms, p priority, f first received ms, t became ready ms, o position at the head ms, u unique key, k unknown
-since ms, d redrives, w trace context, e codec, n schedule, s signature. Flag values are percent-encoded.
+since ms, d redrives, r ms to keep its result for, w trace context, e codec, n schedule, s signature. Flag values are
+percent-encoded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _HEADER: Final = re.compile(
 #: costs two thirds of parsing a header. A header with flag e (encrypted) does not match: its body is not a call yet.
 FIRST: Final = re.compile(rb"q1 [A-Za-z0-9._-]{1,64} (\d{1,16}) 0 0 0 0((?: [a-df-z]=[^ \n]*)+)?\n")
 #: Flags that are whole numbers.
-_NUMBERS: Final = frozenset("xmvpftdo")
+_NUMBERS: Final = frozenset("xmvpftdor")
 _NEWER: Final = re.compile(rb"q\d+ ")
 
 

@@ -48,6 +48,7 @@ class QueueKeys:
         "queue",
         "readers",
         "ready",
+        "result_prefix",
         "rows",
         "schedules",
         "shard",
@@ -99,8 +100,11 @@ class QueueKeys:
         #: HASH per bulk write, which expires: the ledger of the rows stored (see `lua/lib/ledger.lua`).
         self.bulk_prefix = base + "bulk:"
 
+        #: STRING per message that ended, which expires: what it came to (see `result`). Also a channel.
+        self.result_prefix = base + "result:"
+
     def all(self) -> tuple[str, ...]:
-        """Return all keys except those of leases and bulk writes."""
+        """Return all keys except those of leases, bulk writes and results."""
         return (
             *self.ready,
             self.suspect,
@@ -127,6 +131,10 @@ class QueueKeys:
     def bulk(self, write_id: str) -> str:
         """Return the key of a bulk write, a HASH."""
         return self.bulk_prefix + write_id
+
+    def result(self, message_id: str) -> str:
+        """Return the key of a message's result, a STRING, and the channel that tells of it."""
+        return self.result_prefix + message_id
 
 
 def queues_key(namespace: str) -> str:

@@ -10,6 +10,7 @@ from qworker.errors import InvalidNameError, shown
 __all__ = [
     "MAX_SHARDS",
     "check_app",
+    "check_message_id",
     "check_namespace",
     "check_queue",
     "check_queue_or_shard",
@@ -27,6 +28,8 @@ MAX_SHARDS: Final = 64
 _QUEUE: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SHARD: Final = re.compile(r"([^/]*)/(0|[1-9][0-9]?)")
 _TASK: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ID_LIMIT: Final = "1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', as send returned it"
 _RESERVED: Final = frozenset({"queues", "reaper", "workers"})
 
 _QUEUE_LIMIT: Final = (
@@ -76,6 +79,11 @@ def check_task(name: object, field: str = "task") -> str:
 def check_app(name: object, field: str = "name") -> str:
     """Return `name` if it is a valid name of an app; raise `InvalidNameError` otherwise."""
     return _check(name, field, _TASK, _TASK_LIMIT, reserved=frozenset())
+
+
+def check_message_id(name: object, field: str = "message id") -> str:
+    """Return `name` if it can be a message id; raise `InvalidNameError` otherwise."""
+    return _check(name, field, _ID, _ID_LIMIT, reserved=frozenset())
 
 
 def check_schedule(name: object, field: str = "schedule") -> str:

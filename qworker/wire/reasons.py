@@ -15,6 +15,7 @@ DEATH_REASONS: Final = MappingProxyType(
         "rejected": "its handler or receiver buried it",
         "unknown_task": "no worker knows the task that it names",
         "bad_arguments": "its arguments do not fit the task",
+        "bad_result": "its handler returned what cannot be kept as its result",
         "bad_signature": "it has no valid signature for its queue, id and body",
         "undecipherable": "its body is encrypted, and was changed or belongs to another message",
         "unknown_key": "no worker has the key that it was signed or encrypted with",

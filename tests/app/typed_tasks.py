@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from qworker import QueueFullError, QWorker, Retry, every
+from qworker import Handle, QueueFullError, QWorker, Retry, every
 from qworker.app.task import BatchTask, Call, Sender
 from qworker.client.message import Message, Stored
 
@@ -69,6 +69,37 @@ async def use_later() -> None:
     await later.asend("x")  # error: [arg-type]
 
 
+# -- results -----------------------------------------------------------------------------------
+
+
+@app.task(result="1h")
+def total(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@app.task(result="1h")
+async def later_total(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+assert_type(total.start([1]), Handle[int])
+assert_type(total.start([1]).result("1s"), int)
+assert_type(total.options(priority=3).start([1]), Handle[int])
+assert_type(total.handle("id"), Handle[int])
+assert_type(later_total.start([1]), Handle[int])
+assert_type(later_total.handle("id").result(0), int)
+assert_type(app.handle("q", "id"), Handle[Any])
+total.start("x")  # error: [arg-type]
+total.start()  # error: [call-arg]
+total.start([1]).result([])  # error: [arg-type]
+
+
+async def use_results() -> None:
+    assert_type(await total.astart([1]), Handle[int])
+    assert_type(await later_total.start([1]), int)
+    assert_type(await (await later_total.astart([1])).aresult("1s"), int)
+
+
 # -- batch -------------------------------------------------------------------------------------
 
 
@@ -113,6 +144,10 @@ def one_at_a_time(event: Event) -> None: ...
 
 @app.task(max_wait="1s")  # error: [call-overload] [untyped-decorator]
 def waits_for_nothing(event: Event) -> None: ...
+
+
+@app.task(result=[])  # error: [call-overload] [untyped-decorator]
+def keeps_for_no_time(event: Event) -> None: ...
 
 
 @app.task(retries=3)  # error: [call-overload] [untyped-decorator]

@@ -46,6 +46,7 @@ def test_show_as_json(run, shop):
         "max_receives": 7,
         "unique": None,
         "redrives": 0,
+        "result_seconds": None,
         "receipt": None,
         "additional_deliveries": 0,
         "ttl_seconds": None,

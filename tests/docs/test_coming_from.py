@@ -13,6 +13,7 @@ import pytest
 
 import qworker
 from qworker import QueueAttributes, QWorker, SendOptions
+from qworker.app.handle import Handle
 from qworker.app.options import TaskOptions
 from qworker.app.task import Task
 from qworker.client.dead.filter import DeadFilter
@@ -29,6 +30,7 @@ INSTANCES: Mapping[str, type] = {
     "app": QWorker,
     "queue": Queue,
     "task": Task,
+    "handle": Handle,
     "message": Message,
 }
 _SEND = set(kinds_of(SendOptions))

@@ -363,6 +363,11 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         ],
         largest=lambda drive, call: [call.on(*call.keys * MAX_POLLED)],
     ),
+    "conclude": Refusals(
+        _received("L", words=(NOW, "", 1, 1, "1", 0, 0, 0)),
+        parts=[*STANDARD_PARTS, "lease:L"],
+        calls=_settle_calls,
+    ),
     "settle": Refusals(
         _received("L", words=(NOW, "", 1, 1, "1", 0, 0, 0)),
         parts=[*STANDARD_PARTS, "lease:L"],

@@ -14,7 +14,7 @@ from qworker.engine.scripts import SCRIPT_NAMES, load_script
 FOLDER = Path(qworker.__file__).parent / "lua"
 PARTS = sorted(path.name for path in (FOLDER / "lib").glob("*.lua"))
 #: Scripts that add messages, larger bodies or tombstones: a full server refuses them.
-SENDERS = {"send", "send_chunk", "fire", "take_over", "edit", "cancel"}
+SENDERS = {"send", "send_chunk", "fire", "take_over", "edit", "cancel", "conclude"}
 #: Scripts that only read.
 READERS = {"inspect", "lengths", "names", "poll", "present"}
 #: Scripts without times.

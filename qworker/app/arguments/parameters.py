@@ -25,7 +25,7 @@ from qworker.app.arguments.shapes import (
 from qworker.app.functions import namespace_of
 from qworker.errors import InvalidOptionError
 
-__all__ = ["Parameter", "item_of_batch", "parameters_of"]
+__all__ = ["Parameter", "item_of_batch", "parameters_of", "returned_by"]
 
 _TYPES: Final = (
     "use str, int, float, bool, None, list, tuple, set, dict, datetime, date, time, timedelta, UUID, Decimal, bytes, "
@@ -36,6 +36,7 @@ _KEYS: Final = (
     "keys in JSON are text; use str, int, float, datetime, date, time, timedelta, UUID, Decimal, bytes, Enum, or "
     "Literal of text or of numbers"
 )
+_AWAITABLE: Final = (collections.abc.Awaitable, collections.abc.Coroutine)
 _LISTS: Final = (list, collections.abc.Sequence)
 
 
@@ -132,6 +133,20 @@ def item_of_batch(parameters: list[Parameter], task: str) -> Parameter:
     return replace(
         batch, source=source, annotation=item, decode=decode, has_number_keys=has_numbers
     )
+
+
+def returned_by(function: Callable[..., object], task: str) -> Parameter:
+    """Describe what a handler returns, or what awaiting it gives, as a parameter named result.
+
+    Raises `InvalidOptionError` for the field `task(result)` as `parameters_of` does for a parameter.
+    """
+    annotation = inspect.signature(function).return_annotation
+    source = Source("result", Source.KEYWORD_ONLY, annotation=annotation)
+    field = f"{task}(result)"
+    resolved = _resolved(source, namespace_of(function), field)
+    if typing.get_origin(resolved) in _AWAITABLE:
+        resolved = typing.get_args(resolved)[-1]
+    return Parameter(source, resolved, *_decoder(resolved, field), None)
 
 
 def _resolved(source: Source, namespace: dict[str, Any], field: str) -> Any:

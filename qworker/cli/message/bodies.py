@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.cli.framework.output import Block, Fields, Heading, Table
 from qworker.cli.framework.terminal import Cell, Column
+from qworker.durations import format_ms
 from qworker.formats import ago, count, moment_after, safe, shortened, size, span
 from qworker.wire.envelope import Kind
 from qworker.wire.numbers import whole
@@ -82,6 +83,7 @@ def message_document(message: Stored) -> dict[str, Any]:
         "max_receives": whole(message.flags.get("m")),
         "unique": message.flags.get("u"),
         "redrives": whole(message.flags.get("d")) or 0,
+        "result_seconds": _seconds(whole(message.flags.get("r"))),
         "receipt": str(message.receipt) if message.receipt else None,
         "closed": message.closed or None,
         "size_bytes": len(message.body),
@@ -197,6 +199,8 @@ def _flags(flags: dict[str, str], now_ms: int) -> dict[str, Cell | str]:
     if "v" in flags:
         own_ms = whole(flags["v"])
         fields["visibility"] = span((own_ms or 0) / 1000) if own_ms else "at most once"
+    if keep_ms := whole(flags.get("r")):
+        fields["result"] = f"kept for {format_ms(keep_ms)} once it has ended"
     for flag, label in (("m", "max receives"), ("u", "unique key"), ("d", "redrives")):
         if flag in flags:
             fields[label] = flags[flag]

@@ -147,6 +147,12 @@ def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, 
         )
         if message is not None:
             return opened, message
+    for name in (queue,) if queue is not None else (name for name, _ in session.queues.readable()):
+        if receipt is None and session.queues.get(name).look(message_id) is not None:
+            raise click.ClickException(
+                f"message {message_id} of {name} has ended; what it came to: qworker result show {name} "
+                f"{word(message_id)}"
+            )
     where = f"queue {queue!r}" if queue else f"the queues of namespace {session.namespace!r}"
     raise click.ClickException(
         f"message {ascii(message_id)[:80]} not found in {where}: it may be done, or was moving between "

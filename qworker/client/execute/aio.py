@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
+from qworker.client.execute.alistener import AsyncListener
 from qworker.client.execute.base import BaseClient, Calls
 from qworker.client.execute.base import Lane as BaseLane
 from qworker.client.execute.roundtrip import LOADS
@@ -116,6 +117,8 @@ class AsyncClient(BaseClient):
         self._giving_back: asyncio.Task[None] | None = None
         self._to_give_back = False
         self._waits = SharedWaits(self._wait, clustered=factory.clustered)
+        #: Hears when results can be read.
+        self.listener = AsyncListener(factory)
 
     async def execute(self, command: Command[T], *, give_up_s: float | None = None) -> T:
         """Execute a command until it succeeds, is refused, or `give_up_s` is over; see `Client.execute`."""
@@ -231,6 +234,7 @@ class AsyncClient(BaseClient):
         if self._giving_back is not None:
             await asyncio.gather(self._giving_back, return_exceptions=True)
         await self._waits.close()
+        await self.listener.close()
         while self._free:
             await self._free.pop().connections.close()
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from qworker.client.execute.base import BaseClient, Calls
 from qworker.client.execute.base import Lane as BaseLane
+from qworker.client.execute.listener import Listener
 from qworker.client.execute.roundtrip import call, call_all, settle_again
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan
@@ -59,6 +60,7 @@ class Client(BaseClient):
         self._free: list[Lane] = []
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._listener: Listener | None = None
 
     def execute(
         self,
@@ -216,8 +218,19 @@ class Client(BaseClient):
         finally:
             calls.close()
 
+    @property
+    def listener(self) -> Listener:
+        """Hears when results can be read; made at first use, and anew after a fork."""
+        with self._lock:
+            if self._listener is None or self._listener.pid != os.getpid():
+                self._listener = Listener(self.factory)
+            return self._listener
+
     def close(self) -> None:
         """Close the idle connections. The client may be used again."""
+        listener, self._listener = self._listener, None
+        if listener is not None and listener.pid == os.getpid():
+            listener.close()
         while self._free:
             self._free.pop().connections.close()
 

@@ -14,6 +14,7 @@ COUNTERS: Final = {
     "sent": "messages stored by senders",
     "received": "deliveries",
     "acked": "done",
+    "results": "results kept",
     "nacked": "failed, counted",
     "released": "given back, uncounted",
     "timeouts": "not settled in time",

@@ -23,7 +23,7 @@ _COUNTS_END: Final = _COUNTS + len(OUTCOMES) + 2
 #: The bits of a mark beside those of its state say whether its message is counted: not (0), with the odd or even batch
 #: that is being counted (1, 2), or counted (3).
 _COUNTED_TAG: Final = 3 << 3
-_ENDED: Final = (Mark.DONE, Mark.FAILED, Mark.RELEASED)
+_ENDED: Final = (Mark.DONE, Mark.FAILED, Mark.RELEASED, Mark.SETTLING)
 
 
 def _tag(number: int) -> int:

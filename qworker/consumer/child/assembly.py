@@ -39,6 +39,7 @@ from qworker.engine.scripts import load_script
 from qworker.errors import AppLoadError
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys
+from qworker.wire.result import write_value
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
@@ -165,7 +166,12 @@ def _runner(
 ) -> Runner:
     keyring = app.keyring
     endings = (EncryptedEndings if keyring else Endings)(
-        board, app.middleware, lambda queue: settings[queue].max_receives
+        board,
+        app.middleware,
+        lambda queue: settings[queue].max_receives,
+        lambda value, queue, message_id: write_value(
+            value, keyring, app.namespace, queue, message_id
+        ),
     )
     make = partial(EncryptedPreparer, keyring, app.namespace) if keyring else Preparer
     preparer = make(
@@ -208,7 +214,8 @@ def _connector(
     board: Board, stop: StopRequest, factory: ConnectionFactory
 ) -> Callable[[float], Connection]:
     """Return what makes a connection; its argument is how long a node of a Cluster is waited for."""
-    scripts = (load_script("settle_receive"), load_script("settle"), load_script("poll"))
+    names = ("settle_receive", "settle", "conclude", "poll")
+    scripts = tuple(load_script(name) for name in names)
     # Calls to one node of a Cluster must not wait for another node that is away.
     away = AwayServers() if factory.clustered else None
 

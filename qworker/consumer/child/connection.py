@@ -24,6 +24,7 @@ from qworker.consumer.child.outages import Outages
 from qworker.errors import (
     ClusterMovingError,
     InDoubtError,
+    OutOfMemoryError,
     QworkerError,
     RetryRule,
     ServerError,
@@ -159,8 +160,8 @@ class Connection:
                 kind = InDoubtError if call.sent else UnavailableError
                 raise kind(str(error)) from error.error
             except ServerError as error:
-                if error.retry is RetryRule.NEVER:
-                    # An error reply: later calls are answered too.
+                if error.retry is RetryRule.NEVER or isinstance(error, OutOfMemoryError):
+                    # An error reply: later calls are answered too. A full server serves all but heavy outcomes.
                     self._calls.popleft()
                     call.command.name_script(error)
                     raise

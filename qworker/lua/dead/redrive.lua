@@ -17,6 +17,7 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/dead_letters.lua
 
@@ -42,6 +43,7 @@ for i = 2, #ARGV do
     message.receives, message.nacks, message.timeouts, message.shared = 0, 0, 0, 0
     ready_from(message, now)
     record('redriven', message.item)
+    forget_result(message.flags, message.id)
     local item = assemble(message)
     put(to, to.tails, level(item), item)
     gone[#gone + 1] = ARGV[i]

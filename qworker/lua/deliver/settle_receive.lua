@@ -25,9 +25,11 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/tombstones.lua
 --- include lib/lease.lua
+--- include lib/effects.lua
 --- include lib/outcomes.lua
 --- include lib/requeue_outcomes.lua
 --- include lib/settle.lua
@@ -47,7 +49,7 @@ if not now or not request.id or not request.count or not request.suspects or not
   return { 'ARG', 'request' }
 end
 local leases, problem = read_outcomes(7)
-if not leases then return { 'ARG', problem } end
+if not leases then return problem.err and problem or { 'ARG', problem } end
 local resumed = ARGV[2] == '1'
 if not resumed and request.count > 0 and redis.call('EXISTS', request.key) == 1 then
   return { 'LEASEUSED', request.id }

@@ -14,12 +14,14 @@
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
 --     d discard   -                                               done, because the handler asked for it
+--     t acked     a number of effects 1-1000                      an ack with effects, which follow these eight words:
+--                                                                 see lib/effects.lua. It frees a unique key by itself
 --   acked    n, then n × (number, group): the acks' journal groups, each of `number` events and at most 16 KiB.
 --            0: the script reads the items itself, if the journal is on.
 -- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
-local KINDS = 'ncrsbd'
+local KINDS = 'ncrsbdt'
 local MAX_OUTCOMES, MAX_TIMES = 10000, 512
 local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
 
@@ -46,8 +48,9 @@ local function read_outcomes(at)
     at = at + uniques * 3 + 1
     local others = whole(ARGV[at], 0, MAX_OUTCOMES)
     if not others then return nil, 'others' end
-    for i = 0, others - 1 do
-      local from = at + i * 8 + 1
+    at = at + 1
+    for i = 1, others do
+      local from = at
       local other = {
         kind = ARGV[from], index = ARGV[from + 1], a = ARGV[from + 2], b = ARGV[from + 3],
         c = ARGV[from + 4], class = ARGV[from + 5], words = ARGV[from + 6], times = ARGV[from + 7],
@@ -62,9 +65,14 @@ local function read_outcomes(at)
       if other.b ~= '' and not whole(other.b, 1, 999999) then return nil, 'max receives' end
       if other.c ~= '' and not whole(other.c, 0, MAX_MS) then return nil, 'first received' end
       if other.times ~= '' and (#other.times > MAX_TIMES or not string.find(other.times, TIMES)) then return nil, 'times' end
-      lease.others[i + 1] = other
+      at = at + 8
+      if other.kind == 't' then
+        local effects, after = read_effects(at, whole(other.a, 1, MAX_EFFECTS) or 0)
+        if not effects or #effects == 0 then return nil, effects and 'effects' or after end
+        other.effects, at = effects, after
+      end
+      lease.others[i] = other
     end
-    at = at + others * 8 + 1
     local groups = whole(ARGV[at], 0, MAX_OUTCOMES)
     if not groups then return nil, 'acked' end
     for i = 1, groups do

@@ -14,7 +14,7 @@ local function take(item, level_number, marked, batch, to, now, amounts)
     local ended = over(head, now, marked)
     if ended and parse(item) then
       record(ended, item)
-      free_unique_of(item)
+      end_of(item, ended)
       amounts[ended] = (amounts[ended] or 0) + 1
       amounts.stored = (amounts.stored or 0) - 1
       return

@@ -13,9 +13,11 @@ local function bury(item, reason, class, words, now, amounts)
   if type(added) == 'table' then
     if not string.find(added.err, 'exhausted', 1, true) then error(added) end
     redis.call('ZADD', delayed, text(MAX_MS), item)
+    end_result(item, dead_words(reason, class, words))
     amounts.unburied, amounts.stored, missed = (amounts.unburied or 0) + 1, (amounts.stored or 0) + 1, 1
     return reason
   end
+  end_result(item, dead_words(reason, class, words))
   amounts.dead = (amounts.dead or 0) + 1
   amounts['dead:' .. reason] = (amounts['dead:' .. reason] or 0) + 1
   return reason
@@ -26,22 +28,6 @@ local function bury_foreign(item, about, now, amounts)
   bury(item, 'foreign', about.class or '', about.words or '', now, amounts)
   about.reason = 'foreign'
   record('dead', item, about)
-end
-
--- Free the unique key of a message that has ended, if the key still is this message's.
-local function free_unique(key, id)
-  local holder = redis.call('HGET', unique, key)
-  if holder and string.match(holder, '^%S+') == id then redis.call('HDEL', unique, key) end
-end
-
--- Senders percent-encode the values of flags; the hash holds unique keys unencoded.
-local function percent_decoded(value)
-  return (string.gsub(value, '%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end))
-end
-
-local function free_unique_of(item)
-  local key = flag(item, ' u=')
-  if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
 end
 
 -- 'expired', 'cancelled' or nil. `head` is the header of an own item, or only its flags if `id` is given; `tombstones`
@@ -191,7 +177,7 @@ local function take_back(item, about, limit, tombstones, to, now, amounts)
   end
   if ended then
     record(ended, item)
-    free_unique_of(item)
+    end_of(item, ended)
     amounts[ended] = (amounts[ended] or 0) + 1
   else
     bury_foreign(item, {}, now, amounts)

@@ -17,11 +17,18 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     about.reason = reason
     record(event, item, about)
   end
-  if other.kind == 'd' then
-    free_unique_of(item)
-    add('discarded', 1)
+  if other.kind == 'd' or other.kind == 't' then
+    local ended = other.effects and 'acked' or 'discarded'
+    if other.effects then
+      free_unique_of(item)
+      add('results', #other.effects)
+      apply_effects(other.effects, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
+    else
+      end_of(item, ended)
+    end
+    add(ended, 1)
     add('stored', -1)
-    tell('discarded')
+    tell(ended)
     return
   end
   local message = delivered(item, lease.id, index, now)

@@ -19,6 +19,7 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/pick.lua
 
@@ -37,7 +38,7 @@ for i = 3, #ARGV do
   local place, side = waits_in(item, attributes.levels, seen[i - 2])
   if place then
     take_out(item, place, side)
-    free_unique_of(item)
+    end_of(item, 'cancelled')
     record('cancelled', item)
     deleted = deleted + 1
   end

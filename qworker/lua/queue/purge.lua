@@ -17,6 +17,7 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/dead_letters.lua
 
@@ -41,6 +42,7 @@ local function forget(items)
     if kind(item) == 'own' and state ~= 'dead' then
       own = own + 1
       if keyed then free_unique_of(item) end
+      end_result(item, 'purged')
     end
     purged, bytes = purged + 1, bytes + #item
   end

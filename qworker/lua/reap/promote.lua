@@ -16,6 +16,7 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/tombstones.lua
 
@@ -53,7 +54,7 @@ while seen < limit and bytes < MAX_BYTES do
     local ending = head and over(head, now, marked and marked[i])
     if ending and parse(item) then
       record(ending, item)
-      free_unique_of(item)
+      end_of(item, ending)
       amounts[ending] = (amounts[ending] or 0) + 1
       amounts.stored = amounts.stored - 1
       ended = ended + 1

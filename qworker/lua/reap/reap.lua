@@ -19,10 +19,10 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/lease.lua
 --- include lib/grace.lua
-
 local MAX_BYTES, MAX_MESSAGES = 1048576, 300
 local attributes, refused = read_attributes()
 if refused then return refused end

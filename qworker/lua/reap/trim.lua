@@ -15,6 +15,7 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/ends.lua
 --- include lib/requeue.lua
 
 local MAX_BYTES = 1048576
@@ -40,7 +41,7 @@ for _, number in ipairs(attributes.levels) do
         break
       end
       record('expired', item)
-      free_unique_of(item)
+      end_of(item, 'expired')
       run, bytes = run + 1, bytes + #item
     end
   end

@@ -20,6 +20,7 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/lease.lua
 

@@ -16,15 +16,18 @@ from qworker.consumer.child.leases.delivery import (
     BURIED,
     DISCARDED,
     EXPIRED,
+    KEPT,
     NACKED,
     RELEASED,
 )
 from qworker.consumer.failure import failure_text, name_of, text_of
+from qworker.engine.settle import result_effect
 from qworker.errors import InvalidOptionError, TimeLimitError, shown
 from qworker.telemetry.guarded import guarded
 from qworker.wire.numbers import whole
 
 if TYPE_CHECKING:
+    from qworker.app.arguments.results import ResultType
     from qworker.app.middleware import Middleware
     from qworker.consumer.board.board import Board
     from qworker.consumer.child.leases.delivery import Delivery
@@ -43,6 +46,7 @@ _TIMED_OUT: Final = OUTCOMES.index("time_limit")
 #: By kind of ending, the index of the counter in `OUTCOMES`.
 _OUTCOME: Final = {
     ACKED: OUTCOMES.index("acked"),
+    KEPT: OUTCOMES.index("acked"),
     NACKED: OUTCOMES.index("nacked"),
     BURIED: OUTCOMES.index("buried"),
     RELEASED: OUTCOMES.index("released"),
@@ -56,6 +60,7 @@ _MARK: Final = {
     EXPIRED: Mark.FAILED,
     RELEASED: Mark.RELEASED,
     DISCARDED: Mark.DONE,
+    KEPT: Mark.SETTLING,
 }
 # A plain int: an IntEnum member costs more to look up and to store than everything else that is done with it.
 _DONE: Final = int(Mark.DONE)
@@ -75,11 +80,19 @@ class ForkedMarks:
 
 
 class Endings:
-    """Ends messages. `max_receives`: queue name → the queue's attribute."""
+    """Ends messages. `max_receives`: queue name → the queue's attribute.
+
+    `write_value`: writes the result of a message as it is stored, given its JSON, queue and id.
+    """
 
     def __init__(
-        self, board: Board, middleware: Sequence[Middleware], max_receives: Callable[[str], int]
+        self,
+        board: Board,
+        middleware: Sequence[Middleware],
+        max_receives: Callable[[str], int],
+        write_value: Callable[[bytes, str, str], bytes],
     ) -> None:
+        self._write_value = write_value
         self._marks: memoryview | ForkedMarks = board.bytes
         self._middleware = middleware
         self._max_receives = max_receives
@@ -88,6 +101,41 @@ class Endings:
         """Note that a message was handled. `Runner.run` does the same without the call."""
         delivery.kind = ACKED
         self._marks[delivery.mark_at] = _DONE
+        if self._middleware:
+            self.after(delivery, None)
+
+    def keep(
+        self,
+        delivery: Delivery,
+        result_type: ResultType,
+        result: object,
+        *,
+        context: Context | None = None,
+    ) -> None:
+        """Note that a message was handled and what its handler returned, if its sender asked for that. Raises nothing.
+
+        A result that cannot be kept makes it a dead letter: the next try would return the same. `context` as of `fail`.
+        """
+        self.within(context, self._keep, delivery, result_type, result)
+
+    def _keep(self, delivery: Delivery, result_type: ResultType, result: object) -> None:
+        keep_ms = None if delivery.acked else delivery.keep_ms
+        if keep_ms is None:
+            self.succeed(delivery)
+            return
+        try:
+            value = result_type.encode(result)
+            message_id = delivery.context().message_id
+            stored = self._write_value(value, delivery.lease.queue.name, message_id)
+        except BaseException as error:  # noqa: BLE001 - code of the result's own types
+            delivery.error = (name_of(error), text_of(error))
+            self.log("result_refused", delivery, error=delivery.error[0], problem=delivery.error[1])
+            self.end(delivery, BURIED, reason="bad_result")
+            if self._middleware:
+                self.after(delivery, error)
+            return
+        delivery.effects = (result_effect(stored, keep_ms),)
+        self.end(delivery, KEPT)
         if self._middleware:
             self.after(delivery, None)
 

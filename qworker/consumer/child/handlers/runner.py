@@ -114,15 +114,18 @@ class Runner:
             else:
                 result = context.run(task.function, *delivery.args)
             if result is not None and needs_awaiting(result, task.name):
-                self.finish(task, result, context)
+                result = self.finish(task, result, context)
         except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
             self.endings.fail(delivery, error, context=context)
         else:
-            # `Endings.succeed`, without the call.
-            delivery.kind = ACKED
-            self._bytes[delivery.mark_at] = _DONE
-            if self.middleware:
-                self.endings.within(context, self.endings.after, delivery, None)
+            if task.result_type is not None:
+                self.endings.keep(delivery, task.result_type, result, context=context)
+            else:
+                # `Endings.succeed`, without the call.
+                delivery.kind = ACKED
+                self._bytes[delivery.mark_at] = _DONE
+                if self.middleware:
+                    self.endings.within(context, self.endings.after, delivery, None)
         ended = self.clock()
         delivery.took_s = ended - now
         self._words[self._slot_words[slot]] = 0  # `Board.end`
@@ -146,11 +149,14 @@ class Runner:
         except BaseException as error:  # noqa: BLE001
             self.endings.fail(delivery, error)
         else:
-            # `Endings.succeed`, without the call.
-            delivery.kind = ACKED
-            self._bytes[delivery.mark_at] = _DONE
-            if self.middleware:
-                self.endings.after(delivery, None)
+            if task.result_type is not None:
+                self.endings.keep(delivery, task.result_type, result)
+            else:
+                # `Endings.succeed`, without the call.
+                delivery.kind = ACKED
+                self._bytes[delivery.mark_at] = _DONE
+                if self.middleware:
+                    self.endings.after(delivery, None)
         ended = self.clock()
         delivery.took_s = ended - now
         self._words[self._slot_words[slot]] = 0  # `Board.end`

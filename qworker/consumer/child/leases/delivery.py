@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.app.context import Context
 from qworker.consumer.board.clock import boot_time
-from qworker.engine.settle import Outcomes
+from qworker.engine.settle import LIGHT, Effect, Outcomes, size_of
 from qworker.wire.envelope import Envelope, Kind, kind_of
 from qworker.wire.numbers import whole
+from qworker.wire.result import MAX_KEEP_MS
 
 if TYPE_CHECKING:
     from qworker.app.task import Task
@@ -23,6 +24,7 @@ __all__ = [
     "DISCARDED",
     "DROPPED",
     "EXPIRED",
+    "KEPT",
     "LEFT",
     "NACKED",
     "NOT_STARTED",
@@ -33,6 +35,7 @@ __all__ = [
 
 # How a delivery ended, `Delivery.kind`. These are the letters of `lua/lib/outcomes.lua`:
 ACKED: Final = "a"
+KEPT: Final = "t"  # acked, with effects
 NACKED: Final = "n"
 BURIED: Final = "b"
 DISCARDED: Final = "d"
@@ -46,6 +49,8 @@ NOT_STARTED: Final = (DROPPED, LEFT)
 
 _NO_KWARGS: Final[dict[str, Any]] = {}
 _NO_ERROR: Final = ("", "")
+#: Results of one call, in bytes: others wait for it.
+_CALL_BYTES: Final = 2**20
 
 
 class Lease:
@@ -59,6 +64,7 @@ class Lease:
         "alone",
         "cancelled",
         "delivered",
+        "heavy",
         "id",
         "journal",
         "marks_at",
@@ -69,6 +75,7 @@ class Lease:
         "queue",
         "recall_at",
         "refused",
+        "refused_heavy",
         "slot",
         "start_by",
         "took",
@@ -87,12 +94,16 @@ class Lease:
         self.journal = batch.journal
         self.open = len(batch.items)
         self.outcomes = Outcomes(batch.lease_id)
+        #: Acks whose results take more memory than their messages: they go in calls of their own, see `conclude.lua`.
+        self.heavy = Outcomes(batch.lease_id)
         #: For the journal, of acked messages by task: headers, seconds from delivery to start, and running times.
         self.acked: dict[Task[..., Any], tuple[list[bytes], list[float], list[float]]] = {}
         #: `now_ms`, when it was delivered, in seconds of `boot_time`; set only if the journal is on.
         self.delivered = 0.0
-        #: Outcomes that the server has refused, and the number of messages that they end.
+        #: Outcomes that the server has refused, and the number of messages that they end; and heavy ones, also those
+        #: that are enough for a call.
         self.refused: list[tuple[Outcomes, int]] = []
+        self.refused_heavy: list[tuple[Outcomes, int]] = []
         #: Some messages were settled or given up already: '*' would not mean all of them.
         self.partly = False
         #: Its async handlers were cancelled because it is lost.
@@ -125,6 +136,34 @@ class Lease:
         """Whether it has run out: other consumers get its messages."""
         return self._board.leases.lost(self.slot)
 
+    @property
+    def unsent(self) -> bool:
+        """Whether there are outcomes to send."""
+        return bool(self.outcomes or self.refused) or self.has_heavy
+
+    @property
+    def has_heavy(self) -> bool:
+        """Whether there are heavy outcomes to send."""
+        return bool(self.heavy or self.refused_heavy)
+
+    def take_heavy(self) -> tuple[Outcomes, int]:
+        """Take the heavy outcomes to send next, as `take_outcomes` does the others."""
+        self.partly = True
+        if self.refused_heavy:
+            return self.refused_heavy.pop()
+        outcomes, self.heavy = self.heavy, Outcomes(self.id)
+        return outcomes, len(outcomes)
+
+    def note_effects(self, index: str, effects: tuple[Effect, ...], times: str) -> None:
+        """Note an ack with effects. Heavy outcomes are set aside once they are enough for a call."""
+        if sum(map(size_of, effects)) > LIGHT:
+            self.heavy.ack_with(index, effects, times=times)
+            if self.heavy.effect_bytes >= _CALL_BYTES:
+                self.refused_heavy.append((self.heavy, len(self.heavy)))
+                self.heavy = Outcomes(self.id)
+        else:
+            self.outcomes.ack_with(index, effects, times=times)
+
     def take_outcomes(self) -> tuple[Outcomes, int]:
         """Take the outcomes to send next, and the number of messages that they end."""
         if self.refused:
@@ -153,6 +192,7 @@ class Delivery:
         "args",
         "cancelled_for",
         "delay_ms",
+        "effects",
         "error",
         "first",
         "index",
@@ -195,6 +235,8 @@ class Delivery:
         self.kind = ""
         self.outcome = 0
         self.delay_ms = 0
+        #: What its ack brings about, of `KEPT`.
+        self.effects: tuple[Effect, ...] = ()
         self.reason = ""
         self.error = _NO_ERROR
         self._envelope: Envelope | None = None
@@ -231,6 +273,17 @@ class Delivery:
         noted = envelope.flags.get("k") if envelope is not None and envelope.has_flags else None
         since_ms = whole(noted)
         return self.lease.now_ms if since_ms is None else min(since_ms, self.lease.now_ms)
+
+    @property
+    def keep_ms(self) -> int | None:
+        """How long its sender wants its result kept; None if not at all."""
+        first = self.first
+        if first is not None and first[2] is None:
+            return None
+        envelope = self.envelope()
+        flags = envelope.flags if envelope is not None and envelope.has_flags else {}
+        asked_ms = whole(flags.get("r"))
+        return min(asked_ms, MAX_KEEP_MS) if asked_ms else None
 
     def unique_key(self) -> str | None:
         """The unique key that the message holds, if any."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -14,13 +14,14 @@ from qworker.consumer.child.leases.delivery import (
     BURIED,
     DISCARDED,
     DROPPED,
+    KEPT,
     LEFT,
     NACKED,
     RELEASED,
 )
 from qworker.consumer.child.settle.journal_events import take_acked, times_of
 from qworker.engine.receive import settle_receive
-from qworker.engine.settle import Outcomes
+from qworker.engine.settle import Outcomes, Settled, settle
 from qworker.errors import QworkerError, UnfinishedError
 from qworker.telemetry.guarded import guarded
 
@@ -52,6 +53,7 @@ class InFlightOutcomes(msgspec.Struct, frozen=True):
     lease: Lease
     outcomes: Outcomes
     messages: int
+    heavy: bool = False
 
 
 class AckBuffer:
@@ -74,7 +76,8 @@ class AckBuffer:
         self._connection = connection
         self._stats = stats
         self._ids = ids
-        self._refused_until: dict[str, float] = {}
+        #: By shard, and whether heavy outcomes were refused.
+        self._refused_until: dict[tuple[str, bool], float] = {}
         #: When the oldest outcome came that is not sent yet; None without any.
         self.unsent_since: float | None = None
         self.started = 0
@@ -109,18 +112,33 @@ class AckBuffer:
         taken: list[InFlightOutcomes] = []
         some_left = False
         for lease in self._leases.by_slot.values():
-            if not (lease.outcomes or lease.refused):
+            if not lease.unsent:
                 continue
-            if lease.queue is queue and len(taken) < _MAX_LEASES:
+            if (
+                lease.queue is queue
+                and len(taken) < _MAX_LEASES
+                and (lease.outcomes or lease.refused)
+            ):
                 self._stats.learn(lease)
                 lease.outcomes.groups += take_acked(lease)
                 taken.append(InFlightOutcomes(lease, *lease.take_outcomes()))
-                some_left = some_left or bool(lease.outcomes or lease.refused)
+                some_left = some_left or lease.unsent
             else:
                 some_left = True
         if taken and not some_left:
             self.unsent_since = None
         return taken
+
+    def _take_heavy(self, queue: QueueState) -> list[InFlightOutcomes]:
+        """Take heavy outcomes of one queue, of one lease: they are as many bytes as a call may carry."""
+        for lease in self._leases.by_slot.values():
+            if lease.queue is queue and lease.has_heavy:
+                self._stats.learn(lease)
+                taken = [InFlightOutcomes(lease, *lease.take_heavy(), heavy=True)]
+                if not any(other.unsent for other in self._leases.by_slot.values()):
+                    self.unsent_since = None
+                return taken
+        return []
 
     def settled(self, in_flight: Sequence[InFlightOutcomes], settled: Sequence[int]) -> None:
         """Note how many messages of each lease the server has settled."""
@@ -142,9 +160,12 @@ class AckBuffer:
         if isinstance(error, UnfinishedError):
             in_flight = [*self._acks_of(in_flight)]
         for sent in in_flight:
-            sent.lease.refused.append((sent.outcomes, sent.messages))
+            refused = sent.lease.refused_heavy if sent.heavy else sent.lease.refused
+            refused.append((sent.outcomes, sent.messages))
         if in_flight:
-            self._refused_until[queue.shard] = boot_time() + _REFUSED_PAUSE_S
+            # A full server refuses heavy outcomes alone.
+            key = queue.shard, in_flight[0].heavy
+            self._refused_until[key] = boot_time() + _REFUSED_PAUSE_S
             self.unsent_since = self.unsent_since or boot_time()
 
     def _acks_of(self, in_flight: Sequence[InFlightOutcomes]) -> Iterator[InFlightOutcomes]:
@@ -155,7 +176,7 @@ class AckBuffer:
                 sent.lease.open -= others
                 self._leases.free_if_settled(sent.lease)
             if acks:
-                yield InFlightOutcomes(sent.lease, acks, sent.messages - others)
+                yield InFlightOutcomes(sent.lease, acks, sent.messages - others, sent.heavy)
 
     def due_in(self) -> float | None:
         """Seconds until outcomes have to be sent; None without any."""
@@ -163,8 +184,8 @@ class AckBuffer:
             return None
         now = boot_time()
         waits_s = [
-            max(self.unsent_since + FLUSH_S, self._refused_until.get(shard, 0.0)) - now
-            for shard in self._unsent_queues()
+            max(self.unsent_since + FLUSH_S, self._refused_until.get(unsent, 0.0)) - now
+            for unsent in self._unsent_queues()
         ]
         return max(0.0, min(waits_s)) if waits_s else None
 
@@ -173,7 +194,7 @@ class AckBuffer:
 
         `last`: also recently refused ones. Raises `Abandoned`.
         """
-        failed: set[str] = set()
+        failed: set[tuple[str, bool]] = set()
         while True:
             begun: list[tuple[QueueState, list[InFlightOutcomes]]] = []
             for queue, in_flight, command in self.calls(without=failed, last=last):
@@ -182,19 +203,27 @@ class AckBuffer:
             if not begun:
                 return
             failed.update(
-                queue.shard for queue, in_flight in begun if not self.finish(queue, in_flight)
+                (queue.shard, in_flight[0].heavy)
+                for queue, in_flight in begun
+                if not self.finish(queue, in_flight)
             )
 
     def calls(
-        self, *, without: Collection[str] = (), last: bool = False
-    ) -> Iterator[tuple[QueueState, list[InFlightOutcomes], Command[Batch]]]:
-        """Take what is to be sent now, and yield a call per queue: begin each at once, and then `finish` them in order.
+        self, *, without: Collection[tuple[str, bool]] = (), last: bool = False
+    ) -> Iterator[tuple[QueueState, list[InFlightOutcomes], Command[Any]]]:
+        """Take what is to be sent now, and yield a call per queue, and one for its heavy outcomes.
 
-        `without`: shards to leave out. `last`: also recently refused outcomes.
+        Begin each at once, and then `finish` them in order. `without`: shards to leave out, each with whether that is
+        for heavy outcomes. `last`: also recently refused ones.
         """
         now = boot_time()
-        for shard, queue in self._unsent_queues().items():
-            if shard in without or (not last and self._refused_until.get(shard, 0.0) > now):
+        for unsent, queue in self._unsent_queues().items():
+            if unsent in without or (not last and self._refused_until.get(unsent, 0.0) > now):
+                continue
+            if unsent[1]:
+                in_flight = self._take_heavy(queue)
+                heavy = [sent.outcomes for sent in in_flight]
+                yield queue, in_flight, settle(queue.keys, heavy, who=self.who, heavy=True)
                 continue
             in_flight = self.take(queue)
             # A receive of no message settles without a reply per message.
@@ -209,22 +238,26 @@ class AckBuffer:
     def finish(self, queue: QueueState, in_flight: Sequence[InFlightOutcomes]) -> bool:
         """Read the reply of one of `calls`; returns whether the server took the outcomes. Raises `Abandoned`."""
         try:
-            batch: Batch = self._connection.finish()
+            reply: Batch | Settled = self._connection.finish()
         except QworkerError as error:
             _log.error("settle_refused", queue=queue.shard, error=str(error))
             self.refused(queue, in_flight, error)
             return False
-        self.settled(in_flight, batch.settled)
+        settled = reply.per_lease if isinstance(reply, Settled) else reply.settled
+        self.settled(in_flight, settled)
         return True
 
-    def _unsent_queues(self) -> dict[str, QueueState]:
+    def _unsent_queues(self) -> dict[tuple[str, bool], QueueState]:
+        """The queues with outcomes to send, by shard, and those with heavy ones."""
+        queues: dict[tuple[str, bool], QueueState] = {}
         if self.unsent_since is None:
-            return {}
-        return {
-            lease.queue.shard: lease.queue
-            for lease in self._leases.by_slot.values()
-            if lease.outcomes or lease.refused
-        }
+            return queues
+        for lease in self._leases.by_slot.values():
+            if lease.outcomes or lease.refused:
+                queues[lease.queue.shard, False] = lease.queue
+            if lease.has_heavy:
+                queues[lease.queue.shard, True] = lease.queue
+        return queues
 
 
 def add_outcome(delivery: Delivery, outcomes: Outcomes) -> None:
@@ -243,7 +276,9 @@ def add_outcome(delivery: Delivery, outcomes: Outcomes) -> None:
             outcomes.uniques += (delivery.index, unique, envelope.id)
         return
     times = times_of(delivery) if lease.journal else ""
-    if kind == NACKED:
+    if kind == KEPT:
+        lease.note_effects(delivery.index, delivery.effects, times)
+    elif kind == NACKED:
         task = delivery.task
         envelope = delivery.envelope()
         first = envelope.flags.get("f") if envelope and envelope.has_flags else None

@@ -90,10 +90,12 @@ class HandlerStats:
         # Messages acked before their start (at most once) were journalled then.
         if lease.journal and acked and not task.task_options.at_most_once:
             journalled = batch
-            if not acked == len(runs_s) == len(batch):
+            if task.result_type is not None or not acked == len(runs_s) == len(batch):
+                # An ack with effects has its event with it.
                 journalled = [delivery for delivery in batch if delivery.kind == ACKED]
                 runs_s = [delivery.took_s for delivery in journalled]
-            note_acked(lease, task, journalled, runs_s)
+            if journalled:
+                note_acked(lease, task, journalled, runs_s)
         if self._log is not None:
             _log_handled(self._log, task, lease, batch)
 

@@ -27,8 +27,9 @@ def outcomes_of(
 ) -> Outcomes:
     """Decide how the messages of a lease end. `items`: at least the handled ones, by position.
 
-    Handled messages are acked, unstarted ones released uncounted. Of `running` ones those to blame are nacked, and the
-    others go back; if that is unknown, all of them share the blame.
+    Handled messages are acked. Unstarted ones are released uncounted, and so are handled ones whose results died with
+    the child. Of `running` ones those to blame are nacked, and the others go back; if that is unknown, all of them
+    share the blame.
     """
     outcomes = Outcomes(lease.lease_id)
     if lease.state is LeaseState.PENDING:
@@ -40,6 +41,9 @@ def outcomes_of(
             done.append(position)
         elif mark == Mark.FAILED:
             outcomes.nack(index, _CRASH_DELAY_MS, times=times_of(lease))
+        elif mark == Mark.SETTLING:
+            # Its result is lost unless the child has settled it; then this changes nothing.
+            outcomes.release(index, started=True, times=times_of(lease))
         elif mark == Mark.RUNNING:
             _blame(outcomes, lease, position, death, running)
         elif mark == Mark.UNSTARTED and death.idle_before and not running:

@@ -1,0 +1,73 @@
+"""`qworker result`: what messages came to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qworker.cli.framework.commands import CommandGroup, json_option
+from qworker.cli.framework.output import Output
+from qworker.cli.framework.parameters import DURATION, QUEUE
+
+if TYPE_CHECKING:
+    from qworker.cli.framework.context import Session
+    from qworker.wire.result import Outcome
+
+__all__ = ["command"]
+
+
+@click.group(cls=CommandGroup)
+def command() -> None:
+    """Show results of messages, whose tasks keep them (`@app.task(result="1h")`)."""
+
+
+@command.command("show")
+@click.argument("queue", type=QUEUE)
+@click.argument("message_id", metavar="ID")
+@click.option(
+    "--wait", type=DURATION, metavar="DURATION", help="Wait this long for the message to end."
+)
+@json_option
+@click.pass_obj
+def show(session: Session, queue: str, message_id: str, wait: str | None) -> Output:
+    """Show what a message came to: the value that its handler returned, or how it ended without one.
+
+    Exit code 1 if nothing is kept: it has not ended, its task keeps no results, or its result has expired.
+    """
+    from qworker.cli.message.bodies import body_lines
+    from qworker.client.queue import Queue
+    from qworker.client.results.wait import Gone, wait_for_result
+    from qworker.durations import duration_ms
+    from qworker.formats import word
+    from qworker.wire.names import check_message_id
+
+    check_message_id(message_id, "ID")
+    # Results outlive their queues, so it need not exist.
+    opened = Queue(session.client, session.namespace, queue)
+    seconds = 0.0 if wait is None else duration_ms(wait, "--wait") / 1000
+    outcome = wait_for_result(opened, message_id, seconds)
+    if outcome is None or isinstance(outcome, Gone):
+        raise click.ClickException(
+            f"no result of message {message_id} of {queue} is kept: it waits or runs (qworker message show "
+            f"{word(message_id)}), its task keeps none, or its result has expired"
+        )
+    document = {"id": message_id, "queue": queue, **_document(outcome)}
+    if outcome.state == "ok":
+        return Output(document, body_lines(outcome.value))
+    if outcome.state == "dead":
+        cause = outcome.text or outcome.error
+        return Output(document, [f"dead: {outcome.reason}", *cause.splitlines()])
+    return Output(document, f"{outcome.state}: it ended without a value")
+
+
+def _document(outcome: Outcome) -> dict[str, Any]:
+    import json
+
+    return {
+        "state": outcome.state,
+        "value": json.loads(outcome.value) if outcome.state == "ok" else None,
+        "reason": outcome.reason or None,
+        "error": outcome.error or None,
+        "text": outcome.text or None,
+    }

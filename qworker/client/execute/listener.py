@@ -1,0 +1,269 @@
+"""One subscription of a process for all results that it waits for, over sharded channels.
+
+A message on a channel is a hint that there may be something to read, as is the loss of a connection. Those who wait
+look after each hint, and now and then without one: hints can be lost. In a Cluster there is a connection to each node
+that has such channels.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from redis.exceptions import RedisError
+
+from qworker.errors import QworkerError, ServerError
+from qworker.store.connection_set import ConnectionSet
+from qworker.store.server_errors import map_error
+
+if TYPE_CHECKING:
+    from qworker.store.connections import ConnectionFactory
+    from qworker.store.nodes import Address
+
+__all__ = ["IDLE_S", "Listener", "Pauses", "Watch", "channel_of"]
+
+_log = structlog.get_logger(__name__)
+
+#: Seconds after which an unused subscription is closed.
+IDLE_S: Final = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+
+
+class Pauses:
+    """The pauses between attempts to subscribe: longer from one failure to the next."""
+
+    def __init__(self) -> None:
+        self._next_s = _FIRST_PAUSE_S
+
+    def failed(self, error: Exception) -> float:
+        """Return the seconds until the next attempt."""
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_PAUSE_S)
+        _log.debug("results_not_heard", error=str(error), again_in_s=pause_s)
+        return pause_s
+
+    def succeeded(self) -> None:
+        """Begin with the shortest again."""
+        self._next_s = _FIRST_PAUSE_S
+
+
+def channel_of(reply: list[bytes]) -> str:
+    """The channel that a reply of a subscription names: subscribed to, told of, or not heard any more."""
+    return reply[1].decode("utf-8", "replace")
+
+
+class Watch:
+    """A wait for hints at some channels."""
+
+    def __init__(self) -> None:
+        self.hint = threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a hint, at most so long."""
+        self.hint.wait(seconds)
+        self.hint.clear()
+
+
+class Listener:
+    """The subscriptions of one client. Thread-safe; one thread, which ends when nothing is watched for a while.
+
+    Make another one after a fork.
+    """
+
+    def __init__(self, factory: ConnectionFactory) -> None:
+        self.pid = os.getpid()
+        self._factory = factory
+        self._lock = threading.Lock()
+        self._watches: dict[str, set[Watch]] = {}
+        self._thread: threading.Thread | None = None
+        #: Rung for the thread, while there is one.
+        self._ring: socket.socket | None = None
+        self._closed = False
+
+    @contextmanager
+    def watch(self, channels: Sequence[str]) -> Iterator[Watch]:
+        """Watch channels. The first hint comes as soon as a channel is heard."""
+        watch = Watch()
+        with self._lock:
+            for channel in channels:
+                self._watches.setdefault(channel, set()).add(watch)
+            self._closed = False
+            if self._thread is None:
+                bell, self._ring = _pair()
+                self._thread = threading.Thread(
+                    target=self._run, args=(bell,), name="qworker-results", daemon=True
+                )
+                self._thread.start()
+            self._wake()
+        try:
+            yield watch
+        finally:
+            with self._lock:
+                for channel in channels:
+                    left = self._watches[channel]
+                    left.discard(watch)
+                    if not left:
+                        del self._watches[channel]
+                self._wake()
+
+    def close(self) -> None:
+        """Close the connections; a new watch opens them again."""
+        with self._lock:
+            self._closed = True
+            self._wake()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(IDLE_S)
+
+    def _wake(self) -> None:
+        """Let the thread look at what has changed; under the lock."""
+        if self._ring is not None:
+            with suppress(BlockingIOError):
+                self._ring.send(b"1")
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def _run(self, bell: socket.socket) -> None:
+        ears = _Ears(self._factory, self._tell)
+        used_at = time.monotonic()
+        try:
+            while True:
+                with self._lock:
+                    wanted = set(self._watches)
+                    now = time.monotonic()
+                    if wanted:
+                        used_at = now
+                    if self._closed or now - used_at >= IDLE_S:
+                        # Under the lock: a watch that comes now starts another thread.
+                        self._end()
+                        return
+                ears.listen(wanted, bell)
+        finally:
+            ears.close()
+            bell.close()
+            with self._lock:
+                self._end()
+
+    def _end(self) -> None:
+        """Let the next watch start another thread; under the lock."""
+        if self._thread is not threading.current_thread():
+            return
+        self._thread = None
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
+
+    def _tell(self, channel: str) -> None:
+        with self._lock:
+            told = [*self._watches.get(channel, ())]
+        for watch in told:
+            watch.hint.set()
+
+
+class _Ears:
+    """The connections of the thread, and what is heard over them."""
+
+    def __init__(self, factory: ConnectionFactory, tell: Callable[[str], None]) -> None:
+        self._factory = factory
+        self._tell = tell
+        self._servers = ConnectionSet(factory)
+        self._heard: dict[str, Address] = {}
+        #: Channels whose end was asked for and is not confirmed yet, and how often.
+        self._ending: Counter[str] = Counter()
+        self._pauses = Pauses()
+        self._again_at = 0.0
+
+    def listen(self, wanted: set[str], bell: socket.socket) -> None:
+        """Subscribe to what is wanted and to nothing else, and tell what is heard until the bell rings, or a second."""
+        now = time.monotonic()
+        if now >= self._again_at:
+            try:
+                self._subscribe(wanted)
+            except (RedisError, OSError, QworkerError) as error:
+                self._again_at = time.monotonic() + self._pauses.failed(error)
+        connections = {
+            sock.fileno(): (address, server)
+            for address in {*self._heard.values()}
+            if (server := self._servers.known(address)) is not None
+            and (sock := server.connection._sock) is not None
+        }
+        wait_s = (
+            min(1.0, max(0.0, self._again_at - time.monotonic())) if self._again_at > now else 1.0
+        )
+        ready = _readable([bell.fileno(), *connections], wait_s)
+        if bell.fileno() in ready:
+            with suppress(BlockingIOError):
+                bell.recv(4096)
+        for descriptor, (address, server) in connections.items():
+            if descriptor in ready:
+                self._read(address, server.connection)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._servers.close()
+
+    def _subscribe(self, wanted: set[str]) -> None:
+        for channel in [*self._heard.keys() - wanted]:
+            self._ending[channel] += 1
+            self._say("SUNSUBSCRIBE", channel, self._heard.pop(channel))
+        for channel in wanted - self._heard.keys():
+            address = self._factory.locate(channel)
+            self._heard[channel] = address
+            self._say("SSUBSCRIBE", channel, address)
+
+    def _say(self, verb: str, channel: str, address: Address) -> None:
+        try:
+            connection = self._servers.to(address).connection
+            connection.send_packed_command(connection.pack_command(verb, channel))
+        except (RedisError, OSError, QworkerError) as error:
+            self._lose(address, error)
+            raise
+
+    def _read(self, address: Address, connection: Any) -> None:
+        try:
+            while connection.can_read(0):
+                reply = connection.read_response()
+                channel = channel_of(reply)
+                if reply[0] == b"sunsubscribe":
+                    if not self._ending[channel]:
+                        raise OSError("the channel has moved to another node")
+                    self._ending[channel] -= 1
+                    continue
+                self._tell(channel)
+                self._pauses.succeeded()
+        except (RedisError, OSError) as error:
+            self._lose(address, error)
+            self._again_at = time.monotonic() + self._pauses.failed(error)
+
+    def _lose(self, address: Address, error: Exception) -> None:
+        """Forget a connection, and let all look who listened over it."""
+        mapped = error if isinstance(error, ServerError) else map_error(error, sent=True)
+        self._factory.failed(mapped, address)
+        self._servers.drop(address)
+        self._ending.clear()
+        lost = [channel for channel, at in self._heard.items() if at == address]
+        for channel in lost:
+            del self._heard[channel]
+            self._tell(channel)
+
+
+def _readable(descriptors: Sequence[int], wait_s: float) -> set[int]:
+    """Wait until some descriptors can be read, at most so long; returns those."""
+    with selectors.DefaultSelector() as selector:
+        for descriptor in descriptors:
+            selector.register(descriptor, selectors.EVENT_READ)
+        return {key.fd for key, _ in selector.select(wait_s)}
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    bell, ring = socket.socketpair()
+    bell.setblocking(False)
+    ring.setblocking(False)
+    return bell, ring

@@ -1,0 +1,1 @@
+"""Waiting for results of messages."""

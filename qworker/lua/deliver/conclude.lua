@@ -1,0 +1,28 @@
+#!lua
+-- conclude.lua: settle as settle.lua does, but not on a full server: for effects that need more memory than is freed.
+-- A full server refuses it (OOM) before anything is written, and it can be repeated.
+-- ROLES      consumer, operator
+-- KEYS       see lib/keys.lua; leases: those settled
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    who              makes the call, for the journal: `<host>:<pid>` or ''
+-- ARGV[3]…   outcomes         see lib/outcomes.lua
+-- Returns {'OK', now ms, degraded, {settled per lease}, {1 or 0 per outcome: uniques, acks, others of each lease}}
+--   or a refusal: {'BROKEN', key, type} {'ARG', name}. A stale outcome changes nothing and is counted.
+-- O(s): s outcomes.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/attributes.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/order.lua
+--- include lib/ends.lua
+--- include lib/requeue.lua
+--- include lib/lease.lua
+--- include lib/effects.lua
+--- include lib/outcomes.lua
+--- include lib/requeue_outcomes.lua
+--- include lib/settle.lua
+--- include lib/settle_call.lua
