@@ -79,22 +79,23 @@ def test_a_message_waits_uncounted_for_the_worker_of_the_next_version(
     old.close()
 
 
+def drain_after(span: str, app: QWorker, worker: QWorker) -> None:
+    """Let time pass, so that all delayed messages are due, and let a worker receive them."""
+    advance(app, span)
+    make_due(app)
+    drain(worker)
+
+
 def test_the_wait_counts_from_the_first_worker_that_did_not_know_the_task(app: QWorker) -> None:
     """Neither a delay of a day nor a long backlog before it uses up the hour; after it the message is dead."""
     old = old_version(app)
     queue = app.queue("default")
     queue.send({"task": "new"}, delay="1d")
-    advance(app, "1d")
-    make_due(app)
-    drain(old)
-    advance(app, "59m")
-    make_due(app)
-    drain(old)
+    drain_after("1d", app, old)
+    drain_after("59m", app, old)
     assert (queue.inspect().delayed, queue.inspect().dead) == (1, 0)
 
-    advance(app, "61s")
-    make_due(app)
-    drain(old)
+    drain_after("61s", app, old)
 
     (dead_letter,) = queue.dead()
     assert (dead_letter.reason, dead_letter.error_class) == ("unknown_task", "UnknownTaskError")
@@ -108,9 +109,7 @@ def test_a_redriven_message_waits_from_the_start(app: QWorker) -> None:
     queue = app.queue("default")
     queue.send({"task": "new"})
     drain(old)
-    advance(app, "2h")
-    make_due(app)
-    drain(old)
+    drain_after("2h", app, old)
     (dead_letter,) = queue.dead()
     queue.redrive(dead_letter.entry_id)
 
@@ -134,9 +133,7 @@ def test_a_task_that_was_known_in_between_waits_from_the_start(app: QWorker) -> 
         raise ValueError
 
     drain(app)
-    advance(app, "50m")
-    make_due(app)
-    drain(old)
+    drain_after("50m", app, old)
 
     assert (queue.inspect().delayed, queue.inspect().dead) == (1, 0)
     with redis_of(app) as redis:
