@@ -179,6 +179,19 @@ def test_redis_url_is_taken_where_an_app_would_take_it(bare, shop):
         (["dead", "list"], "Did you mean 'ls'?"),
         (["dead", "xyz"], "no such command 'xyz' (see qworker dead --help)"),
         (["spark", "adit"], "Did you mean 'audit'?"),
+        (
+            ["queue", "create", "emails", "--maxlen", "5"],
+            "no such option '--maxlen': maxlen is an attribute, write maxlen=5",
+        ),
+        (
+            ["queue", "set", "--max-receives=7", "emails"],
+            "no such option '--max-receives': max-receives is an attribute, write max-receives=7",
+        ),
+        (
+            ["queue", "set", "emails", "--ttl"],
+            "no such option '--ttl': ttl is an attribute, write ttl=VALUE",
+        ),
+        (["queue", "set", "emails", "--creat"], "no such option '--creat'. Did you mean"),
         (["queue", "ls", "--jsno"], "no such option '--jsno'. Did you mean '--json'?"),
         (["--ulr", "x", "queue", "ls"], "no such option '--ulr'. Did you mean '--url'?"),
         (["daemon", "--durablity", "warn"], "Did you mean one of: '--durability'"),

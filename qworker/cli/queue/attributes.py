@@ -16,7 +16,37 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 
-@click.command("create", cls=Verb)
+class AttributesVerb(Verb):
+    """A verb that takes attributes as KEY=VALUE, and says so to those who write them as options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words of the command. Raises `click.UsageError`."""
+        words = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise _as_attribute(error, words) or error from None
+
+
+def _as_attribute(error: click.NoSuchOption, words: list[str]) -> click.UsageError | None:
+    """Return the error for an option that is an attribute; None if there is no such attribute."""
+    from qworker.config.fields import kinds_of
+    from qworker.engine.options import QueueAttributes
+
+    name = error.option_name.lstrip("-")
+    if name.replace("-", "_") not in kinds_of(QueueAttributes):
+        return None
+    _, _, value = next(word for word in words if word.startswith(error.option_name)).partition("=")
+    if not value:
+        following = words[words.index(error.option_name) + 1 :]
+        value = next((word for word in following[:1] if not word.startswith("-")), "VALUE")
+    return click.UsageError(
+        f"no such option '{error.option_name}': {name} is an attribute, write {name}={value}",
+        error.ctx,
+    )
+
+
+@click.command("create", cls=AttributesVerb)
 @click.argument("queue", type=QUEUE)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @json_option
@@ -37,7 +67,7 @@ def create(session: Session, queue: str, settings: tuple[str, ...]) -> Output:
     )
 
 
-@click.command("set", cls=Verb)
+@click.command("set", cls=AttributesVerb)
 @click.argument("queue", type=QUEUE)
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
 @click.option("--create", is_flag=True, help="Create the queue if it does not exist.")
