@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from qworker.client.namespace.workers import Asks
@@ -21,10 +21,14 @@ __all__ = ["Access"]
 class Queues(Protocol):
     """The queues of a namespace."""
 
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """Why queues are missing in the last partial `inspect`."""
+
     def inspect(
-        self, names: Iterable[str] | None = None
+        self, names: Iterable[str] | None = None, *, partial: bool = False
     ) -> dict[str, Inspection | BrokenQueueError]:
-        """Inspect queues, all by default; a broken one gives its error."""
+        """Inspect queues, all by default; a broken one gives its error. `partial`: leave out those of a node away."""
 
     def get(self, name: str) -> Queue:
         """Return an existing queue."""

@@ -14,9 +14,12 @@ from typing import Any, Final
 
 from qworker.formats import safe
 
-__all__ = ["Finding", "Status", "largest", "listed"]
+__all__ = ["FIX_AWAY", "Finding", "Status", "largest", "listed"]
 
 _NAMED: Final = 5
+
+#: What to do about a node of a Cluster that is away.
+FIX_AWAY: Final = "start that node, or let its replica take over: CLUSTER NODES shows both"
 
 
 class Status(Enum):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from qworker.client.inspect.peek import Inspection
 from qworker.client.manage.attribute_text import read_attributes
 from qworker.formats import count, size, span
-from qworker.health.finding import Finding, Status, largest, listed
+from qworker.health.finding import FIX_AWAY, Finding, Status, largest, listed
 from qworker.health.unknown_tasks import check_unknown
 
 if TYPE_CHECKING:
@@ -23,9 +23,19 @@ OVERDUE_S: Final = 10.0
 _NEARLY_UNREAD: Final = 0.5
 
 
-def check_queues(access: Access, workers: list[Worker]) -> Iterator[Finding]:
-    """Check all queues of the namespace: broken, late, closed, unserved, with dead letters."""
-    inspected = access.queues.inspect()
+def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Finding]:
+    """Check all queues of the namespace: broken, late, closed, unserved, with dead letters.
+
+    `workers`: None if unknown.
+    """
+    inspected = access.queues.inspect(partial=True)
+    if missing := access.queues.unread:
+        yield Finding(
+            "unread",
+            Status.PROBLEM,
+            f"{count(len(missing), 'queue')} cannot be read: {listed([*missing])}; {next(iter(missing.values()))}",
+            FIX_AWAY,
+        )
     if not inspected:
         yield Finding("queues", Status.OK, access.queues.empty_hint())
         return
@@ -54,8 +64,9 @@ def check_queues(access: Access, workers: list[Worker]) -> Iterator[Finding]:
     yield from _closed(queues)
     yield from _gone(queues)
     yield from _journals(access, queues)
-    yield from _alone(queues, workers)
-    yield from check_unknown(access, queues, workers)
+    if workers is not None:
+        yield from _alone(queues, workers)
+        yield from check_unknown(access, queues, workers)
     dead = {name: queue.dead for name, queue in queues.items() if queue.dead}
     if dead:
         worst = max(dead, key=lambda name: dead[name])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from click.testing import CliRunner, Result
 
 from qworker import QWorker
+from qworker.cli.main import cli
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.backoff import AwayServers
 from qworker.client.execute.sync import Client
@@ -33,7 +36,7 @@ from qworker.engine.scripts import load_script
 from qworker.errors import AccessDeniedError, QworkerError, ServerError, UnavailableError
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
-from qworker.wire.keys import QueueKeys
+from qworker.wire.keys import QueueKeys, queues_key, reapers_key, workers_key
 from tests.topologies.servers import Cluster, Node, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -363,3 +366,45 @@ def test_a_queue_that_a_user_may_not_read_does_not_hide_its_neighbours(
     finally:
         for node in nodes.masters():
             node.ask("ACL", "DELUSER", "some")
+
+
+def test_operators_see_what_the_other_nodes_know(
+    nodes: Cluster, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    """`queue ls`, `top` and `doctor` name what cannot be read; `fsck`, which vouches for all, ends."""
+    lost = nodes.masters()[0]
+    space = next(
+        name
+        for name in (f"{namespace}{number}" for number in range(999))
+        if [
+            key
+            for key in (queues_key, workers_key, reapers_key)
+            if nodes.master_of(key(name)) is lost
+        ]
+        == [reapers_key]
+    )
+    places = queues(nodes, space, lost, 2, 2)
+    app = QWorker(space, url=nodes.url)
+    with app.client:
+        for keys in places:
+            app.queue(keys.name).send({"n": 1})
+    request.getfixturevalue("away")
+
+    def run(*words: str) -> Result:
+        environ = {"QWORKER_GIVE_UP": "300ms"}
+        return CliRunner().invoke(
+            cli, ["--url", nodes.url, "--namespace", space, *words], env=environ
+        )
+
+    listed = json.loads(run("queue", "ls", "--json").stdout)
+    assert [queue["queue"] for queue in listed["queues"]] == sorted(k.name for k in places[2:])
+    assert listed["unread"].keys() == {keys.name for keys in places[:2]}
+    top = run("top", "--once").stdout
+    assert all(keys.name in top for keys in places[2:])
+    assert "unknown: their node is away" in top
+    found = json.loads(run("doctor", "--json").stdout)["findings"]
+    texts = {finding["check"]: finding["text"] for finding in found}
+    assert texts["unread"].startswith("2 queues cannot be read")
+    assert texts["reapers"].startswith("not checked")
+    assert not texts["workers"].startswith("not checked")
+    assert run("fsck").exit_code == 1

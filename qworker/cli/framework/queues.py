@@ -36,6 +36,8 @@ class Queues:
         self._connect = connect
         #: How the queues are divided that `names` has listed.
         self._shards: dict[str, Shards] = {}
+        #: Why queues are missing in the last partial `inspect`.
+        self.unread: dict[str, str] = {}
 
     @property
     def _client(self) -> Client:
@@ -94,25 +96,46 @@ class Queues:
         return nearest(name, self.names())
 
     def inspect(
-        self, names: Iterable[str] | None = None
+        self, names: Iterable[str] | None = None, *, partial: bool = False
     ) -> dict[str, Inspection | BrokenQueueError]:
-        """Inspect queues, all unless some are named, their shards added up; a broken one gives its error."""
+        """Inspect queues, all unless some are named, their shards added up; a broken one gives its error.
+
+        `partial`: in a Cluster, leave out queues whose node is away, and name them in `unread`; each node is waited for
+        once. Raises its error if no queue can be read.
+        """
         from qworker.client.inspect.peek import inspect
-        from qworker.errors import BrokenQueueError
+        from qworker.errors import BrokenQueueError, InDoubtError, LoadingError, UnavailableError
+        from qworker.wire.keys import QueueKeys
 
         inspections: dict[str, Inspection | BrokenQueueError] = {}
+        self.unread = {}
+        away: dict[Address | None, UnavailableError | InDoubtError | LoadingError] = {}
+        factory = self._client.factory
         for name in self.names() if names is None else names:
+            node = factory.last_node(QueueKeys(self._namespace, name).meta)
             try:
+                if node in away:
+                    raise away[node]
                 inspections[name] = self._client.run(inspect(self.ref(name)))
             except BrokenQueueError as error:
                 inspections[name] = error
+            except (UnavailableError, InDoubtError, LoadingError) as error:
+                if not partial or not factory.clustered:
+                    raise
+                away.setdefault(node, error)
+                self.unread[name] = f"its node {node or ''} is away ({error})"
+        if away and not inspections:
+            raise next(iter(away.values()))
         return inspections
 
     def readable(self) -> Iterator[tuple[str, Inspection]]:
-        """Inspect all queues; a broken one is skipped with a warning."""
+        """Inspect all queues; a broken one, or one whose node is away, is skipped with a warning."""
         from qworker.errors import BrokenQueueError
 
-        for name, inspection in self.inspect().items():
+        inspections = self.inspect(partial=True)
+        for name, problem in self.unread.items():
+            note(f"warning: skipped queue {name}: {problem}")
+        for name, inspection in inspections.items():
             if isinstance(inspection, BrokenQueueError):
                 note(f"warning: skipped queue {name}: {inspection}")
             else:

@@ -49,9 +49,11 @@ def list_queues(session: Session) -> Output:
     """
     from qworker.cli.queue.show import queue_document
 
-    queues = session.queues.inspect()
+    queues = session.queues.inspect(partial=True)
     documents = [queue_document(name, queue) for name, queue in queues.items()]
-    return Output({"queues": documents}, _listing(session, queues))
+    unread = session.queues.unread
+    document = {"queues": documents, **({"unread": unread} if unread else {})}
+    return Output(document, _listing(session, queues))
 
 
 def _listing(
@@ -70,6 +72,8 @@ def _listing(
         else:
             for unread in queue.unread:
                 yield Note(f"{name} is incomplete: {unread}")
+    for name, problem in session.queues.unread.items():
+        yield Note(f"{name} cannot be read: {problem}")
 
 
 @click.command("show", cls=Verb)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qworker.cli.framework.output import Block, Heading, Table
 from qworker.cli.framework.terminal import Cell, Column, plain
@@ -15,7 +15,13 @@ from qworker.cli.worker.group import last_seen
 from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.rates import rates_between
 from qworker.client.namespace.workers import Reaper, Running, Worker, read_reapers, read_workers
-from qworker.errors import BrokenQueueError, QworkerError
+from qworker.errors import (
+    BrokenQueueError,
+    InDoubtError,
+    LoadingError,
+    QworkerError,
+    UnavailableError,
+)
 from qworker.formats import count, moment, rate, size, span
 
 if TYPE_CHECKING:
@@ -34,6 +40,8 @@ __all__ = [
     "snapshot_text",
     "worker_rows",
 ]
+
+T = TypeVar("T")
 
 #: Snapshots that a rate is taken over: enough to be steady, few enough to follow.
 _KEPT: Final = 6
@@ -70,7 +78,10 @@ HANDLER_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one instant. `problem` says why a newer snapshot could not be taken."""
+    """Everything at one instant. `problem` says why a newer snapshot could not be taken.
+
+    `unknown`: which of workers and reapers could not be read, because their node of a Cluster is away.
+    """
 
     server: str
     now_ms: int = 0
@@ -80,6 +91,7 @@ class Snapshot:
     workers: tuple[Worker, ...] = ()
     reapers: tuple[Reaper, ...] = ()
     problem: str = ""
+    unknown: tuple[str, ...] = ()
 
     @property
     def running(self) -> list[Running]:
@@ -100,7 +112,12 @@ class Sampler:
         """Take a snapshot. Raises `ServerError`."""
         session = self._session
         now_ms = session.now_ms()
-        queues = session.queues.inspect()
+        queues = session.queues.inspect(partial=True)
+        workers, reapers = (
+            self._unless_away(read_workers, now_ms),
+            self._unless_away(read_reapers, now_ms),
+        )
+        lists = {"workers": workers, "reapers": reapers}
         earlier = self._kept[0].queues if self._kept else {}
         snapshot = Snapshot(
             session.server.address,
@@ -108,11 +125,21 @@ class Sampler:
             _memory(session),
             queues,
             {name: _rates(earlier.get(name), queue) for name, queue in queues.items()},
-            tuple(read_workers(session, now_ms)),
-            tuple(read_reapers(session, now_ms)),
+            tuple(workers or ()),
+            tuple(reapers or ()),
+            unknown=tuple(name for name, found in lists.items() if found is None),
         )
         self._kept.append(snapshot)
         return snapshot
+
+    def _unless_away(self, read: Callable[[Session, int], list[T]], now_ms: int) -> list[T] | None:
+        """Read a list; None while its node of a Cluster is away."""
+        try:
+            return read(self._session, now_ms)
+        except (UnavailableError, InDoubtError, LoadingError):
+            if not self._session.client.factory.clustered:
+                raise
+            return None
 
     def take_pair(self, apart_s: float) -> Snapshot:
         """Take two snapshots and return the second one, with rates over the time between."""
@@ -130,13 +157,14 @@ def headline(snapshot: Snapshot) -> dict[str, Cell | str]:
     """Name the facts above the tables."""
     workers = sum(not worker.is_gone for worker in snapshot.workers)
     reapers = sum(not reaper.is_gone for reaper in snapshot.reapers)
-    return {
+    facts: dict[str, Cell | str] = {
         "workers": count(workers) if workers else Cell("none: qworker run MODULE", "warn"),
         "reapers": count(reapers) if reapers else Cell("none: qworker daemon", "bad"),
         "memory": size(snapshot.memory_bytes),
         "at": moment(snapshot.now_ms),
         "server": snapshot.server,
     }
+    return facts | {name: Cell("unknown: their node is away", "bad") for name in snapshot.unknown}
 
 
 def queue_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
