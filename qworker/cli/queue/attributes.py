@@ -30,11 +30,10 @@ class AttributesVerb(Verb):
 
 def _as_attribute(error: click.NoSuchOption, words: list[str]) -> click.UsageError | None:
     """Return the error for an option that is an attribute; None if there is no such attribute."""
-    from qworker.config.fields import kinds_of
-    from qworker.engine.options import QueueAttributes
+    from qworker.client.manage.attribute_text import is_attribute
 
     name = error.option_name.lstrip("-")
-    if name.replace("-", "_") not in kinds_of(QueueAttributes):
+    if not is_attribute(name):
         return None
     _, _, value = next(word for word in words if word.startswith(error.option_name)).partition("=")
     if not value:

@@ -11,7 +11,7 @@ from qworker.durations import duration_ms
 from qworker.engine.options import QueueAttributes
 from qworker.errors import InvalidError, InvalidOptionError, shown
 
-__all__ = ["Attribute", "Changes", "parse_settings", "read_attributes"]
+__all__ = ["Attribute", "Changes", "is_attribute", "parse_settings", "read_attributes"]
 
 _DEFAULT: Final = "default"
 
@@ -36,6 +36,11 @@ class Changes(NamedTuple):
     meta: dict[str, str]
     texts: list[str]
     document: dict[str, Any]
+
+
+def is_attribute(key: str) -> bool:
+    """Whether a key, as people write it, names an attribute."""
+    return key.replace("-", "_") in kinds_of(QueueAttributes)
 
 
 def parse_settings(settings: Sequence[str]) -> Changes:
