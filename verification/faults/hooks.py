@@ -127,8 +127,8 @@ def _watch_supervisors(history: History) -> None:
             found[lease.lease_id, lease.index_of(position)] = key_of(envelope.body)
         return items
 
-    def settle_and_note(self: Any, keys: Any, outcomes: Any) -> int:
-        count = settle(self, keys, outcomes)
+    def settle_and_note(self: Any, keys: Any, outcomes: Any, *until: Any) -> int:
+        count = settle(self, keys, outcomes, *until)
         if count and count == len(outcomes):
             indices = [*outcomes.acks, *outcomes.uniques[::3]]
             acked = [found[outcomes.lease_id, index] for index in indices]

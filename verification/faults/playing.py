@@ -154,6 +154,11 @@ def _play(row: Row, stage: Stage, played: Played, patience: float) -> None:
     _take_figures(stage, played)
     _forgive(row, played, named=bool(stage.gone))
     _judge(row, played, patience)
+    # Not what a fault brings about: a mistake in a supervisor, or in what watches it here.
+    for line in stage.logged("keeping_failed"):
+        if "exception" in line:
+            played.problems.append(f"a supervisor has failed: {line['exception'].splitlines()[-1]}")
+            break
 
 
 def _check_store(row: Row, stage: Stage, played: Played) -> None:
