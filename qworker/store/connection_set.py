@@ -66,7 +66,7 @@ class ConnectionSet:
         return self.to(address, within_s)
 
     def _has_ended(self, address: Address, sock: Any) -> bool:
-        """Whether an idle connection can be read: it was closed, or has a reply that nobody waits for."""
+        """Whether an idle connection can be read: it was closed, or holds a reply without a waiting caller."""
         if sock is None:
             return False
         poll = self._polls.get(address)
