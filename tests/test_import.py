@@ -52,6 +52,22 @@ def test_the_help_imports_nothing_heavy() -> None:
     assert not (modules_after(statement, run) - before) & HEAVY
 
 
+def test_children_start_before_anything_heavy_is_imported() -> None:
+    """A child takes the same imports again: its supervisor has its own meanwhile, not before."""
+    names = "print(*{name.partition('.')[0] for name in sys.modules}, flush=True)"
+    seen = modules_after(
+        "import os, sys",
+        "os.environ['QWORKER_URL'] = 'redis://127.0.0.1:1'",
+        "from qworker.consumer.supervisor.processes.spawn import Starter",
+        f"Starter.start_early = lambda self: ({names}, os._exit(0))",
+        "from qworker.cli.main import cli",
+        "cli(['run', 'nothing'])",
+    )
+
+    # A description of the child goes over as JSON.
+    assert not seen & (HEAVY - {"msgspec"})
+
+
 def test_every_public_name_is_there() -> None:
     """`__all__`, `dir` and a star import agree, and each name is the object of the module that defines it."""
     taken: dict[str, object] = {}

@@ -28,6 +28,7 @@ def command(session: Session, given: dict[str, Any]) -> None:
     from qworker.service.daemon import Daemon
 
     options = session.settings.load(DaemonOptions, given).options
+    session.settings.set_up_logs(service=True)
     client_options = session.service_options()
     assert client_options.url is not None  # service_options resolves it
     code = Daemon(client_options.url, client_options.namespace, options).run()

@@ -43,7 +43,9 @@ def command(session: Session, app: str, given: dict[str, Any]) -> None:
     # Until the worker runs, which returns what the children have received by then.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     starter.start_early()
-    # Half of the package, imported while the children start; bad input has been refused by now.
+    # Most of the package, a Redis client and the logs are imported while the children start; bad input has been refused
+    # by now.
+    session.settings.set_up_logs(service=True)
     from qworker.service.worker import consume
 
     raise click.exceptions.Exit(consume(starter, session.settings.server_from))

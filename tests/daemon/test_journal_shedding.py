@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qworker.daemon.journal_shedding import JournalShedding
-from qworker.engine import Command
+from qworker.engine.command import Command
 from qworker.engine.reap import shed
 from qworker.store.nodes import Address
 from tests import servers

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from qworker.client.execute.sync import Client
-from qworker.engine import Command
 from qworker.engine.arguments import standard_keys
-from qworker.engine.command import Word
+from qworker.engine.command import Command, Word
 from qworker.engine.receive import Batch, Suspects, settle_receive
 from qworker.engine.scripts import load_script
 from qworker.engine.send import NewMessage, Sent, send

@@ -24,8 +24,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from qworker.engine import Command
 from qworker.engine.attributes import configure
+from qworker.engine.command import Command
 from qworker.engine.dead import drop, redrive
 from qworker.engine.extend import extend, split
 from qworker.engine.fire import fire

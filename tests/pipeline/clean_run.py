@@ -72,7 +72,7 @@ def kill_one(supervisor: psutil.Process) -> int:
     """Kill a worker process with SIGKILL; returns how many were killed."""
     for child in supervisor.children(recursive=True):
         with suppress(psutil.Error):  # one that was killed before
-            if "qworker.consumer.child.main" in child.cmdline():
+            if "qworker.consumer.child" in child.cmdline():
                 child.send_signal(signal.SIGKILL)
                 return 1
     return 0

@@ -44,8 +44,6 @@ class Session:
         One line on stderr says where an embedded store is. Raises `InvalidOptionError` if no server is named.
         """
         from qworker.errors import InvalidOptionError
-        from qworker.store.embedded.store import choose_url
-        from qworker.store.url import ServerURL
 
         settings = self.settings
         url = settings.client.options.url
@@ -60,6 +58,10 @@ class Session:
                     "warning: every user of this host can read the password in --url; use QWORKER_URL"
                 )
             return url
+        # Half of the package, and a Redis client.
+        from qworker.store.embedded.store import choose_url
+        from qworker.store.url import ServerURL
+
         chosen, line = choose_url(
             None if url is None else str(url),
             embedded=settings.embedded,
@@ -72,11 +74,13 @@ class Session:
     @cached_property
     def server(self) -> ServerURL:
         """The URL to connect to; starts the embedded store if the URL names one."""
+        url = self.url
+        if url.scheme != "embedded":
+            return url
         from qworker.store.embedded.store import resolve_url
         from qworker.store.url import ServerURL
 
-        url = self.url
-        return url if url.scheme != "embedded" else ServerURL.parse(resolve_url(str(url)))
+        return ServerURL.parse(resolve_url(str(url)))
 
     @cached_property
     def client(self) -> Client:
@@ -100,8 +104,12 @@ class Session:
         return loaded.options.give_up_ms / 1000
 
     def service_options(self) -> ClientOptions:
-        """Return the client options of a service, with the URL to connect to; sets up its logs."""
-        self.settings.set_up_logs(service=True)
+        """Return the client options of a service, with the URL to connect to; the service sets up its logs itself.
+
+        An embedded store that has to be started has them set up before.
+        """
+        if self.url.scheme == "embedded":
+            self.settings.set_up_logs(service=True)
         return dataclasses.replace(self.settings.client.options, url=self.server)
 
     def ask(self, *words: str | int | bytes, node: Address | None = None) -> Any:

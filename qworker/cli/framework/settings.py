@@ -98,13 +98,14 @@ class Settings:
 
         Raises `AppLoadError` if it cannot be imported.
         """
-        from qworker.config.loading import Loaded, Setting
-        from qworker.consumer.supervisor.app_url import ask_app_url
         from qworker.store.options import ClientOptions
 
         loaded = self.load(ClientOptions)
         if loaded.options.url is not None or self.embedded:
             return
+        from qworker.config.loading import Loaded, Setting
+        from qworker.consumer.supervisor.app_url import ask_app_url
+
         url = ask_app_url(app, logs)
         if url is not None:
             settings = {**loaded.settings, "url": Setting(str(url), _APP)}

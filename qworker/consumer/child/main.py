@@ -1,6 +1,6 @@
 """A child: the process that holds user code. Started by exec from a supervisor, see `qworker.consumer.supervisor`.
 
-python -m qworker.consumer.child.main        with its configuration in QWORKER_CHILD
+python -m qworker.consumer.child        with its configuration in QWORKER_CHILD
 """
 
 from __future__ import annotations
@@ -141,7 +141,3 @@ def _watch_control(
         elif not word:
             # Without the supervisor the leases are neither kept nor settled.
             os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from qworker.client.message import Receipt
 from qworker.consumer.board.board import Board, memory_file
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.states import ChildState
@@ -58,7 +57,7 @@ class ChildProcess:
             # close_fds keeps every other descriptor out of the child: a sibling with our end of a control socket would
             # keep that socket open after our death.
             self.process = subprocess.Popen(
-                command_of("qworker.consumer.child.main"),
+                command_of("qworker.consumer.child"),
                 pass_fds=(self.board.descriptor, theirs.fileno(), stacks),
                 env=environment_with(CONFIG_VARIABLE, variable),
                 stdin=subprocess.DEVNULL,
@@ -117,6 +116,9 @@ class ChildProcess:
     def receipt(self, lease: LeaseView, position: int) -> str:
         """The receipt of a message on its board, as `message show` and `message cancel` take it."""
         shard = self.keys[lease.queue].shard if lease.queue < len(self.keys) else 0
+        # Imported here: a child starts before a Redis client is imported.
+        from qworker.client.message import Receipt
+
         return str(Receipt(lease.lease_id, lease.index_of(position), shard))
 
     def read_manifest(self) -> Manifest | None:
