@@ -27,7 +27,7 @@ __all__ = ["generated", "main"]
 
 _DOCS: Final = Path(__file__).parent
 #: Scripts that a producer or consumer in another language needs.
-_PUBLISHED: Final = ("send", "settle_receive", "settle", "extend", "split")
+_PUBLISHED: Final = ("send", "settle_receive", "settle", "conclude", "extend", "split")
 _NOTE: Final = "<!-- Written by `python -m docs.generate` from docs/templates and the code. -->\n\n"
 #: A template may wrap its lines inside the braces.
 _TOKEN: Final = re.compile(r"\{\{\s(.+?)\s\}\}")

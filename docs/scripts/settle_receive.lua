@@ -1085,6 +1085,7 @@ end
 
 local EFFECTS = { result = 2 } -- name → words
 local MAX_EFFECTS = 1000
+local may_keep = false
 
 -- Read `number` effects; returns them and the position after them, or nil and what is wrong: the name of an
 -- argument, or an error.
@@ -1096,8 +1097,9 @@ local function read_effects(at, number)
     if not words or #ARGV < at + words then return nil, 'effect' end
     effect.keep_ms, effect.value = whole(ARGV[at + 1], 1, MAX_KEEP_MS), ARGV[at + 2]
     if not effect.keep_ms or #effect.value > MAX_RESULT then return nil, 'result' end
-    -- Refused here, before the first write: not midway.
-    if not redis.acl_check_cmd('SET', result_key('0'), '') then
+    -- Refused here, before the first write: not midway. Asked once a call: all keys differ in the id alone.
+    may_keep = may_keep or redis.acl_check_cmd('SET', result_key('0'), '')
+    if not may_keep then
       return nil, redis.error_reply('NOPERM this user may not write results; write its rules again with qworker acl')
     end
     effects[i] = effect

@@ -11,6 +11,7 @@ import pytest
 from qworker.fsck.check import check
 from qworker.fsck.damage import REMEDIES, Damage, Kind
 from qworker.wire.envelope import Envelope
+from qworker.wire.keys import QueueKeys
 from tests.fsck.damage import DAMAGES, fill
 from tests.lua.drive import Drive
 
@@ -49,6 +50,15 @@ def bodies(drive: Drive) -> Counter[bytes]:
         elif kind == b"stream" and part == "dead":
             items += [fields.get(b"envelope", b"") for _, fields in drive.redis.xrange(name)]
     return Counter(envelope.body for item in items if (envelope := Envelope.parse(item)))
+
+
+def test_results_are_no_damage(drive: Drive) -> None:
+    """They expire by themselves, also after their queue was removed: it is not found again by them."""
+    drive.redis.set(drive.keys.result("a"), "ok\n1", px=60_000)
+    gone = QueueKeys(drive.namespace, "gone")
+    drive.redis.set(gone.result("b"), "ok\n2", px=60_000)
+    assert checked(drive, repair=True) == []
+    assert drive.redis.exists(drive.keys.result("a"), gone.result("b")) == 2
 
 
 def test_a_sound_queue_is_clean(drive: Drive) -> None:

@@ -1,0 +1,1322 @@
+#!lua
+-- conclude.lua: settle as settle.lua does, but not on a full server: for effects that need more memory than is freed.
+-- A full server refuses it (OOM) before anything is written, and it can be repeated.
+-- ROLES      consumer, operator
+-- KEYS       see lib/keys.lua; leases: those settled
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    who              makes the call, for the journal: `<host>:<pid>` or ''
+-- ARGV[3]…   outcomes         see lib/outcomes.lua
+-- Returns {'OK', now ms, degraded, {settled per lease}, {1 or 0 per outcome: uniques, acks, others of each lease}}
+--   or a refusal: {'BROKEN', key, type} {'ARG', name}. A stale outcome changes nothing and is counted.
+-- O(s): s outcomes.
+local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
+
+-- The time of this call in ms since 1970: the server's. An explicit time is for tests, and
+-- refused (nil) unless the queue's meta.test is set: no client clock reaches a script otherwise.
+local function clock(override, meta)
+  if override ~= '' then
+    if redis.call('HGET', meta, 'test') == '1' then return tonumber(override) end
+    return nil
+  end
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score, which only another program
+-- writes, becomes the largest number.
+local function text(number)
+  return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
+end
+-- Checks before the first write. A script is isolated but not rolled back: a command that fails
+-- after a write leaves that write behind.
+
+-- A refusal that names the first of {key, type, key, type, …} that holds another type; nil if none does. Most keys of a
+-- queue usually do not exist: EXISTS counts those that do, and the types are read until all of these are found. So the
+-- likely ones come first.
+local function broken(expected)
+  local keys = {}
+  for i = 1, #expected, 2 do keys[#keys + 1] = expected[i] end
+  local unseen = redis.call('EXISTS', unpack(keys))
+  for i = 1, #expected, 2 do
+    if unseen == 0 then return nil end
+    local found = redis.call('TYPE', expected[i]).ok
+    if found ~= 'none' then
+      if found ~= expected[i + 1] then return { 'BROKEN', expected[i], found } end
+      unseen = unseen - 1
+    end
+  end
+  return nil
+end
+
+-- A whole number within minimum…maximum, or nil.
+local function whole(value, minimum, maximum)
+  local number = tonumber(value)
+  if not number or number ~= math.floor(number) or number < minimum or number > maximum then
+    return nil
+  end
+  return number
+end
+
+local MAX_VISIBILITY_MS = 43200000 -- 12 h
+local DEFAULT_VISIBILITY_MS = 30000
+-- Doorbell and counters come last, in this order, and must not fail the call: the change itself is done by then.
+local missed = 0 -- 1 once the doorbell could not be rung, or the dead letters took no more
+
+-- Returns 1 (degraded) if a counter failed now or a write was missed before, else 0.
+local function count(stats, amounts)
+  local degraded = missed
+  for name, amount in pairs(amounts) do
+    if amount ~= 0 then
+      local reply = redis.pcall('HINCRBY', stats, name, string.format('%.0f', amount))
+      if type(reply) == 'table' and reply.err then degraded = 1 end
+    end
+  end
+  return degraded
+end
+
+-- Wake up to `messages` waiting consumers. The doorbell is bounded: a consumer that wakes and leaves
+-- messages behind rings again, so eight tokens start any number of consumers.
+local MAX_TOKENS, TOKENS = 8, { '1', '1', '1', '1', '1', '1', '1', '1' }
+local function ring(wake, messages)
+  local tokens = redis.pcall('LLEN', wake)
+  if type(tokens) ~= 'number' then
+    missed = 1
+    return
+  end
+  local lacking = math.min(messages, MAX_TOKENS) - tokens
+  if lacking > 0 and type(redis.pcall('RPUSH', wake, unpack(TOKENS, 1, lacking))) ~= 'number' then missed = 1 end
+end
+-- The keys of a queue as consumers and reapers declare them, in this order in KEYS:
+--   1-10 ready … ready:9 LIST · 11 suspect LIST · 12 delayed ZSET · 13 unacked ZSET · 14 wake LIST
+--   15 dead STREAM · 16 meta HASH · 17 stats HASH · 18 unique HASH · 19 cancelled ZSET · 20 journal STREAM
+-- and from 21 on the leases (HASH) of the call.
+local suspect, delayed, unacked, wake, dead = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local meta, stats, unique, cancelled, journal = KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20]
+local FIRST_LEASE = 21
+local ALL_LEVELS = { 9, 8, 7, 6, 5, 4, 3, 2, 1, 0 } -- as `levels_in_use` has them
+
+local function ready(level_number)
+  return KEYS[level_number + 1]
+end
+
+local function lease_id(key)
+  return string.match(key, ':lease:([%w._-]+)$')
+end
+
+-- Priority levels in use, highest first. Level 0 is always one of them.
+local function levels_in_use(levels)
+  local used = {}
+  for number = 9, 1, -1 do
+    if levels and string.find(levels, tostring(number), 1, true) then used[#used + 1] = number end
+  end
+  used[#used + 1] = 0
+  return used
+end
+
+-- A refusal if a key that this call may write holds another type, else nil. The last of `levels` is the likeliest.
+local function broken_queue(levels, without_leases)
+  local expected = { stats, 'hash', unacked, 'zset' }
+  local function expect(key, its_type)
+    expected[#expected + 1] = key
+    expected[#expected + 1] = its_type
+  end
+  for i = FIRST_LEASE, without_leases and 0 or #KEYS do expect(KEYS[i], 'hash') end
+  expect(ready(levels[#levels]), 'list')
+  expect(wake, 'list')
+  for i = #levels - 1, 1, -1 do expect(ready(levels[i]), 'list') end
+  expect(delayed, 'zset')
+  expect(journal, 'stream')
+  expect(dead, 'stream')
+  expect(suspect, 'list')
+  expect(unique, 'hash')
+  expect(cancelled, 'zset')
+  return broken(expected)
+end
+-- The attributes of a queue that consumers and reapers read.
+
+local DEFAULT_MAX_RECEIVES = 5
+
+-- Read the attributes; nil and a refusal if meta is not a HASH.
+local function read_attributes()
+  local found = redis.pcall('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
+    'journal_epoch', 'journal_shed', 'pause_strict')
+  if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
+  return {
+    visibility_ms = whole(found[1], 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS,
+    paused_out = found[2] == 'out' or found[2] == 'all',
+    strictly_in = (found[2] == 'in' or found[2] == 'all') and found[9] == '1',
+    levels = levels_in_use(found[3]),
+    max_receives = whole(found[4], 1, MAX_MS) or DEFAULT_MAX_RECEIVES,
+    journal = { mode = found[5], cap = found[6], epoch = found[7], shed = found[8] },
+  }
+end
+-- The envelope: `q1 <id> <sent_ms> <receives> <nacks> <timeouts> <shared>[ k=v …]\n<body>`.
+-- These functions never decode a body, and never raise, whatever an item contains.
+
+local byte, find = string.byte, string.find -- called for every item; a global is looked up by name at each use
+
+-- own: our format · plain: JSON pushed by another program · newer: another version of our format · foreign: the rest.
+local function kind(item)
+  local a, b, c = byte(item, 1, 3)
+  if a == 113 and b == 49 and c == 32 then return 'own' end -- q1 and a space
+  if a == 123 or a == 91 then return 'plain' end -- { [
+  if a == 113 and string.find(item, '^q%d+ ') then return 'newer' end
+  return 'foreign'
+end
+
+-- The header of an own item, without `q1 `; '' if it has no end. Lookups use the header alone, so that no body is ever
+-- searched.
+local function header(item)
+  local stop = string.find(item, '\n', 1, true)
+  return stop and string.sub(item, 4, stop - 1) or ''
+end
+
+-- Whether the header of an own item may have a flag; without a copy of it.
+local function has_flags(item)
+  local at = find(item, '=', 1, true)
+  return at and at < (find(item, '\n', 1, true) or 0)
+end
+
+-- The value of a flag in a header, or nil. `mark` is ' x=' for flag x. Most headers have no flag at all.
+local function flag_in(head, mark)
+  if not string.find(head, '=', 1, true) then return nil end
+  local at = string.find(head, mark, 1, true)
+  return at and string.match(head, '^[^ ]+', at + #mark)
+end
+
+-- The value of a flag of an own item, or nil.
+local function flag(item, mark)
+  return flag_in(header(item), mark)
+end
+
+-- The value of a flag that is a whole number of at most 2^53, otherwise nil; the same rule as in `wire/numbers.py`.
+-- Compared as text: beyond that a number is rounded before it can be compared.
+local MAX_NUMBER = '9007199254740992'
+local function number_in(head, mark)
+  local value = flag_in(head, mark)
+  if not value or not string.find(value, '^%d+$') then return nil end
+  return (#value < #MAX_NUMBER or #value == #MAX_NUMBER and value <= MAX_NUMBER) and tonumber(value) or nil
+end
+
+-- The priority that a header asks for.
+local function level_in(head)
+  local priority = number_in(head, ' p=') or 0
+  return priority <= 9 and priority or 0
+end
+
+local function level(item)
+  return level_in(header(item))
+end
+
+-- How many items of a list to read next, within `bytes_left` judging by those already read: a read copies whole items,
+-- and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
+local MAX_CHUNK = 33
+local function chunk_size(number, bytes, bytes_left)
+  if number == 0 then return 1 end
+  return math.max(1, math.min(MAX_CHUNK, math.ceil(bytes_left * number / math.max(bytes, 1))))
+end
+
+local HEADER = '^q1 ([%w._-]+) (%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)()\n'
+local MAX_DIGITS, MAX_ID = 6, 64
+
+-- The parts of an own item, or nil if the header does not match (then it is foreign).
+local function parse(item)
+  local id, sent, receives, nacks, timeouts, shared, flags, at = string.match(item, HEADER)
+  if not id or #receives > MAX_DIGITS or #nacks > MAX_DIGITS or #timeouts > MAX_DIGITS
+    or #shared > MAX_DIGITS or #sent > 16 or #id > MAX_ID then
+    return nil
+  end
+  if flags ~= '' and string.gsub(flags, ' [a-z]=[^ ]*', '') ~= '' then return nil end
+  return {
+    id = id, sent = sent, receives = tonumber(receives), nacks = tonumber(nacks),
+    timeouts = tonumber(timeouts), shared = tonumber(shared), flags = flags, item = item, at = at,
+  }
+end
+
+-- A plain item becomes an own one when it is first moved. Its id comes from its delivery, so that
+-- equal bodies never make equal envelopes.
+local function adopt(item, lease_id, index, now)
+  return {
+    id = lease_id .. '.' .. index, sent = string.format('%.0f', now), receives = 0, nacks = 0,
+    timeouts = 0, shared = 0, flags = '', item = item, at = 0,
+  }
+end
+
+-- The message of a delivered item, or nil if it is foreign.
+local function delivered(item, lease_id, index, now)
+  local what = kind(item)
+  if what == 'plain' then return adopt(item, lease_id, index, now) end
+  if what == 'own' then return parse(item) end
+  return nil
+end
+
+-- Formatting a number is slow, and most repeat: counters are small, and times are those of the call.
+local DIGITS = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9' }
+local function digits(number)
+  return DIGITS[number] or string.format('%d', number)
+end
+
+local formatted_ms, formatted
+local function time_text(at_ms)
+  if at_ms ~= formatted_ms then formatted_ms, formatted = at_ms, text(at_ms) end
+  return formatted
+end
+
+local function assemble(message)
+  local body = message.at > 0 and string.sub(message.item, message.at) or '\n' .. message.item
+  return 'q1 ' .. message.id .. ' ' .. message.sent .. ' ' .. digits(message.receives) .. ' ' .. digits(message.nacks)
+    .. ' ' .. digits(message.timeouts) .. ' ' .. digits(message.shared) .. message.flags .. body
+end
+
+local function with_flag(message, key, value)
+  if not string.find(message.flags, ' ' .. key .. '=', 1, true) then
+    message.flags = message.flags .. ' ' .. key .. '=' .. value
+  end
+end
+
+-- Note when a message becomes ready again: the flag `t`, from which its next wait is measured. It loses its old place.
+local function ready_from(message, at_ms)
+  local flags = message.flags
+  if string.find(flags, ' t=', 1, true) then flags = string.gsub(flags, ' t=[^ ]*', '') end
+  if string.find(flags, ' o=', 1, true) then flags = string.gsub(flags, ' o=[^ ]*', '') end
+  message.flags = flags .. ' t=' .. time_text(at_ms)
+end
+-- The journal: the outcomes of messages, one stream entry per call (more if its groups exceed 16 KiB).
+--   journal STREAM   `<epoch>-<entry number>` → n number of its first event · k events · b bytes of all entries before it ·
+--                    t now ms · w who made the call · e1 groups of events, an empty line between two
+-- A group is a line with what its events have in common, `<event> <delivered_ms> <times> <task> <reason> <error class>`,
+-- `-` where a field is unknown; and for each event the header of its message, `q1 …`, as it stood before the event.
+-- See docs/protocol.md. Fields that the messages of a call share are stored once.
+-- Numbers come from counters in `stats` and are dense within an epoch, so a missing entry shows as a gap.
+
+local MAX_GROUPS = 16384 -- bytes of the groups of one entry
+local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
+local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and between two groups
+local ROWS_AT_ONCE = 250
+local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
+
+-- `open_journal` adds the functions of the book, if the journal is on: a server creates the functions of a script again at
+-- each call, and most queues have no journal. `rows` is the group being filled: its first line at 0, then its headers.
+local book = {
+  on = false, all = false, shed = false, events = 0,
+  entries = {}, groups = {}, number = 0, bytes = 0, rows = {}, rows_bytes = 0,
+}
+
+local function open_book()
+  local function close_entry()
+    if book.number == 0 then return end
+    book.entries[#book.entries + 1] = { number = book.number, groups = table.concat(book.groups, GROUP) }
+    book.groups, book.number, book.bytes = {}, 0, 0
+  end
+
+  local function put_group(group, number)
+    if book.bytes + #group > MAX_GROUPS then close_entry() end
+    book.groups[#book.groups + 1] = group
+    book.number, book.bytes = book.number + number, book.bytes + #group + #GROUP
+  end
+
+  local function close_rows()
+    local rows = book.rows
+    if #rows == 0 then return end
+    book.rows, book.rows_bytes = {}, 0
+    put_group(table.concat(rows, ROW, 0), #rows)
+  end
+
+  function book.close()
+    close_rows()
+    close_entry()
+  end
+
+  -- Add a group of `number` events, at most 16 KiB. While the journal is shed they are only counted.
+  function book.add_group(group, number)
+    book.events = book.events + number
+    if book.shed then return end
+    close_rows()
+    put_group(group, number)
+  end
+
+  -- Add one event to the group that begins with `first`, which is the last one or a new one.
+  function book.add_row(first, header)
+    book.events = book.events + 1
+    if book.shed then return end
+    if first ~= book.rows[0] or book.rows_bytes + #header + #ROW > MAX_GROUPS then
+      close_rows()
+      book.rows, book.rows_bytes = { [0] = first }, #first
+    end
+    header = string.sub(header, 1, MAX_GROUPS - #first - #ROW)
+    book.rows[#book.rows + 1] = header
+    book.rows_bytes = book.rows_bytes + #header + #ROW
+  end
+
+  -- Add the same event of many messages, given their headers; this is the hot path of a journal of everything. Changes
+  -- `headers`: `first` takes the place before those of each group, so that the group is made in one piece.
+  local function add_rows(first, headers)
+    if book.shed then
+      book.events = book.events + #headers
+      return
+    end
+    for from = 1, #headers, ROWS_AT_ONCE do
+      local to = math.min(from + ROWS_AT_ONCE - 1, #headers)
+      headers[from - 1] = first
+      local group = table.concat(headers, ROW, from - 1, to)
+      if #group <= MAX_GROUPS then
+        book.add_group(group, to - from + 1)
+      else
+        for i = from, to do book.add_row(first, headers[i]) end
+      end
+    end
+  end
+
+  -- The header of an item in the journal. A plain one is named after its delivery, if it had one.
+  function book.header_of(item, lease, index)
+    local header = string.match(item, HEADER_SHAPE)
+    if header then return header end
+    local id = lease and string.find(item, '^[{[]') and lease .. '.' .. index or '-'
+    return id .. ' ' .. text(book.now) .. ' 0 0 0 0'
+  end
+
+  local function word(value)
+    if not value or value == '' then return '-' end
+    return (string.gsub(string.sub(value, 1, 200), '[^%w_.:-]', '_'))
+  end
+
+  function book.record(event, item, about)
+    if book.shed then return book.add_row() end
+    about = about or {}
+    local times = about.times and about.times ~= '' and about.times or '- - -'
+    local first = event .. ' ' .. times .. ' ' .. word(about.reason) .. ' ' .. word(about.class)
+    book.add_row(first, book.header_of(item, about.lease, about.index))
+  end
+
+  -- `heads` are headers, or whole items if these are plain: `plain` says whether any is.
+  function book.record_delivered(heads, lease, plain)
+    for i = 1, plain and #heads or 0 do
+      if string.find(heads[i], '^[{[]') then heads[i] = book.header_of(heads[i], lease, #heads > 1 and i or 0) end
+    end
+    add_rows('delivered ' .. text(book.now) .. ' - - - -', heads)
+  end
+
+  function book.record_sent(items)
+    local heads = {}
+    for i, item in ipairs(items) do
+      local stop = string.find(item, '\n', 1, true)
+      heads[i] = stop and string.sub(item, 4, stop - 1) or book.header_of(item)
+    end
+    add_rows('sent - - - - -', heads)
+  end
+end
+
+-- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
+local function open_journal(attributes, now)
+  book.all = attributes.mode == 'all'
+  book.on = book.all or attributes.mode == 'outcomes'
+  if not book.on then return end
+  book.shed = attributes.shed == '1'
+  book.cap = whole(attributes.cap, MIN_CAP, MAX_CAP) or DEFAULT_CAP
+  book.epoch = whole(attributes.epoch, 1, MAX_MS)
+  book.now = now
+  open_book()
+end
+
+-- Record one event of an item. `about` may have: lease and index (for plain items), reason, class, and times, which
+-- are `<delivered_ms> <times> <task>`.
+local function record(event, item, about)
+  if book.on then book.record(event, item, about) end
+end
+-- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
+
+local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
+local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
+local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
+
+-- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
+local function entry_from(id)
+  local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
+  if not entry then return nil end
+  local epoch, number = string.match(entry[1], '^(%d+)%-(%d+)$')
+  return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
+end
+
+-- Write the recorded events. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
+-- if the journal could not be written, else 0.
+local function write_journal(who)
+  if book.events == 0 then return 0 end
+  book.close()
+
+  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. Its last bits are drawn from what
+  -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
+  -- the clock says. The count of bytes continues from the stream's.
+  local function begin_epoch(counted)
+    local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
+    if last then
+      last_epoch = tonumber(string.match(last[1], '^%d+'))
+      written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
+    end
+    local drawn = redis.sha1hex(journal .. (who or '') .. book.entries[1].groups)
+    local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
+    book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
+    redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
+    counted.entries, counted.events, counted.written = 0, 0, written
+  end
+
+  local function add_entry(counted, entry, who)
+    local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
+      'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
+      'w', who, 'e1', entry.groups)
+    if type(reply) == 'table' then return false end
+    counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
+    counted.written = counted.written + #entry.groups + ENTRY_BYTES
+    return true
+  end
+
+  -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
+  local function trim_journal(counted)
+    local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
+    if enough <= 0 then return end
+    local before, epoch, low, id = entry_from('-')
+    for _ = 1, OLD_AT_ONCE do
+      if not id or before and before >= enough then return end
+      if before and epoch == book.epoch then break end
+      redis.call('XDEL', journal, id)
+      before, epoch, low, id = entry_from('-')
+    end
+    if epoch ~= book.epoch then return end
+    local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
+    end
+    redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
+  end
+
+  local function write_entries(who)
+    local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
+    local counted = {
+      entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
+    }
+    if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
+    local first, left, degraded = counted.entries, book.events, 0
+    for _, entry in ipairs(book.entries) do
+      if not add_entry(counted, entry, who) then
+        begin_epoch(counted)
+        first = 0
+        if not add_entry(counted, entry, who) then degraded = 1 break end
+      end
+      left = left - entry.number
+    end
+    -- Events that were shed or could not be written are counted as well.
+    redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
+      'journal_written', text(counted.written))
+    if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
+    return degraded
+  end
+
+  local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
+  return done and degraded or 1
+end
+-- The order of returned messages. A returned message goes to its old place among the earlier returned ones at the head of
+-- ready, whichever lease comes first. Those have the flag `o`, and stand in front of all that were never delivered. The old
+-- place is the time at which a message became ready, in ms; within one ms, ids of one process decide. Beyond that the order
+-- is unknown: then a later call goes to the front, and within one call a later lease goes behind the others.
+
+-- When a message became ready before it was delivered, in ms. A plain one has just received its header.
+local function old_place(message, received)
+  if message.at == 0 then return received or tonumber(message.sent) end
+  return number_in(message.flags, ' o=') or number_in(message.flags, ' t=') or tonumber(message.sent)
+end
+
+local MOST_PASSED, MAX_PASSED_BYTES = 1000, 262144 -- how many messages, and their bytes, one lease may be put behind
+local passable, passable_bytes = 2 * MOST_PASSED, 2 * MAX_PASSED_BYTES -- how much of that is left for all leases of the call
+
+-- Whether another lease of this call may be put behind as many messages as the first.
+local function may_pass()
+  return passable >= MOST_PASSED and passable_bytes >= MAX_PASSED_BYTES
+end
+
+-- Put items, whose old places are `order`, at the head of a list of ready. `later`: everything else that this call returns
+-- was delivered before. The functions are nested because a server creates those of a script again at each call.
+local function push_heads(key, items, order, later)
+  local AT_ONCE = 500
+
+  local function id_of(item) return string.match(item, '^q1 (%S+)') or '' end
+
+  -- Whether the first of two ids made by one process was made before the other; nil if they were not.
+  local function id_before(one, other)
+    if #one == 20 and #other == 20 and string.sub(one, 1, 10) == string.sub(other, 1, 10) then return one < other end
+    local maker, number, index = string.match(one, '^(%w+)%-(%d+)[%d-]*%.(%d+)$')
+    local other_maker, other_number, other_index = string.match(other, '^(%w+)%-(%d+)[%d-]*%.(%d+)$')
+    if not maker or maker ~= other_maker then return nil end
+    if number ~= other_number then return tonumber(number) < tonumber(other_number) end
+    return tonumber(index) < tonumber(other_index)
+  end
+
+  -- Whether a message at the head stays in front of one that comes back.
+  local function stays_before(head_ms, head_id, at_ms, id)
+    if head_ms ~= at_ms then return head_ms < at_ms end
+    local before = id_before(head_id, id)
+    if before == nil then return later end
+    return before
+  end
+
+  -- The returned messages at the head that became ready before the last of the items: {item, ms, id} each.
+  local function read_passed()
+    local passed, bytes, step, last_ms, last_id = {}, 0, 1, order[#order], id_of(items[#items])
+    local most, most_bytes = math.min(MOST_PASSED, passable), math.min(MAX_PASSED_BYTES, passable_bytes)
+    while #passed < most and bytes < most_bytes do
+      local chunk = redis.call('LRANGE', key, #passed, #passed + step - 1)
+      for _, item in ipairs(chunk) do
+        local at_ms = kind(item) == 'own' and number_in(header(item), ' o=')
+        if not at_ms or not stays_before(at_ms, id_of(item), last_ms, last_id) then return passed end
+        passed[#passed + 1] = { item, at_ms, id_of(item) }
+        bytes = bytes + #item
+      end
+      if #chunk < step then break end
+      step = math.min(#passed, 32, most - #passed) -- doubles what was read: bodies may be large
+    end
+    return passed
+  end
+
+  local passed, merged, next_passed = read_passed(), items, 1
+  if #passed > 0 then
+    passable, merged = passable - #passed, {}
+    for _, each in ipairs(passed) do passable_bytes = passable_bytes - #each[1] end
+    for i, item in ipairs(items) do
+      local id, head = id_of(item), passed[next_passed]
+      while head and stays_before(head[2], head[3], order[i], id) do
+        merged[#merged + 1] = head[1]
+        next_passed = next_passed + 1
+        head = passed[next_passed]
+      end
+      merged[#merged + 1] = item
+    end
+    for i = next_passed, #passed do merged[#merged + 1] = passed[i][1] end
+    -- Push first: a user without the right to push is refused before anything is trimmed. The trim removes the extra item.
+    redis.call('LPUSH', key, '')
+    redis.call('LTRIM', key, #passed + 1, -1)
+  end
+  for last = #merged, 1, -AT_ONCE do
+    local reversed = {}
+    for i = last, math.max(last - AT_ONCE + 1, 1), -1 do reversed[#reversed + 1] = merged[i] end
+    redis.call('LPUSH', key, unpack(reversed))
+  end
+end
+-- What the end of a message brings about: its unique key is free, and those who wait for its result are told.
+--   result:<message id> STRING, expires   `<state>[ words]\n<rest>`: what the message came to, see docs/protocol.md
+-- The key of a result is made here: a script that ends messages learns their ids as it reads them. It is in the slot of
+-- the queue. Its name is also the sharded channel on which waiting clients are told to look.
+
+local MAX_KEEP_MS, MAX_RESULT = 2592000000, 1114112 -- 30 days · 1 MiB and what encryption adds
+
+-- Free the unique key of a message that has ended, if the key still is this message's.
+local function free_unique(key, id)
+  local holder = redis.call('HGET', unique, key)
+  if holder and string.match(holder, '^%S+') == id then redis.call('HDEL', unique, key) end
+end
+
+-- Senders percent-encode the values of flags; the hash holds unique keys unencoded.
+local function percent_decoded(value)
+  return (string.gsub(value, '%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end))
+end
+
+local function free_unique_of(item)
+  local key = flag(item, ' u=')
+  if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
+end
+
+local function result_key(id)
+  return string.sub(meta, 1, -5) .. 'result:' .. id
+end
+
+-- A hint alone: those who wait look now and then, too.
+local function tell_waiting(key)
+  redis.pcall('SPUBLISH', key, '')
+end
+
+-- A message has ended without a value, `words` say how. Written only where its header asks for a result (flag r). A
+-- failure, of a user without the right to, costs the message nothing and is reported.
+local function end_result(item, words)
+  if kind(item) ~= 'own' or not has_flags(item) then return end
+  local head = header(item)
+  local keep_ms, id = number_in(head, ' r='), string.match(head, '^([%w._-]+) ')
+  if not keep_ms or keep_ms < 1 or not id or #id > 64 then return end
+  local key = result_key(id)
+  local kept = redis.pcall('SET', key, words, 'PX', text(math.min(keep_ms, MAX_KEEP_MS)))
+  if kept.err then missed = 1 else tell_waiting(key) end
+end
+
+-- What a result tells of a death.
+local function dead_words(reason, class, words)
+  return 'dead ' .. reason .. ' ' .. string.gsub(class, '%s', '_') .. '\n' .. string.sub(words, 1, 2048)
+end
+
+-- An item has ended without an ack and is no dead letter.
+local function end_of(item, words)
+  free_unique_of(item)
+  end_result(item, words)
+end
+
+-- A message that had ended waits again.
+local function forget_result(head, id)
+  if not string.find(head, ' r=', 1, true) then return end
+  local key = result_key(id)
+  redis.pcall('DEL', key)
+end
+-- How a message ends, and how it goes back. Each function writes the destination; afterwards the caller removes the
+-- message from where it was.
+
+local REASON = '^[a-z_]+$'
+
+-- Add to the dead letters; returns the reason as it was written. `class` and `words` tell the error, both may be ''.
+-- A stream whose last id is the largest possible takes no more entries. The message then goes where it is never received
+-- but easily found: to the delayed messages, with a due time that never comes.
+local function bury(item, reason, class, words, now, amounts)
+  if not string.find(reason, REASON) then reason = 'rejected' end
+  local added = redis.pcall('XADD', dead, '*', 'envelope', item, 'reason', reason, 'class', class,
+    'error', string.sub(words, 1, 2048), 'died_ms', text(now))
+  if type(added) == 'table' then
+    if not string.find(added.err, 'exhausted', 1, true) then error(added) end
+    redis.call('ZADD', delayed, text(MAX_MS), item)
+    end_result(item, dead_words(reason, class, words))
+    amounts.unburied, amounts.stored, missed = (amounts.unburied or 0) + 1, (amounts.stored or 0) + 1, 1
+    return reason
+  end
+  end_result(item, dead_words(reason, class, words))
+  amounts.dead = (amounts.dead or 0) + 1
+  amounts['dead:' .. reason] = (amounts['dead:' .. reason] or 0) + 1
+  return reason
+end
+
+-- Bury an item that is not one of our messages.
+local function bury_foreign(item, about, now, amounts)
+  bury(item, 'foreign', about.class or '', about.words or '', now, amounts)
+  about.reason = 'foreign'
+  record('dead', item, about)
+end
+
+-- 'expired', 'cancelled' or nil. `head` is the header of an own item, or only its flags if `id` is given; `tombstones`
+-- says whether the queue has any.
+local function over(head, now, tombstones, id)
+  local expiry = number_in(head, ' x=')
+  if expiry and expiry <= now then return 'expired' end
+  if tombstones then
+    id = id or string.match(head, '^%S+')
+    if id and redis.call('ZSCORE', cancelled, id) then
+      redis.call('ZREM', cancelled, id)
+      return 'cancelled'
+    end
+  end
+  return nil
+end
+
+-- Places to put messages back, filled first and written at once: heads go to their old places, see lib/order.lua.
+-- Unused levels are never read, so a message that asks for one goes to level 0. `order`: the old places of the heads.
+local function places(levels)
+  local used = {}
+  for _, number in ipairs(levels) do used[number] = true end
+  return { used = used, heads = {}, order = {}, tails = {}, suspects = {} }
+end
+
+local function put(to, list, number, item)
+  if not to.used[number] then number = 0 end
+  local items = list[number]
+  if items then items[#items + 1] = item else list[number] = { item } end
+end
+
+-- Add an item to the heads, behind those that its lease has already added; returns its old place, in ms.
+local function put_head(to, number, at_ms)
+  if not to.used[number] then number = 0 end
+  local items, order = to.heads[number], to.order[number]
+  if not items then
+    items, order = {}, {}
+    to.heads[number], to.order[number] = items, order
+  end
+  local latest = order[#order]
+  if latest and latest > at_ms then at_ms = latest end
+  order[#order + 1] = at_ms
+  return items, at_ms
+end
+
+local CHUNK = 500
+-- `later`: what stands at the head by this very call was delivered before.
+local function write_places(to, later)
+  local rung = 0
+  for number, items in pairs(to.heads) do
+    push_heads(ready(number), items, to.order[number], later)
+    rung = rung + #items
+  end
+  for number, items in pairs(to.tails) do
+    for first = 1, #items, CHUNK do
+      redis.call('RPUSH', ready(number), unpack(items, first, math.min(first + CHUNK - 1, #items)))
+    end
+    rung = rung + #items
+  end
+  for first = 1, #to.suspects, CHUNK do
+    redis.call('RPUSH', suspect, unpack(to.suspects, first, math.min(first + CHUNK - 1, #to.suspects)))
+  end
+  return rung + #to.suspects
+end
+
+-- Whether a message must be delivered alone: it may have killed a worker.
+local function is_suspect(message)
+  return message ~= nil and (message.timeouts > 0 or message.shared >= 2)
+end
+
+-- A message of another version goes back unchanged: only consumers of that version can read its priority and counts.
+local function leave_newer(to, list, item, amounts)
+  put(to, list, 0, item)
+  amounts.unsupported = (amounts.unsupported or 0) + 1
+end
+
+-- To its old place at the head of what is ready, or to the suspects whose one it is. `received`: when a plain message, which
+-- does not know when it was sent, was delivered, in ms.
+local function put_back(to, message, now, received)
+  if is_suspect(message) then
+    ready_from(message, now)
+    table.insert(to.suspects, assemble(message))
+    return
+  end
+  local since = old_place(message, received)
+  local items, at_ms = put_head(to, level_in(message.flags), since)
+  ready_from(message, now)
+  message.flags = message.flags .. ' o=' .. text(at_ms)
+  items[#items + 1] = assemble(message)
+end
+
+-- A delivery without an outcome: the lease expired, or the worker died. A message that was alone in its lease
+-- is to blame (timeouts); several share the blame, and from the second time on each goes to `suspect`, to be
+-- delivered alone. `about.received`: when it was delivered, in ms as text, if that is known.
+local function blame(message, alone, about, limit, to, now, amounts, delivered_ms)
+  message.receives = message.receives + 1
+  limit = number_in(message.flags, ' m=') or limit
+  -- At most once (v=0): the consumer that lost it may have run it, so it does not run again.
+  local once = flag_in(message.flags, ' v=') == '0'
+  if about.received then with_flag(message, 'f', about.received) end
+  if alone then message.timeouts = message.timeouts + 1 else message.shared = message.shared + 1 end
+  if once or message.nacks + message.timeouts >= limit then
+    local item = assemble(message)
+    about.reason = bury(item, 'max_receives', '', '', now, amounts)
+    free_unique_of(item)
+    amounts.stored = (amounts.stored or 0) - 1
+    record('dead', message.item, about)
+  else
+    put_back(to, message, now, delivered_ms or tonumber(about.received))
+    about.reason = alone and 'alone' or 'shared'
+    record('timed_out', message.item, about)
+  end
+end
+
+-- Put back a message on its first delivery, with others and without flags; false for any other. After the loss of a host
+-- most are like that, and rewriting their headers takes a third of the time.
+local FRESH = '^(q1 [%w._-]+ (%d+)) 0 0 0 0()\n'
+local function shared_first(item, about, to, now)
+  local start, sent, at = string.match(item, FRESH)
+  if not start or #start > MAX_ID or not about.received then return false end
+  local sent_ms = tonumber(sent)
+  local items, at_ms = put_head(to, 0, sent_ms)
+  items[#items + 1] = start .. ' 1 0 0 1 f=' .. about.received .. ' t=' .. time_text(now)
+    .. ' o=' .. (at_ms == sent_ms and sent or text(at_ms)) .. string.sub(item, at)
+  return true
+end
+
+-- Decide about a message of a lease that is taken back: end it, or blame it and move it to one of the places. `about`
+-- describes its delivery: lease, index, received.
+local function take_back(item, about, limit, tombstones, to, now, amounts)
+  if about.index ~= '0' and not tombstones and shared_first(item, about, to, now) then
+    about.reason = 'shared'
+    record('timed_out', item, about)
+    return
+  end
+  local message = delivered(item, about.lease, about.index, now)
+  if not message and kind(item) == 'newer' then
+    local items = put_head(to, 0, tonumber(about.received) or now)
+    items[#items + 1] = item
+    amounts.unsupported = (amounts.unsupported or 0) + 1
+    return
+  end
+  local ended = message and kind(item) == 'own' and over(message.flags, now, tombstones, message.id)
+  if message and not ended then
+    blame(message, about.index == '0', about, limit, to, now, amounts)
+    return
+  end
+  if ended then
+    record(ended, item)
+    end_of(item, ended)
+    amounts[ended] = (amounts[ended] or 0) + 1
+  else
+    bury_foreign(item, {}, now, amounts)
+  end
+  amounts.stored = (amounts.stored or 0) - 1
+end
+-- A lease is a HASH of one of two shapes. Messages that were delivered together share one field until one of them is
+-- settled separately, which is rare:   batch → their items as a MessagePack array, index 1 the first
+-- After that, and for a message that was delivered alone (index 0):   index → item
+
+local MAX_FIELDS = 500 -- of one command
+
+local function write_items(key, items)
+  if #items == 1 then
+    redis.call('HSET', key, '0', items[1])
+  else
+    redis.call('HSET', key, 'batch', cmsgpack.pack(items))
+  end
+end
+
+-- The items of such a field; nil if it is not such an array.
+local function unpacked(batch)
+  local read, items = pcall(cmsgpack.unpack, batch)
+  if not read or type(items) ~= 'table' or #items == 0 then return nil end
+  for _, item in ipairs(items) do
+    if type(item) ~= 'string' then return nil end
+  end
+  return items
+end
+
+-- Returns {{number, item, index}, …} in order; the index is a number as well where the lease is not loose.
+local function read_lease(key)
+  local flat = redis.call('HGETALL', key)
+  local entries, sorted, last = {}, true, -1
+  for i = 1, #flat, 2 do
+    local items = flat[i] == 'batch' and unpacked(flat[i + 1])
+    if items then
+      for number, item in ipairs(items) do entries[#entries + 1] = { number, item, number } end
+      sorted = #flat == 2
+    else
+      local number = tonumber(flat[i]) or 0
+      sorted, last = sorted and number > last, number
+      entries[#entries + 1] = { number, flat[i + 1], flat[i] }
+    end
+  end
+  -- Over 64 bytes a HASH forgets the order of its fields.
+  if not sorted then table.sort(entries, function(a, b) return a[1] < b[1] end) end
+  return entries
+end
+
+-- The number of messages in the shared field, from the first bytes of the array; nil without such a field.
+local function batch_size(key)
+  local first, high, low = string.byte(redis.call('HGET', key, 'batch') or '', 1, 3)
+  if first == 0xdc and low then return high * 256 + low end
+  return first and (first >= 0x90 and first <= 0x9f and first - 0x90 or 1)
+end
+
+-- The number of messages in a lease.
+local function count_held(key)
+  return (batch_size(key) or 1) + redis.call('HLEN', key) - 1
+end
+
+-- Give each message a field of its own, before one of them is removed.
+local function loosen(key)
+  local batch = redis.call('HGET', key, 'batch')
+  local items = batch and unpacked(batch)
+  if not items then return end
+  for first = 1, #items, MAX_FIELDS do
+    local fields = {}
+    for i = first, math.min(first + MAX_FIELDS - 1, #items) do
+      fields[#fields + 1] = i
+      fields[#fields + 1] = items[i]
+    end
+    redis.call('HSET', key, unpack(fields))
+  end
+  redis.call('HDEL', key, 'batch')
+end
+
+-- Remove messages from a loose lease; returns how many of them it held.
+local function take_out_of(key, indices)
+  local gone = 0
+  for first = 1, #indices, MAX_FIELDS do
+    gone = gone + redis.call('HDEL', key, unpack(indices, first, math.min(first + MAX_FIELDS - 1, #indices)))
+  end
+  return gone
+end
+
+-- When a lease was delivered or last extended, in ms as text: its deadline minus its visibility, which is the queue's
+-- unless its id names another (`<random>-<counter>-<visibility ms>`).
+local function received_at(id, deadline, visibility_ms)
+  visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
+  return text(math.max(0, deadline - visibility_ms))
+end
+-- Effects of an ack: what else happens if, and only if, the ack counts. They are read before the first write, and applied
+-- while the message is still in its lease, by the call that takes it out: a repeated call finds it gone, and a stale one
+-- never finds it.
+-- In ARGV each is its name and its words:
+--   result   keep ms (1-2592000000), value      kept under the message's id, see lib/ends.lua
+
+local EFFECTS = { result = 2 } -- name → words
+local MAX_EFFECTS = 1000
+local may_keep = false
+
+-- Read `number` effects; returns them and the position after them, or nil and what is wrong: the name of an
+-- argument, or an error.
+local function read_effects(at, number)
+  local effects = {}
+  for i = 1, number do
+    local effect = { name = ARGV[at] }
+    local words = EFFECTS[effect.name]
+    if not words or #ARGV < at + words then return nil, 'effect' end
+    effect.keep_ms, effect.value = whole(ARGV[at + 1], 1, MAX_KEEP_MS), ARGV[at + 2]
+    if not effect.keep_ms or #effect.value > MAX_RESULT then return nil, 'result' end
+    -- Refused here, before the first write: not midway. Asked once a call: all keys differ in the id alone.
+    may_keep = may_keep or redis.acl_check_cmd('SET', result_key('0'), '')
+    if not may_keep then
+      return nil, redis.error_reply('NOPERM this user may not write results; write its rules again with qworker acl')
+    end
+    effects[i] = effect
+    at = at + 1 + words
+  end
+  return effects, at
+end
+
+local function apply_effects(effects, id)
+  for _, effect in ipairs(effects) do
+    local key = result_key(id)
+    redis.call('SET', key, effect.value, 'PX', text(effect.keep_ms))
+    tell_waiting(key)
+  end
+end
+-- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
+-- stand from KEYS[21] on), and for each lease
+--   acks     n, then n indices; or '*' for all that are left in the lease
+--   uniques  n, then n × (index, unique key, message id): acks that free a unique key
+--   others   n, then n × (kind, index, a, b, c, class, error, times)
+--     n nack      a delay ms, b max receives of the task or '', c first received ms or ''
+--                                                                 counted; dead at max receives
+--     c crashed   b, c as of a nack                               it killed its worker: counted as a
+--                                                                 lone timeout, delivered alone from now on
+--     r release   a delay ms, b 1 or '', c unknown since ms or '' not counted, to the head; index '*' means
+--                                                                 all that are left. With b: its handler had
+--                                                                 started, so it counts as received once more. With
+--                                                                 c: the worker lacks its task or key, see flag k
+--     s shared    -                                               the worker died, several ran
+--     b bury      a reason                                        dead letter
+--     d discard   -                                               done, because the handler asked for it
+--     t acked     a number of effects 1-1000                      an ack with effects, which follow these eight words:
+--                                                                 see lib/effects.lua. It frees a unique key by itself
+--   acked    n, then n × (number, group): the acks' journal groups, each of `number` events and at most 16 KiB.
+--            0: the script reads the items itself, if the journal is on.
+-- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
+-- and times see docs/protocol.md.
+
+local KINDS = 'ncrsbdt'
+local MAX_OUTCOMES, MAX_TIMES = 10000, 512
+local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
+
+local function read_outcomes(at)
+  local leases = {}
+  local number = whole(ARGV[at], 0, 64)
+  if not number or #KEYS < FIRST_LEASE + number - 1 then return nil, 'leases' end
+  at = at + 1
+  for l = 1, number do
+    local lease = {
+      key = KEYS[FIRST_LEASE + l - 1], all = ARGV[at] == '*', acks = {}, uniques = {}, others = {},
+      told = {}, told_number = 0,
+    }
+    lease.id = lease_id(lease.key)
+    local acks = lease.all and 0 or whole(ARGV[at], 0, MAX_OUTCOMES)
+    if not lease.id or not acks then return nil, 'acks' end
+    for i = 1, acks do lease.acks[i] = ARGV[at + i] end
+    at = at + acks + 1
+    local uniques = whole(ARGV[at], 0, MAX_OUTCOMES)
+    if not uniques then return nil, 'uniques' end
+    for i = 0, uniques - 1 do
+      lease.uniques[i + 1] = { ARGV[at + i * 3 + 1], ARGV[at + i * 3 + 2], ARGV[at + i * 3 + 3] }
+    end
+    at = at + uniques * 3 + 1
+    local others = whole(ARGV[at], 0, MAX_OUTCOMES)
+    if not others then return nil, 'others' end
+    at = at + 1
+    for i = 1, others do
+      local from = at
+      local other = {
+        kind = ARGV[from], index = ARGV[from + 1], a = ARGV[from + 2], b = ARGV[from + 3],
+        c = ARGV[from + 4], class = ARGV[from + 5], words = ARGV[from + 6], times = ARGV[from + 7],
+      }
+      if not other.times or #other.kind ~= 1 or not string.find(KINDS, other.kind, 1, true) then
+        return nil, 'kind'
+      end
+      if other.kind == 'n' or other.kind == 'r' then
+        other.delay_ms = whole(other.a, 0, MAX_MS)
+        if not other.delay_ms then return nil, 'delay_ms' end
+      end
+      if other.b ~= '' and not whole(other.b, 1, 999999) then return nil, 'max receives' end
+      if other.c ~= '' and not whole(other.c, 0, MAX_MS) then return nil, 'first received' end
+      if other.times ~= '' and (#other.times > MAX_TIMES or not string.find(other.times, TIMES)) then return nil, 'times' end
+      at = at + 8
+      if other.kind == 't' then
+        local effects, after = read_effects(at, whole(other.a, 1, MAX_EFFECTS) or 0)
+        if not effects or #effects == 0 then return nil, effects and 'effects' or after end
+        other.effects, at = effects, after
+      end
+      lease.others[i] = other
+    end
+    local groups = whole(ARGV[at], 0, MAX_OUTCOMES)
+    if not groups then return nil, 'acked' end
+    for i = 1, groups do
+      local told, group = whole(ARGV[at + 2 * i - 1], 1, MAX_OUTCOMES), ARGV[at + 2 * i]
+      if not told or not group or #group > MAX_GROUPS then return nil, 'acked' end
+      lease.told[i] = { number = told, text = group }
+      lease.told_number = lease.told_number + told
+    end
+    at = at + groups * 2 + 1
+    leases[l] = lease
+  end
+  return leases, at
+end
+-- Outcomes other than acks: where each sends its message.
+
+-- When a lease was delivered, in ms, computed from its deadline.
+local function received(lease)
+  if not lease.received_ms then
+    local deadline = tonumber(redis.call('ZSCORE', unacked, lease.id)) or 0
+    lease.received_ms = tonumber(received_at(lease.id, deadline, lease.visibility_ms))
+  end
+  return lease.received_ms
+end
+
+-- Move one message to where its outcome sends it.
+local function settle_other(lease, other, index, item, limit, to, now, amounts)
+  local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
+  local about = { lease = lease.id, index = index, class = other.class, words = other.words, times = other.times }
+  local function tell(event, reason)
+    about.reason = reason
+    record(event, item, about)
+  end
+  if other.kind == 'd' or other.kind == 't' then
+    local ended = other.effects and 'acked' or 'discarded'
+    if other.effects then
+      free_unique_of(item)
+      add('results', #other.effects)
+      apply_effects(other.effects, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
+    else
+      end_of(item, ended)
+    end
+    add(ended, 1)
+    add('stored', -1)
+    tell(ended)
+    return
+  end
+  local message = delivered(item, lease.id, index, now)
+  if not message and kind(item) == 'newer' and (other.kind ~= 'b' or other.a == 'foreign') then
+    leave_newer(to, to.tails, item, amounts)
+  elseif not message then
+    bury_foreign(item, about, now, amounts)
+    add('stored', -1)
+  elseif other.kind == 'b' then
+    local back = item
+    if other.a ~= 'foreign' then
+      message.receives = message.receives + 1
+      back = assemble(message)
+      free_unique_of(back)
+    end
+    tell('dead', bury(back, other.a, other.class, other.words, now, amounts))
+    add('stored', -1)
+  elseif other.kind == 's' then
+    add('timeouts', 1)
+    blame(message, false, about, limit, to, now, amounts, received(lease))
+  elseif other.kind == 'r' then
+    add('released', 1)
+    -- Its handler had started: the next delivery shows that, but it does not count towards max receives.
+    if other.b ~= '' then message.receives = message.receives + 1 end
+    if other.c ~= '' then
+      add('unknown', 1)
+      with_flag(message, 'k', other.c)
+    end
+    if other.delay_ms > 0 then
+      local due_ms = math.min(now + other.delay_ms, MAX_MS)
+      ready_from(message, due_ms)
+      redis.call('ZADD', delayed, text(due_ms), assemble(message))
+    else
+      put_back(to, message, now, received(lease))
+    end
+    tell('released')
+  else
+    -- A message that killed its worker counts as a lone timeout, as it would without a supervisor. From
+    -- then on it is a suspect, wherever it is moved.
+    local crashed = other.kind == 'c'
+    local counter = crashed and 'timeouts' or 'nacks'
+    add(crashed and 'timeouts' or 'nacked', 1)
+    message.receives = message.receives + 1
+    message[counter] = message[counter] + 1
+    if other.c ~= '' then with_flag(message, 'f', other.c) end
+    -- This worker knew its task: a worker that does not starts its own waiting time.
+    if string.find(message.flags, ' k=', 1, true) then message.flags = string.gsub(message.flags, ' k=[^ ]*', '') end
+    if other.b ~= '' then with_flag(message, 'm', other.b) end
+    local most = number_in(message.flags, ' m=') or limit
+    if message.nacks + message.timeouts >= most then
+      local back = assemble(message)
+      tell('dead', bury(back, 'max_receives', other.class, other.words, now, amounts))
+      free_unique_of(back)
+      add('stored', -1)
+      return
+    end
+    local due_ms = crashed and now or math.min(now + other.delay_ms, MAX_MS)
+    ready_from(message, due_ms)
+    local back = assemble(message)
+    if crashed then
+      table.insert(to.suspects, back)
+    elseif other.delay_ms > 0 then
+      redis.call('ZADD', delayed, text(due_ms), back)
+    else
+      put(to, to.tails, level(back), back)
+    end
+    tell(crashed and 'timed_out' or 'nacked', crashed and 'crashed')
+  end
+end
+
+-- Move the messages of a loose lease to where their outcomes send them. Returns the numbers of messages that left the
+-- lease, of stale outcomes, and of messages that are ready now. `later`: this is not the first lease of the call.
+local function settle_others(lease, attributes, results, later, now, amounts)
+  local to, gone, moved, backs, stale = places(attributes.levels), {}, {}, {}, 0
+  lease.visibility_ms = attributes.visibility_ms
+  local function settle_it(other, index, item)
+    settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
+  end
+  -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. Those that go back
+  -- come last, in the order of the lease, whatever the order of the outcomes.
+  local function move(other, index, item)
+    if other.kind == 'r' or other.kind == 's' then
+      backs[#backs + 1] = { number = tonumber(index) or 0, other = other, index = index, item = item }
+    else
+      settle_it(other, index, item)
+    end
+    gone[#gone + 1] = index
+    moved[index] = true
+  end
+  for _, other in ipairs(lease.others) do
+    if other.index == '*' then
+      for _, entry in ipairs(read_lease(lease.key)) do
+        if not moved[entry[3]] then move(other, entry[3], entry[2]) end
+      end
+    else
+      local item = not moved[other.index] and redis.call('HGET', lease.key, other.index)
+      if item then move(other, other.index, item) else stale = stale + 1 end
+      if results then results[#results + 1] = item and 1 or 0 end
+    end
+  end
+  if #backs > 1 then table.sort(backs, function(a, b) return a.number < b.number end) end
+  for _, back in ipairs(backs) do settle_it(back.other, back.index, back.item) end
+  local rung = write_places(to, later)
+  return take_out_of(lease.key, gone), stale, rung
+end
+-- Apply the outcomes that lib/outcomes.lua read.
+
+-- Acks without journal groups of the caller are recorded by the script, which reads the items before it deletes them.
+local function reads_acks(lease)
+  return book.on and not book.shed and lease.told_number == 0
+end
+
+local function record_held(lease, index)
+  local item = redis.call('HGET', lease.key, index)
+  if item then record('acked', item, { lease = lease.id, index = index }) end
+end
+
+-- The caller's groups are used if all of their acks counted. If only some did, `results` says which; times belong to
+-- the whole group, so they are left out then.
+local function record_told(lease, acked, results, at)
+  if lease.told_number == acked or book.shed then
+    for _, group in ipairs(lease.told) do book.add_group(group.text, group.number) end
+    book.events = book.events + acked - lease.told_number
+  elseif results and not lease.all then
+    for _, group in ipairs(lease.told) do
+      local first = string.gsub(string.match(group.text, '^[^\n]*'), '^(%S+ %S+) %S+', '%1 -')
+      for header in string.gmatch(group.text, '\nq1 ([^\n]*)') do
+        if results[at] == 1 then book.add_row(first, header) end
+        at = at + 1
+      end
+    end
+  else
+    book.add_row(string.format('unsure - - - %d_of_%d -', acked, lease.told_number), book.header_of(''))
+  end
+end
+
+local function settle_ack(lease, results)
+  local acked, reads = 0, reads_acks(lease)
+  for _, it in ipairs(lease.uniques) do
+    if reads then record_held(lease, it[1]) end
+    local held = redis.call('HDEL', lease.key, it[1])
+    if held == 1 then free_unique(it[2], it[3]) end
+    acked = acked + held
+    if results then results[#results + 1] = held end
+  end
+  if results or reads then
+    for _, index in ipairs(lease.acks) do
+      if reads then record_held(lease, index) end
+      local held = redis.call('HDEL', lease.key, index)
+      acked = acked + held
+      if results then results[#results + 1] = held end
+    end
+  else
+    acked = acked + take_out_of(lease.key, lease.acks)
+  end
+  return acked
+end
+
+-- The number of acked messages if they are a complete batch, each acked once: the same as '*'.
+local function whole_batch(lease)
+  local number, seen = #lease.acks, {}
+  if number < 2 or #lease.uniques + #lease.others > 0 or batch_size(lease.key) ~= number then return nil end
+  for _, index in ipairs(lease.acks) do
+    index = whole(index, 1, number)
+    if not index or seen[index] then return nil end
+    seen[index] = true
+  end
+  return number
+end
+
+local function ack_rest(lease, acked)
+  if reads_acks(lease) then
+    for _, entry in ipairs(read_lease(lease.key)) do
+      record('acked', entry[2], { lease = lease.id, index = entry[3] })
+    end
+  end
+  redis.call('DEL', lease.key)
+  return acked
+end
+
+-- Apply what `read_outcomes` read. Returns the number of messages settled per lease; `results`,
+-- where given, gets 1 or 0 per outcome in the order uniques, acks, others.
+local function settle(leases, attributes, results, now, amounts)
+  local settled, rung = {}, 0
+  for l, lease in ipairs(leases) do
+    local first = results and #results + 1
+    local acked, held, stale = 0, 0, 0
+    local batch = not lease.all and whole_batch(lease)
+    if batch then
+      for _ = 1, results and batch or 0 do results[#results + 1] = 1 end
+      lease.all, lease.acks = true, {}
+    end
+    if #lease.acks + #lease.uniques + #lease.others > 0 then
+      loosen(lease.key)
+      acked = settle_ack(lease, results)
+      local moved, missed, ready_again = settle_others(lease, attributes, results, l > 1, now, amounts)
+      held, rung = acked + moved, rung + ready_again
+      stale = #lease.acks + #lease.uniques - acked + missed
+    end
+    if lease.all then
+      local rest = ack_rest(lease, batch or count_held(lease.key))
+      acked, held = acked + rest, held + rest
+    end
+    if book.on and acked > 0 and not reads_acks(lease) then record_told(lease, acked, results, first) end
+    amounts.acked = (amounts.acked or 0) + acked
+    amounts.stored = (amounts.stored or 0) - acked
+    if lease.all or redis.call('EXISTS', lease.key) == 0 then redis.call('ZREM', unacked, lease.id) end
+    amounts.unacked = (amounts.unacked or 0) - held
+    amounts.stale = (amounts.stale or 0) + stale
+    settled[l] = held
+  end
+  return settled, rung
+end
+-- The call of settle.lua and conclude.lua.
+local attributes, refused = read_attributes()
+if refused then return refused end
+refused = broken_queue(attributes.levels)
+if refused then return refused end
+local now = clock(ARGV[1], meta)
+if not now then return { 'ARG', 'now' } end
+local leases, problem = read_outcomes(3)
+if not leases then return problem.err and problem or { 'ARG', problem } end
+
+open_journal(attributes.journal, now)
+local amounts, results = {}, {}
+local settled, rung = settle(leases, attributes, results, now, amounts)
+if rung > 0 and not attributes.paused_out then ring(wake, rung) end
+local degraded = math.max(count(stats, amounts), write_journal(ARGV[2]))
+return { 'OK', text(now), degraded, settled, results }
