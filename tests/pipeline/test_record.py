@@ -6,9 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from qworker.pipeline.jobs.audit import Window
+from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.reading import audit_all
 from qworker.pipeline.jobs.record import examine
 from qworker.pipeline.source.offsets import Position
-from tests.pipeline.forging import EPOCH, Journal, at, frame
+from tests.pipeline.forging import EPOCH, T0, Journal, at, frame, store
 
 pytestmark = [pytest.mark.slow, pytest.mark.wrongs]
 
@@ -166,3 +169,38 @@ def test_epochs_follow_each_other_by_time(spark):
     (hole,) = examine(frame(spark, later, earlier)).holes
     assert (hole.why, hole.epoch, hole.missing) == ("new epoch", EPOCH - 5, None)
     assert hole.until - hole.since == timedelta(milliseconds=910)
+
+
+DAY_MS = 86_400_000
+
+
+def days(queue: str, *of_days: int) -> Journal:
+    """Three messages on each of these days."""
+    journal = Journal(queue)
+    for day in of_days:
+        for number in range(3):
+            journal.write(f"{day}-{number}", f"sent@{day * DAY_MS + number}")
+            journal.write(f"{day}-{number}", f"acked@{day * DAY_MS + number + 5}")
+    return journal
+
+
+def test_a_window_reads_its_days_and_the_last_one_before_only(spark, tmp_path):
+    """Of files that it need not read some are broken: nobody notices. The numbers continue, so there is no gap."""
+    lake = Lake(tmp_path)
+    busy, rare = days("busy", *range(6)), days("rare", 0, 1, 5)
+    noted = {"busy": {"epoch": EPOCH, "entry": 36, "event": 36}}
+    store(lake, busy, rare, offsets={**noted, "rare": {"epoch": EPOCH, "entry": 18, "event": 18}})
+    needed = {("busy", 3), ("busy", 4), ("busy", 5), ("busy", 2), ("rare", 1), ("rare", 5)}
+    for day in lake.days():
+        if (day.queue, (day.day - T0.date()).days) not in needed:
+            for file in day.files():
+                file.write_bytes(b"broken")
+    result = audit_all(spark, window=Window(at(4 * DAY_MS)), lake=lake)
+    assert (result.messages, result.ended, result.holes) == (9, {"acked": 9}, ())
+    # A file that it needs and that is gone is a gap, by the day before it.
+    for file in next(day for day in lake.days() if day.day == at(5 * DAY_MS).date()).files():
+        file.unlink()
+    result = audit_all(spark, window=Window(at(4 * DAY_MS)), lake=lake)
+    assert [(hole["queue"], hole["why"], hole["missing"]) for hole in result.holes] == [
+        ("busy", "file gone", 6)
+    ]

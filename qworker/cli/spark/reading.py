@@ -177,7 +177,15 @@ class Reading:
         """Make the DataFrame of the events, each once; Redis is read once, when it is first used."""
         from qworker.pipeline.jobs.reading import read_events
 
-        return read_events(spark, lake=self.lake, source=source, queues=self.queues)
+        return read_events(
+            spark, lake=self.lake, source=source, queues=self.queues, since=self.since
+        )
+
+    def earlier(self) -> frozenset[str]:
+        """Name the queues of which the archive has events that are too early to be read."""
+        from qworker.pipeline.jobs.reading import earlier_queues
+
+        return earlier_queues(self.lake, self.since)
 
     def ends(self) -> Offsets | None:
         """Read how far the rows of the archive must reach; None: unknown, or there is no archive."""

@@ -81,7 +81,11 @@ def command(
     running = spark()
     with step("reporting") as report:
         document = make_document(
-            reading.events(running, source), scope, ends=reading.ends(), on_step=report
+            reading.events(running, source),
+            scope,
+            ends=reading.ends(),
+            earlier=reading.earlier(),
+            on_step=report,
         )
         page = render(document)
     write(out, page)

@@ -84,16 +84,17 @@ def audit(
     snapshot: Snapshot | None = None,
     suspects: DataFrame | None = None,
     ends: Offsets | None = None,
+    earlier: frozenset[str] = frozenset(),
 ) -> AuditResult:
     """Audit events (columns of `journal`). They are read several times: persist expensive ones.
 
     `suspects`: the `lost_ids` of an earlier snapshot; only these can be lost. `ends`: the offsets of the archive among
-    the events.
+    the events; `earlier`: queues of which it has earlier events, which were left out.
     """
     from pyspark.sql import functions as F
 
     window = window or Window()
-    record = examine(events, ends)
+    record = examine(events, ends, earlier)
     events = record.events
     rows = _judged(record, window, snapshot, suspects).persist()
     try:

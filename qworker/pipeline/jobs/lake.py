@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,6 +84,19 @@ class Lake:
                 batches = sorted(batch.name[6:] for batch in path.glob("batch=*") if batch.is_dir())
                 day = date.fromisoformat(path.name[4:])
                 yield Day(path, path.parent.name[6:], day, tuple(batches))
+
+    def since(self, moment: datetime) -> dict[str, tuple[date, date | None]]:
+        """Return what to read of each queue for messages sent from a time on: the first of its days, and one before.
+
+        The day before leaves room for a clock that was set back. The other one is the queue's last day before that,
+        None without one: it shows where the numbers of events continue, and in which mode the journal was.
+        """
+        first = (moment.astimezone(UTC) - timedelta(days=1)).date()
+        before: dict[str, date | None] = {}
+        for day in self.days():
+            last = before.get(day.queue)
+            before[day.queue] = day.day if day.day < first else last
+        return {queue: (first, last) for queue, last in before.items()}
 
     def offsets(self) -> dict[str, Any] | None:
         """Read where to continue in the journals, as `qworker.pipeline.source.offsets`; None: not written yet."""

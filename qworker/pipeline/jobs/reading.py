@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,14 @@ from qworker.wire.names import split_shard_name
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["audit_all", "ends_of", "read_events", "server_options", "take_snapshot"]
+__all__ = [
+    "audit_all",
+    "earlier_queues",
+    "ends_of",
+    "read_events",
+    "server_options",
+    "take_snapshot",
+]
 
 #: The variable that passes a URL with a password to Spark's processes.
 _URL_VARIABLE: Final = "QWORKER_SPARK_URL"
@@ -47,14 +54,19 @@ def read_events(
     lake: Lake | None = None,
     source: Mapping[str, str] | None = None,
     queues: str | None = None,
+    since: datetime | None = None,
 ) -> DataFrame:
     """Read events, each once: columns of `journal`.
 
     `source`: the options of the data source, None to leave the live journal out. Of the live journal, only what comes
     after the archive is read, once, at its first use, and kept. Where entries are missing there is a row `gap`.
-    `queues`: names or patterns, separated by commas.
+    `queues`: names or patterns, separated by commas. `since`: of the archive, read only the days that have events of
+    messages sent from then on, and for each queue the last day before (`Lake.since`).
     """
-    stored = None if lake is None else read_archive(spark, lake).drop("day", "batch")
+    stored = None if lake is None else read_archive(spark, lake)
+    if stored is not None and lake is not None and since is not None:
+        stored = stored.where(_recent(lake, since))
+    stored = None if stored is None else stored.drop("day", "batch")
     if stored is not None and queues:
         stored = stored.where(_named(queues))
     if source is None:
@@ -72,6 +84,30 @@ def read_events(
     if stored is None:
         return live
     return stored.unionByName(live).unionByName(_gaps(spark, back, live))
+
+
+def earlier_queues(lake: Lake | None, since: datetime | None) -> frozenset[str]:
+    """Name the queues of an archive that have events before those that a read with `since` sees."""
+    if lake is None or since is None:
+        return frozenset()
+    return frozenset(queue for queue, (_, last) in lake.since(since).items() if last is not None)
+
+
+def _recent(lake: Lake, since: datetime) -> Column:
+    """Whether a row is of a day that a read with `since` needs; Spark reads no other partitions."""
+    from pyspark.sql import functions as F
+
+    by_day: dict[date, list[str]] = {}
+    wanted = lake.since(since)
+    for queue, (_, last) in wanted.items():
+        if last is not None:
+            by_day.setdefault(last, []).append(queue)
+    test = F.lit(False)
+    for first in {first for first, _ in wanted.values()}:
+        test = test | (F.col("day") >= F.lit(first))
+    for day, queues in by_day.items():
+        test = test | ((F.col("day") == F.lit(day)) & F.col("queue").isin(*queues))
+    return test
 
 
 def ends_of(lake: Lake | None, queues: str | None = None) -> Offsets | None:
@@ -123,21 +159,23 @@ def audit_all(
     """Audit an archive, the live journal, or both; with the live one Redis is read as well, twice if need be."""
 
     def events() -> DataFrame:
-        return read_events(spark, lake=lake, source=source, queues=queues)
+        return read_events(spark, lake=lake, source=source, queues=queues, since=window.since)
 
-    ends = ends_of(lake, queues)
+    ends, earlier = ends_of(lake, queues), earlier_queues(lake, window.since)
     if source is None:
-        return audit(events(), window=window, ends=ends)
+        return audit(events(), window=window, ends=ends, earlier=earlier)
     # The journal is read after the snapshot: it has the ends of messages that ended since.
     snapshot = take_snapshot(spark, source)
     journal = events()
-    result = audit(journal, window=window, snapshot=snapshot, ends=ends)
+    result = audit(journal, window=window, snapshot=snapshot, ends=ends, earlier=earlier)
     if not result.lost:
         return result
     suspects = lost_ids(journal, window=window, snapshot=snapshot).persist()
     suspects.count()
     snapshot = take_snapshot(spark, source)
-    return audit(events(), window=window, snapshot=snapshot, suspects=suspects, ends=ends)
+    return audit(
+        events(), window=window, snapshot=snapshot, suspects=suspects, ends=ends, earlier=earlier
+    )
 
 
 def _named(queues: str) -> Column:

@@ -99,8 +99,13 @@ class _Gap:
         return "shed" if "shed" in self.reason else "trimmed"
 
 
-def examine(events: DataFrame, ends: Offsets | None = None) -> Record:
-    """Examine events (columns of `journal`). `ends`: how far the rows of an archive among them must reach."""
+def examine(
+    events: DataFrame, ends: Offsets | None = None, earlier: frozenset[str] = frozenset()
+) -> Record:
+    """Examine events (columns of `journal`). `ends`: how far the rows of an archive among them must reach.
+
+    `earlier`: queues of which there are earlier events, which were left out: their numbers need not begin at 0.
+    """
     special = events.where("event in ('gap', 'mode')").select(
         "queue", "shard", "epoch", "number", "event", "ts", "reason"
     )
@@ -130,7 +135,9 @@ def examine(events: DataFrame, ends: Offsets | None = None) -> Record:
     archived = {split_shard_name(name): position for name, position in (ends or {}).items()}
     for shard in {*spans, *gaps, *archived}:
         end = archived.get(shard)
-        holes += _missing(shard, spans.get(shard, []), gaps.get(shard, []), inside, end)
+        told = _missing(shard, spans.get(shard, []), gaps.get(shard, []), inside, end)
+        begun = shard[0] in earlier
+        holes += [hole for hole in told if not (begun and _before_all(hole, spans.get(shard, [])))]
     holes += [hole for shard, rows in modes.items() for hole in _off(shard, rows)]
     holes += [
         Hole(*shard, gap.epoch, gap.number - 1, gap.events, gap.ts, gap.ts, "rolled back")
@@ -350,6 +357,17 @@ def _missing(
         if begun < end.event:
             since = last[end.epoch].until if end.epoch in last else None
             yield Hole(*shard, end.epoch, begun - 1, end.event - begun, since, None, "file gone")
+
+
+def _before_all(hole: Hole, spans: Sequence[_Span]) -> bool:
+    """Whether a hole lies before all events of its shard, or in an epoch without any: earlier events may fill it."""
+    epochs = {span.epoch for span in spans}
+    return (
+        hole.after == -1
+        and hole.since is None
+        and hole.why in ("file gone", "trimmed")
+        and (hole.epoch not in epochs or (bool(spans) and hole.epoch == spans[0].epoch))
+    )
 
 
 def _off(shard: Shard, rows: Sequence[Any]) -> Iterator[Hole]:

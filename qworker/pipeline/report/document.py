@@ -47,16 +47,17 @@ def make_document(
     scope: Scope,
     *,
     ends: Offsets | None = None,
+    earlier: frozenset[str] = frozenset(),
     on_step: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
     """Aggregate events (columns of `journal`) into the document of a report.
 
-    `ends`: the offsets of the archive among the events.
+    `ends`: the offsets of the archive among the events; `earlier`: queues of which it has earlier events, left out.
     """
     from pyspark.sql import functions as F
 
     on_step("reading")
-    record = examine(events, ends)
+    record = examine(events, ends, earlier)
     whole = record.events.where("event not in ('gap', 'mode')")
     if scope.since is not None:
         whole = whole.where(F.col("ts") >= F.lit(scope.since))
