@@ -19,6 +19,7 @@ from qworker.consumer.options import RunOptions
 from qworker.daemon.options import DaemonOptions
 from qworker.engine.options import QueueAttributes, SendOptions
 from qworker.engine.scripts import load_script
+from qworker.pipeline.source.options import ReadOptions
 from qworker.store.options import ClientOptions
 from qworker.telemetry.options import LogOptions
 from qworker.wire.key_options import KeyOptions
@@ -44,6 +45,9 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "tree": sections.error_tree,
     "rules": sections.retry_rules,
     "errors": sections.error_list,
+    "spark tables": sections.spark_tables,
+    "spark columns": sections.spark_columns,
+    "ReadOptions": partial(sections.spark_options, ReadOptions),
     "KeyOptions": partial(sections.options_table, KeyOptions, command=True, flags=False),
     **{
         options.__name__: partial(sections.options_table, options, command=True)

@@ -23,6 +23,8 @@ from qworker.consumer.supervisor.supervisor import Supervisor
 from qworker.daemon.gauges import QueueCollector
 from qworker.daemon.metrics import ReaperMetrics
 from qworker.engine.scripts import SCRIPT_NAMES
+from qworker.pipeline.options import SparkOptions, camel
+from qworker.pipeline.source import schemas
 from qworker.store.connections import ConnectionFactory
 from qworker.telemetry.options import LogOptions
 
@@ -37,6 +39,9 @@ __all__ = [
     "retry_rules",
     "script_parts",
     "scripts",
+    "spark_columns",
+    "spark_options",
+    "spark_tables",
     "worker_metrics",
 ]
 
@@ -163,6 +168,35 @@ def options_table(options: type[Options], *, command: bool, flags: bool = True) 
             )
         )
     return table(("Option", "Meaning", "Default", "Accepted"), rows)
+
+
+def spark_options(options: type[SparkOptions]) -> str:
+    """Write the options of a read or write with Spark, by the names that Spark takes."""
+    default = options()
+    rows = [
+        (
+            f"`{camel(name)}`",
+            kind.help[:1].upper() + kind.help[1:] + (f"; 0: {kind.zero}" if kind.zero else ""),
+            "all" if getattr(default, name) == () else _default(kind, getattr(default, name)),
+            re.sub(r"^it must be (an? )?", "", kind.limit),
+        )
+        for name, kind in kinds_of(options).items()
+    ]
+    return table(("Option", "Meaning", "Default", "Accepted"), rows)
+
+
+def spark_tables() -> str:
+    """Write what the module of the schemas says of the tables and their rows."""
+    return "\n".join((inspect.getdoc(schemas) or "").splitlines()[2:])
+
+
+def spark_columns() -> str:
+    """Write the columns of each table with their types."""
+    rows = [
+        (f"`{name}`", ", ".join(f"`{column}` {kind}" for column, kind in columns))
+        for name, columns in schemas.COLUMNS.items()
+    ]
+    return table(("Table", "Columns"), rows)
 
 
 def _default(kind: Kind, value: object) -> str:
