@@ -13,7 +13,8 @@ from qworker.pipeline.jobs.record import examine
 from qworker.pipeline.source.offsets import Position
 from tests.pipeline.forging import EPOCH, T0, Journal, at, frame, store
 
-pytestmark = [pytest.mark.slow, pytest.mark.wrongs]
+# The first test of the module pays for the jobs of all.
+pytestmark = [pytest.mark.slow, pytest.mark.wrongs, pytest.mark.timeout(600)]
 
 
 def written(queue: str, events: int = 10) -> Journal:

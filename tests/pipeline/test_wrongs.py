@@ -29,7 +29,8 @@ from qworker.pipeline.jobs.reading import audit_all, read_events, server_options
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys, queues_key
 
-pytestmark = [pytest.mark.slow, pytest.mark.wrongs]
+# The first test of the module pays for the jobs of all.
+pytestmark = [pytest.mark.slow, pytest.mark.wrongs, pytest.mark.timeout(600)]
 
 
 @dataclass
