@@ -22,7 +22,7 @@ test: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@# Where the environment forbids Python to keep bytecode, each of a thousand processes would compile it anew.
-	@$(BIN)/python -m compileall -q qworker
+	@$(BIN)/python -m compileall -q qworker verification benchmarks
 	$(BIN)/python -m pytest -n auto
 
 format: $(VENV)/.test
