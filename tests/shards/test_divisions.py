@@ -399,3 +399,27 @@ def test_new_shards_of_a_client_that_died_are_given_up(
         run_plan(app.client.execute, tend(other(queue).ref, [0, 1, 2], set()))
         kept.append(stands(queue).kept)
     assert kept == [3, 1]
+
+
+@pytest.mark.parametrize("by", ["the division", "a reaper"])
+def test_totals_of_a_shard_whose_removal_was_cut_off_are_kept_when_it_is_used_again(
+    queue: Queue, by: str
+) -> None:
+    """Its remover has taken them, and died before it added them to those of the queue."""
+    sends(queue)
+    execute, sent = queue.client.execute, other(queue).inspect().stats["sent"]
+    _, known = execute(commands.divide(queue.keys, stands(queue), 1, 4))
+    execute(commands.mark(shard(queue, 3).keys, known))
+    taken = execute(commands.retire(shard(queue, 3).keys, queue.client.ids.lease_id()))
+    assert taken.totals
+    assert other(queue).inspect().stats["sent"] < sent
+    if by == "the division":
+        other(queue).divide(4, wait=0)
+    else:
+        _, known = execute(commands.divide(queue.keys, known, 4, 4))
+        for number in (1, 2, 3):
+            execute(commands.mark(shard(queue, number).keys, known))
+    for _ in "once", "and not again":
+        if by == "a reaper":
+            run_plan(execute, tend(other(queue).ref, [1, 2, 3], set()))
+        assert other(queue).inspect().stats["sent"] == sent

@@ -103,6 +103,7 @@ def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Divi
     yield from queue.announce()
     for index in range(1, known.kept):
         yield mark(queue.shard_of(index).keys, known)
+    yield from _complete_totals(queue, known)
     yield from give_up_empty(queue)
     return (yield from division(queue))
 
@@ -169,6 +170,7 @@ def tend(queue: QueueRef, numbers: Iterable[int], orphans: Set[int]) -> Plan[tup
             unknown.add(number)
     marked = [number for number in others if number < known.kept or number in unknown & orphans]
     known = yield from queue.healed(known, marked)
+    yield from _complete_totals(queue, known)
     forgotten = [number for number in unknown & orphans if number >= known.kept]
     if forgotten:
         changed, known = yield commands.divide(queue.keys, known, known.active, max(forgotten) + 1)
@@ -235,6 +237,12 @@ def _move_totals(queue: QueueRef, number: int) -> Plan[None]:
         yield absorb(queue.keys, number, retired)
     if retired.id:
         yield retire(keys, queue.ids.lease_id(), retired.id)
+
+
+def _complete_totals(queue: QueueRef, known: Shards) -> Plan[None]:
+    """Add totals that a client had taken from a shard when it died, if the shard is in use again since."""
+    for number in range(1, known.active):
+        yield from _move_totals(queue, number)
 
 
 def _make_ready(queue: QueueRef, first: int, end: int) -> Plan[None]:
