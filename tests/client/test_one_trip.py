@@ -32,10 +32,10 @@ def test_late_replies_are_not_taken_for_those_of_the_next_trip(proxy: ChaosProxy
     connections = ConnectionSet(factory)
     connections.to(factory.locate()).connection._sock.settimeout(0.1)
     proxy.blackhole = True
-    assert call_all(factory, connections, echoes("late", "later")) == {}
+    assert call_all(factory, connections, echoes("late", "later"))[0] == {}
     assert connections.known(factory.locate()) is None
     proxy.blackhole = False
-    assert call_all(factory, connections, echoes("a", "b")) == {0: b"a", 1: b"b"}
+    assert call_all(factory, connections, echoes("a", "b"))[0] == {0: b"a", 1: b"b"}
     connections.close()
 
 
@@ -53,5 +53,5 @@ def test_replies_of_an_interrupted_trip_are_not_taken_for_those_of_the_next(
     with pytest.raises(KeyboardInterrupt):
         call_all(factory, connections, [first, *echoes("second")])
     assert connections.known(factory.locate()) is None
-    assert call_all(factory, connections, echoes("a", "b")) == {0: b"a", 1: b"b"}
+    assert call_all(factory, connections, echoes("a", "b"))[0] == {0: b"a", 1: b"b"}
     connections.close()
