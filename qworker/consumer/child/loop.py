@@ -155,14 +155,11 @@ class Broker:
         arrived = len(fetcher.receiver.arrived)
         busy = dispatcher.calls + arrived
         idle = not busy and not collected
-        most = None
-        if self._options.max_messages:
-            held = dispatcher.running + collected + arrived
-            most = self._options.max_messages - self._ack_buffer.started - held
-            if most <= 0:
-                if idle:
-                    self.stop(RECYCLED)
-                return
+        most = self._most()
+        if most is not None and most <= 0:
+            if idle:
+                self.stop(RECYCLED)
+            return
         if fetcher.more(busy, collected, most) or busy >= dispatcher.slots or not wait:
             return
         if self._options.burst:
@@ -175,6 +172,14 @@ class Broker:
                 fetcher.more(busy, collected, most)
         else:
             fetcher.begin_wait(idle=idle, most=most)
+
+    def _most(self) -> int | None:
+        """Return how many more messages it may take; None for any number."""
+        if not self._options.max_messages:
+            return None
+        held = self._dispatcher.running + len(self._dispatcher.groups)
+        held += len(self._fetcher.receiver.arrived)
+        return self._options.max_messages - self._ack_buffer.started - held
 
     def _settle_before_handlers(self) -> None:
         """Send the outcomes that no receive has taken along, before handlers that may be long take the thread."""
@@ -241,7 +246,12 @@ class Broker:
             timeout_s = 0.0
         open_ones = (descriptor for descriptor in descriptors if descriptor >= 0)
         ready = self._notifier.sleep(timeout_s, *open_ones)
-        fetcher.take(ready, busy=dispatcher.calls, collected=len(dispatcher.groups))
+        fetcher.take(
+            ready,
+            busy=dispatcher.calls,
+            collected=len(dispatcher.groups),
+            most=0 if self._stop else self._most(),
+        )
 
     def _timeout_s(self) -> float:
         fetcher, dispatcher = self._fetcher, self._dispatcher

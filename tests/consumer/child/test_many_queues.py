@@ -103,6 +103,34 @@ def test_a_busy_child_gives_the_token_back(app: QWorker, only_bells: dict[str, i
             over.set()
 
 
+@pytest.mark.parametrize("ends", ["it is asked to stop", "it has taken max_messages"])
+def test_a_child_that_ends_leaves_messages_to_others(
+    app: QWorker, only_bells: dict[str, int], ends: str
+) -> None:
+    """Its long waits go on while the last handlers run: what rings there is not received any more."""
+    started: list[str] = []
+    over = threading.Event()
+    names(app, started, over)
+    keys = QueueKeys(app.namespace, "q2")
+    most = 2 if ends == "it has taken max_messages" else 0
+    with (
+        running(app, concurrency=4, max_messages=most, **only_bells) as child,
+        redis_of(app) as redis,
+    ):
+        for name in ("q0", "q1"):
+            until(lambda: child.waiting)
+            app.tasks[name].send(name)
+            until(lambda name=name: name in started)
+        if not most:
+            child.broker.stop("test")
+        app.tasks["q2"].send("q2")
+        until(lambda: redis.llen(keys.wake) == 1)
+        assert redis.llen(keys.ready[0]) == 1
+        assert app.queue("q2").inspect().stats.get("received", 0) == 0
+        over.set()
+    assert started == ["q0", "q1"]
+
+
 def test_a_child_of_one_slow_handler_waits_at_one_doorbell(
     app: QWorker, only_bells: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

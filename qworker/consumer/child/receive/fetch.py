@@ -149,15 +149,19 @@ class Fetcher:
         settling = [self._pipeline.connection.fileno()] if self.fetching else []
         return settling + self.doorbells.descriptors()
 
-    def take(self, ready: set[int], *, busy: int = 0, collected: int = 0) -> None:
-        """Read the replies that are there. `busy`, `collected`: as for `more`. Raises `Abandoned`."""
+    def take(
+        self, ready: set[int], *, busy: int = 0, collected: int = 0, most: int | None = None
+    ) -> None:
+        """Read the replies that are there. `busy`, `collected`, `most`: as for `more`. Raises `Abandoned`."""
         self.receiver.release_all()
         self._poller.retry()
         self._pipeline.take(ready)
         for bell, queue in self._waits.take(ready):
             count = self.planner.room(queue, busy, collected)
-            # Its long wait may have begun before the handlers that keep it busy: another child is not.
-            occupied = self.doorbells.patient and count <= 0
+            # The wait may have begun before the handlers that keep it busy, or before it was asked to stop.
+            occupied = (count <= 0 and self.doorbells.patient) or (most is not None and most <= 0)
+            if most is not None:
+                count = min(count, most)
             if self._leases.full or self._leases.alone or self._receives or occupied:
                 self._waits.ring(bell, queue)
                 continue
