@@ -155,10 +155,13 @@ def test_call_bodies_are_what_a_consumer_decodes(spark: SparkSession) -> None:
     }
 
 
-def test_tasks_get_the_rows(spark: SparkSession, target: Target) -> None:
+def test_tasks_get_the_rows(
+    spark: SparkSession, target: Target, request: pytest.FixtureRequest
+) -> None:
     """Rows sent with a task are calls that the app's consumers run."""
     app = QWorker(target.namespace)
     app.connect_with(ConnectionFactory(target.url))
+    request.addfinalizer(app.close)
     seen: list[tuple[int, str]] = []
 
     @app.task(queue=target.queue, name="greet")

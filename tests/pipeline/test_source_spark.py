@@ -82,9 +82,10 @@ def test_the_journal_as_a_table(load, journal):
     assert frame.count() == 6
 
 
-def test_queues_messages_and_dead_letters_as_tables(load, store_url, namespace):
+def test_queues_messages_and_dead_letters_as_tables(load, store_url, namespace, request):
     app = QWorker(namespace)
     app.connect_with(ConnectionFactory(store_url))
+    request.addfinalizer(app.close)
     queue = app.queue("emails")
     queue.send({"task": "mail", "args": [1]})
     queue.send(b"\xff\xfe")

@@ -21,8 +21,8 @@ from tests.topologies.servers import Cluster, Node, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-#: A noticeable pause: half of a second.
-PAUSE_S = 0.8
+#: One wait for the lost node takes half a second, and a reply timeout 4 s. The rest is for a slow machine.
+PAUSE_S = 2.5
 #: A frozen node is waited for once, 1.5 s; once per trip it would be 9 s.
 LONGEST_SCRAPE_S = 6.0
 
@@ -108,7 +108,7 @@ def test_async_queues_work_without_it(nodes: Cluster, namespace: str, away: Any)
             await asyncio.gather(*map(one, names))
             return time.monotonic() - began
 
-    assert asyncio.run(use()) < 2 * PAUSE_S
+    assert asyncio.run(use()) < PAUSE_S
 
 
 def test_a_reaper_finds_queues_that_no_sender_could_register(
