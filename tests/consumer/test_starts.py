@@ -117,6 +117,7 @@ def test_an_app_that_green_threads_have_patched_is_refused(lab: Lab, name: str) 
     assert "leave it out of what a worker imports" in " ".join(ended.stderr.split())
 
 
+@pytest.mark.needs("uvloop")
 def test_the_event_loop_can_be_chosen(lab: Lab) -> None:
     """Async handlers run on the loop of asyncio where that is asked for, whatever is installed."""
     lab.app("""
