@@ -45,6 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+            if item.get_closest_marker("timeout") is None:
+                # A time limit inside of a call breaks the session, and every later test fails with it.
+                item.add_marker(pytest.mark.timeout(300))
             item.add_marker("slow")
             group = "spark-2" if item.path.stem in SECOND else "spark-1"
             item.add_marker(pytest.mark.xdist_group(group))
