@@ -139,13 +139,13 @@ def test_steps_that_hold_nobody_up(client: Client, places: list[QueueKeys]) -> N
 
 def test_a_command_of_many_queues_that_no_node_serves(nodes: Cluster, namespace: str) -> None:
     """It raises, rather than count nothing."""
-    for node in nodes.masters():
+    for node in nodes.nodes:
         node.ask("ACL", "SETUSER", "guest", "on", ">pw", "~*", "+@all", "-exists")
     guest = ConnectionFactory(nodes.url.replace("://", "://guest:pw@"))
     found = [QueueKeys(namespace, f"q{number}").ready[0] for number in range(30)]
     with Client(guest) as client, pytest.raises(AccessDeniedError):
         client.execute(existing(found), give_up_s=GIVE_UP_S)
-    for node in nodes.masters():
+    for node in nodes.nodes:
         node.ask("ACL", "DELUSER", "guest")
 
 
@@ -349,7 +349,7 @@ def test_a_queue_that_a_user_may_not_read_does_not_hide_its_neighbours(
     for keys in places:
         Queue(client, namespace, keys.name).send({"n": 1})
     patterns = [f"~{namespace}:{{{keys.name}}}:*" for keys in places[1:]]
-    for node in nodes.masters():
+    for node in nodes.nodes:
         node.ask("ACL", "SETUSER", "some", "on", ">pw", "+@all", *patterns)
     try:
         url = nodes.url.replace("://", "://some:pw@")
@@ -364,7 +364,7 @@ def test_a_queue_that_a_user_may_not_read_does_not_hide_its_neighbours(
         assert [each.broken is None for each in swept] == [False, True, True, True]
         assert asyncio.run(sweep_async()) == [False, True, True, True]
     finally:
-        for node in nodes.masters():
+        for node in nodes.nodes:
             node.ask("ACL", "DELUSER", "some")
 
 
