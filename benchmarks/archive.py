@@ -171,8 +171,7 @@ def _archive(spark: SparkSession, url: str, queue: str, events: int) -> float:
     with tempfile.TemporaryDirectory(prefix="qworker-archive-") as place:
         lake = Lake(place)
         begun = time.perf_counter()
-        with lake.writing():
-            done = archive_journal(spark, lake, source, once=True)
+        done = archive_journal(spark, lake, source, once=True)
         seconds = time.perf_counter() - begun
     assert done.events == events, done
     return events / seconds
@@ -293,7 +292,7 @@ def _profile(url: str, events: int, say: Callable[[str], None]) -> None:
 
     def written() -> int:
         with tempfile.TemporaryDirectory() as place:
-            files = write_events(reader.read(part), Path(place), batch="b", name="part")
+            files = write_events(reader.read(part), Path(place), name="part")
             return sum(os.path.getsize(file.path) for file in files)
 
     steps = (("raw replies", raw), ("and decoding", decoded), ("and Parquet", written))

@@ -22,6 +22,7 @@ from qworker.engine.scripts import load_script
 from qworker.pipeline.source.options import ReadOptions
 from qworker.store.options import ClientOptions
 from qworker.telemetry.options import LogOptions
+from qworker.web.options import WebOptions
 from qworker.wire.key_options import KeyOptions
 
 __all__ = ["generated", "main"]
@@ -51,7 +52,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "KeyOptions": partial(sections.options_table, KeyOptions, command=True, flags=False),
     **{
         options.__name__: partial(sections.options_table, options, command=True)
-        for options in (ClientOptions, LogOptions, RunOptions, DaemonOptions)
+        for options in (ClientOptions, LogOptions, RunOptions, DaemonOptions, WebOptions)
     },
     **{
         options.__name__: partial(sections.options_table, options, command=False)

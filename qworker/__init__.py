@@ -14,20 +14,30 @@ from qworker.errors import __all__ as _errors
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
+    from qworker.app.chain import Chain, chain
     from qworker.app.context import Context, current
-    from qworker.app.control import Bury, Discard, LetExpire, Release, Retry
+    from qworker.app.control import Bury, Cancel, Discard, LetExpire, RateLimited, Release, Retry
+    from qworker.app.feed import Feed
     from qworker.app.handle import Handle
     from qworker.app.log_context import add_message_fields
     from qworker.app.middleware import Middleware
+    from qworker.app.run import Run, SyncRun
     from qworker.app.schedule import cron, every
+    from qworker.client.cancel import Cancellation
     from qworker.client.message import Message
     from qworker.engine.options import QueueAttributes, SendOptions
+    from qworker.wire.feed import FeedEntry
     from qworker.wire.keyring import Keyring
 
 __all__ = [
     "Bury",
+    "Cancel",
+    "Cancellation",
+    "Chain",
     "Context",
     "Discard",
+    "Feed",
+    "FeedEntry",
     "Handle",
     "Keyring",
     "LetExpire",
@@ -35,10 +45,14 @@ __all__ = [
     "Middleware",
     "QWorker",
     "QueueAttributes",
+    "RateLimited",
     "Release",
     "Retry",
+    "Run",
     "SendOptions",
+    "SyncRun",
     "add_message_fields",
+    "chain",
     "cron",
     "current",
     "every",
@@ -47,8 +61,13 @@ __all__ = [
 
 _HOMES: Final = {
     "Bury": "app.control",
+    "Cancel": "app.control",
+    "Cancellation": "client.cancel",
+    "Chain": "app.chain",
     "Context": "app.context",
     "Discard": "app.control",
+    "Feed": "app.feed",
+    "FeedEntry": "wire.feed",
     "Handle": "app.handle",
     "Keyring": "wire.keyring",
     "LetExpire": "app.control",
@@ -56,10 +75,14 @@ _HOMES: Final = {
     "Middleware": "app.middleware",
     "QWorker": "app.app",
     "QueueAttributes": "engine.options",
+    "RateLimited": "app.control",
     "Release": "app.control",
     "Retry": "app.control",
+    "Run": "app.run",
     "SendOptions": "engine.options",
+    "SyncRun": "app.run",
     "add_message_fields": "app.log_context",
+    "chain": "app.chain",
     "cron": "app.schedule",
     "current": "app.context",
     "every": "app.schedule",

@@ -22,6 +22,11 @@ QworkerError
 │   ├── TooLateError              more time asked for when half of the time to live is over
 │   ├── BulkGapError              a chunk of a bulk write that does not follow the stored rows
 │   ├── BulkChangedError          other rows under the write id of an earlier bulk write
+│   ├── RunTooLargeError          a run that has recorded too much
+│   ├── RunStartedError           a second start of an id, with other arguments
+│   ├── RunUnknownError           a signal to a run that is not there
+│   ├── RunEndedError             a signal to a run that has ended
+│   ├── SignalGivenError          a signal that was given before, with another value
 │   └── BrokenQueueError          a key of the queue holds another type
 ├── NotReplicatedError            stored, but not on enough replicas in time
 │   └── NotSyncedError            stored, but not on enough disks in time
@@ -30,6 +35,7 @@ QworkerError
 │   ├── UndecipherableError       does not decrypt: changed, or of another queue or message
 │   └── UnknownKeyError           signed or encrypted with a key that this process lacks
 ├── StaleReceiptError             the receipt's lease is gone, or the message was settled before
+│   └── LeaseLostError            a run's delivery lost its lease: its step was not recorded
 ├── UnknownTaskError              a task name that the app does not have
 ├── ResultError                   there is no value where a result was asked for
 │   ├── TaskFailedError           the message is a dead letter
@@ -58,6 +64,7 @@ QworkerError
 │   ├── ArchiveDamagedError       a file of an archive cannot be read
 │   ├── EventsLostError           journal events were trimmed before they were read
 │   └── JournalRolledBackError    the journal is older than what was read of it
+├── SignalTimeoutError (TimeoutError)  a run has waited for a signal as long as it wanted to
 └── TimeLimitError                a handler ran past its time limit
 
 The control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is in `qworker.app.control`: it is
@@ -91,6 +98,7 @@ __all__ = [
     "InvalidResultError",
     "JavaMissingError",
     "JournalRolledBackError",
+    "LeaseLostError",
     "LeaseUsedError",
     "LoadingError",
     "NoReplicasError",
@@ -112,10 +120,16 @@ __all__ = [
     "ResultTimeoutError",
     "ResultUnknownError",
     "RetryRule",
+    "RunEndedError",
+    "RunStartedError",
+    "RunTooLargeError",
+    "RunUnknownError",
     "ScriptsNotLoadedError",
     "ServerError",
     "ShardDrainingError",
     "ShardsChangedError",
+    "SignalGivenError",
+    "SignalTimeoutError",
     "SparkMissingError",
     "StaleReceiptError",
     "StoreError",
@@ -379,6 +393,70 @@ class BulkChangedError(RefusedError):
         )
 
 
+class RunTooLargeError(RefusedError):
+    """The steps of a run would take more than a run may keep."""
+
+    def __init__(self, queue: str, message_id: str, size: int) -> None:
+        super().__init__(queue, message_id, size)
+        self.queue, self.message_id, self.size = queue, message_id, size
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.message_id} of queue {self.queue!r} would have {self.size:,} bytes of recorded steps; at most "
+            "64 MiB: store values elsewhere and return references to them, or continue in another run"
+        )
+
+
+class RunStartedError(RefusedError):
+    """A run of this id was started with other arguments, or by another workflow; nothing was sent."""
+
+    def __init__(self, queue: str, message_id: str) -> None:
+        super().__init__(queue, message_id)
+        self.queue, self.message_id = queue, message_id
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.message_id} of queue {self.queue!r} was started before, by another call: start this one under "
+            "another id. An id is free again once the steps of its run are forgotten (result=, after its end)"
+        )
+
+
+class RunUnknownError(RefusedError):
+    """No run of this id waits, runs or is dead, and none has lately ended."""
+
+    def __init__(self, queue: str, message_id: str) -> None:
+        super().__init__(queue, message_id)
+        self.queue, self.message_id = queue, message_id
+
+    def __str__(self) -> str:
+        return f"run {self.message_id} of queue {self.queue!r} is unknown: it ended long ago, or the id is wrong"
+
+
+class RunEndedError(RefusedError):
+    """The run has ended: it takes no more signals."""
+
+    def __init__(self, queue: str, message_id: str) -> None:
+        super().__init__(queue, message_id)
+        self.queue, self.message_id = queue, message_id
+
+    def __str__(self) -> str:
+        return f"run {self.message_id} of queue {self.queue!r} has ended; it takes no more signals"
+
+
+class SignalGivenError(RefusedError):
+    """The run was given this signal with another value before, or no longer waits for it. The first one counts."""
+
+    def __init__(self, queue: str, message_id: str, signal: str) -> None:
+        super().__init__(queue, message_id, signal)
+        self.queue, self.message_id, self.signal = queue, message_id, signal
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.message_id} of queue {self.queue!r} has the signal {self.signal!r} already, with another "
+            "value, or has stopped waiting for it"
+        )
+
+
 class BrokenQueueError(RefusedError):
     """`key` holds the type `found`, not the one of the data model; the queue was not changed."""
 
@@ -492,6 +570,23 @@ class StaleReceiptError(QworkerError):
         )
 
 
+class LeaseLostError(StaleReceiptError):
+    """The delivery of a run no longer holds its lease, so another worker may run it: its step was not recorded.
+
+    `message_id` names the run. Let it end the function.
+    """
+
+    def __init__(self, queue: str, message_id: str) -> None:
+        super().__init__(queue, message_id)
+        self.message_id = message_id
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.message_id} of queue {self.queue!r} has lost its lease, and may be running elsewhere; nothing "
+            "was recorded"
+        )
+
+
 class UnknownTaskError(QworkerError):
     """A message or call names a task that this app does not have."""
 
@@ -515,19 +610,29 @@ class ResultError(QworkerError):
 class TaskFailedError(ResultError):
     """The message is a dead letter: `reason`, class (`error`) and `text` of its last error are those of the letter.
 
-    A redriven message can still succeed: ask again.
+    Of a chain, queue and id are those of the dead step, and `step` is its task. A redriven message can still succeed:
+    ask again.
     """
 
-    def __init__(self, queue: str, message_id: str, reason: str, error: str, text: str) -> None:
+    def __init__(
+        self,
+        queue: str,
+        message_id: str,
+        reason: str,
+        error: str,
+        text: str,
+        step: str | None = None,
+    ) -> None:
         super().__init__(queue, message_id)
-        self.args = (queue, message_id, reason, error, text)
-        self.reason, self.error, self.text = reason, error, text
+        self.args = (queue, message_id, reason, error, text, step)
+        self.reason, self.error, self.text, self.step = reason, error, text, step
 
     def __str__(self) -> str:
         last = self.text.rstrip().rpartition("\n")[2].strip()
         cause = f": {last or self.error}" if last or self.error else ""
+        step = f"step {self.step!r} of the chain, " if self.step else ""
         return (
-            f"message {self.message_id} of queue {self.queue!r} is dead ({self.reason}){cause}; "
+            f"{step}message {self.message_id} of queue {self.queue!r} is dead ({self.reason}){cause}; "
             f"qworker message show {self.queue} {self.message_id}"
         )
 
@@ -535,15 +640,14 @@ class TaskFailedError(ResultError):
 class TaskEndedError(ResultError):
     """The message ended without a value; `state` is cancelled, discarded, expired or purged."""
 
-    def __init__(self, queue: str, message_id: str, state: str) -> None:
+    def __init__(self, queue: str, message_id: str, state: str, step: str | None = None) -> None:
         super().__init__(queue, message_id)
-        self.args = (queue, message_id, state)
-        self.state = state
+        self.args = (queue, message_id, state, step)
+        self.state, self.step = state, step
 
     def __str__(self) -> str:
-        return (
-            f"message {self.message_id} of queue {self.queue!r} was {self.state}: it has no result"
-        )
+        step = f"step {self.step!r} of the chain, " if self.step else ""
+        return f"{step}message {self.message_id} of queue {self.queue!r} was {self.state}: it has no result"
 
 
 class ResultTimeoutError(ResultError, TimeoutError):
@@ -772,6 +876,17 @@ class ArchiveDamagedError(PipelineError):
             f"{self.file}: {self.problem}; restore it from a copy, or move it out of the archive: `qworker spark "
             "audit` then names the events that are missing"
         )
+
+
+class SignalTimeoutError(QworkerError, TimeoutError):
+    """A run has waited for a signal for as long as it wanted to. It may go on, and will not get the signal."""
+
+    def __init__(self, signal: str) -> None:
+        super().__init__(signal)
+        self.signal = signal
+
+    def __str__(self) -> str:
+        return f"the signal {self.signal!r} was not given in time"
 
 
 class TimeLimitError(QworkerError):

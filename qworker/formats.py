@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 __all__ = [
+    "COMMAND",
     "ago",
     "count",
     "moment",
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 #: A command in a sentence, up to the words after it.
-_COMMAND: Final = re.compile(
+COMMAND: Final = re.compile(
     r"\bqworker (?:'[^']*'|[^'])+?(?=[;,:.)]*(?:  | \(| or | and | to |$)|[;,:)]+ )"
 )
 #: Joins the words of a command while a line is wrapped; `safe` text never contains it.
@@ -117,7 +118,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
     A longer word, command or path gets its own line, so that people can copy it.
     """
-    joined = _COMMAND.sub(lambda command: command[0].replace(" ", _JOINT), text)
+    joined = COMMAND.sub(lambda command: command[0].replace(" ", _JOINT), text)
     lines = textwrap.wrap(joined, width, break_long_words=False, break_on_hyphens=False)
     return [line.replace(_JOINT, " ") for line in lines] or [""]
 

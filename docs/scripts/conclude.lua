@@ -11,21 +11,22 @@
 -- O(s): s outcomes.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
--- The time of this call in ms since 1970: the server's. An explicit time is for tests, and
--- refused (nil) unless the queue's meta.test is set: no client clock reaches a script otherwise.
-local function clock(override, meta)
-  if override ~= '' then
-    if redis.call('HGET', meta, 'test') == '1' then return tonumber(override) end
-    return nil
-  end
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
-end
-
 -- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score, which only another program
 -- writes, becomes the largest number.
 local function text(number)
   return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
+end
+
+-- The time of this call in ms since 1970, also as text: the server's. An explicit time is for tests, and
+-- refused (nil) unless the queue's meta.test is set: no client clock reaches a script otherwise.
+local function clock(override, meta)
+  if override ~= '' then
+    local now = redis.call('HGET', meta, 'test') == '1' and tonumber(override) or nil
+    return now, now and text(now)
+  end
+  local t = redis.call('TIME')
+  local now = t[1] .. string.sub('00000' .. t[2], -6, -4) -- the thousands of the microseconds
+  return tonumber(now), now
 end
 -- Checks before the first write. A script is isolated but not rolled back: a command that fails
 -- after a write leaves that write behind.
@@ -135,12 +136,16 @@ end
 -- The attributes of a queue that consumers and reapers read.
 
 local DEFAULT_MAX_RECEIVES = 5
+-- Until when receives wait because a handler said that it was rate limited: `paused` is `until <ms>`. The first receive
+-- after that ends it.
+local limited_ms
 
 -- Read the attributes; nil and a refusal if meta is not a HASH.
 local function read_attributes()
   local found = redis.pcall('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
     'journal_epoch', 'journal_shed', 'pause_strict')
   if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
+  limited_ms = found[2] and tonumber(string.match(found[2], '^until (%d+)$'))
   return {
     visibility_ms = whole(found[1], 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS,
     paused_out = found[2] == 'out' or found[2] == 'all',
@@ -600,10 +605,17 @@ local function push_heads(key, items, order, later)
     redis.call('LPUSH', key, unpack(reversed))
   end
 end
--- What the end of a message brings about: its unique key is free, and those who wait for its result are told.
+-- What the end of a message brings about: its unique key is free, those who wait for its result are told, and the state
+-- of a run (flag c) expires.
 --   result:<message id> STRING, expires   `<state>[ words]\n<rest>`: what the message came to, see docs/protocol.md
--- The key of a result is made here: a script that ends messages learns their ids as it reads them. It is in the slot of
--- the queue. Its name is also the sharded channel on which waiting clients are told to look.
+--   run:<message id> HASH, runs ZSET      see step.lua
+-- Their keys are made here: a script that ends messages learns their ids as it reads them. They are in the slot of
+-- the queue. The name of a result is also the sharded channel on which waiting clients are told to look.
+-- The outbox of a queue holds what ends bring about in other queues, until it is stored there. Each destination has a lane
+-- of its own, so that one which is away holds up no other.
+--   out HASH                   destination → `<lane> <number of the last entry>`
+--   out:<destination> STREAM   `<number>-0` → what is to be stored there: a message, see lib/effects.lua, or a result
+-- Numbers follow the clock: those of entries that a failover has taken back are not given again.
 
 local MAX_KEEP_MS, MAX_RESULT = 2592000000, 1114112 -- 30 days · 1 MiB and what encryption adds
 
@@ -623,6 +635,20 @@ local function free_unique_of(item)
   if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
 end
 
+-- A message is delivered: with flag l it lets go of its unique key; with an expiry, after which it could still run, it
+-- holds the key until its end from now on.
+local function start_unique(head)
+  local key, id = flag_in(head, ' u='), string.match(head, '^%S+')
+  if not key then return end
+  key = percent_decoded(key)
+  if string.find(head, ' l=', 1, true) then
+    free_unique(key, id)
+  elseif string.find(head, ' x=', 1, true) then
+    local holder, more = string.match(redis.call('HGET', unique, key) or '', '^(%S+) %d+(.*)$')
+    if holder == id then redis.call('HSET', unique, key, id .. ' ' .. text(MAX_MS) .. more) end
+  end
+end
+
 local function result_key(id)
   return string.sub(meta, 1, -5) .. 'result:' .. id
 end
@@ -632,16 +658,76 @@ local function tell_waiting(key)
   redis.pcall('SPUBLISH', key, '')
 end
 
+local NUMBERS_PER_MS = 1024
+
+local function outbox(destination)
+  local outs = string.sub(meta, 1, -5) .. 'out'
+  return outs, outs .. ':' .. destination
+end
+
+-- Add an entry, a list of names and values. `id` is of the message that has ended.
+local function send_out(destination, id, entry, now)
+  local outs, stream = outbox(destination)
+  local lane, last = string.match(redis.call('HGET', outs, destination) or '', '^(%S+) (%d+)$')
+  lane = lane or 'out-' .. string.sub(redis.sha1hex(stream .. id .. text(now)), 1, 24)
+  local number = text(math.max((tonumber(last) or 0) + 1, now * NUMBERS_PER_MS))
+  redis.call('XADD', stream, number .. '-0', unpack(entry))
+  redis.call('HSET', outs, destination, lane .. ' ' .. number)
+  redis.pcall('HINCRBY', stats, 'followed', 1)
+end
+
+-- A message may be a step of a chain. Flag j says where the chain's result is waited for, percent-encoded:
+-- `<queue>:<message id>:<keep ms>:<task of this step>`, or `-`. Tells there that the chain has ended without a value, and at
+-- which step; no words: that it goes on.
+local function tell_chain(head, own_id, words)
+  local value = flag_in(head, ' j=')
+  if not value or value == '-' then return end
+  local queue, id, keep_ms, task = string.match(percent_decoded(value), '^([a-z0-9][a-z0-9._-]*):([%w._-]+):(%d+):([%w_.-]+)$')
+  if not queue or #queue > 64 or #id > 64 or not whole(keep_ms, 1, MAX_KEEP_MS) then return end
+  if words ~= '' then
+    local first, rest = string.match(words, '^([^\n]*)(.*)$')
+    words = first .. ' ' .. string.match(meta, '{(.*)}:meta$') .. ' ' .. task .. ' ' .. own_id .. rest
+  end
+  local entry = { 'result', id, 'keep', keep_ms, 'words', words }
+  if not pcall(send_out, queue, own_id, entry, clock(ARGV[1], meta)) then missed = 1 end
+end
+
 -- A message has ended without a value, `words` say how. Written only where its header asks for a result (flag r). A
 -- failure, of a user without the right to, costs the message nothing and is reported.
 local function end_result(item, words)
   if kind(item) ~= 'own' or not has_flags(item) then return end
   local head = header(item)
   local keep_ms, id = number_in(head, ' r='), string.match(head, '^([%w._-]+) ')
+  if id then tell_chain(head, id, words) end
   if not keep_ms or keep_ms < 1 or not id or #id > 64 then return end
   local key = result_key(id)
   local kept = redis.pcall('SET', key, words, 'PX', text(math.min(keep_ms, MAX_KEEP_MS)))
   if kept.err then missed = 1 else tell_waiting(key) end
+end
+
+local function run_key(id)
+  return string.sub(meta, 1, -5) .. 'run:' .. id
+end
+
+-- The runs that have not ended.
+local function runs_key()
+  return string.sub(meta, 1, -5) .. 'runs'
+end
+
+-- A run has ended: its state is kept as long as its result, the flag r of `head`. A dead one has not ended: it can be
+-- redriven.
+local function end_run(head, id)
+  if not string.find(head, ' c=', 1, true) then return end
+  local keep_ms, runs = math.min(number_in(head, ' r=') or 0, MAX_KEEP_MS), runs_key()
+  redis.pcall('PEXPIRE', run_key(id), text(keep_ms))
+  redis.pcall('ZREM', runs, id)
+end
+
+local function end_run_of(item)
+  if kind(item) ~= 'own' or not has_flags(item) then return end
+  local head = header(item)
+  local id = string.match(head, '^([%w._-]+) ')
+  if id and #id <= 64 then end_run(head, id) end
 end
 
 -- What a result tells of a death.
@@ -653,10 +739,12 @@ end
 local function end_of(item, words)
   free_unique_of(item)
   end_result(item, words)
+  end_run_of(item)
 end
 
 -- A message that had ended waits again.
 local function forget_result(head, id)
+  tell_chain(head, id, '')
   if not string.find(head, ' r=', 1, true) then return end
   local key = result_key(id)
   redis.pcall('DEL', key)
@@ -934,42 +1022,113 @@ local function received_at(id, deadline, visibility_ms)
   visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
   return text(math.max(0, deadline - visibility_ms))
 end
+-- The middle of the header of a new message: values that only the server knows.
+local function stamp(now, ttl_ms, delay_ms)
+  local middle = text(now) .. ' 0 0 0 0'
+  if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
+  if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_MS)) end
+  return middle
+end
 -- Effects of an ack: what else happens if, and only if, the ack counts. They are read before the first write, and applied
 -- while the message is still in its lease, by the call that takes it out: a repeated call finds it gone, and a stale one
 -- never finds it.
 -- In ARGV each is its name and its words:
 --   result   keep ms (1-2592000000), value      kept under the message's id, see lib/ends.lua
+--   push     priority 0-9, delay ms, ttl ms ('' for the queue's, ttl 0 none), head `q1 <id> `, tail `[ k=v …]\n<body>`
+--                                               a new message in this queue, also if that is paused or full
+--   out      queue, then the words of a push    a new message in another queue, see lib/ends.lua
 
-local EFFECTS = { result = 2 } -- name → words
+local EFFECTS = { result = 2, push = 5, out = 6 } -- name → words
 local MAX_EFFECTS = 1000
-local may_keep = false
+local QUEUE = '^[a-z0-9][a-z0-9._-]*$'
+local may = {}
+
+-- Refused before the first write: not midway. Asked once a call: all keys of a kind differ in their end alone.
+local function denied(what, command, key, ...)
+  if may[command] == nil then may[command] = redis.acl_check_cmd(command, key, ...) end
+  if may[command] then return nil end
+  return redis.error_reply('NOPERM this user may not write ' .. what .. '; write its rules again with qworker acl')
+end
+
+-- The words of a new message from `at` on; nil if one is wrong.
+local function read_new(effect, at)
+  effect.priority, effect.head, effect.tail = whole(ARGV[at], 0, 9), ARGV[at + 3], ARGV[at + 4]
+  effect.delay_ms, effect.ttl_ms = ARGV[at + 1], ARGV[at + 2]
+  return effect.priority
+    and (effect.delay_ms == '' or whole(effect.delay_ms, 0, MAX_MS)) and (effect.ttl_ms == '' or whole(effect.ttl_ms, 0, MAX_MS))
+    and string.find(effect.head, '^q1 [%w._-]+ $') and #effect.head <= MAX_ID + 4 and string.find(effect.tail, '\n', 1, true)
+end
 
 -- Read `number` effects; returns them and the position after them, or nil and what is wrong: the name of an
 -- argument, or an error.
 local function read_effects(at, number)
   local effects = {}
+  local function read(effect)
+    if effect.name == 'result' then
+      effect.keep_ms, effect.value = whole(ARGV[at + 1], 1, MAX_KEEP_MS), ARGV[at + 2]
+      if not effect.keep_ms or #effect.value > MAX_RESULT then return 'result' end
+      return denied('results', 'SET', result_key('0'), '')
+    elseif effect.name == 'push' then
+      if not read_new(effect, at + 1) then return 'push' end
+      local wrong = broken({ ready(effect.priority), 'list' })
+      return wrong and redis.error_reply('WRONGTYPE ' .. wrong[2] .. ' is a ' .. wrong[3])
+    end
+    effect.queue = ARGV[at + 1]
+    if #effect.queue > 64 or not string.find(effect.queue, QUEUE) or not read_new(effect, at + 2) then return 'out' end
+    local outs, stream = outbox(effect.queue)
+    local wrong = broken({ outs, 'hash', stream, 'stream' })
+    return wrong and redis.error_reply('WRONGTYPE ' .. wrong[2] .. ' is a ' .. wrong[3])
+      or denied('outboxes', 'XADD', stream, '1-0', 'h', '') or denied('outboxes', 'HSET', outs, 'h', '')
+  end
   for i = 1, number do
     local effect = { name = ARGV[at] }
     local words = EFFECTS[effect.name]
     if not words or #ARGV < at + words then return nil, 'effect' end
-    effect.keep_ms, effect.value = whole(ARGV[at + 1], 1, MAX_KEEP_MS), ARGV[at + 2]
-    if not effect.keep_ms or #effect.value > MAX_RESULT then return nil, 'result' end
-    -- Refused here, before the first write: not midway. Asked once a call: all keys differ in the id alone.
-    may_keep = may_keep or redis.acl_check_cmd('SET', result_key('0'), '')
-    if not may_keep then
-      return nil, redis.error_reply('NOPERM this user may not write results; write its rules again with qworker acl')
-    end
+    local problem = read(effect)
+    if problem then return nil, problem end
     effects[i] = effect
     at = at + 1 + words
   end
   return effects, at
 end
 
-local function apply_effects(effects, id)
+-- Apply the effects of the message `id`. New messages go to `to`, see lib/requeue.lua.
+local function apply_effects(effects, id, to, now, amounts)
+  local function add(name) amounts[name] = (amounts[name] or 0) + 1 end
+
+  local function push(effect)
+    local defaults = redis.call('HMGET', meta, 'delay_ms', 'ttl_ms', 'levels')
+    local delay_ms = whole(effect.delay_ms, 0, MAX_MS) or whole(defaults[1], 0, MAX_MS) or 0
+    local ttl_ms = whole(effect.ttl_ms, 0, MAX_MS) or whole(defaults[2], 0, MAX_MS) or 0
+    local item = effect.head .. stamp(now, ttl_ms, delay_ms) .. effect.tail
+    if book.all then record('sent', item) end
+    add('sent')
+    add('stored')
+    if delay_ms > 0 then
+      redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_MS)), item)
+      return
+    end
+    if not to.used[effect.priority] then
+      redis.call('HSET', meta, 'levels', (defaults[3] or '') .. text(effect.priority))
+      to.used[effect.priority] = true
+    end
+    put(to, to.tails, effect.priority, item)
+  end
+
   for _, effect in ipairs(effects) do
-    local key = result_key(id)
-    redis.call('SET', key, effect.value, 'PX', text(effect.keep_ms))
-    tell_waiting(key)
+    if effect.name == 'result' then
+      local key = result_key(id)
+      redis.call('SET', key, effect.value, 'PX', text(effect.keep_ms))
+      tell_waiting(key)
+      add('results')
+    elseif effect.name == 'push' then
+      push(effect)
+    else
+      send_out(effect.queue, id, {
+        'priority', text(effect.priority), 'delay', effect.delay_ms, 'ttl', effect.ttl_ms,
+        'head', effect.head, 'tail', effect.tail,
+      }, now)
+    end
   end
 end
 -- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
@@ -985,9 +1144,15 @@ end
 --                                                                 all that are left. With b: its handler had
 --                                                                 started, so it counts as received once more. With
 --                                                                 c: the worker lacks its task or key, see flag k
+--     l limited   a ms 1-86400000                                 as a release whose handler had started, and no
+--                                                                 message of the queue is delivered for so long
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
+--     p park      a delay ms or '' for ever, b -, c ms to keep a run's state that lacks flag c, or ''
+--                 class `~<name>`, error `!<signal>` or ''        a run sleeps, or waits for a signal; not counted.
+--                                                                 Its due time is recorded under that name, once
 --     d discard   -                                               done, because the handler asked for it
+--     k cancel    -                                               ended, because it was cancelled while it ran
 --     t acked     a number of effects 1-1000                      an ack with effects, which follow these eight words:
 --                                                                 see lib/effects.lua. It frees a unique key by itself
 --   acked    n, then n × (number, group): the acks' journal groups, each of `number` events and at most 16 KiB.
@@ -995,8 +1160,8 @@ end
 -- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
-local KINDS = 'ncrsbdt'
-local MAX_OUTCOMES, MAX_TIMES = 10000, 512
+local KINDS = 'ncrlsbdktp'
+local MAX_OUTCOMES, MAX_TIMES, MAX_LIMITED_MS = 10000, 512, 86400000
 local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
 
 local function read_outcomes(at)
@@ -1036,6 +1201,15 @@ local function read_outcomes(at)
         other.delay_ms = whole(other.a, 0, MAX_MS)
         if not other.delay_ms then return nil, 'delay_ms' end
       end
+      if other.kind == 'l' then
+        other.delay_ms = whole(other.a, 1, MAX_LIMITED_MS)
+        if not other.delay_ms then return nil, 'limit' end
+      end
+      if other.kind == 'p' then
+        other.delay_ms = other.a == '' and MAX_MS or whole(other.a, 0, MAX_MS)
+        local known = string.find(other.class, '^~[^%s]+$') and string.find(other.words, '^!?[^%s]*$')
+        if not other.delay_ms or not known or #other.class > 128 or #other.words > 128 then return nil, 'park' end
+      end
       if other.b ~= '' and not whole(other.b, 1, 999999) then return nil, 'max receives' end
       if other.c ~= '' and not whole(other.c, 0, MAX_MS) then return nil, 'first received' end
       if other.times ~= '' and (#other.times > MAX_TIMES or not string.find(other.times, TIMES)) then return nil, 'times' end
@@ -1071,6 +1245,41 @@ local function received(lease)
   return lease.received_ms
 end
 
+-- A run sleeps or waits: it is delayed until the time that was recorded when it first got there. A signal that has come
+-- meanwhile lets it go on at once.
+local function park(message, other, to, now, received_ms)
+  local run, runs = run_key(message.id), runs_key()
+  if other.c ~= '' then
+    with_flag(message, 'c', '1')
+    with_flag(message, 'r', other.c)
+  end
+  message.receives = message.receives + 1
+  message.flags = string.gsub(message.flags, ' k=[^ ]*', '')
+  redis.call('ZADD', runs, 'NX', text(now), message.id)
+  if redis.call('HSETNX', run, other.class, text(math.min(now + other.delay_ms, MAX_MS))) == 1 then
+    redis.call('HSET', run, '@since', text(now))
+  end
+  if other.words ~= '' and redis.call('HEXISTS', run, other.words) == 1 then
+    put_back(to, message, now, received_ms)
+    return
+  end
+  local due_ms = tonumber(redis.call('HGET', run, other.class)) or now
+  if due_ms < MAX_MS then ready_from(message, due_ms) end
+  local item = assemble(message)
+  redis.call('HSET', run, '@parked', item, '@waits', other.words)
+  redis.call('ZADD', delayed, text(due_ms), item)
+end
+
+-- Let receives wait; returns false where they cannot: while an operator has paused the sends alone.
+local function limit_queue(ms, now)
+  local mode = redis.call('HGET', meta, 'paused')
+  local until_ms = tonumber(string.match(mode or '', '^until (%d+)$'))
+  if mode and not until_ms then return mode ~= 'in' end
+  limited_ms = math.max(until_ms or 0, now + ms)
+  redis.call('HSET', meta, 'paused', 'until ' .. text(limited_ms))
+  return true
+end
+
 -- Move one message to where its outcome sends it.
 local function settle_other(lease, other, index, item, limit, to, now, amounts)
   local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
@@ -1079,13 +1288,16 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     about.reason = reason
     record(event, item, about)
   end
-  if other.kind == 'd' or other.kind == 't' then
-    local ended = other.effects and 'acked' or 'discarded'
+  if other.kind == 'd' or other.kind == 'k' or other.kind == 't' then
+    local ended = other.effects and 'acked' or other.kind == 'k' and 'cancelled' or 'discarded'
     if other.effects then
       free_unique_of(item)
-      add('results', #other.effects)
-      apply_effects(other.effects, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
+      apply_effects(other.effects, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index, to, now, amounts)
+      end_run_of(item)
     else
+      if other.kind == 'k' then
+        redis.call('ZREM', cancelled, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
+      end
       end_of(item, ended)
     end
     add(ended, 1)
@@ -1111,8 +1323,17 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
   elseif other.kind == 's' then
     add('timeouts', 1)
     blame(message, false, about, limit, to, now, amounts, received(lease))
-  elseif other.kind == 'r' then
+  elseif other.kind == 'p' then
+    add('parked', 1)
+    park(message, other, to, now, received(lease))
+    tell('released')
+  elseif other.kind == 'r' or other.kind == 'l' then
     add('released', 1)
+    local limited = other.kind == 'l'
+    if limited then
+      other.b = '1'
+      if limit_queue(other.delay_ms, now) then other.delay_ms = 0 end
+    end
     -- Its handler had started: the next delivery shows that, but it does not count towards max receives.
     if other.b ~= '' then message.receives = message.receives + 1 end
     if other.c ~= '' then
@@ -1126,7 +1347,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     else
       put_back(to, message, now, received(lease))
     end
-    tell('released')
+    tell('released', limited and 'rate_limited')
   else
     -- A message that killed its worker counts as a lone timeout, as it would without a supervisor. From
     -- then on it is a suspect, wherever it is moved.
@@ -1172,7 +1393,7 @@ local function settle_others(lease, attributes, results, later, now, amounts)
   -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. Those that go back
   -- come last, in the order of the lease, whatever the order of the outcomes.
   local function move(other, index, item)
-    if other.kind == 'r' or other.kind == 's' then
+    if other.kind == 'r' or other.kind == 'l' or other.kind == 's' then
       backs[#backs + 1] = { number = tonumber(index) or 0, other = other, index = index, item = item }
     else
       settle_it(other, index, item)

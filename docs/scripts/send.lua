@@ -3,7 +3,7 @@
 -- ROLES      producer, operator
 -- KEYS[1-5]  see lib/sender_keys.lua
 -- KEYS[6]    producers HASH   lane → last sequence number, ms, and (message number, id) per message kept out by it
--- KEYS[7]    unique HASH      unique key → message id and expiry ms
+-- KEYS[7]    unique HASH      see lib/unique_keys.lua
 -- KEYS[8]    journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    lane             '' for a one-shot sender, which must not repeat the call
@@ -11,68 +11,79 @@
 -- ARGV[4]    delay ms         '' for the queue's, or '@' and a due time in ms since 1970
 -- ARGV[5-6]  ttl ms, priority '' for the queue's, 0 none; 0-9
 -- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
--- then       u                then u × (message number 1…n, unique key, held for ms)
+-- then       u                then u × (message number 1…n, unique key, how it is held: `<ms>` until the message has ended
+--                             (flag u frees it), at most so long; `=<ms>` for so long (no flag u); `~<ms>` until it is
+--                             due: a later one takes its place in delayed, with a due time of its own, but at most so
+--                             long after the first of them, 0: no limit)
 -- then       maxlen           may be left out: of this call; the lower of this and the queue's counts
 -- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique
 --   key was held, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
 --   same} for a repeated call, or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen}
 --   {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
--- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
+-- O(n) for ready, O(n log d) for delayed messages, d being delayed already; O(m) more to replace one of m (at most 1,000)
+--   that are due in the same millisecond.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
-
--- The time of this call in ms since 1970: the server's. An explicit time is for tests, and
--- refused (nil) unless the queue's meta.test is set: no client clock reaches a script otherwise.
-local function clock(override, meta)
-  if override ~= '' then
-    if redis.call('HGET', meta, 'test') == '1' then return tonumber(override) end
-    return nil
-  end
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
-end
 
 -- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score, which only another program
 -- writes, becomes the largest number.
 local function text(number)
   return string.format('%.0f', math.max(-MAX_MS, math.min(number, MAX_MS)))
 end
--- The short way of a send: one message, ready at once, to a queue without attributes other than its shards. It runs before
--- the functions of the long way are created, and checks only the keys that it writes. Returns nil, without a write, for any
--- other send or on a problem, which the long way reports.
+
+-- The time of this call in ms since 1970, also as text: the server's. An explicit time is for tests, and
+-- refused (nil) unless the queue's meta.test is set: no client clock reaches a script otherwise.
+local function clock(override, meta)
+  if override ~= '' then
+    local now = redis.call('HGET', meta, 'test') == '1' and tonumber(override) or nil
+    return now, now and text(now)
+  end
+  local t = redis.call('TIME')
+  local now = t[1] .. string.sub('00000' .. t[2], -6, -4) -- the thousands of the microseconds
+  return tonumber(now), now
+end
+-- The short way of a send: one message, ready at once, to a queue without attributes other than its shards and the priority
+-- of the message. It runs before the functions of the long way are created, and checks only the keys that it writes. Returns
+-- nil, without a write, for any other send or on a problem, which the long way reports.
 local function send_alone()
   local ready, wake, meta, stats, producers = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-  local lane, sequence = ARGV[2], ARGV[3]
-  -- One message; no delay, ttl, priority, unique key or maxlen.
-  if #ARGV ~= 10 or ARGV[7] ~= '1' or ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '0' or ARGV[10] ~= '0'
+  local lane, sequence, priority = ARGV[2], ARGV[3], ARGV[6]
+  -- One message; no delay, ttl, unique key or maxlen.
+  if #ARGV ~= 10 or ARGV[7] ~= '1' or ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[10] ~= '0'
     or lane == '' or #sequence > 15 or not string.find(sequence, '^%d+$') then
     return nil
   end
-  local set = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'journal', 'shard', 'shards')
-  local paused_out = set[1] == 'out'
-  if set.err or set[1] and not paused_out or set[2] or set[3] or set[4] or set[5] or set[6] then return nil end
-  -- A shard takes messages if it is marked `open`.
-  if set[7] and string.sub(set[7], 1, 5) ~= 'open ' or not set[7] and string.find(meta, '/', 1, true) then return nil end
+  -- EXISTS counts a key as often as it is named: 1 for a token, 2 for attributes.
+  local there, paused_out, shards = redis.call('EXISTS', wake, meta, meta), false, nil
+  if there > 1 then
+    local set = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'journal', 'shard', 'shards',
+      'levels')
+    paused_out, shards = set[1] == 'out', set[8] or nil
+    if set.err or set[1] and not paused_out or set[2] or set[3] or set[4] or set[5] or set[6] then return nil end
+    -- A shard takes messages if it is marked `open`.
+    if set[7] and string.sub(set[7], 1, 5) ~= 'open ' or not set[7] and string.find(meta, '/', 1, true) then return nil end
+    if priority ~= '0' and (#priority ~= 1 or not string.find(set[9] or '', priority, 1, true)) then return nil end
+  elseif priority ~= '0' or string.find(meta, '/', 1, true) then
+    return nil
+  end
   local last = redis.pcall('HGET', producers, lane)
   if last then
     last = type(last) == 'string' and tonumber(string.match(last, '^(%d+) %d'))
     if not last or tonumber(sequence) <= last then return nil end
   end
-  local tokens = redis.pcall('LLEN', wake)
-  local now = clock(ARGV[1], meta)
-  if type(tokens) ~= 'number' or not now then return nil end
-  now = text(now)
+  local _, now = clock(ARGV[1], meta)
+  if not now then return nil end
 
   -- The first write to a key checks its type; on failure the earlier writes are undone.
-  if type(redis.pcall('HINCRBY', stats, 'sent', 1)) ~= 'number' then return nil end
+  if type(redis.pcall('HINCRBY', stats, 'sent', '1')) ~= 'number' then return nil end
   if type(redis.pcall('RPUSH', ready, ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])) ~= 'number' then
-    redis.call('HINCRBY', stats, 'sent', -1)
+    redis.call('HINCRBY', stats, 'sent', '-1')
     return nil
   end
   redis.call('HSET', producers, lane, sequence .. ' ' .. now)
   local degraded = 0
-  if type(redis.pcall('HINCRBY', stats, 'stored', 1)) ~= 'number' then degraded = 1 end
-  if tokens == 0 and not paused_out and type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then degraded = 1 end
-  return { 'OK', 1, now, degraded, set[8] or nil }
+  if type(redis.pcall('HINCRBY', stats, 'stored', '1')) ~= 'number' then degraded = 1 end
+  if there % 2 == 0 and not paused_out and type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then degraded = 1 end
+  return { 'OK', 1, now, degraded, shards }
 end
 local sent_alone = send_alone()
 if sent_alone then return sent_alone end
@@ -381,7 +392,8 @@ local function read_attributes()
   if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
   return {
     paused_in = found[1] == 'in' or found[1] == 'all',
-    paused_out = found[1] == 'out' or found[1] == 'all',
+    -- Nor is anybody woken while the queue is rate limited.
+    paused_out = found[1] == 'out' or found[1] == 'all' or found[1] and string.find(found[1], '^until ') ~= nil,
     maxlen = whole(found[2], 0, MAX_MS) or 0,
     maxsize = whole(found[3], 0, MAX_MS) or 0,
     delay_ms = whole(found[4], 0, MAX_MS) or 0,
@@ -391,6 +403,13 @@ local function read_attributes()
     shards = found[12],
     journal = { mode = found[7], cap = found[8], epoch = found[9], shed = found[10] },
   }
+end
+-- The middle of the header of a new message: values that only the server knows.
+local function stamp(now, ttl_ms, delay_ms)
+  local middle = text(now) .. ' 0 0 0 0'
+  if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
+  if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_MS)) end
+  return middle
 end
 -- Accept new messages.
 
@@ -424,14 +443,6 @@ local function refusal(attributes, number)
   return nil
 end
 
--- The middle of the header: values that only the server knows.
-local function stamp(now, ttl_ms, delay_ms)
-  local middle = text(now) .. ' 0 0 0 0'
-  if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
-  if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_MS)) end
-  return middle
-end
-
 local CHUNK = 500
 -- Store messages in their lists, and record that they were sent; the caller writes the journal at its end.
 local function push(items, priority, delay_ms, attributes, now)
@@ -458,8 +469,94 @@ local function push(items, priority, delay_ms, attributes, now)
   end
   if not attributes.paused_out then ring(wake, #items) end
 end
+-- Unique keys of new messages: which of these are kept out, and which take the place of one that waits.
+--   unique HASH   unique key → `<message id> <expiry ms>`, then ` for` if it is held whatever becomes of the message, or
+--                 ` @<due ms> <ms of the first one>` if a later message may replace it until it is due
+local unique = KEYS[7]
 
-local producers, unique, attributes, refused = KEYS[6], KEYS[7], read_attributes()
+-- A delayed message that may be replaced; nil if it is not delayed any more.
+local function replaceable(id, due_ms)
+  for first = 0, 900, 100 do
+    local page = redis.call('ZRANGEBYSCORE', delayed, due_ms, due_ms, 'LIMIT', first, 100)
+    for _, item in ipairs(page) do
+      if string.sub(item, 1, #id + 4) == 'q1 ' .. id .. ' ' then return item end
+    end
+    if #page < 100 then return nil end
+  end
+end
+
+-- The hold of a message on its key. One that may be replaced (`~`) has a delay of its own, and perhaps the item that it
+-- replaces; it is postponed to `most_ms` after the first of them at most, 0: without a limit.
+local function new_hold(mode, ms, message, own, id, due_ms, first_ms, delay_ms, ttl_ms, now)
+  local hold = { id = own, message = message, earlier = {}, more = mode == '=' and ' for' or '' }
+  if mode == '~' then
+    hold.item = due_ms and id ~= own and replaceable(id, due_ms)
+    hold.first_ms = hold.item and tonumber(first_ms) or now
+    hold.delay_ms = ms > 0 and math.max(math.min(delay_ms, hold.first_ms + ms - now), 0) or delay_ms
+    hold.more = ' @' .. text(now + hold.delay_ms) .. ' ' .. text(hold.first_ms)
+    ms = MAX_MS
+  elseif mode == '' and ttl_ms > 0 then
+    ms = math.min(ms, ttl_ms) -- what has expired will not run
+  end
+  hold.until_ms = math.min(now + ms, MAX_MS)
+  return hold
+end
+
+-- Read the keys of a call. Returns a list {message number, id of the holder, …} of the messages that are kept out, the same
+-- as a set, key → hold, how many waiting messages are replaced, and message number → delay ms where it is not that of
+-- the call; nil for wrong words, or nil and an error.
+local function take_keys(first_key, keyed, number, delay_ms, ttl_ms, now, id_of)
+  local kept_out, outside, holds, replaced, sooner = {}, {}, {}, 0, {}
+  local function keep_out(message, id)
+    kept_out[#kept_out + 1] = text(message)
+    kept_out[#kept_out + 1] = id
+    outside[message] = true
+  end
+  for i = 0, keyed - 1 do
+    local at = first_key + 1 + 3 * i
+    local message, key = whole(ARGV[at], 1, number), ARGV[at + 1]
+    local mode, ms = string.match(ARGV[at + 2] or '', '^([=~]?)(%d+)$')
+    ms = whole(ms, mode == '~' and 0 or 1, MAX_MS)
+    local own = message and id_of(message)
+    if not ms or not own then return nil end
+    -- Asked at the first one as well, which has nothing to replace: a producer may not read messages.
+    if mode == '~' and not redis.acl_check_cmd('ZRANGEBYSCORE', delayed, '0', '0') then
+      return nil, redis.error_reply('NOPERM this user may not read the delayed messages, as debounce does: it needs the role consumer')
+    end
+    local id, until_ms, more = string.match(redis.call('HGET', unique, key) or '', '^(%S+) (%d+)(.*)$')
+    if not id or tonumber(until_ms) <= now then id, more = nil, '' end
+    local before, due_ms, first_ms = holds[key], string.match(more, '^ @(%d+) (%d+)$')
+    if before and mode == '~' and before.first_ms then
+      table.insert(before.earlier, before.message) -- the last one of a call wins
+      before.id, before.message = own, message
+    elseif before then
+      keep_out(message, before.id)
+    elseif id and id ~= own and not (mode == '~' and due_ms) then
+      keep_out(message, id)
+    else
+      holds[key] = new_hold(mode, ms, message, own, id, due_ms, first_ms, delay_ms, ttl_ms, now)
+      if holds[key].item then replaced = replaced + 1 end
+    end
+  end
+  for _, hold in pairs(holds) do
+    for _, message in ipairs(hold.earlier) do keep_out(message, hold.id) end
+    if hold.delay_ms and hold.delay_ms ~= delay_ms then sooner[hold.message] = hold.delay_ms end
+  end
+  return kept_out, outside, holds, replaced, sooner
+end
+
+-- The messages are stored: they have their keys, and those that they replace go.
+local function write_keys(holds)
+  for key, hold in pairs(holds) do
+    redis.call('HSET', unique, key, hold.id .. ' ' .. text(hold.until_ms) .. hold.more)
+    if hold.item then
+      redis.call('ZREM', delayed, hold.item)
+      record('cancelled', hold.item)
+    end
+  end
+end
+
+local producers, attributes, refused = KEYS[6], read_attributes()
 refused = refused or broken({ stats, 'hash', ready, 'list', wake, 'list', delayed, 'zset', unique, 'hash', journal, 'stream' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
@@ -477,7 +574,6 @@ local first_key = 8 + 2 * number
 local keyed = whole(ARGV[first_key], 0, number)
 if not keyed then return { 'ARG', 'messages' } end
 if not lower_maxlen(attributes, ARGV[first_key + 1 + 3 * keyed]) then return { 'ARG', 'maxlen' } end
-
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
 
 if lane ~= '' then
@@ -493,39 +589,32 @@ if lane ~= '' then
   if last and sequence < last then return { 'GHOST' } end
 end
 
--- Messages whose unique key another message holds: {number, id, …}.
-local kept_out, outside, holds = {}, {}, {}
-for i = 0, keyed - 1 do
-  local message = whole(ARGV[first_key + 1 + 3 * i], 1, number)
-  local key, held_ms = ARGV[first_key + 2 + 3 * i], whole(ARGV[first_key + 3 + 3 * i], 1, MAX_MS)
-  if not message or not held_ms or not id_of(message) then return { 'ARG', 'unique' } end
-  local id, until_ms = string.match(redis.call('HGET', unique, key) or '', '^(%S+) (%d+)$')
-  if not id or tonumber(until_ms) <= now then id = holds[key] and holds[key].id end
-  if id and id ~= id_of(message) then
-    kept_out[#kept_out + 1] = text(message)
-    kept_out[#kept_out + 1] = id
-    outside[message] = true
-  elseif not holds[key] then
-    holds[key] = { id = id_of(message), until_ms = math.min(now + held_ms, MAX_MS) }
-  end
-end
+local kept_out, outside, holds, replaced, sooner = take_keys(first_key, keyed, number, delay_ms, ttl_ms, now, id_of)
+if not kept_out then return outside or { 'ARG', 'unique' } end
 
-refused = refusal(attributes, number - #kept_out / 2)
+refused = refusal(attributes, number - #kept_out / 2 - replaced)
 if refused then return refused end
-local middle, items = stamp(now, ttl_ms, delay_ms), {}
+local middle, items, early = stamp(now, ttl_ms, delay_ms), {}, {}
 for message = 1, number do
   local head, tail = ARGV[6 + 2 * message], ARGV[7 + 2 * message]
   if attributes.maxsize > 0 then
     local bytes = #tail - (string.find(tail, '\n', 1, true) or 0)
     if bytes > attributes.maxsize then return { 'TOOLARGE', text(bytes), text(attributes.maxsize) } end
   end
-  if not outside[message] then items[#items + 1] = head .. middle .. tail end
+  if sooner[message] then
+    early[#early + 1] = { head .. stamp(now, ttl_ms, sooner[message]) .. tail, sooner[message] }
+  elseif not outside[message] then
+    items[#items + 1] = head .. middle .. tail
+  end
 end
 
 push(items, priority, delay_ms, attributes, now)
-for key, hold in pairs(holds) do redis.call('HSET', unique, key, hold.id .. ' ' .. text(hold.until_ms)) end
+for _, one in ipairs(early) do push({ one[1] }, priority, one[2], attributes, now) end
+write_keys(holds)
 if lane ~= '' then
   redis.call('HSET', producers, lane, table.concat({ text(sequence), text(now), unpack(kept_out) }, ' '))
 end
-local degraded = math.max(count(stats, { sent = #items, stored = #items }), write_journal(''))
-return with_shards({ 'OK', #items, text(now), degraded, unpack(kept_out) }, attributes)
+local stored = #items + #early
+local amounts = { sent = stored, stored = stored - replaced, cancelled = replaced }
+local degraded = math.max(count(stats, amounts), write_journal(''))
+return with_shards({ 'OK', stored, text(now), degraded, unpack(kept_out) }, attributes)

@@ -185,7 +185,8 @@ class Queue {
     const leases = [...new Set(messages.map((message) => message.lease))]
     if (!leases.length) return []
     const words = ['', String(visibilityMs), ...leases]
-    const reply = await this.#connection.call('extend', this.#named('unacked', 'meta'), words)
+    const keys = this.#named('unacked', 'meta', 'cancelled')
+    const reply = await this.#connection.call('extend', keys, words)
     const held = new Map(leases.map((lease, at) => [lease, String(reply[at + 2]) !== '0']))
     return messages.map((message) => held.get(message.lease))
   }

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import structlog
 
@@ -14,8 +24,10 @@ from qworker.app.functions import check_function, default_name, replaces
 from qworker.app.handle import Handle
 from qworker.app.middleware import Middleware, check_hooks
 from qworker.app.options import TaskOptions, TaskOptionsDict, check_option_names
+from qworker.app.run import Run, SyncRun
 from qworker.app.schedule import Schedule, schedule_of
-from qworker.app.task import BatchTask, Task
+from qworker.app.task import BatchTask, Task, check_overlap
+from qworker.app.workflow import Workflow, workflow_options
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.inspect.scan import QueueLength, aiterate, iterate, scan_queues
@@ -45,6 +57,18 @@ _QueueKey = tuple[str, float | None]
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class _Workflows(Protocol):
+    """The decorator that `QWorker.workflow` with options returns."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Run, P], Coroutine[Any, Any, T]], /
+    ) -> Workflow[P, Coroutine[Any, Any, T]]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[SyncRun, P], R], /) -> Workflow[P, R]: ...
 
 
 class ScheduledTask:
@@ -143,24 +167,67 @@ class QWorker:
         check_option_names(options)
         task_options = TaskOptions(**options)
 
+        kind: type[Task[..., Any]] = BatchTask if task_options.batch else Task
+
         def register(decorated: Callable[..., Any]) -> Task[..., Any]:
-            # Decorating a task, of this app or another, makes a second task of its function.
-            handler = decorated.function if isinstance(decorated, Task) else decorated
-            check_function(handler, "task" if name is None else f"task {shown(name)}")
-            task_name = default_name(handler) if name is None else check_task(name)
-            first = self.tasks.get(task_name)
-            if first is not None and not replaces(handler, first.function):
-                raise InvalidNameError(
-                    "task",
-                    f"{task_name!r} is defined twice, at {_line_of(first.function)} and at {_line_of(handler)}",
-                    "give one of them another name=",
-                )
-            kind: type[Task[..., Any]] = BatchTask if task_options.batch else Task
-            task = kind(self, handler, task_name, task_options)
-            self.tasks[task_name] = task
-            return task
+            return self._register(kind, decorated, name, task_options)
 
         return register(*function) if function else register
+
+    @overload
+    def workflow(
+        self, function: Callable[Concatenate[Run, P], Coroutine[Any, Any, T]], /
+    ) -> Workflow[P, Coroutine[Any, Any, T]]: ...
+
+    @overload
+    def workflow(self, function: Callable[Concatenate[SyncRun, P], R], /) -> Workflow[P, R]: ...
+
+    @overload
+    def workflow(
+        self, *, name: str | None = None, **options: Unpack[TaskOptionsDict]
+    ) -> _Workflows: ...
+
+    def workflow(
+        self, *function: Callable[..., Any], name: str | None = None, **options: Any
+    ) -> Any:
+        """Register a function as a workflow: a task that records its steps, and is resumed after them.
+
+        Its first parameter is the run, a `Run` of an async function and a `SyncRun` of a plain one. Options are those
+        of `task` without batch, max_wait and at_most_once; result, for how long the result and the steps are kept after
+        the end, is a day by default; time_limit is for each activation; calls do not expire unless a ttl is given.
+
+        Raises what `task` does.
+        """
+        check_option_names(options)
+        task_options = workflow_options(options)
+
+        def register(decorated: Callable[..., Any]) -> Task[..., Any]:
+            return self._register(Workflow, decorated, name, task_options)
+
+        return register(*function) if function else register
+
+    def _register(
+        self,
+        kind: type[Task[..., Any]],
+        decorated: Callable[..., Any],
+        name: str | None,
+        options: TaskOptions,
+    ) -> Task[..., Any]:
+        # Decorating a task, of this app or another, makes a second task of its function.
+        handler = decorated.function if isinstance(decorated, Task) else decorated
+        if isinstance(decorated, Workflow):
+            handler = decorated.workflow
+        check_function(handler, "task" if name is None else f"task {shown(name)}")
+        task_name = default_name(handler) if name is None else check_task(name)
+        first = self.tasks.get(task_name)
+        if first is not None and not replaces(handler, first.function):
+            raise InvalidNameError(
+                "task",
+                f"{task_name!r} is defined twice, at {_line_of(first.function)} and at {_line_of(handler)}",
+                "give one of them another name=",
+            )
+        task = self.tasks[task_name] = kind(self, handler, task_name, options)
+        return task
 
     def schedule(
         self, schedule: Schedule | str, *, name: str | None = None, **options: object
@@ -192,6 +259,7 @@ class QWorker:
                     "give one of them another name=",
                 )
             task.signature.check((), {})
+            check_overlap(due, task)
             self.schedules[schedule_name] = ScheduledTask(schedule_name, task, due)
             return task
 

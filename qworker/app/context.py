@@ -6,17 +6,22 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from qworker.app.feed import Feed
 
 __all__ = ["Context", "Contextual", "current", "running"]
 
 
-class Losable(Protocol):
+class Held(Protocol):
     """A lease."""
 
     @property
     def lost(self) -> bool:
         """Whether it has expired."""
+
+    def cancelled_at(self, position: int) -> bool:
+        """Whether the message at a position was cancelled."""
 
 
 class Context:
@@ -28,7 +33,9 @@ class Context:
     """
 
     __slots__ = (
+        "_feed",
         "_lease",
+        "_position",
         "body",
         "flags",
         "message_id",
@@ -52,7 +59,9 @@ class Context:
         timeouts: int,
         flags: Mapping[str, str],
         body: bytes,
-        lease: Losable | None = None,
+        lease: Held | None = None,
+        position: int = 0,
+        feed: Callable[[], Feed] | None = None,
     ) -> None:
         self.queue = queue
         self.task = task
@@ -64,6 +73,8 @@ class Context:
         self.flags = flags
         self.body = body
         self._lease = lease
+        self._position = position
+        self._feed = feed
 
     def __repr__(self) -> str:
         return f"Context({self.task!r}, {self.message_id!r}, receive_count={self.receive_count})"
@@ -77,6 +88,20 @@ class Context:
     def lost(self) -> bool:
         """Whether the lease has expired: another worker may be running the message."""
         return self._lease is not None and self._lease.lost
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the message was cancelled while its handler runs: stop the work, and `raise Cancel`.
+
+        Known a heartbeat later, at most 5 s. Cheap; ask often. A coroutine need not ask: it is cancelled.
+        """
+        return self._lease is not None and self._lease.cancelled_at(self._position)
+
+    @property
+    def feed(self) -> Feed:
+        """What the handler tells while it runs: `current().feed.append({"done": 3})`, read by `handle.feed()`."""
+        assert self._feed is not None
+        return self._feed()
 
     @property
     def trace(self) -> str | None:

@@ -3,8 +3,10 @@
 ControlFlow
 ├── Retry      nack: ready again after a delay, counted
 ├── Discard    ack, counted as discarded
+├── Cancel     ended as cancelled
 ├── Bury       dead at once, whatever the receive count
 ├── Release    back to the head of the queue, uncounted
+├── RateLimited  the same, and its queue waits
 └── LetExpire  not settled: back when the visibility timeout runs out
 
 None of them is a failure: no error is logged, and no traceback is stored with a dead letter.
@@ -13,10 +15,20 @@ None of them is a failure: no error is logged, and no traceback is stored with a
 from __future__ import annotations
 
 from qworker.app.retry import RetryPolicy
-from qworker.config.kinds import MAX_DELAY_MS
+from qworker.config.kinds import DAY_MS, MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
 
-__all__ = ["Bury", "ControlFlow", "Discard", "LetExpire", "Release", "Retry"]
+__all__ = [
+    "Bury",
+    "Cancel",
+    "ControlFlow",
+    "Discard",
+    "LetExpire",
+    "Parked",
+    "RateLimited",
+    "Release",
+    "Retry",
+]
 
 
 class ControlFlow(Exception):  # noqa: N818  # an instruction, not an error
@@ -55,6 +67,10 @@ class Discard(ControlFlow):
         self.reason = reason
 
 
+class Cancel(ControlFlow):
+    """End the message as cancelled: what a handler raises that has seen `current().cancelled` and stops its work."""
+
+
 class Bury(ControlFlow):
     """Make the message a dead letter at once, with `reason` (up to 2 KiB)."""
 
@@ -76,6 +92,35 @@ class Release(ControlFlow):
     def __init__(self, delay: Duration = 0) -> None:
         super().__init__(delay)
         self.delay_ms = _delay_ms(delay)
+
+
+class RateLimited(ControlFlow):
+    """Another system refuses calls for now (a 429): put the message back uncounted, and let its queue wait.
+
+    For `delay` (1 ms to a day) no worker receives from the queue, or from the message's shard of a divided one; then
+    the message comes first. What workers have received already still runs. Give tasks that call a limited system a
+    queue of their own. Raises `InvalidOptionError` for a delay that is not such a duration.
+    """
+
+    delay_ms: int = 0
+
+    def __init__(self, delay: Duration) -> None:
+        super().__init__(delay)
+        self.delay_ms = duration_ms(delay, "delay", minimum_ms=1, maximum_ms=DAY_MS)
+
+
+class Parked(BaseException):
+    """A run sleeps or waits: its function ends here, and starts again when it goes on.
+
+    Raised by `run.sleep` and `run.wait`. Not an Exception, so that `except Exception` lets it pass; a function that
+    catches it is parked all the same.
+    """
+
+    def __init__(
+        self, delay_ms: int | None, name: str, signal: str = "", keep_ms: int | None = None
+    ) -> None:
+        super().__init__(name)
+        self.delay_ms, self.name, self.signal, self.keep_ms = delay_ms, name, signal, keep_ms
 
 
 class LetExpire(ControlFlow):

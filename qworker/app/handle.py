@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from qworker.client.cancel import Cancellation
+from qworker.client.results.feed import aread_feed, read_feed
 from qworker.client.results.wait import Gone, await_result, wait_for_result
 from qworker.durations import Duration, duration_ms
 from qworker.errors import (
@@ -19,11 +21,13 @@ from qworker.errors import (
     shown,
 )
 from qworker.wire.codec import decode
+from qworker.wire.feed import FeedEntry, check_position
 from qworker.wire.names import check_message_id, check_queue
 from qworker.wire.result import ENDS, Outcome
 
 if TYPE_CHECKING:
     from qworker.app.arguments.results import ResultType
+    from qworker.client.inspect.runs import RunStatus, RunStep
     from qworker.client.queue import AsyncQueue, Queue
 
 __all__ = ["Handle", "HandleApp", "check_keeps", "handle_of"]
@@ -68,11 +72,19 @@ class Handle(Generic[R]):
     `app.handle(queue, id)`: the latter returns plain JSON. Thread-safe.
     """
 
-    __slots__ = ("_app", "_task", "id", "queue")
+    __slots__ = ("_app", "_chained", "_task", "id", "queue")
 
     def __init__(
-        self, app: HandleApp, queue: str, message_id: str, task: Keeper | None = None
+        self,
+        app: HandleApp,
+        queue: str,
+        message_id: str,
+        task: Keeper | None = None,
+        *,
+        chained: bool = False,
     ) -> None:
+        # The last message of a chain is sent after the others have ended.
+        self._chained = chained
         self._app = app
         self._task = task
         self.queue = check_queue(queue)
@@ -116,11 +128,68 @@ class Handle(Generic[R]):
         outcome = await await_result(self._app.aqueue(self.queue), self.id, seconds)
         return self._value(outcome, seconds)
 
+    def signal(self, value: object, *, name: str | None = None) -> None:
+        """Give a run a signal: it goes on if it waits for it. Its name is that of the value's type, unless given.
+
+        Raises `SignalGivenError`, `RunEndedError`, `RunUnknownError`, and `InvalidBodyError`.
+        """
+        self._app.queue(self.queue).signal(self.id, name or type(value).__name__, value)
+
+    async def asignal(self, value: object, *, name: str | None = None) -> None:
+        """Give a run a signal in async code, as `signal` does."""
+        await self._app.aqueue(self.queue).signal(self.id, name or type(value).__name__, value)
+
+    def feed(self, after: str = "", timeout: Duration | None = None) -> Iterator[FeedEntry]:
+        """Yield what its handler appends to its feed, until the message has ended; `after`: the entry to resume from.
+
+        At most the 1,000 newest entries. Raises `ResultTimeoutError` if none comes for `timeout`, `InvalidOptionError`,
+        `ProtectionError`, and `ServerError`.
+        """
+        position, seconds = check_position(after), _seconds(timeout)
+        queue = self._app.queue(self.queue)
+        return read_feed(queue, self.id, position, seconds, awaited=self._chained)
+
+    def afeed(self, after: str = "", timeout: Duration | None = None) -> AsyncIterator[FeedEntry]:
+        """Yield in async code what its handler appends, as `feed` does: `async for entry in handle.afeed(last_id)`."""
+        position, seconds = check_position(after), _seconds(timeout)
+        queue = self._app.aqueue(self.queue)
+        return aread_feed(queue, self.id, position, seconds, awaited=self._chained)
+
+    def status(self) -> RunStatus | None:
+        """Tell where a run stands: what it sleeps or waits for, and since when; None if it is unknown.
+
+        O(n) of its queue, unless it sleeps, waits or has ended. Raises `ServerError`.
+        """
+        return self._app.queue(self.queue).run_status(self.id)
+
+    async def astatus(self) -> RunStatus | None:
+        """Tell where a run stands in async code, as `status` does."""
+        return await self._app.aqueue(self.queue).run_status(self.id)
+
+    def steps(self) -> list[RunStep] | None:
+        """Read what a run has recorded, oldest first; None if nothing is kept. Raises `ServerError`."""
+        return self._app.queue(self.queue).run_steps(self.id)
+
+    async def asteps(self) -> list[RunStep] | None:
+        """Read what a run has recorded in async code, as `steps` does."""
+        return await self._app.aqueue(self.queue).run_steps(self.id)
+
     def __await__(self) -> Generator[Any, None, R]:
         return self.aresult().__await__()
 
+    def cancel(self) -> Cancellation:
+        """Cancel the message: it does not run, or its handler is told to stop; the answer says which, or too late.
+
+        See `Cancellation`. A wait for its result ends with `TaskEndedError` once it has. Raises `ServerError`.
+        """
+        return self._app.queue(self.queue).cancel(self.id)
+
+    async def acancel(self) -> Cancellation:
+        """Cancel in async code, as `cancel` does."""
+        return await self._app.aqueue(self.queue).cancel(self.id)
+
     def _value(self, outcome: Outcome | Gone | None, seconds: float | None) -> R:
-        if outcome is None:
+        if outcome is None or (isinstance(outcome, Gone) and self._chained):
             raise ResultTimeoutError(self.queue, self.id, seconds or 0.0)
         if isinstance(outcome, Gone):
             raise ResultUnknownError(self.queue, self.id)
@@ -130,10 +199,12 @@ class Handle(Generic[R]):
             else:
                 value = self._task.result_type.decode(outcome.value)
             return value
+        queue, step, message_id = outcome.step or (self.queue, None, self.id)
         if outcome.state == "dead":
-            raise TaskFailedError(self.queue, self.id, outcome.reason, outcome.error, outcome.text)
+            reason, error, text = outcome.reason, outcome.error, outcome.text
+            raise TaskFailedError(queue, message_id, reason, error, text, step)
         if outcome.state in ENDS:
-            raise TaskEndedError(self.queue, self.id, outcome.state)
+            raise TaskEndedError(queue, message_id, outcome.state, step)
         raise ResultError(self.queue, self.id) from InvalidBodyError(
             "result", f"has the state {shown(outcome.state)}", "a newer version has written it"
         )

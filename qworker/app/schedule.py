@@ -22,10 +22,23 @@ from qworker.config.kinds import DAY_MS
 from qworker.durations import Duration, duration_ms, format_ms
 from qworker.errors import InvalidOptionError, shown
 
-__all__ = ["Cron", "Every", "Missed", "Schedule", "cron", "every", "parse_schedule", "schedule_of"]
+__all__ = [
+    "Cron",
+    "Every",
+    "Missed",
+    "Overlap",
+    "Schedule",
+    "cron",
+    "every",
+    "parse_schedule",
+    "schedule_of",
+]
 
 #: Which slots to fire that passed while no daemon ran: none, the last one, or all.
 Missed = Literal["skip", "once", "all"]
+#: What a slot does while the message of an earlier one has not ended: it fires beside it, does not fire, waits for its
+#: end, or cancels it and waits for its end.
+Overlap = Literal["allow", "skip", "queue", "cancel"]
 
 _FIELDS: Final = {
     "minute": "0-59",
@@ -35,9 +48,15 @@ _FIELDS: Final = {
     "day-of-week": "0-7 or SUN-SAT, MON#2, 5L",
 }
 _FORM: Final = "write 'minute hour day-of-month month day-of-week', each as *, 1,2, 1-5 or */5"
-_SPEC: Final = "a spec is 'cron M H D M W tz=ZONE missed=POLICY' or 'every DURATION missed=POLICY'"
-_CRON_SPEC: Final = re.compile(r"cron (.{1,200}) tz=(\S+) missed=(\S+)")
-_EVERY_SPEC: Final = re.compile(r"every (\S+) missed=(\S+)")
+_SPEC: Final = (
+    "a spec is 'cron M H D M W tz=ZONE missed=POLICY' or 'every DURATION missed=POLICY', "
+    "then perhaps jitter=DURATION and overlap=POLICY"
+)
+_POLICIES: Final = r" missed=(\S+?)(?: jitter=(\S+))?(?: overlap=(\S+))?"
+_CRON_SPEC: Final = re.compile(r"cron (.{1,200}) tz=(\S+)" + _POLICIES)
+_EVERY_SPEC: Final = re.compile(r"every (\S+)" + _POLICIES)
+_SHORTEST_MS: Final = 100
+_LONGEST_JITTER_MS: Final = DAY_MS
 _MAX_LENGTH: Final = 200
 _HOUR: Final = timedelta(hours=1)
 _NO_TIME: Final = timedelta()
@@ -59,6 +78,9 @@ class Cron:
     expression: str
     tz: str = "UTC"
     missed: Missed = "once"
+    jitter: Duration = 0
+    overlap: Overlap = "allow"
+    jitter_ms: int = field(init=False, repr=False, compare=False)
     _zone: tzinfo = field(init=False, repr=False, compare=False)
     _by_day: bool = field(init=False, repr=False, compare=False)
 
@@ -69,12 +91,12 @@ class Cron:
         # CronSim advances by whole hours, so a clock change of half an hour takes it past its minutes.
         by_day = _shifts_by_parts_of_hours(self._zone) and "*" in (minute[0], hour[0])
         object.__setattr__(self, "_by_day", by_day)
-        _check_missed(self.missed)
+        _check_policies(self, _LONGEST_JITTER_MS)
 
     @property
     def spec(self) -> str:
         """The schedule as text for `parse_schedule`."""
-        return f"cron {self.expression} tz={self.tz} missed={self.missed}"
+        return f"cron {self.expression} tz={self.tz}{_policies(self)}"
 
     def next_after_ms(self, now_ms: int) -> int:
         """Return the first slot after `now_ms`, in ms since 1970."""
@@ -108,22 +130,28 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """A fixed interval of 1 s to 366 days. Its slots are multiples of the interval since 1970."""
+    """A fixed interval of 100 ms to 366 days. Its slots are multiples of the interval since 1970."""
 
     interval: Duration
     missed: Missed = "once"
+    jitter: Duration = 0
+    overlap: Overlap = "allow"
+    jitter_ms: int = field(init=False, repr=False, compare=False)
     interval_ms: int = field(init=False)
 
     def __post_init__(self) -> None:
-        interval_ms = duration_ms(self.interval, "every", minimum_ms=1000, maximum_ms=366 * DAY_MS)
+        interval_ms = duration_ms(
+            self.interval, "every", minimum_ms=_SHORTEST_MS, maximum_ms=366 * DAY_MS
+        )
         object.__setattr__(self, "interval_ms", interval_ms)
         object.__setattr__(self, "interval", format_ms(interval_ms))
-        _check_missed(self.missed)
+        # As long as the interval it would mix up the order of slots.
+        _check_policies(self, min(interval_ms, _LONGEST_JITTER_MS))
 
     @property
     def spec(self) -> str:
         """The schedule as text for `parse_schedule`."""
-        return f"every {self.interval} missed={self.missed}"
+        return f"every {self.interval}{_policies(self)}"
 
     def next_after_ms(self, now_ms: int) -> int:
         """Return the first slot after `now_ms`, in ms since 1970."""
@@ -137,18 +165,36 @@ class Every:
 Schedule = Cron | Every
 
 
-def cron(expression: str, tz: str = "UTC", *, missed: Missed = "once") -> Cron:
+def cron(
+    expression: str,
+    tz: str = "UTC",
+    *,
+    missed: Missed = "once",
+    jitter: Duration = 0,
+    overlap: Overlap = "allow",
+) -> Cron:
     """Make a schedule from a cron expression in a time zone: `cron("*/5 * * * *", tz="Europe/Vienna")`.
 
-    Raises `InvalidOptionError` for a wrong field, which it names, for an unknown zone, and for an expression that
-    matches no day.
+    `missed`: which slots to fire that passed while no reaper ran · `jitter`: each message waits a random time up to
+    this, at most a day · `overlap`: what a slot does while the message of an earlier one has not ended. Raises
+    `InvalidOptionError` for a wrong field, which it names, for an unknown zone, and for an expression that matches no
+    day.
     """
-    return Cron(expression, tz, missed)
+    return Cron(expression, tz, missed, jitter, overlap)
 
 
-def every(interval: Duration, *, missed: Missed = "once") -> Every:
-    """Make a schedule with a fixed interval of 1 s to 366 days: `every("30s")`. Raises `InvalidOptionError`."""
-    return Every(interval, missed)
+def every(
+    interval: Duration,
+    *,
+    missed: Missed = "once",
+    jitter: Duration = 0,
+    overlap: Overlap = "allow",
+) -> Every:
+    """Make a schedule with a fixed interval of 100 ms to 366 days: `every("30s")`.
+
+    Policies as those of `cron`; `jitter` is at most the interval. Raises `InvalidOptionError`.
+    """
+    return Every(interval, missed, jitter, overlap)
 
 
 def schedule_of(given: object) -> Schedule:
@@ -170,9 +216,9 @@ def schedule_of(given: object) -> Schedule:
 def parse_schedule(spec: str) -> Schedule:
     """Read the `spec` of a schedule. Raises `InvalidOptionError`."""
     if match := _CRON_SPEC.fullmatch(spec):
-        return Cron(match[1], match[2], cast(Missed, match[3]))
+        return Cron(match[1], match[2], *_read_policies(match, 3))
     if match := _EVERY_SPEC.fullmatch(spec):
-        return Every(match[1], cast(Missed, match[2]))
+        return Every(match[1], *_read_policies(match, 2))
     raise InvalidOptionError("schedule", f"{shown(spec)} is not a spec", _SPEC)
 
 
@@ -246,11 +292,32 @@ def _zone(name: object) -> tzinfo:
         raise InvalidOptionError("tz", f"{shown(name)} is not a time zone", limit) from None
 
 
-def _check_missed(missed: object) -> None:
-    if missed not in get_args(Missed):
+def _check_policies(schedule: Schedule, longest_jitter_ms: int) -> None:
+    if schedule.missed not in get_args(Missed):
         raise InvalidOptionError(
-            "missed", f"{shown(missed)} is not a policy", "it must be skip, once or all"
+            "missed", f"{shown(schedule.missed)} is not a policy", "it must be skip, once or all"
         )
+    if schedule.overlap not in get_args(Overlap):
+        raise InvalidOptionError(
+            "overlap",
+            f"{shown(schedule.overlap)} is not a policy",
+            "it must be allow, skip, queue or cancel",
+        )
+    jitter_ms = duration_ms(schedule.jitter, "jitter", maximum_ms=longest_jitter_ms)
+    object.__setattr__(schedule, "jitter_ms", jitter_ms)
+    object.__setattr__(schedule, "jitter", format_ms(jitter_ms))
+
+
+def _policies(schedule: Schedule) -> str:
+    """Write the policies of a spec; those at their defaults are left out for daemons that do not know them."""
+    jitter = f" jitter={schedule.jitter}" if schedule.jitter_ms else ""
+    overlap = f" overlap={schedule.overlap}" if schedule.overlap != "allow" else ""
+    return f" missed={schedule.missed}{jitter}{overlap}"
+
+
+def _read_policies(match: re.Match[str], first: int) -> tuple[Missed, Duration, Overlap]:
+    missed, jitter, overlap = match.group(first, first + 1, first + 2)
+    return cast(Missed, missed), jitter or 0, cast(Overlap, overlap or "allow")
 
 
 def _ms(slot: datetime) -> int:

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
+
+from msgspec import Raw
 
 from qworker.app.arguments.binding import Signature
 from qworker.app.arguments.results import ResultType
 from qworker.app.functions import is_async, wraps_async
-from qworker.app.handle import Handle, HandleApp, check_keeps, handle_of
+from qworker.app.handle import Handle, check_keeps, handle_of
+from qworker.app.run import RunApp
+from qworker.app.schedule import Schedule, schedule_of
 from qworker.app.trace import outgoing
+from qworker.client.schedules import put_schedule, remove_schedule
 from qworker.client.send import new_message
 from qworker.durations import Duration
 from qworker.engine.options import SendOptions
 from qworker.errors import InvalidOptionError, NoResultError
-from qworker.wire.names import check_task
+from qworker.wire.names import check_schedule, check_task
+from qworker.wire.schedule import StoredSchedule
 
 if TYPE_CHECKING:
     from qworker.app.middleware import Middleware
@@ -24,14 +41,20 @@ if TYPE_CHECKING:
     from qworker.client.queue_ref import QueueRef
     from qworker.engine.send import NewMessage
 
-__all__ = ["BatchTask", "Call", "Sender", "Task"]
+__all__ = ["BatchTask", "Call", "Sender", "Task", "Then", "check_overlap"]
+
+#: The options of a send that the messages of a schedule take.
+_SCHEDULED: Final = ("priority", "ttl", "max_receives")
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
+A = TypeVar("A")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class TaskApp(HandleApp, Protocol):
+class TaskApp(RunApp, Protocol):
     """The part of an app that its tasks use."""
 
     @property
@@ -40,15 +63,27 @@ class TaskApp(HandleApp, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A call of a task with checked arguments, ready to send."""
+class Call(Generic[T_co]):
+    """A call of a task with checked arguments, ready to send; its handler returns a T."""
 
     sender: Sender[Any, Any]
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Then(Generic[A, T_co]):
+    """A call whose first argument, an A, is the value of the call before it; see `chain`."""
+
+    sender: Sender[Any, Any]
+    args: list[Raw]
+    kwargs: dict[str, Raw]
+
+
 class Sender(Generic[P, R]):
     """Sends calls of a task with fixed options."""
+
+    #: The id of its message; None to draw one for each.
+    _message_id: str | None = None
 
     def __init__(self, task: Task[P, R], options: SendOptions) -> None:
         self.task = task
@@ -56,9 +91,37 @@ class Sender(Generic[P, R]):
         #: How long the results of its messages are kept; None if they are not, as of a message that is acked first.
         self._keep_ms = None if options.visibility_ms == 0 else task.task_options.result_ms
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
-        """Make a call for `send_many`. Raises `ArgumentsError` or `InvalidBodyError` for wrong arguments."""
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function directly, without a queue."""
+        return self.task.function(*args, **kwargs)
+
+    @overload
+    def call(
+        self: Sender[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Call[T]: ...
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[Any]:
+        """Make a call for `send_many` and `chain`.
+
+        Raises `ArgumentsError` or `InvalidBodyError` for wrong arguments.
+        """
         return Call(self, self.task.signature.encode(args, kwargs))
+
+    @overload
+    def then(  # type: ignore[misc]  # inferred from a callable, not from a Sender
+        self: Callable[Concatenate[A, Q], Coroutine[Any, Any, T]], *args: Q.args, **kwargs: Q.kwargs
+    ) -> Then[A, T]: ...
+    @overload
+    def then(
+        self: Callable[Concatenate[A, Q], T], *args: Q.args, **kwargs: Q.kwargs
+    ) -> Then[A, T]: ...
+    def then(self: Sender[Any, Any], *args: Any, **kwargs: Any) -> Then[Any, Any]:
+        """Make a step of a `chain`: a call whose first argument is the value of the step before; `args` come after it.
+
+        Raises `ArgumentsError` or `InvalidBodyError` for wrong arguments.
+        """
+        return Then(self, *self.task.signature.encode_after_first(args, kwargs))
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a call and return the message id.
@@ -89,7 +152,7 @@ class Sender(Generic[P, R]):
         If another message holds its unique key, the handle is that message's. Raises `NoResultError`, and all that
         `send` raises.
         """
-        self._check_keeps()
+        self.check_keeps()
         return Handle(self.task.app, self.task.queue, self.send(*args, **kwargs), self.task)
 
     @overload
@@ -100,7 +163,7 @@ class Sender(Generic[P, R]):
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
         """Start a call from async code, as `start` does."""
-        self._check_keeps()
+        self.check_keeps()
         return Handle(self.task.app, self.task.queue, await self.asend(*args, **kwargs), self.task)
 
     @overload
@@ -118,29 +181,101 @@ class Sender(Generic[P, R]):
 
     def send_later(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a call that becomes ready after `delay`, and return the message id."""
-        return Sender(self.task, SendOptions.of(self._options, {"delay": delay})).send(
-            *args, **kwargs
-        )
+        return self._delayed(delay).send(*args, **kwargs)
 
     async def asend_later(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a delayed call from async code, as `send_later` does."""
-        return await Sender(self.task, SendOptions.of(self._options, {"delay": delay})).asend(
-            *args, **kwargs
-        )
+        return await self._delayed(delay).asend(*args, **kwargs)
 
-    def send_many(self, calls: Iterable[Call]) -> list[str]:
+    def _delayed(self, delay: Duration) -> Sender[P, R]:
+        return Sender(self.task, SendOptions.of(self._options, {"delay": delay}))
+
+    def send_many(self, calls: Iterable[Call[Any]]) -> list[str]:
         """Send calls in atomic chunks of up to 1,000, and return their message ids in order."""
         queue = self.task.app.queue(self.task.queue)
         messages = self._messages(calls, queue.ref)
         return queue.store(messages, self._options, named="calls")
 
-    async def asend_many(self, calls: Iterable[Call]) -> list[str]:
+    async def asend_many(self, calls: Iterable[Call[Any]]) -> list[str]:
         """Send calls from async code, as `send_many` does."""
         queue = self.task.app.aqueue(self.task.queue)
         messages = self._messages(calls, queue.ref)
         return await queue.store(messages, self._options, named="calls")
 
-    def _messages(self, calls: Iterable[Call], queue: QueueRef) -> list[NewMessage]:
+    def schedule(
+        self, name: str, when: Schedule | str, /, *args: P.args, **kwargs: P.kwargs
+    ) -> bool:
+        """Send a call on a schedule from now on: add it, or change the one of this name in the task's queue.
+
+        For schedules that come and go at run time (a report per customer); those of your code are declared by
+        `@app.schedule`. It belongs to no app and fires until `unschedule` or `qworker schedule rm`. Reapers notice
+        within five seconds. Returns False if nothing changed. Of the options, priority, ttl and max_receives count.
+
+        Raises `ArgumentsError`, `InvalidBodyError`, `InvalidNameError` and `InvalidOptionError`.
+        """
+        stored = self._scheduled(name, schedule_of(when), args, kwargs)
+        queue = self.task.app.queue(self.task.queue)
+        return queue.client.run(put_schedule(queue.ref, name, stored))
+
+    async def aschedule(
+        self, name: str, when: Schedule | str, /, *args: P.args, **kwargs: P.kwargs
+    ) -> bool:
+        """Send a call on a schedule from now on, as `schedule` does."""
+        stored = self._scheduled(name, schedule_of(when), args, kwargs)
+        queue = self.task.app.aqueue(self.task.queue)
+        return await queue.client.run(put_schedule(queue.ref, name, stored))
+
+    def unschedule(self, name: str) -> bool:
+        """Remove a schedule that `schedule` added; returns whether there was one.
+
+        Messages that it has sent stay. Raises `InvalidNameError`, also for a schedule of an app's code.
+        """
+        queue = self.task.app.queue(self.task.queue)
+        return queue.client.run(remove_schedule(queue.ref, name))
+
+    async def aunschedule(self, name: str) -> bool:
+        """Remove a schedule, as `unschedule` does."""
+        queue = self.task.app.aqueue(self.task.queue)
+        return await queue.client.run(remove_schedule(queue.ref, name))
+
+    def _scheduled(
+        self, name: str, when: Schedule, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> StoredSchedule:
+        options, task = self._options, self.task
+        check_schedule(name)
+        for field in fields(SendOptions):
+            if (
+                field.init
+                and field.name not in _SCHEDULED
+                and field.default != getattr(options, field.name)
+            ):
+                raise InvalidOptionError(
+                    field.name,
+                    "is set for a schedule",
+                    f"its messages take {', '.join(_SCHEDULED)}; leave it out",
+                )
+        check_overlap(when, task)
+        keyring = task.app.keyring
+        if keyring.encrypts and (args or kwargs):
+            raise InvalidOptionError(
+                "schedule",
+                "has arguments, which are stored unencrypted",
+                "let it send a task without arguments, which looks for what is to be done",
+            )
+        body = task.signature.encode(args, kwargs)
+        return StoredSchedule(
+            app="",
+            spec=when.spec,
+            task=task.name,
+            queue=task.queue,
+            body=body.decode(),
+            priority=options.priority,
+            ttl_ms=options.ttl_ms,
+            max_receives=options.max_receives,
+            signature=keyring.sign_schedule(task.app.namespace, task.queue, name, body),
+        )
+
+    def _messages(self, calls: Iterable[Call[Any]], queue: QueueRef) -> list[NewMessage]:
         messages = []
         trace = outgoing()
         for call in calls:
@@ -153,17 +288,33 @@ class Sender(Generic[P, R]):
             messages.append(self._message(call.body, queue, trace))
         return messages
 
-    def _message(self, body: bytes, queue: QueueRef, trace: str | None) -> NewMessage:
+    def first_message(self, body: bytes, queue: QueueRef, chain: str) -> NewMessage:
+        """Make the first message of a chain; `chain` is its flag j."""
+        flags = {**_flags(outgoing(), None, run=False), "j": chain}
+        return self._message(body, queue, None, flags)
+
+    def _message(
+        self, body: bytes, queue: QueueRef, trace: str | None, flags: dict[str, str] | None = None
+    ) -> NewMessage:
         keep_ms = self._keep_ms
+        if flags is None and (trace or keep_ms):
+            flags = _flags(trace, keep_ms, run=self.task.is_run)
         return new_message(
             queue,
             body,
             self._options,
-            flags=_flags(trace, keep_ms) if trace or keep_ms else None,
+            flags=flags,
             sending=self._run_middleware if self.task.app.middleware else None,
+            message_id=self._message_id,
         )
 
-    def _check_keeps(self) -> None:
+    @property
+    def options_of_sends(self) -> SendOptions:
+        """The options that its calls are sent with."""
+        return self._options
+
+    def check_keeps(self) -> None:
+        """Raise `NoResultError` if results of its messages are not kept."""
         check_keeps(self.task)
         if self._keep_ms is None:
             raise NoResultError(
@@ -177,15 +328,30 @@ class Sender(Generic[P, R]):
             middleware.sending(self.task.name, body, flags)
 
 
-def _flags(trace: str | None, keep_ms: int | None) -> dict[str, str]:
+def check_overlap(schedule: Schedule, task: Task[..., Any]) -> None:
+    """Raise `InvalidOptionError` if the policy of a schedule cannot hold for its task."""
+    if schedule.overlap != "allow" and task.task_options.at_most_once:
+        raise InvalidOptionError(
+            "overlap",
+            f"is {schedule.overlap!r} on a schedule of {task.name!r}, which is at_most_once",
+            "its messages end before the handler starts, so none is seen to run; leave one of them out",
+        )
+
+
+def _flags(trace: str | None, keep_ms: int | None, *, run: bool) -> dict[str, str]:
     flags = {"w": trace} if trace else {}
     if keep_ms is not None:
         flags["r"] = str(keep_ms)
+        if run:
+            flags["c"] = "1"
     return flags
 
 
 class Task(Sender[P, R]):
     """A function registered with an app. Calling it runs the function here and now."""
+
+    #: Whether its calls are runs, see `Workflow`.
+    is_run: ClassVar[bool] = False
 
     def __init__(
         self, app: TaskApp, function: Callable[P, R], name: str, options: TaskOptions
@@ -208,10 +374,6 @@ class Task(Sender[P, R]):
                 priority=options.priority, ttl=options.ttl, max_receives=options.max_receives
             ),
         )
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function directly, without a queue."""
-        return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, queue={self.queue!r})"

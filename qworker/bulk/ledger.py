@@ -26,7 +26,17 @@ from qworker.wire.names import MAX_SHARDS
 from qworker.wire.numbers import whole
 from qworker.wire.shards import Shards
 
-__all__ = ["MAX_BYTES", "MAX_ROWS", "MOVED", "SHARDS", "Position", "Stream", "ledgers_of", "shares"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_ROWS",
+    "MOVED",
+    "SHARDS",
+    "Position",
+    "Stream",
+    "ledgers_of",
+    "moved_name",
+    "shares",
+]
 
 #: Bounds of a chunk: one call, which blocks the server. A single larger body goes alone.
 MAX_ROWS: Final = 1000
@@ -44,6 +54,11 @@ def ledgers_of(namespace: str, queue: str, write_id: str, shards: bytes | None) 
     number = min(whole(shards) or 1, MAX_SHARDS)
     names = Shards(number, number).names(queue)
     return [QueueKeys(namespace, name).bulk(write_id) for name in names]
+
+
+def moved_name(stream: str, shard: int) -> str:
+    """Name the rest of a shard's stream in the ledger of the first shard."""
+    return f"{stream}@{shard}"
 
 
 def shares(start: int, count: int, partition: int, shards: int) -> Iterator[tuple[int, range]]:
@@ -87,7 +102,7 @@ class Stream:
     """Cuts the rows of one stream into chunks, and leaves out rows that are stored already.
 
     `name` is its field in the ledger; without one (rows with ids, or without a ledger) every row is sent. `taken` is
-    the ledger's position when this attempt began.
+    the ledger's position when this attempt began. The name changes when the rest moves to the first shard.
     """
 
     def __init__(self, write_id: str, name: str, taken: Position) -> None:

@@ -5,14 +5,24 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
-from qworker.bulk.ledger import MAX_BYTES, MOVED, SHARDS, WORDS, Position, Stream, shares
+from qworker.bulk.ledger import (
+    MAX_BYTES,
+    MOVED,
+    SHARDS,
+    WORDS,
+    Position,
+    Stream,
+    moved_name,
+    shares,
+)
 from qworker.bulk.options import BulkOptions
 from qworker.bulk.rows import Group
 from qworker.bulk.transport import RoomWait, Transport
-from qworker.engine.command import GIVE_UP_S, Word
+from qworker.engine.command import GIVE_UP_S, Command, Word
 from qworker.engine.index import announce
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
@@ -69,10 +79,12 @@ class _Queue:
     taken: Counter[int] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Target:
-    """A stream of rows, and the shard that they go to."""
+    """A stream of rows of a queue, and the shard that they go to; 0 also if they were moved to the first one."""
 
+    queue: _Queue
+    shard: int
     keys: QueueKeys
     stream: Stream
     run: Run
@@ -113,8 +125,7 @@ class BulkSender:
         """Send rows, or keep them until they fill a chunk.
 
         Raises `BodyTooLargeError` naming the row, `BulkChangedError`, `BulkGapError`, `QueueFullError` or
-        `QueuePausedError` once the time to wait is over, `ShardDrainingError` if the queue was given fewer shards
-        meanwhile (the next attempt goes on), `BrokenQueueError`, or a `ServerError` that did not pass.
+        `QueuePausedError` once the time to wait is over, `BrokenQueueError`, or a `ServerError` that did not pass.
         """
         queue = self._queues.get(group.queue) or self._open(group.queue)
         if group.largest > queue.maxsize:
@@ -167,7 +178,19 @@ class BulkSender:
 
     def _send(self, target: _Target, chunks: Iterator[Chunk]) -> None:
         for chunk in chunks:
-            self._transport.send(send_chunk(target.keys, target.run, chunk), _ignore)
+            command = send_chunk(target.keys, target.run, chunk)
+            self._transport.send(command, _ignore, partial(self._elsewhere, target, chunk))
+
+    def _elsewhere(self, target: _Target, chunk: Chunk) -> Command[int]:
+        """Return the call that sends a chunk again, after its shard or an earlier one's has refused it.
+
+        The rest of the stream of a shard that takes no more messages goes to the first one.
+        """
+        if target.shard and self._is_moved(target.queue, target.stream.name, target.shard):
+            if target.stream.name:
+                target.stream.name = moved_name(target.stream.name, target.shard)
+            target.keys, target.shard = target.queue.keys, 0
+        return send_chunk(target.keys, target.run, replace(chunk, stream=target.stream.name))
 
     def _open(self, name: str) -> _Queue:
         """Announce a queue, and check that its ledger belongs to an input with as many partitions."""
@@ -206,13 +229,12 @@ class BulkSender:
 
     def _begin(self, queue: _Queue, priority: int, shard: int) -> _Target:
         identity, options = self._identity, self._options
-        name, taken, keys = "", Position(), queue.keys
+        name, taken, keys = "", Position(), self._keys_of(queue, shard)
         if identity.ordered:
             name = f"{identity.partition}.{priority}"
         if shard and self._is_moved(queue, name, shard):
-            name = f"{name}@{shard}" if name else ""
-        elif shard:
-            keys = self._keys_of(queue, shard)
+            name = moved_name(name, shard) if name else ""
+            keys, shard = queue.keys, 0
         if name:
             taken = Position.of(self._execute("HGET", keys.bulk(identity.write_id), name))
         run = Run(
@@ -225,7 +247,7 @@ class BulkSender:
             delay_ms=options.delay_ms,
             ttl_ms=options.ttl_ms,
         )
-        return _Target(keys, Stream(identity.write_id, name, taken), run)
+        return _Target(queue, shard, keys, Stream(identity.write_id, name, taken), run)
 
     def _is_moved(self, queue: _Queue, name: str, shard: int) -> bool:
         """Whether the rest of a shard's stream goes to the first shard, because its own takes no more messages.
@@ -233,7 +255,7 @@ class BulkSender:
         Once it does, it does so for good: other attempts may have stored rows of it there.
         """
         keys, write_id = self._keys_of(queue, shard), self._identity.write_id
-        first, own, moved = queue.keys.bulk(write_id), keys.bulk(write_id), f"{name}@{shard}"
+        first, own, moved = queue.keys.bulk(write_id), keys.bulk(write_id), moved_name(name, shard)
         if name and self._execute("HGET", first, moved) is not None:
             return True
         mark: Mark | None = self._transport.execute(read_mark(keys))

@@ -2,8 +2,8 @@
 
 Only for commands that may be repeated: a call without a reply when its connection breaks is sent again, in order, over
 a new one. A call for which the queue has no room is sent again after a `RoomWait`; one whose slot is on another node of
-a Cluster, or on its way there, as its `Attempt` says. The calls after it, which a ledger refuses because of the gap,
-follow in order.
+a Cluster, or on its way there, as its `Attempt` says; one whose shard takes no more messages, to where its sender says.
+The calls after it, which a ledger refuses because of the gap, follow in order.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from qworker.errors import (
     QueuePausedError,
     QworkerError,
     ServerError,
+    ShardDrainingError,
 )
 from qworker.store.connection_set import ConnectionSet
 from qworker.store.connections import ConnectionFactory, ServerConnection, map_error
@@ -41,6 +42,8 @@ T = TypeVar("T")
 #: Calls in flight: enough to hide the round trip, few enough to hold in memory (1 MiB each at most).
 WINDOW: Final = 8
 _NO_ROOM: Final = (QueueFullError, QueuePausedError, OutOfMemoryError)
+#: Attempts at calls whose shard takes no messages, without any success in between.
+_ATTEMPTS: Final = 5
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _REPORT_EVERY_S: Final = 10.0
@@ -89,6 +92,7 @@ class RoomWait:
 class _Call(NamedTuple):
     command: Command[Any]
     on_result: Callable[[Any], None]
+    elsewhere: Callable[[], Command[Any]] | None = None
 
 
 class _InFlight(NamedTuple):
@@ -125,13 +129,20 @@ class Transport:
         #: Why calls have to be sent again. While there is a reason, nothing is sent: order is kept.
         self._reason: QworkerError | None = None
         self._attempt: Attempt[Any] | None = None
+        self._drained = 0
 
-    def send(self, command: Command[T], on_result: Callable[[T], None]) -> None:
+    def send(
+        self,
+        command: Command[T],
+        on_result: Callable[[T], None],
+        elsewhere: Callable[[], Command[T]] | None = None,
+    ) -> None:
         """Send a command; waits for the oldest reply if too many calls are in flight.
 
-        Raises what that reply means: a `RefusedError`, an `InvalidError`, or a `ServerError` that did not pass.
+        If its shard takes no messages, the command that `elsewhere` returns is sent instead; it may execute others.
+        Raises what the oldest reply means: a `RefusedError`, an `InvalidError`, or a `ServerError` that did not pass.
         """
-        self._transmit([_Call(command, on_result)])
+        self._transmit([_Call(command, on_result, elsewhere)])
         self._settle(WINDOW - 1)
 
     def execute(self, command: Command[T]) -> T:
@@ -203,6 +214,10 @@ class Transport:
         except _NO_ROOM as error:
             self._attempt = None
             self._refuse(call, error)
+        except ShardDrainingError as error:
+            if call.elsewhere is None or self._drained == _ATTEMPTS:
+                raise
+            self._refuse(call, error)
         except BulkGapError as error:
             if not self._refused:
                 raise
@@ -210,6 +225,8 @@ class Transport:
         else:
             self._room.progressed()
             self._attempt = None
+            if call.elsewhere is not None:
+                self._drained = 0
             call.on_result(result)
 
     def _failed(self, cause: Exception, address: Address | None) -> None:
@@ -247,6 +264,16 @@ class Transport:
         if isinstance(reason, _NO_ROOM):
             self._room.wait(reason)
             self._transmit(calls)
+            return
+        if isinstance(reason, ShardDrainingError):
+            self._drained += 1
+            # Nothing is in flight, so `elsewhere` may execute commands.
+            self._transmit(
+                [
+                    call if call.elsewhere is None else call._replace(command=call.elsewhere())
+                    for call in calls
+                ]
+            )
             return
         if self._attempt is None:
             self._attempt = Attempt(calls[0].command, self._give_up_s)

@@ -40,6 +40,7 @@ def command(session: Session, strict: bool) -> Iterator[Output]:
     from qworker.health.server import examine
 
     session.patience_s = _PATIENCE_S
+    session.waits_once = True
     findings = []
     for finding in examine(session):
         findings.append(finding)

@@ -26,10 +26,12 @@ SECTIONS: Final = {
         "queue": "List, show, set, peek, pause, resume, purge and remove queues.",
         "message": "Show, move, cancel or delete messages; receive and settle them.",
         "result": "Show what messages came to.",
+        "workflow": "List and show runs of workflows; signal, cancel and redrive them.",
         "dead": "List, show, edit, redrive and drop dead letters.",
         "import": "Import waiting messages from RSMQ, RQ or Celery.",
     },
     "Watch": {
+        "web": "Serve the dashboard for browsers.",
         "top": "Watch queues, workers and running handlers.",
         "doctor": "Check server, reapers, workers and queues; suggest fixes.",
         "fsck": "Check stored messages for damage, and repair it.",

@@ -30,6 +30,7 @@ _COLUMNS: Final = (
     Column("LAST"),
     Column("APP", wide=True),
 )
+_NO_APP: Final = "none: added at run time"
 
 
 @click.group(cls=CommandGroup)
@@ -49,7 +50,7 @@ def list_all(session: Session) -> Output:
     """List the schedules: what each sends, when it fires next and when it last fired.
 
     They are stored in Redis: `qworker run` writes those of its app, and every reaper fires them. They keep firing for
-    up to 7 days without a worker of the app.
+    up to 7 days without a worker of the app; those that a program added at run time, until they are removed.
     """
     schedules, now_ms = _all(session), session.now_ms()
     none = (
@@ -80,7 +81,8 @@ def show(session: Session, name: str, queue: str | None) -> Output:
         "when": schedule.spec,
         "next": _due(schedule, now_ms),
         "last": "never" if schedule.last_ms is None else ago(schedule.last_ms, now_ms),
-        "app": f"{schedule.app} (its last worker seen: {seen})",
+        "running": schedule.running,
+        "app": f"{schedule.app} (its last worker seen: {seen})" if schedule.app else _NO_APP,
     }
     return Output(_document(schedule), Fields(fields))
 
@@ -263,6 +265,8 @@ def _due(schedule: ListedSchedule, now_ms: int) -> Cell | str:
         return Cell(f"never: app seen {ago(schedule.app_seen_ms, now_ms)}", "bad")
     if schedule.next_ms is None:
         return Cell("never", "warn")
+    if schedule.waits:
+        return Cell(f"waits for {schedule.running}", "warn")
     return ago(schedule.next_ms, now_ms)
 
 
@@ -272,5 +276,5 @@ def _row(schedule: ListedSchedule, now_ms: int) -> list[Cell | str]:
     last = ago(schedule.last_ms, now_ms) if schedule.last_ms is not None else Cell("never", "dim")
     return [
         schedule.name, schedule.queue, schedule.task, schedule.spec, _due(schedule, now_ms), last,
-        schedule.app,
+        schedule.app or Cell(_NO_APP, "dim"),
     ]  # fmt: skip

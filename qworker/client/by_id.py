@@ -7,24 +7,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from qworker.client.cancel import leave_tombstone
 from qworker.client.dead.verbs import find_dead
 from qworker.client.inspect.find import Found, Search, find_delayed
 from qworker.client.inspect.peek import find, show
 from qworker.client.message import Stored
-from qworker.client.per_shard import chained, everywhere, nothing, until_found
+from qworker.client.per_shard import chained, everywhere, until_found
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine import dead, inspect
 from qworker.engine import message as commands
 from qworker.engine.command import Command
 from qworker.engine.options import QueueAttributes
+from qworker.engine.run import signal_run
+from qworker.errors import InvalidBodyError, RunUnknownError, SignalGivenError
+from qworker.wire.codec import encode
+from qworker.wire.memo import MAX_MEMO, read_memo, write_memo
 from qworker.wire.numbers import whole
 
-__all__ = ["Details", "cancel", "delete", "describe", "details", "enqueue", "hold"]
+__all__ = ["Details", "delete", "describe", "details", "enqueue", "hold", "signal"]
 
 _BYTES_PER_CALL: Final = 2**20
-#: How long a cancelled message is dropped.
-_CANCEL_MS: Final = 7 * 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +107,39 @@ def enqueue(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
     return [message_id for message_id in dict.fromkeys(message_ids) if message_id in done]
 
 
-@everywhere(nothing)
-def cancel(queue: QueueRef, message_id: str) -> Plan[None]:
-    """Drop a waiting message when it is next received; a running handler is not stopped.
+def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[None]:
+    """Give a run a signal by its name; it goes on at once if it waits for it, else when it does.
 
-    A server out of memory refuses it (`OutOfMemoryError`); `delete` removes waiting messages even then.
+    `value` is any JSON value. A signal with the same value may be repeated. Raises `SignalGivenError` for another one,
+    `RunEndedError`, `RunUnknownError`, and `InvalidBodyError`. O(1); O(n) of a run that has not recorded anything.
     """
-    yield commands.cancel(queue.keys, message_id, _CANCEL_MS)
+    body = encode(value)
+    if len(body) > MAX_MEMO:
+        raise InvalidBodyError("signal", f"has {len(body):,} bytes of JSON", "at most 1 MiB")
+    field = f"!{name}"
+    names = queue.namespace, queue.keys.name, message_id, field
+    given = write_memo(body, queue.keyring, *names)
+    for known in (False, True):
+        for shard in (yield from queue.every_shard()):
+            if known and (yield from show(shard, message_id)) is None:
+                continue
+            command = signal_run(shard.keys, message_id, field, given, known=known)
+            counts: bytes | None = yield command
+            if counts is None:
+                continue
+            if read_memo(counts, queue.keyring, *names) != body:
+                raise SignalGivenError(queue.keys.name, message_id, name)
+            return
+    raise RunUnknownError(queue.keys.name, message_id)
 
 
 @until_found
 def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
     """Delete a message in any state; returns it as it was found, None if it was not found. O(n).
 
-    An unacked message is not taken from its receiver: an ack ends it as usual, and it is dropped if it comes back. It
-    is returned as `marked`, like a message that moved while it was being deleted; all others are gone.
+    The handler of an unacked message is told to stop, as by `cancel`: an ack before ends it as usual, and it is dropped
+    if it comes back. It is returned as `marked`, like a message that moved while it was being deleted; all others are
+    gone.
     """
     message, spot = yield from find(queue, message_id)
     if message is None:
@@ -132,7 +153,7 @@ def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
     if message.state != "unacked":
         [deleted] = yield commands.delete(queue.keys, [message.item], [spot])
     if not deleted:
-        yield from cancel(queue, message_id)
+        yield from leave_tombstone(queue, message_id)
     return replace(message, marked=not deleted)
 
 

@@ -11,14 +11,17 @@ from functools import cached_property, update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
-from qworker.client import by_id
+from qworker.client import by_id, relay
+from qworker.client import cancel as cancelling
 from qworker.client import send as sending
 from qworker.client import settle as settling
+from qworker.client import start as starting
 from qworker.client.dead import verbs as dead_letters
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.inspect import peek as peeking
 from qworker.client.inspect import results, stats
+from qworker.client.inspect import runs as run_states
 from qworker.client.inspect import scan as scanning
 from qworker.client.manage import attributes as configuring
 from qworker.client.manage import journal
@@ -107,6 +110,7 @@ class QueueVerbs:
     send_all = Verb(sending.send_all)
     store = Verb(sending.store)
     replicated = Verb(sending.replicated)
+    start_run = Verb(starting.start_run)
 
     receive = Verb(receiving.receive)
     pop = Verb(receiving.pop)
@@ -124,18 +128,24 @@ class QueueVerbs:
     extend_all = Verb(settling.extend_all)
     working = Verb(settling.working)
 
+    runs = Verb(run_states.runs)
+    run_status = Verb(run_states.run_status)
+    run_steps = Verb(run_states.run_steps)
+
     inspect = Verb(peeking.inspect)
     peek = Verb(peeking.peek)
     show = Verb(peeking.show)
     pending = Verb(claiming.pending)
     details = Verb(by_id.details)
     stat = Verb(stats.stat)
+    outboxes = Verb(relay.outboxes)
     scan_page = Verb(scanning.scan_page)
 
-    cancel = Verb(by_id.cancel)
+    cancel = Verb(cancelling.cancel)
     hold = Verb(by_id.hold)
     enqueue = Verb(by_id.enqueue)
     delete = Verb(by_id.delete)
+    signal = Verb(by_id.signal)
 
     dead = Verb(dead_letters.dead)
     tally_dead = Verb(dead_letters.tally_dead)

@@ -12,7 +12,7 @@ from qworker.client.queue_ref import QueueRef
 from qworker.durations import Duration
 from qworker.engine.command import Command
 from qworker.engine.options import DEFAULT_MAXSIZE, LARGEST_MAXSIZE, SMALLEST_MAXSIZE, SendOptions
-from qworker.engine.send import MAX_PER_CALL, NewMessage, SendCall, Sent, confirm
+from qworker.engine.send import MAX_PER_CALL, UNTIL_END, NewMessage, SendCall, Sent, confirm
 from qworker.engine.send import send as send_command
 from qworker.errors import (
     BodyTooLargeError,
@@ -21,6 +21,7 @@ from qworker.errors import (
     ClusterMovingError,
     InDoubtError,
     InvalidError,
+    InvalidOptionError,
     LoadingError,
     NoReplicasError,
     NotPersistedError,
@@ -37,6 +38,7 @@ from qworker.wire.shards import Shards
 __all__ = [
     "NewMessage",
     "SendOptions",
+    "check_sizes",
     "new_message",
     "replicated",
     "send",
@@ -44,8 +46,8 @@ __all__ = [
     "store",
 ]
 
-#: How long a unique key is held if its message has no time to live.
-_UNIQUE_MS: Final = 24 * 3_600_000
+#: Flags of messages that others wait for: of results, runs and chains.
+_AWAITED: Final = frozenset("rcj")
 #: Attempts of a send while its queue is being divided; each reads the shards again.
 _ATTEMPTS: Final = 5
 #: Errors of a shard that certainly did not store a message: another shard may take it.
@@ -67,9 +69,10 @@ def send(
 ) -> Plan[str]:
     """Store one message: bytes as they are, any other value as JSON. Returns its id.
 
-    Options as in `SendOptions`, by value or by keyword: delay, eta, ttl, priority, unique, max_receives,
-    visibility, maxlen, replicas, within, fsync. With a unique key that another message holds, nothing is stored and
-    that message's id is returned. Raises `NotReplicatedError` or `NotSyncedError`, the message being stored.
+    Options as in `SendOptions`, by value or by keyword: delay, eta, ttl, priority, unique, unique_until, unique_for,
+    debounce, debounce_max, max_receives, visibility, maxlen, replicas, within, fsync. With a unique key that another
+    message holds, nothing is stored (or with debounce in its place), and that message's id is returned. Raises
+    `NotReplicatedError` or `NotSyncedError`, the message being stored.
     """
     chosen = SendOptions.of(options, given)
     [message_id] = yield from store(queue, [new_message(queue, body, chosen)], chosen)
@@ -119,7 +122,7 @@ def store(
             if queue.unannounced:
                 yield from queue.announce()
             return [*sent.ids]
-    yield from _check_sizes(queue, messages, named)
+    yield from check_sizes(queue, messages, named)
     try:
         return (yield from _store_all(queue, messages, options))
     except BodyTooLargeError as error:
@@ -128,7 +131,7 @@ def store(
         raise
 
 
-def _check_sizes(queue: QueueRef, messages: Sequence[NewMessage], named: str) -> Plan[None]:
+def check_sizes(queue: QueueRef, messages: Sequence[NewMessage], named: str) -> Plan[None]:
     """Read the limit if the script would check it too late: above the default, or in a later call of several.
 
     The script checks a limit that was set, one call at a time; a queue without one has the default.
@@ -284,7 +287,7 @@ def _call(
         send_command,
         queue.keys,
         messages,
-        delay_ms=options.delay_ms,
+        delay_ms=options.delay_ms if options.debounce_ms is None else options.debounce_ms,
         due_ms=options.eta_ms,
         ttl_ms=options.ttl_ms,
         priority=options.priority,
@@ -310,10 +313,11 @@ def new_message(
     *,
     flags: dict[str, str] | None = None,
     sending: Callable[[bytes, dict[str, str]], None] | None = None,
+    message_id: str | None = None,
 ) -> NewMessage:
     """Make a message of a body: bytes as they are, anything else as JSON. Raises `InvalidError`s.
 
-    `sending` gets the body and the header flags, and may change the flags.
+    `sending` gets the body and the header flags, and may change the flags. Without a `message_id` it draws one.
     """
     data = body if isinstance(body, bytes) else encode(body)
     check_size(data, LARGEST_MAXSIZE)
@@ -323,22 +327,40 @@ def new_message(
     if options.priority:
         flags["p"] = str(options.priority)
     if options.unique is not None:
-        flags["u"] = options.unique
+        _mark_unique(flags, options)
     if options.visibility_ms is not None:
         flags["v"] = str(options.visibility_ms)
         if options.visibility_ms == 0:
             flags["m"] = "1"  # At most once: a failed or lost message is dead.
     if sending is not None:
         sending(data, flags)
-    message_id = queue.ids.message_id()
+    if message_id is None:
+        message_id = queue.ids.message_id()
     if queue.protected:
         data = queue.protect(message_id, data, flags)
-    return NewMessage(
-        message_id,
-        tail(data, flags),
-        flags.get("u", ""),
-        options.ttl_ms or _UNIQUE_MS,
-    )
+    if options.unique is None:
+        return NewMessage(message_id, tail(data, flags), flags.get("u", ""))
+    if options.unique_for_ms is not None:
+        return NewMessage(
+            message_id, tail(data, flags), options.unique, f"={options.unique_for_ms}"
+        )
+    held = f"~{options.debounce_max_ms or 0}" if options.debounce_ms is not None else UNTIL_END
+    return NewMessage(message_id, tail(data, flags), flags.get("u", ""), held)
+
+
+def _mark_unique(flags: dict[str, str], options: SendOptions) -> None:
+    """Set the flags of a unique key that the message frees: at its end, or (flag l) at its delivery."""
+    if options.unique is None or options.unique_for_ms is not None:
+        return
+    flags["u"] = options.unique
+    if options.debounce_ms is not None or options.unique_until == "started":
+        flags["l"] = "1"
+    if options.debounce_ms is not None and not _AWAITED.isdisjoint(flags):
+        raise InvalidOptionError(
+            "debounce",
+            "is set for a message whose result is kept",
+            "a later message may replace it, and nobody would be told; send it by a task without result=",
+        )
 
 
 def _new_messages(

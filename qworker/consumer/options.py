@@ -61,6 +61,15 @@ class RunOptions(Options):
             "time that running handlers get to finish", maximum_ms=HOUR_MS, zero="no time"
         ),
     ] = "25s"
+    cancel_grace: Annotated[
+        Duration | None,
+        DurationKind(
+            "time that the handler of a cancelled message gets to end, before its process is ended",
+            maximum_ms=HOUR_MS,
+            zero="no time",
+            none="any time",
+        ),
+    ] = "10s"
     max_messages: Annotated[
         int, IntegerKind("messages after which a child is replaced", maximum=10**12, zero="never")
     ] = 0
@@ -120,6 +129,7 @@ class RunOptions(Options):
         ),
     ] = "60s"
     grace_ms: int = field(init=False)
+    cancel_grace_ms: int | None = field(init=False)
     visibility_ms: int | None = field(init=False)
     unknown_wait_ms: int = field(init=False)
     watchdog_ms: int = field(init=False)

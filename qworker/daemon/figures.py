@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from qworker.client.relay import Outbox
 from qworker.engine.inspect import Inspection
 from qworker.wire.reasons import DEATH_REASONS
 
@@ -22,6 +23,7 @@ _COUNTERS: Final = {
     "sent": ("qworker_sent", "Messages stored by a send."),
     "received": ("qworker_received", "Deliveries."),
     "acked": ("qworker_acked", "Messages done."),
+    "followed": ("qworker_followed", "Messages that acks have sent to other queues."),
     "results": ("qworker_results", "Results of messages kept."),
     "nacked": ("qworker_nacked", "Deliveries that failed."),
     "released": ("qworker_released", "Messages given back uncounted."),
@@ -38,6 +40,7 @@ _COUNTERS: Final = {
         "lost, had counted.",
     ),
     "promoted": ("qworker_promoted", "Delayed messages moved to ready."),
+    "parked": ("qworker_runs_parked", "Times that runs began to sleep or wait."),
 }
 _GAUGES: Final = {
     "ready": ("qworker_messages_ready", "Messages that can be received now."),
@@ -49,6 +52,11 @@ _GAUGES: Final = {
         "How long the oldest ready message has been ready; its delays do not count.",
     ),
     "late_s": ("qworker_reap_lateness_seconds", "How long the next thing to reap has been due."),
+    "outbox": (
+        "qworker_outbox_messages",
+        "Messages that acks have sent to other queues, and that are not stored there yet.",
+    ),
+    "outbox_s": ("qworker_outbox_age_seconds", "How long the oldest of them has waited."),
 }
 #: Gauges of the journal, for queues that have one.
 _JOURNAL: Final = {
@@ -92,6 +100,7 @@ class Figures:
             self.gauges[name] = self.gauges.get(name, 0.0) + number
         self._most("oldest_s", seen.oldest_age_s)
         self._most("late_s", late_s)
+        self.add_outboxes(())
         self.count(seen.stats)
         if seen.journal != "off" or seen.journal_entries:
             for name, number in (
@@ -118,6 +127,12 @@ class Figures:
     def add_unread(self, ratio: float) -> None:
         """Add the unread share of a journal's cap, for its slowest reader."""
         self._most("journal_unread", ratio)
+
+    def add_outboxes(self, waiting: Sequence[Outbox]) -> None:
+        """Add what waits for other queues."""
+        entries = sum(outbox.entries for outbox in waiting)
+        self.gauges["outbox"] = self.gauges.get("outbox", 0.0) + entries
+        self._most("outbox_s", max((outbox.age_s for outbox in waiting), default=0.0))
 
     def _most(self, name: str, number: float) -> None:
         self.gauges[name] = max(self.gauges.get(name, 0.0), number)

@@ -20,6 +20,7 @@ from qworker.client.execute.recurring import WITHIN_S
 from qworker.client.execute.sync import Client
 from qworker.client.manage.journal import ReaderLag, lags
 from qworker.client.plan import run_plans
+from qworker.client.relay import Outbox, outboxes_of
 from qworker.daemon.figures import Figures, families, known_counters
 from qworker.daemon.registry import AWAY
 from qworker.engine.command import Command
@@ -113,7 +114,7 @@ class QueueCollector(Collector):
         # Two at a time: the server reads one chunk while the other is added up here.
         with ThreadPoolExecutor(2) as pool:
             for readings in pool.map(self._read_chunk, chunks):
-                for keys, seen, behind in readings:
+                for keys, seen, behind, waiting in readings:
                     # The first of them by name have labels: the same ones at every scrape and in every process.
                     named = keys.name in figures or len(figures) < self._max_queues
                     of_queue = figures.setdefault(keys.name if named else OTHER, Figures())
@@ -124,6 +125,10 @@ class QueueCollector(Collector):
                     else:
                         known = known_counters(seen.stats)
                         self._add(of_queue, keys, seen, behind)
+                        if isinstance(waiting, QworkerError):
+                            self._unread(keys.queue, waiting)
+                        elif waiting is not None:
+                            of_queue.add_outboxes(waiting)
                     if not named or keys.name in divided:
                         # If a part were missing and the sum fell, Prometheus would see a reset counter, and count all
                         # that is left as an increase.
@@ -149,7 +154,7 @@ class QueueCollector(Collector):
             of_queue.add_unread(max(lag.unread_bytes for lag in behind) / most)
 
     def _read_chunk(self, queues: Sequence[QueueKeys]) -> list[_Reading]:
-        """Read queues in one trip, and in a few more the journal readers of those with a journal."""
+        """Read queues in one trip, and in a few more the journal readers and outboxes of those that have some."""
         inspections: list[Inspection | QworkerError] = self._ask([*map(inspect, queues)])
         journalled = [
             keys
@@ -158,8 +163,16 @@ class QueueCollector(Collector):
         ]
         lagging = run_plans(self._ask, [*map(lags, journalled)])
         behind = dict(zip(journalled, lagging, strict=True))
+        followed = [
+            keys
+            for keys, seen in zip(queues, inspections, strict=True)
+            if isinstance(seen, Inspection) and "followed" in seen.stats
+        ]
+        waiting = dict(
+            zip(followed, run_plans(self._ask, [*map(outboxes_of, followed)]), strict=True)
+        )
         return [
-            (keys, seen, behind.get(keys, []))
+            (keys, seen, behind.get(keys, []), waiting.get(keys))
             for keys, seen in zip(queues, inspections, strict=True)
         ]
 
@@ -197,5 +210,10 @@ class QueueCollector(Collector):
             )
 
 
-#: A queue, its figures, and how far the readers of its journal are behind.
-_Reading = tuple[QueueKeys, Inspection | QworkerError, list[ReaderLag] | QworkerError]
+#: A queue, its figures, how far the readers of its journal are behind, and what waits for other queues.
+_Reading = tuple[
+    QueueKeys,
+    Inspection | QworkerError,
+    list[ReaderLag] | QworkerError,
+    list[Outbox] | QworkerError | None,
+]

@@ -24,6 +24,7 @@ from qworker.daemon.overdue import OverdueLeases
 from qworker.daemon.presence import Presence, reaper_name
 from qworker.daemon.pruning import Pruning
 from qworker.daemon.registry import AWAY, Registry
+from qworker.daemon.relaying import Relaying
 from qworker.daemon.reshard import ShardUpkeep
 from qworker.daemon.scheduler import Scheduler
 from qworker.daemon.tick import Tick
@@ -108,6 +109,7 @@ class Reaper:
             self._calls.execute, client.ids, namespace=namespace, clustered=clustered, clock=clock
         )
         self._pruning = Pruning(self._calls.execute_each, tick_ms=tick_ms, clock=clock)
+        self._relaying = Relaying(self._calls, namespace, clock=clock)
         self._shards = ShardUpkeep(self._calls.execute, namespace, client.ids, clock=clock)
         self._shedding = JournalShedding(self._calls.execute, masters, clock=clock)
         self._throttle = LogThrottle(clock=clock)
@@ -140,6 +142,8 @@ class Reaper:
         self._shedding.check(queues)
         self._unless_away(lambda: self.scheduler.fire(queues, tick, deadline, now_ms), tick)
         self._serve(duties, tick, deadline)
+        relaying = self._relaying.slice(queues)
+        self._unless_away(lambda: self._run_all(relaying, tick), tick)
         pruning = self._pruning.slice(queues, tick, now_ms)
         self._unless_away(lambda: self._run_all(pruning, tick), tick)
         shards = self._shards.slice(queues)

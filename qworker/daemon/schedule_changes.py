@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from qworker.app.schedule import parse_schedule
 from qworker.client.execute.sync import Client
 from qworker.client.queue_ref import QueueRef
 from qworker.client.send import store
-from qworker.daemon.schedules import FIRED, PAUSED, server_now_ms
+from qworker.daemon.schedules import server_now_ms
 from qworker.durations import format_ms
 from qworker.engine.options import SendOptions
 from qworker.engine.raw import raw
 from qworker.engine.send import NewMessage
+from qworker.errors import InvalidOptionError
 from qworker.wire.keys import QueueKeys
-from qworker.wire.schedule import StoredSchedule
+from qworker.wire.schedule import FIRED, PAUSED, StoredSchedule
 
 __all__ = ["pause", "resume", "run_now"]
 
@@ -42,9 +44,24 @@ def resume(client: Client, keys: QueueKeys, name: str) -> bool:
 def run_now(client: Client, queue: QueueRef, name: str, schedule: StoredSchedule) -> str:
     """Send the message of a schedule now, in addition to its slots and even while paused; returns the message id.
 
-    Raises as a send does.
+    Raises as a send does, and `InvalidOptionError` while the message of an earlier slot has not ended, of a schedule
+    whose messages must not overlap.
     """
-    message = NewMessage(client.ids.message_id(), schedule.tail(name))
+    alone = parse_schedule(schedule.spec).overlap != "allow"
+    message = NewMessage(
+        client.ids.message_id(),
+        schedule.tail(name, alone=alone),
+        unique=schedule.key(name) if alone else "",
+    )
     ttl = None if schedule.ttl_ms is None else format_ms(schedule.ttl_ms)
     options = SendOptions(priority=schedule.priority, ttl=ttl)
-    return client.run(store(queue, [message], options))[0]
+    # In the first shard, where its slots are fired: there is its key.
+    chosen = queue.shard_of(0) if alone else queue
+    [message_id] = client.run(store(chosen, [message], options))
+    if message_id != message.id:
+        raise InvalidOptionError(
+            "SCHEDULE",
+            f"{name!r} must not overlap, and its message {message_id} has not ended",
+            f"wait for it, or: qworker message cancel {message_id}",
+        )
+    return message_id

@@ -6,6 +6,7 @@ once. A reaper remembers schedules only to save calls for those that are not due
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from qworker.client.namespace.owners import ORPHANED_MS, read_owners
 from qworker.daemon.registry import AWAY, Execute
 from qworker.daemon.schedules import find_scheduled, read_schedules
 from qworker.daemon.tick import Tick
-from qworker.engine.fire import fire, skip
+from qworker.engine.fire import Fired, Rule, fire, skip
+from qworker.engine.raw import raw
 from qworker.errors import (
     AccessDeniedError,
     InvalidError,
@@ -29,8 +31,10 @@ from qworker.errors import (
     server_refused,
 )
 from qworker.telemetry.logs import LogThrottle
+from qworker.wire.envelope import Envelope
 from qworker.wire.ids import IdSource
 from qworker.wire.keys import QueueKeys
+from qworker.wire.leases import held_items
 from qworker.wire.schedule import StoredSchedule
 
 __all__ = ["MOST_MISSED", "ON_TIME_MS", "Scheduler", "due_slots"]
@@ -46,6 +50,8 @@ ON_TIME_MS: Final = 60_000
 #: A last slot this far ahead was fired by a clock that has been set back since, or was not written by us (see
 #: `fire.lua`).
 AHEAD_MS: Final = 3_600_000
+#: How often a slot that waits for the end of an earlier message looks for it.
+LOOK_MS: Final = 1000
 
 
 def due_slots(schedule: Schedule, fired_ms: int, now_ms: int) -> tuple[list[int], int | None]:
@@ -67,6 +73,10 @@ def due_slots(schedule: Schedule, fired_ms: int, now_ms: int) -> tuple[list[int]
     return slots[::-1], None
 
 
+def _random_up_to(most: int) -> int:
+    return random.randint(0, most)  # noqa: S311 - spreading, not secrecy
+
+
 @dataclass(slots=True)
 class _Job:
     """A schedule as this reaper remembers it."""
@@ -79,6 +89,8 @@ class _Job:
     fired_ms: int
     #: When to fire next: at its next slot, or at once while a slot is refused.
     due_ms: int
+    #: The running message of an earlier slot that was told to stop.
+    cancelled: str = ""
 
 
 class Scheduler:
@@ -92,9 +104,11 @@ class Scheduler:
         namespace: str,
         clustered: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[int], int] = _random_up_to,
     ) -> None:
         self._execute = execute
         self._ids = ids
+        self._jitter = jitter
         self._namespace = namespace
         self._clustered = clustered
         self._clock = clock
@@ -241,28 +255,84 @@ class Scheduler:
         slots, skipped_ms = due_slots(job.schedule, job.fired_ms, tick.now_ms)
         if skipped_ms is not None:
             command = skip(job.keys, job.name, skipped_ms, job.value, now_ms=now_ms)
-            if self._execute(command):
+            if self._execute(command).fired:
                 tick.skipped += 1
                 self._note("schedule_skipped", job, slot_ms=skipped_ms)
             job.fired_ms = skipped_ms
         for slot_ms in slots:
-            command = fire(
+            done = self._fire_slot(job, slot_ms, now_ms)
+            if job.cancelled and done.holder != job.cancelled:
+                # It has ended, perhaps without meeting its tombstone, which every receive would look at.
+                self._execute(raw("ZREM", job.keys.cancelled, job.cancelled, decode=int))
+                job.cancelled = ""
+            if done.fired:
+                tick.fire(job.keys.queue, job.stored.task)
+                tick.late(tick.now_ms - slot_ms)
+                self._note("schedule_fired", job, slot_ms=slot_ms)
+            elif done.holder and not self._skips(job, done.holder, slot_ms, now_ms):
+                self._waits(job, done.holder, slot_ms, tick)
+                return
+            elif done.holder:
+                tick.skipped += 1
+                self._note("schedule_skipped", job, slot_ms=slot_ms, running=done.holder)
+            job.fired_ms = slot_ms
+        job.due_ms = job.schedule.next_after_ms(tick.now_ms)
+
+    def _fire_slot(
+        self, job: _Job, slot_ms: int, now_ms: int | None, overlap: str | None = None
+    ) -> Fired:
+        chosen = overlap or ("skip" if job.schedule.overlap == "skip" else "queue")
+        alone = job.schedule.overlap != "allow"
+        return self._execute(
+            fire(
                 job.keys,
                 job.name,
                 slot_ms,
                 job.value,
                 message_id=self._ids.message_id(),
-                tail=job.stored.tail(job.name),
+                tail=job.stored.tail(job.name, alone=alone),
                 priority=job.stored.priority,
                 ttl_ms=job.stored.ttl_ms,
+                delay_ms=self._jitter(job.schedule.jitter_ms),
+                rule=Rule(job.stored.key(job.name), chosen) if alone else None,
                 now_ms=now_ms,
             )
-            if self._execute(command):
-                tick.fire(job.keys.queue, job.stored.task)
-                tick.late(tick.now_ms - slot_ms)
-                self._note("schedule_fired", job, slot_ms=slot_ms)
-            job.fired_ms = slot_ms
-        job.due_ms = job.schedule.next_after_ms(tick.now_ms)
+        )
+
+    def _skips(self, job: _Job, holder: str, slot_ms: int, now_ms: int | None) -> bool:
+        """Say whether a slot is dropped for the message of an earlier one; if that runs, cancel it where wished.
+
+        One that still waits to run does the slot's work: cancelled each time, none would ever start.
+        """
+        if job.schedule.overlap == "skip":
+            return True
+        if job.schedule.overlap != "cancel" or job.cancelled == holder:
+            return False
+        if not self._is_leased(job.keys, holder):
+            self._execute(skip(job.keys, job.name, slot_ms, job.value, now_ms=now_ms))
+            return True
+        job.cancelled = holder
+        self._fire_slot(job, slot_ms, now_ms, "cancel")
+        self._note("schedule_cancelled", job, slot_ms=slot_ms, running=holder)
+        return False
+
+    def _waits(self, job: _Job, holder: str, slot_ms: int, tick: Tick) -> None:
+        """Look for the end of the earlier message again, a second later."""
+        job.due_ms = tick.now_ms + LOOK_MS
+        if (suppressed := self._throttle.admit(f"waits {job.keys.queue} {job.name}")) is not None:
+            fields = {"slot_ms": slot_ms, "running": holder, "held_back": suppressed}
+            self._note("schedule_waits", job, **fields)
+
+    def _is_leased(self, keys: QueueKeys, message_id: str) -> bool:
+        """Say whether a worker has a message. O(unacked messages)."""
+        for lease_id in self._execute(raw("ZRANGE", keys.unacked, 0, -1, decode=list)):
+            lease = keys.lease(lease_id.decode("utf-8", "replace"))
+            flat = self._execute(raw("HGETALL", lease, decode=list))
+            for _, item in held_items(flat):
+                envelope = Envelope.parse(item)
+                if envelope is not None and envelope.id == message_id:
+                    return True
+        return False
 
     def _refused(self, job: _Job, error: Exception, tick: Tick) -> None:
         tick.errors += 1
@@ -270,7 +340,8 @@ class Scheduler:
             self._note("schedule_refused", job, problem=str(error), held_back=suppressed)
 
     def _note(self, event: str, job: _Job, **fields: object) -> None:
-        level = _log.info if event == "schedule_fired" else _log.warning
+        expected = event in ("schedule_fired", "schedule_waits") or "running" in fields
+        level = _log.info if expected else _log.warning
         level(event, schedule=job.name, queue=job.keys.queue, task=job.stored.task, **fields)
 
 

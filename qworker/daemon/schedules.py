@@ -39,7 +39,7 @@ from qworker.errors import (
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_queue, check_schedule
 from qworker.wire.numbers import whole
-from qworker.wire.schedule import StoredSchedule
+from qworker.wire.schedule import FIRED, PAUSED, StoredSchedule
 
 __all__ = [
     "ListedSchedule",
@@ -55,8 +55,6 @@ __all__ = [
 
 _log = structlog.get_logger(__name__)
 
-FIRED: Final = ":fired"
-PAUSED: Final = ":paused"
 _ASKED_AT_ONCE: Final = 500
 
 
@@ -89,7 +87,8 @@ class ListedSchedule:
 
     `last_ms` None: no slot has fired. `problem` says why it cannot fire (then `next_ms` is None). `paused_ms`: since
     when it has been paused. `app_seen_ms`: when a worker of its app was seen last, None if unknown; `orphaned`: too
-    long ago, so it does not fire.
+    long ago, so it does not fire. `running`: the message that has not ended, of a schedule whose messages must not
+    overlap; `waits`: a slot waits for its end. `app` is "" for one that was added at run time.
     """
 
     name: str
@@ -103,6 +102,8 @@ class ListedSchedule:
     paused_ms: int | None = None
     app_seen_ms: int | None = None
     orphaned: bool = False
+    running: str = ""
+    waits: bool = False
 
     @property
     def fires(self) -> bool:
@@ -157,8 +158,10 @@ def list_schedules(client: Client, namespace: str) -> list[ListedSchedule]:
     owners = read_owners(client.execute, namespace)
     listed = []
     for keys in find_scheduled(client.execute, known):
-        for name, written in sorted(_of_any(client, keys).items()):
-            listed.append(_listed(keys.queue, name, written, owners, now_ms))
+        schedules = _of_any(client, keys)
+        running = _running(client, keys, schedules)
+        for name, written in sorted(schedules.items()):
+            listed.append(_listed(keys.queue, name, written, owners, now_ms, running.get(name, "")))
     return listed
 
 
@@ -243,6 +246,7 @@ def _gone(client: Client, keys: QueueKeys, app: str, wanted: Collection[str]) ->
         for name, written in _of_any(client, keys).items()
         if name not in wanted
         and (stored := written.stored) is not None
+        and stored.app  # else a program added it, and removes it
         and same_owner(stored.app, app)
     ]
 
@@ -254,21 +258,48 @@ def _parsed(value: bytes) -> StoredSchedule | None:
         return None
 
 
+def _running(client: Client, keys: QueueKeys, schedules: Iterable[str]) -> dict[str, str]:
+    """Return the messages that hold the unique keys of schedules, by the schedules' names."""
+    names = list(schedules)
+    if not names:
+        return {}
+    fields = [StoredSchedule.key(name) for name in names]
+    try:
+        held = client.execute(raw("HMGET", keys.unique, *fields, decode=list))
+    except ServerError as error:
+        if not server_refused(error) and not isinstance(error, AccessDeniedError):
+            raise
+        return {}  # a key of another type, which `doctor` and `fsck` report
+    return {
+        name: value.partition(b" ")[0].decode("utf-8", "replace")
+        for name, value in zip(names, held, strict=True)
+        if value is not None
+    }
+
+
 def _listed(
-    queue: str, name: str, written: WrittenSchedule, owners: Mapping[str, int], now_ms: int
+    queue: str,
+    name: str,
+    written: WrittenSchedule,
+    owners: Mapping[str, int],
+    now_ms: int,
+    running: str,
 ) -> ListedSchedule:
     fired_ms = written.fired_ms
     stored = written.stored
     if stored is None:
         return ListedSchedule(name, queue, "", "", "", None, fired_ms, "it cannot be read")
     seen_ms = owners.get(stored.app)
-    next_ms, last_ms, problem = None, fired_ms, ""
+    next_ms, last_ms, problem, waits = None, fired_ms, "", False
     try:
         schedule = parse_schedule(stored.spec)
     except InvalidOptionError as error:
         problem = str(error)
     else:
         next_ms = schedule.next_after_ms(now_ms)
+        running = "" if schedule.overlap == "allow" else running
+        if running and fired_ms is not None and schedule.previous_ms(now_ms) > fired_ms:
+            waits = True
         # A new schedule begins with the time of its registration, which is not a slot.
         if fired_ms is not None and schedule.previous_ms(fired_ms) != fired_ms:
             last_ms = None
@@ -284,6 +315,8 @@ def _listed(
         written.paused_ms,
         seen_ms,
         seen_ms is not None and now_ms - seen_ms > ORPHANED_MS,
+        running,
+        waits,
     )
 
 

@@ -89,8 +89,7 @@ def make_history(url: str, directory: Path, view: View) -> History:
     spark = open_session(app="qworker-demo", settings={"spark.sql.shuffle.partitions": "4"})
     say("Spark has started")
     lake = Lake(directory / "archive")
-    with lake.writing():
-        done = archive(spark, lake, {**source, "readerName": "demo"}, once=True)
+    done = archive(spark, lake, {**source, "readerName": "demo"}, once=True)
     say(f"archived {done.events:,} events in {lake.root}")
     events = read_archive(spark, lake)
     rows = events.select("queue", "shard", "epoch", "number").distinct().count()

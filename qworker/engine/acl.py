@@ -123,11 +123,19 @@ def _consumer_keys(keys: QueueKeys) -> tuple[str, ...]:
         keys.schedules,
         keys.journal,
         *_results(keys),
+        *_outboxes(keys),
+        keys.producers,
+        keys.runs,
+        f"{keys.run_prefix}{_ANY}",
     )
 
 
+def _outboxes(keys: QueueKeys) -> tuple[str, ...]:
+    return (keys.out, keys.outbox(_ANY))
+
+
 def _results(keys: QueueKeys) -> tuple[str, ...]:
-    return (f"{keys.result_prefix}{_ANY}",)
+    return (f"{keys.result_prefix}{_ANY}", f"{keys.feed_prefix}{_ANY}")
 
 
 def _counted(keys: QueueKeys) -> tuple[str, ...]:
@@ -144,7 +152,7 @@ def _counted(keys: QueueKeys) -> tuple[str, ...]:
     )
 
 
-_REGISTERING: Final = ("hset", "hgetall", "hdel", "exists")
+_REGISTERING: Final = ("hset", "hgetall", "hdel", "hlen", "exists")
 _SERVER_FACTS: Final = ("info", "config|get")
 
 ROLES: Final[dict[str, Role]] = {
@@ -152,19 +160,19 @@ ROLES: Final[dict[str, Role]] = {
         about="sends to its queues; cannot read messages",
         raw=("wait", _WAITAOF, "hget", "hmget"),
         keys=_producer_keys,
-        writes=_into,
+        writes=lambda keys: (*_into(keys), keys.runs, f"{keys.run_prefix}{_ANY}", keys.cancelled),
         announces=True,
     ),
     "results": Role(
-        about="waits for results of its queues and reads them (with producer, for those who start tasks)",
-        raw=("get", "mget", "hmget", "hget", "ssubscribe", "sunsubscribe"),
-        reads=lambda keys: (*_results(keys), keys.meta),
+        about="waits for results of its queues, reads them, feeds and runs (with producer, for those who start tasks)",
+        raw=("get", "mget", "hmget", "hget", "xrange", "ssubscribe", "sunsubscribe"),
+        reads=lambda keys: (*_results(keys), keys.meta, f"{keys.run_prefix}{_ANY}"),
         channels=_results,
     ),
     "consumer": Role(
         about="receives from its queues, settles, and registers its schedules (qworker run --no-reaper)",
         raw=(
-            "blpop", "rpush", "lrange", "pexpire", "hmget", "hget", "zscore", "hexists", "zrevrange",
+            "blpop", "rpush", "lrange", "pexpire", "hmget", "hget", "hkeys", "zscore", "hexists", "zrevrange",
             *_REGISTERING,
         ),
         keys=_consumer_keys,
@@ -184,7 +192,7 @@ ROLES: Final[dict[str, Role]] = {
     "daemon": Role(
         about="reaps every queue of the namespace, fires schedules, reads counters (qworker daemon)",
         raw=(
-            "hincrby", "hlen", "hset", "hget", "hgetall", "hexists", "hdel", "exists", "scan",
+            "hincrby", "hkeys", "hlen", "hset", "hget", "hgetall", "hexists", "hdel", "exists", "scan",
             "xrange", "zadd", "zcard", "zrem", "zremrangebyscore", *_SERVER_FACTS,
         ),
         keys=lambda keys: (keys.ready[0].removesuffix("ready") + "*",),
@@ -202,7 +210,7 @@ ROLES: Final[dict[str, Role]] = {
         raw=(
             "blpop", "rpush", "hset", "hsetnx", "hincrby", "hdel", "hget", "hmget", "hgetall", "hkeys", "hvals",
             "hlen", "hexists", "hscan", "exists", "type", "lrange", "zrange", "zrevrange", "zscan",
-            "zrangebyscore", "zrevrangebyscore", "zscore", "zrem", "zcard", "xrange", "xrevrange",
+            "zrangebyscore", "zrevrangebyscore", "zscore", "zrem", "zcard", "xadd", "xrange", "xrevrange",
             "scan", "renamenx", "unlink", "pexpire", "wait", "get", "mget", "ssubscribe", "sunsubscribe", "pttl",
             _WAITAOF, *_SERVER_FACTS,
         ),

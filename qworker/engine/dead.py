@@ -19,7 +19,8 @@ __all__ = ["drop", "edit", "redrive"]
 def redrive(
     keys: QueueKeys, entry_ids: Sequence[EntryId], *, now_ms: int | None = None
 ) -> Command[tuple[int, ...]]:
-    """Put up to 100 dead letters back to ready. Returns per entry: 1 redriven, 0 gone, -1 foreign.
+    """Put up to 100 dead letters back to ready. Returns per entry: 1 redriven, 0 gone, -1 foreign, -2 kept out: another
+    message holds its unique key.
 
     A call ends after 1 MiB; entries without a result are unchanged.
     """

@@ -5,27 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from qworker.engine.arguments import given
 from qworker.engine.command import Command
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["extend", "split", "split_all"]
+__all__ = ["Extended", "extend", "split", "split_all"]
+
+
+class Extended(msgspec.Struct, frozen=True):
+    """Extended leases: lease id → deadline ms, 0 if it is gone; and lease ids and indices of cancelled messages."""
+
+    deadlines: dict[str, int]
+    cancelled: list[tuple[str, str]]
 
 
 def extend(
     keys: QueueKeys, lease_ids: Sequence[str], visibility_ms: int, *, now_ms: int | None = None
-) -> Command[dict[str, int]]:
-    """Move deadlines to `visibility_ms` from now, never earlier. Returns lease id → deadline ms, 0 if it is gone."""
+) -> Command[Extended]:
+    """Move deadlines to `visibility_ms` from now, never earlier, and learn which of the messages were cancelled."""
 
-    def decode(reply: Any) -> dict[str, int]:
-        answer = accepted(reply, keys.queue)
-        return dict(zip(lease_ids, map(int, answer[2:]), strict=True))
+    def decode(reply: Any) -> Extended:
+        answer = accepted(reply, keys.queue)[2:]
+        number = len(lease_ids)
+        named = (word.decode("ascii").split(" ") for word in answer[number:])
+        return Extended(
+            dict(zip(lease_ids, map(int, answer[:number]), strict=True)),
+            [(lease_ids[int(at) - 1], index) for at, index in named],
+        )
 
     return Command(
         load_script("extend"),
-        (keys.unacked, keys.meta),
+        (keys.unacked, keys.meta, keys.cancelled),
         (given(now_ms), visibility_ms, *lease_ids),
         decode,
     )

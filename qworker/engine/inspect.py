@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from qworker.engine.arguments import given, maybe, standard_keys
 from qworker.engine.command import Command, PerQueue
@@ -18,6 +18,10 @@ from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
 __all__ = ["Inspection", "existing", "inspect", "lengths", "total"]
+
+
+#: How the attribute `paused` begins while a queue is rate limited.
+_LIMITED: Final = "until "
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,15 @@ class Inspection:
     @property
     def paused(self) -> str:
         """'' (not), 'in', 'out' or 'all'."""
-        return self.meta.get("paused", "")
+        mode = self.meta.get("paused", "")
+        return "" if mode.startswith(_LIMITED) else mode
+
+    @property
+    def limited_until_ms(self) -> int | None:
+        """Until when no message is delivered, because a handler raised `RateLimited`; None if none has."""
+        mode = self.meta.get("paused", "")
+        until_ms = whole(mode.removeprefix(_LIMITED)) if mode.startswith(_LIMITED) else None
+        return until_ms if until_ms is not None and until_ms > self.now_ms else None
 
     @property
     def strict(self) -> bool:

@@ -188,7 +188,35 @@ class SendOptions(Options):
     priority: Annotated[int, IntegerKind("9 is received first", maximum=9, zero="the lowest")] = 0
     unique: Annotated[
         str | None,
-        KeyKind("keeps out other messages with this key while this one lives", none="no key"),
+        KeyKind("keeps out other messages with this key", none="no key"),
+    ] = None
+    unique_until: Annotated[
+        str,
+        ChoiceKind("how long a message holds its unique key", choices=("done", "started")),
+    ] = "done"
+    unique_for: Annotated[
+        Duration | None,
+        DurationKind(
+            "the unique key keeps others out for so long, whatever becomes of the message",
+            minimum_ms=1,
+            none="see unique_until",
+        ),
+    ] = None
+    debounce: Annotated[
+        Duration | None,
+        DurationKind(
+            "delay, in which a later message with this unique key replaces the message and waits as long again",
+            minimum_ms=1,
+            none="it is not replaced",
+        ),
+    ] = None
+    debounce_max: Annotated[
+        Duration | None,
+        DurationKind(
+            "how long after the first one a message that replaces others waits at most",
+            minimum_ms=1,
+            none="no limit: while messages follow each other, none is delivered",
+        ),
     ] = None
     max_receives: Annotated[
         int | None,
@@ -230,6 +258,9 @@ class SendOptions(Options):
     ttl_ms: int | None = field(init=False)
     visibility_ms: int | None = field(init=False)
     within_ms: int = field(init=False)
+    unique_for_ms: int | None = field(init=False)
+    debounce_ms: int | None = field(init=False)
+    debounce_max_ms: int | None = field(init=False)
 
     @classmethod
     def of(cls, options: SendOptions | None, given: Mapping[str, object]) -> SendOptions:
@@ -255,6 +286,40 @@ class SendOptions(Options):
     def _check_together(self) -> None:
         if self.delay is not None and self.eta is not None:
             raise InvalidOptionError("eta", "is given together with a delay", "give one of the two")
+        if self.unique is None:
+            for name, default in _OF_UNIQUE.items():
+                if getattr(self, name) != default:
+                    raise InvalidOptionError(name, "is set without unique", "name the key too")
+        if self.unique_for is not None and self.unique_until != "done":
+            raise InvalidOptionError(
+                "unique_for", "is set together with unique_until", "give one of the two"
+            )
+        if self.debounce is None:
+            if self.debounce_max is not None:
+                raise InvalidOptionError("debounce_max", "is set without debounce", "give both")
+            return
+        if self.unique_for is not None or self.unique_until != "done":
+            name = "unique_until" if self.unique_for is None else "unique_for"
+            limit = "with debounce the key is held until the message starts; leave the other out"
+            raise InvalidOptionError(name, "is set together with debounce", limit)
+        if self.delay is not None or self.eta is not None:
+            name = "eta" if self.delay is None else "delay"
+            raise InvalidOptionError(
+                name, "is set together with debounce", "debounce is the delay; leave the other out"
+            )
+        if (self.debounce_max_ms or self.debounce_ms or 0) < (self.debounce_ms or 0):
+            raise InvalidOptionError(
+                "debounce_max",
+                f"{self.debounce_max} is shorter than debounce",
+                "give at least that",
+            )
 
 
+#: Options of a unique key, and their values without one.
+_OF_UNIQUE: Final[Mapping[str, object]] = {
+    "unique_until": "done",
+    "unique_for": None,
+    "debounce": None,
+    "debounce_max": None,
+}
 _DEFAULTS: Final = SendOptions()

@@ -24,11 +24,12 @@ __all__ = [
     "repair_key",
     "repair_lane",
     "repair_lease",
+    "repair_run",
     "repair_twice",
     "repair_unique",
 ]
 
-#: Unique keys per call.
+#: Unique keys, or runs, per call.
 MAX_PAIRS = 100
 
 
@@ -132,6 +133,28 @@ def repair_unique(
         words += (key, value)
     return Command(
         load_script("repair_unique"), standard_keys(keys, *lease_ids), tuple(words), decode
+    )
+
+
+def repair_run(
+    keys: QueueKeys,
+    message_ids: Sequence[bytes],
+    lease_ids: Sequence[str],
+    *,
+    repair: bool,
+    keep_ms: int = 86_400_000,
+) -> Command[tuple[str, list[bool]]]:
+    """Look up the messages of up to `MAX_PAIRS` runs. Returns why not, or for each whether it is gone."""
+
+    def decode(reply: Any) -> tuple[str, list[bool]]:
+        _, _, why, *gone = accepted(reply, keys.queue)
+        return why.decode(), [flag == 1 for flag in gone]
+
+    return Command(
+        load_script("repair_run"),
+        standard_keys(keys, *lease_ids),
+        ("", int(repair), keep_ms, *message_ids),
+        decode,
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from qworker.durations import Duration
 from qworker.engine.arguments import given
 from qworker.engine.command import Command, Word
+from qworker.engine.message import NEVER_MS
 from qworker.engine.options import SendOptions
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
@@ -18,22 +19,26 @@ from qworker.wire.envelope import head
 from qworker.wire.keys import QueueKeys
 from qworker.wire.shards import WHOLE, Shards
 
-__all__ = ["MAX_PER_CALL", "NewMessage", "SendCall", "Sent", "confirm", "send"]
+__all__ = ["MAX_PER_CALL", "Copies", "NewMessage", "SendCall", "Sent", "confirm", "send"]
 
 #: Messages that one call stores atomically.
 MAX_PER_CALL: Final = 1000
 
 
+#: A unique key is held until its message has ended.
+UNTIL_END: Final = str(NEVER_MS)
+
+
 class NewMessage(msgspec.Struct, frozen=True):
     """A message to store: its id and its envelope from the flags on, see `qworker.wire.envelope.tail`.
 
-    `unique` is a key that keeps other messages out while this one lives, for `unique_ms` at most.
+    `unique` is a key that keeps other messages out, held as `held` says: see `lua/send/send.lua`.
     """
 
     id: str
     tail: bytes
     unique: str = ""
-    unique_ms: int = 0
+    held: str = UNTIL_END
 
     @property
     def size(self) -> int:
@@ -53,6 +58,41 @@ class Sent(msgspec.Struct, frozen=True):
     now_ms: int
     repeated: bool
     shards: Shards = WHOLE
+
+
+class Copies(msgspec.Struct, frozen=True):
+    """What a send waits for: that `replicas` have the messages, with `fsync` on their disks and on the server's."""
+
+    replicas: int = 0
+    within_ms: int = 0
+    fsync: bool = False
+
+    def __bool__(self) -> bool:
+        return self.fsync or self.replicas > 0
+
+    @property
+    def then(self) -> tuple[Word, ...]:
+        """The command that waits, behind the one that stores; empty if there is nothing to wait for."""
+        if self.fsync:
+            return ("WAITAOF", 1, self.replicas, self.within_ms)
+        return ("WAIT", self.replicas, self.within_ms) if self.replicas else ()
+
+    @property
+    def blocks_s(self) -> float:
+        """For how long it may block the connection."""
+        return self.within_ms / 1000 if self else 0.0
+
+    def check(self, queue: str, ids: list[str], reply: Any) -> None:
+        """Raise `NotReplicatedError` or `NotSyncedError` if there are fewer; the messages are stored all the same."""
+        refused = reply if isinstance(reply, Exception) else None
+        if self.fsync:
+            here, there = (0, 0) if refused else map(int, reply)
+            if here < 1 or there < self.replicas:
+                raise NotSyncedError(
+                    queue, ids, there, self.replicas, self.within_ms, here == 1
+                ) from refused
+        elif (number := 0 if refused else int(reply)) < self.replicas:
+            raise NotReplicatedError(queue, ids, number, self.replicas, self.within_ms) from refused
 
 
 class SendCall(msgspec.Struct, frozen=True):
@@ -105,6 +145,7 @@ def send(
     `QueueFullError`, `QueuePausedError`, `GhostSendError`, `BodyTooLargeError` or `BrokenQueueError` if nothing was
     stored.
     """
+    copies = Copies(replicas, within_ms, fsync)
     args: list[Word] = [
         given(now_ms),
         lane,
@@ -119,26 +160,17 @@ def send(
         args.append(head(message.id))
         args.append(message.tail)
         if message.unique:
-            uniques += (number, message.unique, message.unique_ms)
+            uniques += (number, message.unique, message.held)
     args.append(len(uniques) // 3)
     args += uniques
     if maxlen:
         args.append(maxlen)
 
     def decode(reply: Any) -> Sent:
-        if not (replicas or fsync):
+        if not copies:
             return decode_sent(reply)
-        sent, confirmed = decode_sent(reply[0]), reply[1]
-        refused = confirmed if isinstance(confirmed, Exception) else None
-        ids = [*earlier, *sent.ids]
-        if fsync:
-            here, there = (0, 0) if refused else map(int, confirmed)
-            if here < 1 or there < replicas:
-                raise NotSyncedError(
-                    keys.queue, ids, there, replicas, within_ms, here == 1
-                ) from refused
-        elif (number := 0 if refused else int(confirmed)) < replicas:
-            raise NotReplicatedError(keys.queue, ids, number, replicas, within_ms) from refused
+        sent = decode_sent(reply[0])
+        copies.check(keys.queue, [*earlier, *sent.ids], reply[1])
         return sent
 
     def decode_sent(reply: Any) -> Sent:
@@ -170,12 +202,6 @@ def send(
         ),
         tuple(args),
         decode,
-        then=_waits(replicas, within_ms, fsync=fsync),
-        blocks_s=within_ms / 1000 if replicas or fsync else 0.0,
+        then=copies.then,
+        blocks_s=copies.blocks_s,
     )
-
-
-def _waits(replicas: int, within_ms: int, *, fsync: bool) -> tuple[Word, ...]:
-    if fsync:
-        return ("WAITAOF", 1, replicas, within_ms)
-    return ("WAIT", replicas, within_ms) if replicas else ()

@@ -8,8 +8,11 @@ from typing import Any, Final
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
+from qworker.engine.options import SendOptions
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
+from qworker.engine.send import NewMessage
+from qworker.wire.envelope import head
 from qworker.wire.keys import QueueKeys
 
 __all__ = [
@@ -19,6 +22,8 @@ __all__ = [
     "Group",
     "Outcomes",
     "Settled",
+    "out_effect",
+    "push_effect",
     "result_effect",
     "settle",
     "size_of",
@@ -31,6 +36,7 @@ Group = tuple[int, bytes]
 Effect = tuple[Word, ...]
 
 _ERROR_BYTES: Final = 2048
+_OUT: Final = "out"
 #: Effects of up to so many bytes are applied on a full server as well: about what the message itself leaves.
 LIGHT: Final = 512
 #: Bytes of a group, see `lua/lib/journal.lua`.
@@ -40,6 +46,21 @@ MAX_GROUP: Final = 16384
 def result_effect(value: bytes, keep_ms: int) -> Effect:
     """Keep `value`, as `wire/result.py` writes it, under the id of the message for `keep_ms`."""
     return ("result", keep_ms, value)
+
+
+def push_effect(message: NewMessage, options: SendOptions) -> Effect:
+    """Store a new message in the same queue (or shard), even if that is full or paused."""
+    return ("push", *_words(message, options))
+
+
+def out_effect(queue: str, message: NewMessage, options: SendOptions) -> Effect:
+    """Store a new message in another queue: relayed there, see `qworker.client.relay`."""
+    return (_OUT, queue, *_words(message, options))
+
+
+def _words(message: NewMessage, options: SendOptions) -> tuple[Word, ...]:
+    ttl_ms, delay_ms = given(options.ttl_ms), given(options.delay_ms)
+    return (options.priority, delay_ms, ttl_ms, head(message.id), message.tail)
 
 
 def size_of(effect: Effect) -> int:
@@ -60,6 +81,8 @@ class Outcomes:
     groups: list[Group] = field(default_factory=list)
     #: How many bytes their effects have.
     effect_bytes: int = 0
+    #: Whether some of them concern other queues, and are to be relayed.
+    relayed: bool = False
     #: Acks with effects, which may be repeated as other acks may.
     _kept: list[Word] = field(default_factory=list)
     _kept_count: int = 0
@@ -123,6 +146,10 @@ class Outcomes:
         since, begun = given(unknown_since_ms), "1" if started else ""
         self._add("r", index, delay_ms, b=begun, c=since, error=error, times=times)
 
+    def limit(self, index: int | str, delay_ms: int, *, times: str = "") -> None:
+        """Put a started message back uncounted, and let no message of its queue be delivered for `delay_ms`."""
+        self._add("l", index, delay_ms, times=times)
+
     def share(self, index: int | str, *, times: str = "") -> None:
         """Report that the worker died while this message and others ran."""
         self._add("s", index, times=times)
@@ -142,6 +169,27 @@ class Outcomes:
         """End a message at the request of its handler."""
         self._add("d", index, times=times)
 
+    def cancel(self, index: int | str, *, times: str = "") -> None:
+        """End a message that was cancelled while its handler ran."""
+        self._add("k", index, times=times)
+
+    def park(
+        self,
+        index: int | str,
+        delay_ms: int | None,
+        name: str,
+        signal: str = "",
+        *,
+        keep_ms: int | None = None,
+        times: str = "",
+    ) -> None:
+        """Let a run sleep for `delay_ms` (None: until it is woken), from when it first did so under this `name`.
+
+        `signal` wakes it. `keep_ms`: how long the state of a run is kept that was not sent as one.
+        """
+        self._others += ("p", index, given(delay_ms), "", given(keep_ms), name, signal, times)
+        self._count += 1
+
     def ack_with(self, index: int | str, effects: Sequence[Effect], *, times: str = "") -> None:
         """Ack a message; its effects are applied if the ack counts. Frees its unique key, if it has one."""
         self._kept += ("t", index, len(effects), "", "", "", "", times)
@@ -149,6 +197,7 @@ class Outcomes:
         for effect in effects:
             self._kept += effect
             self.effect_bytes += size_of(effect)
+            self.relayed = self.relayed or effect[0] == _OUT
 
     def _add(
         self,
@@ -168,11 +217,8 @@ class Outcomes:
     def only_acks(self) -> tuple[Outcomes, int]:
         """Return the acks by themselves, and how many other outcomes there are."""
         acks = Outcomes(self.lease_id, self.ack_all, self.acks, self.uniques, self.groups)
-        acks.effect_bytes, acks._kept, acks._kept_count = (
-            self.effect_bytes,
-            self._kept,
-            self._kept_count,
-        )
+        acks.effect_bytes, acks.relayed = self.effect_bytes, self.relayed
+        acks._kept, acks._kept_count = self._kept, self._kept_count
         return acks, self._count
 
     def words(self) -> list[Word]:

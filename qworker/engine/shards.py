@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from qworker.engine.options import COMMON_META
 from qworker.engine.raw import raw
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
+from qworker.errors import ShardsChangedError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.shards import WHOLE, Mark, Shards
 
@@ -19,6 +20,7 @@ __all__ = [
     "Retired",
     "absorb",
     "adopt",
+    "ask",
     "common_meta",
     "divide",
     "have_attributes",
@@ -57,12 +59,33 @@ def common_meta(keys: QueueKeys) -> Command[dict[str, str]]:
     return raw("HMGET", keys.meta, *_COMMON, decode=decode)
 
 
+def ask(keys: QueueKeys, number: int) -> Command[None]:
+    """Note the number of shards that an operator asks for: earlier calls for another number end."""
+    return raw("HSET", keys.meta, "shards_asked", number)
+
+
 def divide(
-    keys: QueueKeys, known: Shards, active: int, kept: int, *, now_ms: int | None = None
+    keys: QueueKeys,
+    known: Shards,
+    active: int,
+    kept: int,
+    *,
+    asked: int | None = None,
+    now_ms: int | None = None,
 ) -> Command[tuple[bool, Shards]]:
-    """Change the shards of a queue if they are still `known`. Returns whether they were, and the shards it has then."""
-    args = (given(now_ms), known.epoch, active, kept)
-    return Command(load_script("divide"), (keys.meta,), args, _changed(keys))
+    """Change the shards of a queue if they are still `known`. Returns whether they were, and the shards it has then.
+
+    `asked`: raise `ShardsChangedError` unless it is still the number that an operator asked for last; None for upkeep.
+    """
+    args = (given(now_ms), known.epoch, active, kept, given(asked))
+    changed = _changed(keys)
+
+    def decode(reply: Any) -> tuple[bool, Shards]:
+        if reply[0] == b"ASKED":
+            raise ShardsChangedError(keys.queue, int(reply[1]))
+        return changed(reply)
+
+    return Command(load_script("divide"), (keys.meta,), args, decode)
 
 
 def adopt(
@@ -103,7 +126,9 @@ class Retired:
     totals: Mapping[bytes, int]
 
 
-def retire(keys: QueueKeys, new_id: str, added: str = "") -> Command[Retired]:
+def retire(
+    keys: QueueKeys, new_id: str, added: str = "", *, now_ms: int | None = None
+) -> Command[Retired]:
     """Take the totals of a shard that is given up; returns the same until they are said to be `added`, by their id."""
 
     def decode(reply: Any) -> Retired:
@@ -111,11 +136,12 @@ def retire(keys: QueueKeys, new_id: str, added: str = "") -> Command[Retired]:
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return Retired(retired_id.decode(), {name: int(total) for name, total in pairs})
 
-    return Command(load_script("retire"), (keys.meta, keys.stats), (new_id, added), decode)
+    args = (given(now_ms), new_id, added)
+    return Command(load_script("retire"), (keys.meta, keys.stats), args, decode)
 
 
 def absorb(keys: QueueKeys, shard: int, retired: Retired) -> Command[None]:
-    """Add the totals of a shard to those of the queue, once however often it is called."""
+    """Add the totals of a shard to those of the queue, once however often and late it is called."""
     totals = [word for pair in retired.totals.items() for word in pair]
 
     def decode(reply: Any) -> None:
@@ -125,7 +151,7 @@ def absorb(keys: QueueKeys, shard: int, retired: Retired) -> Command[None]:
     return Command(load_script("absorb"), (keys.meta, keys.stats), words, decode)
 
 
-def _changed(keys: QueueKeys) -> Any:
+def _changed(keys: QueueKeys) -> Callable[[Any], tuple[bool, Shards]]:
     def decode(reply: Sequence[Any]) -> tuple[bool, Shards]:
         _, _, changed, active, kept, epoch = accepted(reply, keys.queue)
         return changed == 1, Shards(int(active), int(kept), int(epoch))

@@ -11,12 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from qworker.client.queue_ref import QueueRef
 from qworker.fsck.counters import check_counters, check_lanes, check_uniques, is_queue
 from qworker.fsck.damage import Damage, Kind
 from qworker.fsck.index import check_index, check_shards
 from qworker.fsck.layout import check_keys, check_leases
 from qworker.fsck.messages import Ids, check_duplicates, check_items
 from qworker.fsck.reading import pages_of_keys
+from qworker.fsck.runs import check_outboxes, check_runs
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_shard_name
 
@@ -34,6 +36,8 @@ class Survey:
 
     def __init__(self) -> None:
         self.leases: dict[str, list[bytes]] = {}
+        #: Queue → destinations of its outboxes.
+        self.outboxes: dict[str, list[bytes]] = {}
 
     @property
     def queues(self) -> set[str]:
@@ -56,9 +60,12 @@ def survey(client: Client, namespace: str, queues: Sequence[str] = ()) -> Survey
             text = name.decode("utf-8", "replace")
             if not closed or not is_queue(text):
                 continue
-            if part.startswith(b"result:"):
-                continue  # They outlive their messages and queues, and expire by themselves.
+            if part.startswith((b"result:", b"run:", b"feed:")):
+                continue  # They outlive their messages, and expire by themselves.
             if queues and not {text, split_shard_name(text)[0]} & set(queues):
+                continue
+            if part.startswith(b"out:"):
+                surveyed.outboxes.setdefault(text, []).append(part.removeprefix(b"out:"))
                 continue
             leases = surveyed.leases.setdefault(text, [])
             if part.startswith(b"lease:"):
@@ -88,6 +95,9 @@ def check(
     for name in sorted(surveyed.queues | set(queues)):
         keys, leases = QueueKeys(namespace, name), surveyed.leases.get(name, [])
         yield from check_queue(client, keys, leases, repair=repair, on_progress=on_progress)
+    for name, destinations in sorted(surveyed.outboxes.items()):
+        keys = QueueKeys(namespace, name)
+        yield from check_outboxes(client, keys, sorted({*destinations}), repair=repair)
 
 
 def check_queue(
@@ -112,4 +122,11 @@ def check_queue(
     yield from check_duplicates(client, keys, ids, on_progress, repair=repair)
     yield from check_lanes(client, keys, repair=repair)
     yield from check_uniques(client, keys, repair=repair)
+    yield from check_runs(
+        client, QueueRef(_namespace_of(keys), keys.queue, client.ids), repair=repair
+    )
     yield from check_counters(client, keys, repair=repair)
+
+
+def _namespace_of(keys: QueueKeys) -> str:
+    return keys.meta.partition(":{")[0]

@@ -29,6 +29,8 @@ class Kind(Enum):
     JOURNAL = "journal"
     LANE = "lane"
     UNIQUE = "unique key"
+    RUN = "lost run"
+    OUTBOX = "lost outbox"
     UNREGISTERED = "unregistered"
     BAD_NAME = "bad name"
     BAD_SHARDS = "bad shards"
@@ -69,6 +71,11 @@ REMEDIES: Final = {
     Kind.JOURNAL: Remedy("continue the numbers after the last entry of the stream"),
     Kind.LANE: Remedy("forget it, or date it now"),
     Kind.UNIQUE: Remedy("free the key"),
+    Kind.RUN: Remedy(
+        "end it as discarded, and keep its steps for a day",
+        "start the run again under another id; find out what took its message (an ack without complete, a failover)",
+    ),
+    Kind.OUTBOX: Remedy("list it, so that a reaper relays it"),
     Kind.UNREGISTERED: Remedy("write the queue into the index"),
     Kind.BAD_NAME: Remedy("remove the entry"),
     Kind.BAD_SHARDS: Remedy("keep the later of both divisions", "qworker queue shards QUEUE"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.inspect.peek import Inspection
+from qworker.client.inspect.runs import LOST
 from qworker.client.manage.attribute_text import read_attributes
 from qworker.formats import count, size, span
 from qworker.health.finding import FIX_AWAY, Finding, Status, largest, listed
@@ -19,6 +20,11 @@ __all__ = ["OVERDUE_S", "check_queues"]
 
 #: A reaper passes every second, and waits up to 6 s after a gap: a queue that is later than this is not being reaped.
 OVERDUE_S: Final = 10.0
+#: Seconds for which what an ack has sent may wait to be stored in another queue.
+_WAITS_S: Final = 10.0
+#: Messages of a queue, and runs of it, up to which runs are looked at.
+_SHORT: Final = 10_000
+_RUNS: Final = 1000
 #: Part of a journal's cap that a reader may leave unread.
 _NEARLY_UNREAD: Final = 0.5
 
@@ -64,6 +70,8 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
     yield from _closed(queues)
     yield from _gone(queues)
     yield from _journals(access, queues)
+    yield from _outboxes(access, queues)
+    yield from _runs(access, queues)
     if workers is not None:
         yield from _alone(queues, workers)
         yield from check_unknown(access, queues, workers)
@@ -126,6 +134,46 @@ def _closed(queues: Mapping[str, Inspection]) -> Iterator[Finding]:
             Status.PROBLEM,
             f"{listed(full)}: sends are refused (maxlen)",
             f"add workers, or qworker queue set {full[0]} maxlen=N",
+        )
+
+
+def _outboxes(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
+    waits: dict[str, float] = {}
+    for name, queue in queues.items():
+        if "followed" in queue.stats:
+            for outbox in access.queues.get(name).outboxes():
+                if outbox.age_s > _WAITS_S:
+                    waits[f"{name} → {outbox.destination} {outbox.entries:,}"] = outbox.age_s
+    if waits:
+        yield Finding(
+            "outbox",
+            Status.PROBLEM,
+            "messages that acks have sent wait to be stored: "
+            + listed([f"{which} for {span(seconds)}" for which, seconds in largest(waits)]),
+            "resume or empty the second queue, or raise its maxlen; if no reaper is alive, run qworker daemon: it "
+            "stores them, and makes a queue that is gone anew",
+        )
+
+
+def _runs(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
+    """Find runs without a future, in queues that are short enough for a quick look; fsck looks into all."""
+    lost = {}
+    for name, queue in queues.items():
+        if (
+            "parked" in queue.stats or "results" in queue.stats
+        ) and queue.stored + queue.dead <= _SHORT:
+            gone = [run.id for run in access.queues.get(name).runs(_RUNS) if run.state == LOST]
+            if gone:
+                lost[name] = len(gone)
+    if lost:
+        worst = max(lost, key=lambda name: lost[name])
+        yield Finding(
+            "runs",
+            Status.PROBLEM,
+            "runs have steps, but no message that could continue them: "
+            + listed([f"{name} {number:,}" for name, number in largest(lost)]),
+            f"qworker workflow ls {worst} --state lost names them; qworker fsck {worst} --repair ends them, so that "
+            "those who wait are told",
         )
 
 

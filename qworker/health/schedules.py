@@ -26,7 +26,7 @@ def check_schedules(access: Access, workers: Iterable[Worker]) -> Iterator[Findi
     schedules = list_schedules(access.client, access.namespace)
     running = {worker.described.app for worker in workers if not worker.is_gone}
     now_ms = access.now_ms() if schedules else 0
-    for app in sorted({schedule.app for schedule in schedules}):
+    for app in sorted({schedule.app for schedule in schedules} - {""}):
         of_app = [schedule for schedule in schedules if schedule.app == app]
         if any(same_owner(app, name) or same_owner(name, app) for name in running):
             continue

@@ -26,6 +26,7 @@ NEEDS: Final[Mapping[str, tuple[str, tuple[int, int], int | None]]] = MappingPro
         "pyspark": ("pyspark", (4, 2), 5),
         "pyarrow": ("pyarrow", (18, 0), None),
         "pandas": ("pandas", (2, 2), 3),
+        "deltalake": ("deltalake", (1, 6), 2),
     }
 )
 
@@ -81,7 +82,7 @@ def open_session(
 
 
 def check_packages() -> None:
-    """Raise `SparkMissingError` unless pyspark, pyarrow and pandas are installed in versions that work together."""
+    """Raise `SparkMissingError` unless the packages of `NEEDS` are installed in versions that work together."""
     for module in NEEDS:
         if problem := package_problem(module):
             raise SparkMissingError(f"{problem}; {_INSTALL}")

@@ -179,7 +179,7 @@ class Cluster:
         self._named, self._clock = tuple(nodes), clock
         self._slots: list[Address | None] = [None] * SLOTS
         self._masters: tuple[Address, ...] = ()
-        #: For calls without a key: the master that sent the map, because it answers.
+        #: For calls without a key: the master that sent the map, because it answers. None if a replica sent it.
         self._any: Address | None = None
         #: The map must be read before its next use.
         self._stale = True
@@ -198,7 +198,11 @@ class Cluster:
         # Other threads use the old map until then.
         self._stale, self._read_at = not self._masters, self._clock()
         known = dict.fromkeys((*self._masters, *self._named))
-        for node in sorted(known, key=self._failed.__contains__):
+        to_ask = sorted(known, key=self._failed.__contains__)
+        asked: set[Address] = set()
+        while to_ask:
+            node = to_ask.pop(0)
+            asked.add(node)
             reply = yield Question(node, ("CLUSTER", "SLOTS"))
             if isinstance(reply, UnsupportedServerError):
                 raise reply
@@ -208,6 +212,10 @@ class Cluster:
                 server = self.node(key)
                 if server is not None:
                     return server
+                if key is None:
+                    # A replica sent the map. Which masters answer is known once they are asked.
+                    to_ask = [master for master in self._masters if master not in asked]
+                    continue
                 self._stale = True
                 raise ClusterMovingError(f"no node of the Cluster serves slot {_slot(key or '')}")
         self._stale = True
@@ -248,7 +256,7 @@ class Cluster:
         if not masters:
             return False
         self._slots, self._masters = slots, tuple(masters)
-        self._any = asked if asked in masters else self._masters[0]
+        self._any = asked if asked in masters else None
         self._stale, self._failed = False, frozenset()
         return True
 

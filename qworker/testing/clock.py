@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["advance", "age", "keys_of", "record_reap"]
 
+#: The due time of held messages.
+_NEVER_MS: Final = 2**53
 #: Flags of an envelope that are instants: expiry, first receive, ready since, unknown since.
 _INSTANTS: Final = (b"x=", b"f=", b"t=", b"k=")
 
@@ -56,6 +58,9 @@ def age(app: QWorker, keys: QueueKeys, by_ms: int) -> None:
         for lease in _all(redis.zrange(keys.unacked, 0, -1)):
             _age_lease(redis, keys.lease(lease.decode()), by_ms)
         _age_uniques(redis, keys.unique, by_ms)
+        _age_limit(redis, keys.meta, by_ms)
+        for run in _all(redis.zrange(keys.runs, 0, -1)):
+            _age_run(redis, keys.run(run.decode()), by_ms)
 
 
 def record_reap(app: QWorker, keys: QueueKeys) -> None:
@@ -83,7 +88,9 @@ def _age_set(redis: Redis, name: str, by_ms: int, *, messages: bool) -> None:
             transaction.zadd(
                 name,
                 {
-                    _aged(member, by_ms) if messages else member: max(0, int(score) - by_ms)
+                    _aged(member, by_ms) if messages else member: (
+                        max(0, int(score) - by_ms) if score < _NEVER_MS else _NEVER_MS
+                    )
                     for member, score in members
                 },
             )
@@ -102,12 +109,37 @@ def _age_lease(redis: Redis, name: str, by_ms: int) -> None:
             transaction.execute()
 
 
+def _age_run(redis: Redis, name: str, by_ms: int) -> None:
+    """Age when a run goes on, and its message as it was parked."""
+    fields: Any = redis.hgetall(name)
+    for field, value in fields.items():
+        if field.startswith(b"~") and int(value) < _NEVER_MS:
+            redis.hset(name, field, _earlier(value, by_ms))
+        elif field == b"@parked":
+            redis.hset(name, field, _aged(value, by_ms))
+
+
+def _age_limit(redis: Redis, name: str, by_ms: int) -> None:
+    """Age until when a queue is rate limited."""
+    mode, _, until_ms = (_all(redis.hget(name, "paused")) or b"").partition(b" ")
+    if mode == b"until" and until_ms.isdigit():
+        redis.hset(name, "paused", b"until " + _earlier(until_ms, by_ms))
+
+
 def _age_uniques(redis: Redis, name: str, by_ms: int) -> None:
     held: Any = redis.hgetall(name)
     for key, value in held.items():
-        message_id, _, until_ms = value.partition(b" ")
-        if until_ms.isdigit():
-            redis.hset(name, key, b"%s %d" % (message_id, max(0, int(until_ms) - by_ms)))
+        message_id, *words = value.split(b" ")
+        words = [_aged_word(word, by_ms) for word in words]
+        redis.hset(name, key, b" ".join((message_id, *words)))
+
+
+def _aged_word(word: bytes, by_ms: int) -> bytes:
+    """Age an instant of a unique key, which may follow an @; one that never comes stays."""
+    at, digits = (b"@", word[1:]) if word[:1] == b"@" else (b"", word)
+    if not digits.isdigit() or int(digits) >= _NEVER_MS:
+        return word
+    return at + _earlier(digits, by_ms)
 
 
 def _aged(item: bytes, by_ms: int) -> bytes:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Drained", "drain"]
 
 _TICK_MS: Final = 1000
+#: The due time of held messages.
+_NEVER_MS: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,14 @@ def drain(
         # Every round runs something or lets time pass until something is due; the bound is for a round that does not.
         for _ in range(2 * max_messages + 10):
             _reap(app)
-            ran += _burst(app, names, max_messages - ran, collector)
+            ran_now = _burst(app, names, max_messages - ran, collector)
+            ran += ran_now
             if collector.stop_at_first and collector.errors:
                 raise collector.errors[0]
-            due_ms = _next_due_in_ms(_inspect(app, names))
+            queues_now = _inspect(app, names)
+            if ran_now and ran < max_messages and any(queue.ready for queue in queues_now):
+                continue  # acks have sent to other queues
+            due_ms = _next_due_in_ms(queues_now)
             if due_ms is None or ran >= max_messages or not (include_delayed or due_ms <= 0):
                 break
             if due_ms > 0:
@@ -205,7 +211,7 @@ def _next_due_in_ms(inspections: Sequence[Inspection]) -> int | None:
         (
             queue.next_due_ms - queue.now_ms
             for queue in inspections
-            if queue.next_due_ms is not None
+            if queue.next_due_ms is not None and queue.next_due_ms < _NEVER_MS
         ),
         default=None,
     )

@@ -47,14 +47,18 @@ SHORT: Final = 2 * MAX_DEPTH
 
 _NO_ARGS: Final = Raw(b"[]")
 _NO_KWARGS: Final = Raw(b"{}")
+_NO_STEPS: Final = Raw(b"")
 
 
 class Call(Struct, frozen=True, gc=False):
-    """The body of a call: `args` (an array) and `kwargs` (an object) are still JSON."""
+    """The body of a call: `args` (an array) and `kwargs` (an object) are still JSON, as are the steps of a chain that
+    follow (`then`, empty if none do).
+    """
 
     task: str
     args: Raw = _NO_ARGS
     kwargs: Raw = _NO_KWARGS
+    then: Raw = _NO_STEPS
 
 
 _TEXTS: Final = (datetime, date, time, timedelta, UUID, Decimal, bytes, bytearray, memoryview)

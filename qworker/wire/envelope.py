@@ -5,8 +5,8 @@ r"""The envelope of a stored message: one text line, then the body.
 `receives` counts deliveries that have ended; an unacked message has one more. `nacks` plus `timeouts` are held against
 max receives; `shared` (timeouts of leases with several messages) is not. Flags: x expiry ms, m max receives, v its own
 visibility ms, p priority, f first received ms, t became ready ms, o position at the head ms, u unique key, k unknown
-since ms, d redrives, r ms to keep its result for, w trace context, e codec, n schedule, s signature. Flag values are
-percent-encoded.
+since ms, d redrives, r ms to keep its result for, c a run, j where the end of its chain is told, w trace context, e
+codec, n schedule, s signature. Flag values are percent-encoded.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ _HEADER: Final = re.compile(
     rb"q1 ([A-Za-z0-9._-]{1,64}) (\d{1,16}) (\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6})((?: [a-z]=[^ \n]*)*)\n"
 )
 #: The header of a first delivery, as nearly all are: `sent_ms`, and the flags with their leading spaces. Matching it
-#: costs two thirds of parsing a header. A header with flag e (encrypted) does not match: its body is not a call yet.
-FIRST: Final = re.compile(rb"q1 [A-Za-z0-9._-]{1,64} (\d{1,16}) 0 0 0 0((?: [a-df-z]=[^ \n]*)+)?\n")
+#: costs two thirds of parsing a header. A header with flag e (encrypted) or j (a step of a chain) does not match: its
+#: body is not a call alone.
+FIRST: Final = re.compile(
+    rb"q1 [A-Za-z0-9._-]{1,64} (\d{1,16}) 0 0 0 0((?: [a-df-ik-z]=[^ \n]*)+)?\n"
+)
 #: Flags that are whole numbers.
-_NUMBERS: Final = frozenset("xmvpftdor")
+_NUMBERS: Final = frozenset("xmvpftdorc")
 _NEWER: Final = re.compile(rb"q\d+ ")
 
 
@@ -132,6 +135,17 @@ class Envelope:
     def shared(self) -> int:
         """Lease timeouts of a lease with several messages."""
         return int(self._match[6])
+
+    def unblamed(self, flags: Mapping[str, str]) -> Envelope:
+        """Return it without failures, and with these flags unless it has them, as `step.lua` stores it."""
+        match = self._match
+        has = self.flags
+        more = flag_text({key: value for key, value in flags.items() if key not in has}).encode()
+        counts = b"%b 0 0 %b" % (match[3], match[6])
+        line = b"q1 %b %b %b%b%b\n" % (match[1], match[2], counts, match[7], more)
+        envelope = Envelope.parse(line + self.body)
+        assert envelope is not None
+        return envelope
 
     @property
     def header(self) -> bytes:

@@ -71,6 +71,11 @@ class EntryId(msgspec.Struct, frozen=True, order=True):
         ms, number = written.split(b"-")
         return cls(int(ms), int(number), shard)
 
+    @classmethod
+    def last_of(cls, ms: int, shard: int) -> EntryId:
+        """Return the highest id of a millisecond."""
+        return cls(ms, _MAX_PART, shard)
+
     @property
     def in_stream(self) -> str:
         """The id in the stream of its shard."""

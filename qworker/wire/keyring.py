@@ -56,6 +56,11 @@ class Keyring:
     def __bool__(self) -> bool:
         return bool(self._signing or self._encryption)
 
+    @property
+    def encrypts(self) -> bool:
+        """Whether new messages are encrypted."""
+        return bool(self._encryption)
+
     def __repr__(self) -> str:
         signing, encryption = ",".join(self._signing), ",".join(self._encryption)
         return f"Keyring(signing={signing!r}, encryption={encryption!r}, required={self.required})"

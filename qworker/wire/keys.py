@@ -14,6 +14,7 @@ __all__ = [
     "LEVELS",
     "QueueKeys",
     "answer_key",
+    "audit_key",
     "control_key",
     "leaving_key",
     "owners_key",
@@ -39,17 +40,21 @@ class QueueKeys:
         "cancelled",
         "dead",
         "delayed",
+        "feed_prefix",
         "imported",
         "journal",
         "lease_prefix",
         "meta",
         "name",
+        "out",
         "producers",
         "queue",
         "readers",
         "ready",
         "result_prefix",
         "rows",
+        "run_prefix",
+        "runs",
         "schedules",
         "shard",
         "stats",
@@ -95,6 +100,8 @@ class QueueKeys:
         self.journal = base + "journal"
         #: HASH reader of the journal → `<epoch>-<last entry read> <ms>`.
         self.readers = base + "readers"
+        #: HASH destination → lane and last number of what acks bring about in other queues (see `lua/lib/ends.lua`).
+        self.out = base + "out"
         #: HASH mark of a message of another system → its id here, during an import.
         self.imported = base + "imported"
         #: HASH per bulk write, which expires: the ledger of the rows stored (see `lua/lib/ledger.lua`).
@@ -102,9 +109,15 @@ class QueueKeys:
 
         #: STRING per message that ended, which expires: what it came to (see `result`). Also a channel.
         self.result_prefix = base + "result:"
+        #: STREAM per message, which expires: what its handler tells while it runs. Also a channel.
+        self.feed_prefix = base + "feed:"
+        #: ZSET message id → when its first step was recorded, ms: runs that have not ended.
+        self.runs = base + "runs"
+        #: HASH per run, which expires after its end: its recorded steps (see `lua/run/step.lua`).
+        self.run_prefix = base + "run:"
 
     def all(self) -> tuple[str, ...]:
-        """Return all keys except those of leases, bulk writes and results."""
+        """Return all keys except those of leases, bulk writes, results, single runs and entries of outboxes."""
         return (
             *self.ready,
             self.suspect,
@@ -122,6 +135,8 @@ class QueueKeys:
             self.journal,
             self.readers,
             self.imported,
+            self.out,
+            self.runs,
         )
 
     def lease(self, lease_id: str) -> str:
@@ -132,9 +147,21 @@ class QueueKeys:
         """Return the key of a bulk write, a HASH."""
         return self.bulk_prefix + write_id
 
+    def outbox(self, destination: str) -> str:
+        """Return the key of what waits to be stored in another queue, a STREAM."""
+        return f"{self.out}:{destination}"
+
     def result(self, message_id: str) -> str:
         """Return the key of a message's result, a STRING, and the channel that tells of it."""
         return self.result_prefix + message_id
+
+    def feed(self, message_id: str) -> str:
+        """Return the key of a message's feed, a STREAM, and the channel that tells of its entries."""
+        return self.feed_prefix + message_id
+
+    def run(self, message_id: str) -> str:
+        """Return the key of a run's state, a HASH."""
+        return self.run_prefix + message_id
 
 
 def queues_key(namespace: str) -> str:
@@ -170,6 +197,11 @@ def answer_key(namespace: str, request_id: str) -> str:
 def owners_key(namespace: str) -> str:
     """Return HASH app with schedules → when a worker of it was last seen, ms."""
     return f"{namespace}:owners"
+
+
+def audit_key(namespace: str) -> str:
+    """Return STREAM of what operators did through the dashboard."""
+    return f"{namespace}:audit"
 
 
 def paused_tasks_key(namespace: str) -> str:

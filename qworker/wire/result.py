@@ -3,11 +3,13 @@ r"""What a message came to, as stored under its id: `<state>[ words]\n<rest>`.
 ok[ k=v …]\n<value>                  acked; the value as JSON. Flags e and s as of an envelope, of a protected value
 dead <reason> <error class>\n<text>  a dead letter
 cancelled\n  discarded\n  expired\n  purged\n     the other ends without a value; the newline may be missing
+Of a chain, the first line ends with the step that ended so: ` <queue> <task> <message id>`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
 from qworker.wire.envelope import flag_text
@@ -34,6 +36,8 @@ class Outcome:
     reason: str = ""
     error: str = ""
     text: str = ""
+    #: Of a chain that ended without a value: queue, task and message id of the step that did.
+    step: tuple[str, str, str] | None = None
 
 
 def write_value(
@@ -57,10 +61,18 @@ def read_result(
         flags = f" {words}" if words else ""
         header = f"q1 {_name(message_id)} 0 0 0 0 0{flags}\n".encode()
         return Outcome(state, keyring.open(namespace, queue, header + rest)[len(header) :])
-    reason, _, error = words.partition(" ")
-    return Outcome(state, reason=reason, error=error, text=rest.decode("utf-8", "replace"))
+    parts = words.split(" ")
+    step = (
+        (parts[-3], parts[-2], parts[-1]) if len(parts) >= (5 if state == "dead" else 3) else None
+    )
+    reason, error = (*parts, "", "")[:2] if state == "dead" else ("", "")
+    text = rest.decode("utf-8", "replace")
+    return Outcome(state, reason=reason, error=error, text=text, step=step)
 
 
 def _name(message_id: str) -> str:
     # Not the id alone: the body of a message must not pass for its result.
-    return f"result.{message_id}"[:64]
+    name = f"result.{message_id}"
+    if len(name) <= 64:
+        return name
+    return "result." + blake2b(message_id.encode(), digest_size=24).hexdigest()

@@ -10,7 +10,11 @@ from qworker.errors import InvalidOptionError
 from qworker.wire.envelope import tail
 from qworker.wire.names import check_task
 
-__all__ = ["StoredSchedule"]
+__all__ = ["FIRED", "PAUSED", "StoredSchedule"]
+
+#: Fields beside a schedule in its HASH: its last slot, ms, and since when it is paused, ms.
+FIRED: Final = ":fired"
+PAUSED: Final = ":paused"
 
 _REGISTER: Final = "start a worker of its app, which writes it again"
 
@@ -18,9 +22,9 @@ _REGISTER: Final = "start a worker of its app, which writes it again"
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What to send when, and for which app; its name is the field of the HASH that holds it.
 
-    `spec` is text for `qworker.app.schedule.parse_schedule`; `body` is that of the message. `ttl_ms` None takes the
-    queue's, 0 is none; `max_receives` None takes the queue's. `signature` is that of all its messages
-    (`Keyring.sign_schedule`): the daemon that fires them holds no key.
+    `app` is "" for a schedule that was added at run time. `spec` is text for `qworker.app.schedule.parse_schedule`;
+    `body` is that of the message. `ttl_ms` None takes the queue's, 0 is none; `max_receives` None takes the queue's.
+    `signature` is that of all its messages (`Keyring.sign_schedule`): the daemon that fires them holds no key.
     """
 
     app: str
@@ -32,6 +36,11 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ttl_ms: int | None = None
     max_receives: int | None = None
     signature: str = ""
+
+    @staticmethod
+    def key(name: str) -> str:
+        """The unique key that messages of a schedule hold until they end, if they must not overlap."""
+        return f"schedule:{name}"
 
     @classmethod
     def parse(cls, value: bytes) -> Self:
@@ -53,11 +62,16 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """The part of `spec` that says when; the policy for missed slots follows it."""
         return self.spec.rpartition(" missed=")[0]
 
-    def tail(self, name: str) -> bytes:
-        """Write the envelope of its messages from the flags on; `name` is the schedule's."""
+    def tail(self, name: str, *, alone: bool = False) -> bytes:
+        """Write the envelope of its messages from the flags on; `name` is the schedule's.
+
+        `alone`: the message holds the schedule's unique key.
+        """
         flags: dict[str, str] = {}
         if self.signature:
             flags |= {"n": name, "s": self.signature}
+        if alone:
+            flags["u"] = self.key(name)
         if self.max_receives is not None:
             flags["m"] = str(self.max_receives)
         if self.priority:

@@ -179,6 +179,7 @@ def test_a_worker_gives_models_to_its_handlers(app: QWorker, batch: int | None) 
     assert ".lines): input should be a valid" in dead_letter.error
 
 
+@pytest.mark.slow
 def test_pydantic_is_not_imported_for_an_app_without_models() -> None:
     """An app that does not use pydantic does not pay for its import."""
     source = (

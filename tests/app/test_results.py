@@ -213,7 +213,7 @@ def test_a_lost_hint_delays_a_result_and_loses_none(
 ) -> None:
     """Looking now and then is enough, without any subscription."""
     monkeypatch.setattr(
-        "qworker.client.execute.listener._Ears._subscribe", lambda self, wanted: None
+        "qworker.client.execute.listener._Subscriptions._subscribe", lambda self, wanted: None
     )
 
     @app.task(result="1h")

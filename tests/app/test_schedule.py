@@ -220,7 +220,7 @@ class TestEvery:
         assert every(90) == every("90s") == every("1.5m") == every(timedelta(seconds=90))
 
     @pytest.mark.parametrize(
-        "interval", ["999ms", 0, -5, "367d", "soon", None, True, float("nan"), float("inf")]
+        "interval", ["99ms", 0, -5, "367d", "soon", None, True, float("nan"), float("inf")]
     )
     def test_an_interval_out_of_range_is_refused(self, interval):
         """An interval out of range is refused."""
@@ -236,6 +236,12 @@ class TestSpec:
             (cron("  */5  * * * * ", tz=VIENNA), "cron */5 * * * * tz=Europe/Vienna missed=once"),
             (cron("0 2 LW * MON#2", missed="all"), "cron 0 2 LW * MON#2 tz=UTC missed=all"),
             (every("120s", missed="skip"), "every 2m missed=skip"),
+            (every(0.25, overlap="cancel"), "every 250ms missed=once overlap=cancel"),
+            (every("30s", jitter=5), "every 30s missed=once jitter=5s"),
+            (
+                cron("0 4 * * *", jitter="24h", overlap="queue"),
+                "cron 0 4 * * * tz=UTC missed=once jitter=1d overlap=queue",
+            ),
         ],
     )
     def test_a_spec_is_read_back(self, schedule, spec):
@@ -253,6 +259,11 @@ class TestSpec:
             "cron * * * * * tz=Nowhere missed=once",
             "every 30s",
             "every 30s missed=never",
+            "every 30s missed=once jitter=",
+            "every 30s missed=once jitter=31s",
+            "every 30s missed=once overlap=never",
+            "every 30s missed=once overlap=skip jitter=1s",
+            "every 30s missed=once overlap=skip overlap=skip",
             "every x missed=once",
             "at 5pm missed=once",
             "every 30s missed=once\n",
@@ -271,6 +282,21 @@ class TestSpec:
             with pytest.raises(InvalidOptionError) as caught:
                 make()
             assert caught.value.field == "missed"
+
+    @pytest.mark.parametrize(
+        ("policy", "value"),
+        [
+            *(("overlap", value) for value in ("never", "", None, 1, ["skip"])),
+            *(("jitter", value) for value in (-1, "31s", "soon", None, True, float("nan"))),
+        ],
+    )
+    def test_a_wrong_overlap_or_jitter_is_refused(self, policy, value):
+        """So is a jitter as long as would mix up the order of slots, or over a day."""
+        with pytest.raises(InvalidOptionError) as caught:
+            every("30s", **{policy: value})
+        assert caught.value.field == policy
+        with pytest.raises(InvalidOptionError):
+            cron("* * * * *", **{policy: "25h" if value == "31s" else value})
 
 
 class TestDeclared:

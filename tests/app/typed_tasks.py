@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from qworker import Handle, QueueFullError, QWorker, Retry, every
+from qworker import Handle, QueueFullError, QWorker, Retry, chain, every
 from qworker.app.task import BatchTask, Call, Sender
 from qworker.client.message import Message, Stored
 
@@ -35,7 +35,7 @@ def with_options(number: int, *, text: str) -> None: ...
 
 assert_type(plain(1), str)
 assert_type(plain.send(1, text="x"), str)
-assert_type(plain.call(1), Call)
+assert_type(plain.call(1), Call[str])
 assert_type(plain.send_many(plain.call(n) for n in range(3)), list[str])
 assert_type(plain.send_later("1m", 1, "x"), str)
 assert_type(plain.options(ttl="1h").send(2), str)
@@ -100,6 +100,35 @@ async def use_results() -> None:
     assert_type(await (await later_total.astart([1])).aresult("1s"), int)
 
 
+# -- chains ------------------------------------------------------------------------------------
+
+
+@app.task(result="1h")
+async def plain_length(text: str) -> int:
+    return len(text)
+
+
+@app.task(result="1h")
+def tell(number: int, *, text: str = "") -> str:
+    return text * number
+
+
+assert_type(total.call([1]), Call[int])
+assert_type(later_total.call([1]), Call[int])
+assert_type(chain(total.call([1]), tell.then()).start(), Handle[str])
+assert_type(chain(total.call([1]), tell.then(text="x"), plain_length.then()).start(), Handle[int])
+assert_type(chain(later_total.call([1]), tell.options(ttl="1h").then()).send(), str)
+tell.then(1)  # error: [call-arg] [arg-type]
+tell.then(text=1)  # error: [arg-type]
+chain(total.call([1]), plain_length.then())  # error: [misc]
+chain(total.call([1]), tell.then(), tell.then())  # error: [misc]
+
+
+async def use_chains() -> None:
+    started = await chain(total.call([1]), tell.then()).astart()
+    assert_type(await started, str)
+
+
 # -- batch -------------------------------------------------------------------------------------
 
 
@@ -114,7 +143,7 @@ def settle(events: Sequence[Event]) -> list[BaseException | None]:
 
 assert_type(load, BatchTask[Event, Coroutine[Any, Any, None]])
 assert_type(load.send(event), str)
-assert_type(load.call(event), Call)
+assert_type(load.call(event), Call[None])
 assert_type(load.send_many(load.call(item) for item in [event]), list[str])
 assert_type(load.send_later("1m", event), str)
 assert_type(load.options(priority=9), Sender[[Event], Coroutine[Any, Any, None]])
@@ -122,7 +151,7 @@ assert_type(load.options(priority=9).send(event), str)
 load.send([event])  # error: [arg-type]
 load.send()  # error: [call-arg]
 load.send(event, event)  # error: [call-arg]
-load.call([event])  # error: [arg-type]
+load.call([event])  # error: [call-overload]
 load.options(priority=9).send([event])  # error: [arg-type]
 
 assert_type(settle, BatchTask[Event, list[BaseException | None]])

@@ -131,7 +131,7 @@ def test_a_key_of_any_other_type_stops_its_queue_alone(
 
 def _content(redis: Redis, app: QWorker, name: str) -> dict[bytes, Any]:
     """What stands in the keys of a queue, byte for byte; when a reaper passed does not matter."""
-    keys = redis.scan_iter(match=f"{app.namespace}:{{{name}}}:*", count=1000)
+    keys = redis.scan_iter(match=f"{app.namespace}:{{{name}}}:*", count=1_000_000)
     results: dict[bytes, Any] = {key: redis.dump(key) for key in keys}
     stats = QueueKeys(app.namespace, name).stats
     if redis.type(stats) == b"hash":
@@ -370,7 +370,7 @@ def test_a_deadline_that_no_receive_writes_is_found_and_brought_near(
     keys = QueueKeys(app.namespace, "default")
     most_ms = 12 * 3_600_000
     assert findings(app) == [Kind.BAD_DEADLINE]
-    deadline_ms = app.client.execute(extend(keys, [lease], 30_000))[lease]
+    deadline_ms = app.client.execute(extend(keys, [lease], 30_000)).deadlines[lease]
     assert 0 < deadline_ms - queue.inspect().now_ms <= most_ms
     redis.zadd(keys.unacked, {lease: score})
     assert findings(app, repair=True) == [Kind.BAD_DEADLINE]

@@ -396,9 +396,9 @@ class Divided(Bulk):
         names = [self.queue, *(f"{self.queue}/{number}" for number in range(1, 4))]
         return [self.bodies(queue=name) for name in names]
 
-    def begin(self) -> Attempt:
+    def begin(self, *, ordered: bool = True) -> Attempt:
         """Begin an attempt of the first partition."""
-        return Attempt(self)
+        return Attempt(self, ordered=ordered)
 
     def all_rows(self) -> list[str]:
         """The bodies of all shards, sorted."""
@@ -408,10 +408,10 @@ class Divided(Bulk):
 class Attempt:
     """One attempt, in steps: `add` brings the rows up to a number."""
 
-    def __init__(self, bulk: Bulk) -> None:
+    def __init__(self, bulk: Bulk, *, ordered: bool) -> None:
         given = BulkOptions(namespace=bulk.namespace, queue=bulk.queue)
         self._reader = RowReader(given, 0)
-        identity = Identity("w", "r", 0, 60_000, ordered=True)
+        identity = Identity("w", "r", 0, 60_000, ordered)
         self._sender = BulkSender(bulk.connections, given, identity)
         self._done = 0
 
@@ -480,38 +480,74 @@ def test_a_write_that_began_in_a_whole_queue_stays_in_its_first_shard(bulk: Bulk
     assert bulk.bodies() == ROWS
 
 
-def test_the_rest_of_a_draining_shard_goes_to_the_first_one(divided: Divided) -> None:
-    """The attempt that meets it fails, the next one continues; an older one that comes late stores nothing."""
-    attempt = divided.begin()
+@pytest.mark.parametrize("ordered", [True, False])
+def test_the_rest_of_a_draining_shard_goes_to_the_first_one(
+    divided: Divided, ordered: bool
+) -> None:
+    """In the same attempt, with a ledger and without."""
+    attempt = divided.begin(ordered=ordered)
     attempt.add(2500)
     divided.divide(1)
     attempt.add(5300)
-    with pytest.raises(ShardDrainingError, match="is draining"):
-        attempt.finish()
-    sent = divided.send(ROWS)
-    assert sent is not None
+    attempt.finish()
     assert divided.all_rows() == sorted(ROWS)
-    assert divided.totals(sent, run_id="r") == WHOLE_WRITE
 
+
+def test_a_late_attempt_stores_nothing_of_what_was_moved(divided: Divided) -> None:
+    """Whether it begins before or after the rest of a draining shard went to the first one."""
+    early = divided.begin()
+    early.add(2500)
+    divided.divide(1)
+    sent = divided.send(ROWS)
     late = divided.begin()
     late.add(5300)
     late.finish()
+    early.add(5300)
+    early.finish()
     assert divided.all_rows() == sorted(ROWS)
+    assert sent is not None
+    assert divided.totals(sent) == WHOLE_WRITE
 
 
-def test_an_attempt_in_a_shard_that_opens_again_is_refused(divided: Divided) -> None:
-    """Its rows are in the first shard by then."""
+def test_attempts_that_meet_a_draining_shard_together_store_every_row_once(
+    divided: Divided,
+) -> None:
+    """Each stores a part, as speculative tasks do; the shard opens and drains again meanwhile."""
+    attempts = [divided.begin(), divided.begin()]
+    for up_to, shards in ((1700, 1), (3100, 3), (4400, 2), (5300, 1)):
+        for attempt in attempts:
+            attempt.add(up_to)
+        divided.divide(shards)
+    for attempt in attempts:
+        attempt.finish()
+    assert divided.all_rows() == sorted(ROWS)
+    assert divided.totals(BulkSent(0, {divided.queue: 5300})) == WHOLE_WRITE
+
+
+def test_an_attempt_in_a_shard_that_opens_again_goes_on_in_the_first_one(divided: Divided) -> None:
+    """Its rows are there by then."""
     old = divided.begin()
     old.add(2500)
     divided.divide(1)
     sent = divided.send(ROWS)
     divided.divide(3)
     old.add(5300)
-    with pytest.raises((BulkChangedError, BulkGapError)):
-        old.finish()
+    old.finish()
     assert divided.all_rows() == sorted(ROWS)
     assert sent is not None
     assert divided.totals(sent) == WHOLE_WRITE
+
+
+def test_a_shard_that_refuses_for_ever_fails_the_attempt(divided: Divided) -> None:
+    """Its ledger says that the rest is in the first shard, whose ledger has gone."""
+    attempt = divided.begin()
+    attempt.add(2500)
+    for shard in (1, 2):
+        ledger = f"{divided.namespace}:{{{divided.queue}/{shard}}}:bulk:w"
+        divided.redis.hset(ledger, "0.0", "moved")
+    attempt.add(5300)
+    with pytest.raises(ShardDrainingError, match="takes no messages"):
+        attempt.finish()
 
 
 def test_rows_with_ids_go_to_the_first_shard_which_remembers_them(divided: Divided) -> None:

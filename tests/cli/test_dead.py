@@ -217,7 +217,7 @@ def test_redrive_of_many_goes_page_by_page(run, shop):
     rest = run("dead", "redrive", "emails", "--all", "--yes", "--json")
 
     assert some.json == {
-        "queue": "emails", "matched": 120, "redriven": 120, "foreign": 0, "gone": 0,
+        "queue": "emails", "matched": 120, "redriven": 120, "foreign": 0, "gone": 0, "kept_out": 0,
         "dry_run": False, "by_error_class": {"": 120}, "by_reason": {"rejected": 120},
         "by_task": {"send_email": 120},
     }  # fmt: skip
@@ -337,3 +337,16 @@ def test_an_error_class_fits_with_or_without_its_module():
     assert DeadFilter(error_class="ConnectionError").fits(dead_letter, 0)
     assert DeadFilter(error_class="redis.exceptions.ConnectionError").fits(dead_letter, 0)
     assert not DeadFilter(error_class="Error").fits(dead_letter, 0)
+
+
+def test_a_kind_of_error_is_chosen_by_its_fingerprint(run, shop):
+    """As --json and the dashboard name it: numbers and quoted text in an error do not matter."""
+    shop.bury("no user 'ada' 1", "no user 'eve' 22", "disk full")
+    names = [one["fingerprint"] for one in run("dead", "ls", "--json").json["dead_letters"]]
+
+    assert names[0] == names[1] != names[2]
+    dropped = run("dead", "drop", "emails", "--fingerprint", names[0], "--yes", "--json")
+    assert dropped.json["dropped"] == 2
+    assert [one.error for one in shop.queue().dead(3)] == ["disk full"]
+    refused = run("dead", "ls", "--fingerprint", "x")
+    assert (refused.code, "is not a fingerprint" in refused.err) == (2, True)

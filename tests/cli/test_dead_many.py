@@ -97,7 +97,7 @@ def test_many_dead_letters_are_redriven_once_each_despite_kills(shop, process):
     dry = process("dead", "redrive", "emails", *FILTERS, "--dry-run", "--json").json
     dry_s = time.monotonic() - began
     assert dry == {
-        "queue": "emails", "matched": MEANT, "redriven": 0, "foreign": 0, "gone": 0,
+        "queue": "emails", "matched": MEANT, "redriven": 0, "foreign": 0, "gone": 0, "kept_out": 0,
         "dry_run": True, "by_reason": {"rejected": MEANT},
         "by_error_class": {"ConnectionError": MEANT}, "by_task": {"send_email": MEANT},
     }  # fmt: skip

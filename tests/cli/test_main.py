@@ -60,7 +60,7 @@ def test_every_verb_has_a_help_that_names_the_global_options(bare, path):
 @pytest.mark.parametrize("path", leaves(cli), ids=" ".join)
 def test_every_listing_has_json(path):
     """What shows something, and what changes something, tells programs too."""
-    without = {("acl",), ("daemon",), ("run",), ("completion",), ("store", "path")}
+    without = {("acl",), ("daemon",), ("run",), ("web",), ("completion",), ("store", "path")}
     command = cli
     for name in path:
         command = command.get_command(click.Context(command), name)  # type: ignore[assignment]

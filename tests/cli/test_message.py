@@ -97,8 +97,8 @@ def test_show_of_nothing_fails_with_a_reason(run, shop):
     assert "error: message 'nope' not found in the queues of namespace" in ran.err
 
 
-def test_cancel_drops_a_message_when_it_is_next_met(run, shop):
-    """It is not delivered any more; --dry-run leaves no tombstone."""
+def test_cancel_deletes_a_message_that_waits(run, shop):
+    """It is not delivered any more, and leaves no tombstone; --dry-run changes nothing."""
     first, second = shop.send("emails", 2)
 
     dry = run("message", "cancel", first, "--dry-run")
@@ -106,18 +106,19 @@ def test_cancel_drops_a_message_when_it_is_next_met(run, shop):
     wet = run("message", "cancel", first, "--yes")
 
     assert dry.out == f"would cancel {first} of emails (ready); nothing was changed\n"
-    assert wet.out == f"cancelled {first} of emails: it will be dropped when it is next received\n"
+    assert wet.out == f"cancelled {first} of emails: it will not run\n"
+    assert shop.ask("EXISTS", shop.keys().cancelled) == 0
     assert [message.id for message in shop.queue("emails").receive(10)] == [second]
 
 
-def test_cancel_of_a_running_message_says_that_it_is_not_stopped(run, shop):
-    """The operator must not believe that the handler ends."""
+def test_cancel_of_a_running_message_says_that_it_runs(run, shop):
+    """The operator must not believe that the handler has ended."""
     shop.send("emails")
     (message,) = shop.queue("emails").receive(1)
 
     ran = run("message", "cancel", message.id, "--yes")
 
-    assert "its handler finishes" in ran.out
+    assert f"cancelling {message.id} of emails: its handler is told to stop" in ran.out
 
 
 def test_cancel_of_a_dead_letter_names_the_verb_for_it(run, shop):
@@ -141,6 +142,7 @@ def test_cancel_as_json(run, shop):
         "id": message_id,
         "queue": "emails",
         "state": "ready",
+        "answer": "cancelled",
         "cancelled": True,
         "stopped": False,
     }

@@ -46,6 +46,7 @@ def test_ls_as_json_has_stable_names_and_base_units(run, shop):
     assert isinstance(queue.pop("oldest_age_seconds"), float)
     assert queue == {
         "queue": "emails",
+        "limited_until_ms": None,
         "broken": None,
         "ready": 2,
         "delayed": 0,

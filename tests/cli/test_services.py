@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from qworker.engine.scripts import SCRIPT_NAMES
 from tests import servers
 from tests.cli.conftest import QWORKER, clean_environment
-from tests.timing import DEADLINE_S
+from tests.timing import DEADLINE_S, looks
 
 pytestmark = pytest.mark.slow
 
@@ -54,10 +53,7 @@ def service(shop, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[byt
 
 
 def eventually(check: Callable[[], object], within_s: float = DEADLINE_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
+    assert any(check() for _ in looks(within_s)), "it did not happen in time"
 
 
 def test_the_daemon_is_seen_and_ends_with_a_signal(run, shop, service):

@@ -124,6 +124,31 @@ def test_a_schedule_is_paused_run_and_resumed(run, shop):
     assert "not paused" in run("schedule", "resume", "nightly").out
 
 
+def test_a_schedule_whose_message_runs_says_so(run, shop):
+    """`ls` and `show` name the message that a slot waits for; `run` refuses another one beside it."""
+    spec = cron("0 4 * * *", overlap="queue", jitter="5m").spec
+    added = StoredSchedule(
+        app="", spec=spec, task="sweep", queue="cleaning", body='{"task": "sweep"}'
+    )
+    register(shop.client, shop.namespace, "", {"nightly": added})
+    (row,) = table(run("schedule", "ls").lines)
+    assert (row["WHEN"], row["APP"]) == (spec, "none: added at run time")
+
+    message_id = run("schedule", "run", "nightly").out.strip()
+    assert f"running   {message_id}" in run("schedule", "show", "nightly").out
+    again = run("schedule", "run", "nightly")
+    assert (again.code, again.out) == (2, ""), again.err
+    assert f"qworker message cancel {message_id}" in again.err
+    shop.ask("HSET", f"{shop.namespace}:{{cleaning}}:schedules", "nightly:fired", "1")
+    (row,) = table(run("schedule", "ls").lines)
+    assert row["NEXT"] == f"waits for {message_id}"
+    assert "schedules.orphaned" not in findings_of(run("doctor", "--json"))
+
+    assert run("message", "cancel", message_id, "--yes").code == 0
+    assert run("schedule", "run", "nightly").code == 0
+    assert run("schedule", "rm", "nightly", "--yes").code == 0
+
+
 def test_schedules_are_removed_by_name_and_by_app(run, shop):
     """Those of others stay; without --yes nothing is removed without a terminal."""
     register(

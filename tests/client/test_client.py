@@ -47,7 +47,7 @@ from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.chaos import ChaosProxy
 from tests.consumer.driving import until
-from tests.timing import Watch
+from tests.timing import DEADLINE_S, Watch
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ class TestTransientErrors:
                 with pytest.raises(OutOfMemoryError):
                     client.send(one(keys, client, "b"))
                 admin.config_set("maxmemory", 0)
-                assert watch.passed_s() < 5
+                assert watch.passed_s() < 15
                 client.send(one(keys, client, "c"))
                 assert bodies(client, keys) == {"c": 1}
 
@@ -323,7 +323,7 @@ def test_a_trip_waits_once_for_a_server_that_is_away(keys: QueueKeys, tmp_path: 
     with Client(ConnectionFactory(f"unix://{tmp_path}/none"), give_up_s=0.2) as client:
         watch = Watch(os.getpid())
         errors = client.execute_each([inspect(keys)] * 50)
-        assert watch.passed_s() < 2
+        assert watch.passed_s() < 8  # of 10
     assert len(errors) == 50
     assert all(isinstance(error, UnavailableError) for error in errors)
 
@@ -345,7 +345,7 @@ def test_a_call_is_given_up_in_time(store_url: str, keys: QueueKeys, tmp_path: P
         proxy.cut_reply(0)
         client.send(one(keys, client, "b"))
         assert bodies(client, keys) == {"a": 1, "b": 1}
-    assert watch.passed_s() < 5
+    assert watch.passed_s() < 15  # of 20
 
 
 def test_silent_server_is_noticed(store_url: str, keys: QueueKeys) -> None:
@@ -598,7 +598,7 @@ def test_a_coroutine_is_cancelled_at_any_step(store_url: str, namespace: str) ->
                 for _ in range(steps):
                     await asyncio.sleep(0)
                 receiving.cancel()
-                await asyncio.wait([receiving], timeout=5)
+                await asyncio.wait([receiving], timeout=DEADLINE_S)
                 assert receiving.cancelled(), steps
 
     asyncio.run(work())

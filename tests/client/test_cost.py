@@ -23,19 +23,19 @@ from tests import servers
 
 #: Commands of a send, of a receive and of an ack of one message: of the short ways of the scripts.
 SEND_ONE = {
-    "evalsha": 1, "hmget": 1, "hget": 1, "llen": 1, "hincrby": 2, "time": 1, "rpush": 1, "hset": 1,
+    "evalsha": 1, "exists": 1, "hget": 1, "time": 1, "hincrby": 2, "rpush": 1, "hset": 1,
 }  # fmt: skip
 RECEIVE_ONE = {
-    "evalsha": 1, "llen": 2, "hmget": 1, "exists": 1, "lindex": 1, "zcard": 1, "time": 1, "zrange": 1, "hincrby": 2,
-    "hset": 2, "zadd": 1, "lpop": 1,
+    "evalsha": 1, "llen": 1, "exists": 2, "lindex": 1, "hmget": 1, "time": 1, "zadd": 1, "hset": 3, "lpop": 1,
+    "zcard": 1,
 }  # fmt: skip
 ACK_ONE = {
-    "evalsha": 1, "hget": 1, "hlen": 1, "zcard": 1, "time": 1, "hincrby": 3, "hdel": 1, "zrem": 1,
+    "evalsha": 1, "hget": 1, "hkeys": 1, "hmget": 1, "time": 1, "zcard": 1, "zrem": 1, "del": 1, "hset": 1,
 }  # fmt: skip
 #: Of a worker's call, which acks one message and receives the next one.
 WORKER_ONE = {
-    "evalsha": 1, "llen": 2, "hmget": 1, "exists": 1, "hlen": 1, "lindex": 1, "zcard": 1, "time": 1, "hincrby": 3,
-    "hset": 1, "zadd": 1, "lpop": 1, "hdel": 1, "zrem": 1,
+    "evalsha": 1, "llen": 1, "exists": 2, "hkeys": 1, "lindex": 1, "hmget": 1, "time": 1, "zadd": 1, "zrem": 1,
+    "del": 1, "hset": 2, "lpop": 1,
 }  # fmt: skip
 #: Of a send of several messages that fit into one write (500).
 SEND = {
@@ -45,7 +45,7 @@ SEND = {
 #: Of a receive; messages are read 32 at a time.
 RECEIVE = {
     "evalsha": 1, "type": 5, "time": 1, "hmget": 1, "exists": 3, "zcard": 1, "lrange": 1, "hset": 2,
-    "zadd": 1, "ltrim": 1, "llen": 4, "zrange": 1, "hincrby": 2,
+    "zadd": 1, "ltrim": 1, "llen": 4, "hincrby": 2,
 }  # fmt: skip
 #: Of an ack of a whole batch.
 ACK_BATCH = {
@@ -154,4 +154,20 @@ def test_worker_path_of_one(meter: Meter, namespace: str) -> None:
         )
         assert (len(batch.items), batch.settled) == (1, (1,))
         _assert_no_dearer(counts, WORKER_ONE)
-        assert sum(WORKER_ONE.values()) + sum(SEND_ONE.values()) <= 27
+        assert sum(WORKER_ONE.values()) + sum(SEND_ONE.values()) <= 22
+
+
+def test_priorities_in_use(meter: Meter, namespace: str) -> None:
+    """A queue with priorities takes the short ways too, and asks for its attributes and a length per priority."""
+    with Client(ConnectionFactory(meter.url)) as client:
+        queue = Queue(client, namespace, "q")
+        for priority in (5, 7):
+            queue.send("first", priority=priority)
+            queue.ack(*queue.receive(1))
+        for priority in (0, 5):
+            _, sending = meter.cost(lambda priority=priority: queue.send("x", priority=priority))
+            (message,), receiving = meter.cost(lambda: queue.receive(1))
+            _, acking = meter.cost(lambda message=message: queue.ack(message))
+            _assert_no_dearer(sending, {**SEND_ONE, "hmget": 1})
+            _assert_no_dearer(receiving, {**RECEIVE_ONE, "hmget": 2, "llen": 3})
+            _assert_no_dearer(acking, ACK_ONE)

@@ -197,6 +197,32 @@ class TestSendOptions:
         assert error.field == next(iter(given))
         assert problem in error.problem
 
+    @pytest.mark.parametrize(
+        ("given", "field", "problem"),
+        [
+            ({"unique_until": "started"}, "unique_until", "is set without unique"),
+            ({"unique_for": "1m"}, "unique_for", "is set without unique"),
+            ({"debounce": "1m"}, "debounce", "is set without unique"),
+            ({"unique": "k", "unique_until": "ever"}, "unique_until", "is not accepted"),
+            ({"unique": "k", "unique_for": 0}, "unique_for", "is out of range"),
+            (
+                {"unique": "k", "unique_until": "started", "unique_for": "1m"},
+                "unique_for",
+                "together with unique_until",
+            ),
+            ({"unique": "k", "debounce": 0}, "debounce", "is out of range"),
+            ({"unique": "k", "debounce": "1m", "delay": 1}, "delay", "together with debounce"),
+            ({"unique": "k", "debounce": "1m", "unique_for": 1}, "unique_for", "with debounce"),
+            ({"unique": "k", "debounce_max": "1m"}, "debounce_max", "without debounce"),
+            ({"unique": "k", "debounce": "1m", "debounce_max": 5}, "debounce_max", "is shorter"),
+        ],
+    )
+    def test_options_of_a_unique_key_that_do_not_fit_are_refused(self, given, field, problem):
+        """Without a key, against each other, or out of range."""
+        error = refused(SendOptions, **given)
+        assert error.field == field
+        assert problem in error.problem
+
     def test_a_naive_eta_asks_for_a_time_zone(self):
         """A naive eta asks for a time zone."""
         assert "datetime with a time zone" in refused(SendOptions, eta=datetime(2030, 1, 1)).limit

@@ -27,7 +27,7 @@ def app(store_url: str, namespace: str) -> Any:
 def keys_of(app: QWorker) -> list[str]:
     """All keys of the namespace except those of reapers."""
     with redis_of(app) as raw:
-        scan = raw.scan_iter(f"{app.namespace}:*", count=1000)
+        scan = raw.scan_iter(f"{app.namespace}:*", count=1_000_000)
         return sorted(key.decode() for key in scan if not key.endswith(b":reapers"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import pytest
 
@@ -13,18 +14,19 @@ from qworker.client.execute.shared_waits import MAX_WAITS
 from qworker.client.queue import AsyncQueue
 from qworker.engine.raw import raw
 from qworker.store.connections import ConnectionFactory
-from tests.timing import DEADLINE_S, Watch
+from tests.timing import DEADLINE_S, Watch, keep_within
 from tests.topologies.servers import CLUSTERED
 
 WAITERS = 320
+T = TypeVar("T")
 
 
-def run(url: str, work: Callable[[AsyncClient], Awaitable[None]]) -> None:
-    async def main() -> None:
+def run(url: str, work: Callable[[AsyncClient], Awaitable[T]]) -> T:
+    async def main() -> T:
         async with AsyncClient(ConnectionFactory(url), give_up_s=20.0) as client:
-            await work(client)
+            return await work(client)
 
-    asyncio.run(main())
+    return asyncio.run(main())
 
 
 async def waiting(
@@ -53,18 +55,19 @@ async def end(tasks: list[asyncio.Task[object]]) -> None:
 def test_an_ack_does_not_wait_for_waiting_receives(store_url: str, namespace: str) -> None:
     """With ten times as many waiting receives as there are connections an ack takes a round trip, not 18 seconds."""
 
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncClient) -> float:
         queue = AsyncQueue(client, namespace, "work")
         await queue.send("job")
         (message,) = await queue.receive()
         tasks = await waiting(client, namespace, [f"empty{n}" for n in range(WAITERS)])
         watch = Watch(os.getpid())
         assert await queue.ack(message) == [message]
-        # A round trip is under a millisecond; a single wait at a doorbell is two seconds.
-        assert watch.passed_s() < 1
+        passed_s = watch.passed_s()
         await end(tasks)
+        return passed_s
 
-    run(store_url, work)
+    # A round trip is under a millisecond; a single wait at a doorbell is two seconds.
+    keep_within(1, lambda: run(store_url, work))
 
 
 def test_settles_do_not_wait_for_other_calls(store_url: str, namespace: str) -> None:
@@ -103,7 +106,7 @@ def test_a_client_opens_a_bounded_number_of_connections(store_url: str, namespac
 def test_every_waiter_hears_its_own_bell(store_url: str, namespace: str) -> None:
     """Waiters that share a connection get their messages as soon as those with one of their own."""
 
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncClient) -> float:
         names = [f"q{n}" for n in range(3 * MAX_WAITS)]
         tasks = await waiting(client, namespace, names)
         await asyncio.sleep(0.1)
@@ -112,10 +115,10 @@ def test_every_waiter_hears_its_own_bell(store_url: str, namespace: str) -> None
             await AsyncQueue(client, namespace, name).send(name)
         received = await asyncio.gather(*tasks)
         assert [messages[0].queue for messages in received] == names  # type: ignore[index]
-        # Without a bell a waiter receives every two seconds.
-        assert watch.passed_s() < 1.5 or CLUSTERED
+        return 0 if CLUSTERED else watch.passed_s()
 
-    run(store_url, work)
+    # Without a bell a waiter receives every two seconds.
+    keep_within(1.5, lambda: run(store_url, work))
 
 
 def test_waiters_of_one_queue_are_all_served(store_url: str, namespace: str) -> None:

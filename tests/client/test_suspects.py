@@ -185,8 +185,8 @@ def test_a_lone_timeout_among_100_000_newer_comes_in_time(
                 break
             queue.ack(*messages)
             time.sleep(0.005)  # what a program does with them
-            # Visibility, tick and a second; three more for a machine that is busy.
-            assert watch.passed_s() <= 1 + 0.2 + 1 + 3
+            # Visibility, tick and a second; the rest is for a machine that is busy.
+            assert watch.passed_s() <= 1 + 0.2 + 1 + 10
         assert queue.inspect().ready > 10_000
     finally:
         stop.set()

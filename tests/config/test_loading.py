@@ -323,6 +323,7 @@ class TestShowing:
             "burst": "false",
             "reload": "false",
             "grace": "25s",
+            "cancel_grace": "10s",
             "max_messages": "0",
             "max_rss": "500MiB",
             "log_messages": "debug",

@@ -169,7 +169,7 @@ def test_a_daemon_leaves_after_its_pass(place: Place) -> None:
         with daemon(place.url, place.namespace):
             until(lambda: len(reapers()) == 2)
             assert place.cli("worker", "drain", name) == f"{name}: exits after its current pass\n"
-            assert leaving.wait(30) == 0
+            assert leaving.wait(60) == 0
             assert name not in reapers()
             assert not place.ask("EXISTS", f"{place.namespace}:leaving")
             until(lambda: queue.inspect().ready == 1)

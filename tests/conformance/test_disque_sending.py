@@ -203,18 +203,18 @@ def test_a_message_is_shown_with_all_its_fields(place: Place) -> None:
         "delayed",
     )
     assert details.message.body == b'{"a":1}'
-    assert abs(details.message.sent_ms - details.now_ms) < 10_000
-    assert 3_590_000 < details.ttl_ms <= HOUR_MS
+    assert abs(details.message.sent_ms - details.now_ms) < 60_000
+    assert 3_500_000 < details.ttl_ms <= HOUR_MS
     assert (details.delay_ms, details.visibility_ms, details.requeue_in_ms) == (
         600_000,
         300_000,
         None,
     )
-    assert 590_000 < details.due_in_ms <= 600_000
+    assert 500_000 < details.due_in_ms <= 600_000
     queue.enqueue(late)
     queue.receive()
     shown = place.cli_json("message", "show", late, "--queue", "emails")
     assert shown["state"] == "unacked"
-    assert 290 < shown["requeue_in_seconds"] <= 300
+    assert 200 < shown["requeue_in_seconds"] <= 300
     assert (shown["nacks"], shown["additional_deliveries"], shown["body"]) == (0, 0, '{"a":1}')
     assert queue.details("nobody") is None

@@ -48,6 +48,14 @@ class Crowd:
         for number in numbers:
             self._tasks[number].send()
 
+    def served_s(self, *numbers: int) -> float:
+        """Send to these queues and wait for all starts; returns the seconds until each queue had one."""
+        self.started.clear()
+        self.send_to(*numbers)
+        passed_s = self.until_started([self.names[number] for number in numbers])
+        until(lambda: len(self.started) >= len(numbers), what="the other starts")
+        return passed_s
+
     def send_to_each(self) -> None:
         """Send a message to each queue."""
         self.send_to(*range(len(self.names)))

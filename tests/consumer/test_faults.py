@@ -26,25 +26,25 @@ from tests.consumer.workers import Lab, Worker
 
 @pytest.mark.slow
 def test_a_handler_that_outlasts_its_visibility_timeout_runs_once(lab: Lab) -> None:
-    """A handler of five visibility timeouts keeps its lease, even if it lets no other thread of its process run."""
+    """A handler of two visibility timeouts keeps its lease, even if it lets no other thread of its process run."""
     lab.app("""
 @app.task(queue="sleeping")
 def sleep() -> None:
     note("started", "sleep", current().receive_count)
-    time.sleep(20)
+    time.sleep(22)
     note("ended", "sleep")
 
 @app.task(queue="holding")
 def hold() -> None:
     note("started", "hold", current().receive_count)
-    ctypes.PyDLL(None).sleep(20)  # with the GIL
+    ctypes.PyDLL(None).sleep(22)  # with the GIL
     note("ended", "hold")
 """)
     lab.send("sleep", queue="sleeping")
     lab.send("hold", queue="holding")
     with (
-        lab.worker("--visibility", "4s", "--queues", "sleeping", "--concurrency", "2"),
-        lab.worker("--visibility", "4s", "--queues", "holding"),
+        lab.worker("--visibility", "10s", "--queues", "sleeping", "--concurrency", "2"),
+        lab.worker("--visibility", "10s", "--queues", "holding"),
         lab.reaper(),
     ):
         until(lambda: len(lab.notes("ended")) == 2)

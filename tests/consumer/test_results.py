@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from qworker import OutOfMemoryError, QWorker
+from qworker import OutOfMemoryError, QWorker, TaskEndedError
 from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
 from qworker.consumer.board.states import Mark
@@ -138,6 +138,40 @@ def test_a_child_killed_at_any_point_loses_no_result(lab: Lab) -> None:
     app.close()
 
 
+DISCARDING = """
+from pathlib import Path
+
+from qworker import Discard
+
+class Killer(Middleware):
+    def after(self, context, outcome, error):
+        if outcome == "discarded" and not Path("died").exists():
+            Path("died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+app.use(Killer())
+
+@app.task(result="1h", queue="q")
+def refuse(point: str) -> list[str | int]:
+    raise Discard("not wanted")
+"""
+
+
+@pytest.mark.slow
+def test_a_discard_that_dies_with_its_child_is_told_by_the_next_run(lab: Lab) -> None:
+    """The supervisor does not ack the message: that would leave its sender waiting."""
+    lab.app(DISCARDING)
+    app = QWorker(lab.namespace, url=lab.url)
+    with lab.worker("--procs", "1"):
+        handle = app.task(name="refuse", queue="q", result="1h")(_declared).start("")
+        with pytest.raises(TaskEndedError) as caught:
+            handle.result("1m")
+    assert (lab.directory / "died").exists()
+    assert caught.value.state == "discarded"
+    assert app.queue("q").inspect().stats.get("acked", 0) == 0
+    app.close()
+
+
 def _declared(point: str) -> list[str | int]:
     raise AssertionError("runs in workers alone")
 
@@ -183,12 +217,12 @@ def make(size: int) -> str:
     make = app.task(name="make", result="1h")(_made)
     handles = {size: make.start(size) for size in (100_000, 10, 20)}
     app.client.ask("CONFIG", "SET", "maxmemory", "1")
-    with lab.worker("--procs", "1", "--visibility", "1s"):
+    with lab.worker("--procs", "1", "--visibility", "4s"):
         assert len(handles[10].result("1m")) == 10
         assert len(handles[20].result("1m")) == 20
         until(lambda: len(lab.notes("made")) == 3)
         begun = time.monotonic()
-        until(lambda: time.monotonic() - begun > 1.5)
+        until(lambda: time.monotonic() - begun > 5)
         assert app.queue("default").look(handles[100_000].id) is None
         app.client.ask("CONFIG", "SET", "maxmemory", "0")
         assert len(handles[100_000].result("1m")) == 100_000

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.slow  # starts processes
 GRACE_S = 2
 #: A shared machine may freeze as a whole: a time has to be kept in one of so many rounds.
 ROUNDS = 3
+#: How much later than its grace time a worker may end; it needs 0.5 s to say its last words to a server that is away.
+LATE_S = 3.0
 
 STOPPING = """
 @app.task
@@ -61,7 +63,7 @@ def test_a_stop_gives_back_unstarted_messages_at_once(
     for _ in range(ROUNDS):
         times.append(stop_at_work(lab, task, flags, running))
         back_s, end_s = times[-1]
-        if back_s <= 0.5 and end_s <= GRACE_S + 1.0:
+        if back_s <= 0.5 and end_s <= GRACE_S + LATE_S:
             return
     pytest.fail(f"seconds until messages were back, and until the end: {times}")
 
@@ -142,7 +144,7 @@ def slow(n: int) -> None:
         until(lambda: worker.events("worker_stopped"))
         watch = Watch(*worker.pids())
         worker.wait()
-        assert watch.passed_s() < 5.0
+        assert watch.passed_s() < 10.0  # of 40 s of grace
     finally:
         worker.kill()
         if away == signal.SIGSTOP:
@@ -164,7 +166,7 @@ def test_a_stop_without_a_server_takes_no_longer_than_the_grace_time(own_lab: La
         times.append(watch.end_s(worker.process))
         os.kill(lab.server_pid, signal.SIGCONT)
         assert [n] in lab.noted("ended")
-        if times[-1] <= GRACE_S + 1.0:
+        if times[-1] <= GRACE_S + LATE_S:
             return
     pytest.fail(f"seconds until the end: {times}")
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.consumer.driving import DEADLINE_S, until
 from tests.consumer.workers import Lab
-from tests.timing import Watch
+from tests.timing import Watch, keep_within
 
 pytestmark = pytest.mark.slow  # starts processes
 
@@ -45,23 +45,18 @@ def handle(n: int) -> None:
         ("raise LookupError('no such thing')", "jobs", "LookupError: no such thing"),
         ("import sys; sys.exit(3)", "jobs", "SystemExit: 3"),
         ("def (", "jobs", "SyntaxError"),
-        ("import nowhere_to_be_found", "jobs", "nowhere_to_be_found"),
         ("", "missing", "there is no module 'missing'"),
         ("", "jobs", "has no task; decorate a function with @app.task"),
-        ("app = 7", "jobs", "holds no QWorker"),
         ("other = QWorker('other')", "jobs", "several apps (app, other); name one: jobs:NAME"),
-        ("", "jobs:note", "'jobs:note' is function, not a QWorker; the module holds app"),
-        (
-            "@app.task\ndef twice() -> None: ...\n@app.task\ndef twice() -> None: ...",
-            "jobs",
-            "'twice' is defined twice, at ",
-        ),
     ],
 )
 def test_an_app_that_cannot_be_used_ends_the_worker_with_the_reason(
     lab: Lab, source: str, spec: str, words: str
 ) -> None:
-    """A worker whose app cannot be imported, or holds nothing to do, exits with one clear error."""
+    """A worker whose app cannot be imported, or holds nothing to do, exits with one clear error.
+
+    What is bad input besides is in `tests/bad_input/test_commands.py`.
+    """
     lab.app(source)
     worker = lab.start(spec=spec)
     assert worker.wait() in (1, 2)
@@ -395,15 +390,20 @@ def handle(n: int) -> None:
     note("started", n)
     time.sleep(3 if n == 300 else 0.0005)
 """)
-    lab.queue().pause("out")
-    lab.send_all("handle", 400)
-    with lab.worker("--procs", "2") as worker:
-        until(lambda: len(worker.events("child_started")) == 2)
-        lab.queue().resume()
-        until(lambda: [300] in lab.noted("started"))
-        watch = Watch(os.getpid(), lab.server_pid, *worker.pids())
-        until(lambda: len(lab.notes("started")) == 400)
-        assert watch.passed_s() < 0.8
+
+    def rest_s() -> float:
+        before = len(lab.notes("started"))
+        lab.queue().pause("out")
+        lab.send_all("handle", 400)
+        with lab.worker("--procs", "2") as worker:
+            until(lambda: len(worker.events("child_started")) == 2)
+            lab.queue().resume()
+            until(lambda: [300] in lab.noted("started")[before:])
+            watch = Watch(os.getpid(), lab.server_pid, *worker.pids())
+            until(lambda: len(lab.notes("started")) == before + 400)
+            return watch.passed_s()
+
+    keep_within(0.8, rest_s)
 
 
 def test_a_child_that_cannot_start_again_is_tried_later_and_later(lab: Lab) -> None:

@@ -31,6 +31,7 @@ from typing import Any
 
 import psutil
 
+import qworker
 from qworker import QWorker
 from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
@@ -45,7 +46,7 @@ __all__ = ["Lab", "Note", "Worker"]
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
 import asyncio, ctypes, json, os, signal, sys, threading, time
-from qworker import *
+from qworker import {names}
 
 app = QWorker({namespace!r})
 HISTORY = os.open({history!r}, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
@@ -153,7 +154,11 @@ class Lab:
 
     def app(self, source: str, name: str = "jobs") -> None:
         """Write the module of an app: imports, `app` and `note` are there already."""
-        head = PRELUDE.format(namespace=self.namespace, history=str(self.history))
+        # Each is a module more that every process of a worker imports.
+        names = [name for name in qworker.__all__ if name == "QWorker" or name in source]
+        head = PRELUDE.format(
+            names=", ".join(names), namespace=self.namespace, history=str(self.history)
+        )
         (self.directory / f"{name}.py").write_text(head + source)
 
     @property

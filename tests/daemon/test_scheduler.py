@@ -13,13 +13,22 @@ import pytest
 from qworker.app.schedule import Schedule, cron, every
 from qworker.client.execute.sync import Client
 from qworker.daemon.reaper import Reaper
-from qworker.daemon.scheduler import MOST_MISSED, ON_TIME_MS, READ_S, due_slots
+from qworker.daemon.scheduler import (
+    LOOK_MS,
+    MOST_MISSED,
+    ON_TIME_MS,
+    READ_S,
+    Scheduler,
+    due_slots,
+)
 from qworker.daemon.schedules import (
     ListedSchedule,
     find_scheduled,
     list_schedules,
     register,
 )
+from qworker.daemon.tick import Tick
+from qworker.engine.settle import Outcomes
 from qworker.errors import InvalidNameError, ServerError
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.envelope import Envelope
@@ -118,7 +127,7 @@ class TestRegister:
             "max_receives": 2,
         }
         seconds, micros = redis.time()
-        assert 0 <= seconds * 1000 + micros // 1000 - int(stored[b"s:fired"]) < 5000
+        assert 0 <= seconds * 1000 + micros // 1000 - int(stored[b"s:fired"]) < 60_000
         assert redis.hgetall(f"{namespace}:queues") == {b"a": b"1"}
 
     def test_again_changes_nothing(
@@ -453,3 +462,94 @@ def test_priority_and_time_to_live_reach_the_message(fleet: Fleet) -> None:
     message = Envelope.parse(item)
     assert message is not None
     assert message.flags == {"x": str(NOON + 1000), "p": "4"}
+
+
+class TestOverlap:
+    """Slots on the hour, while the message of the first one has not ended."""
+
+    @staticmethod
+    def held(fleet: Fleet, **policies: Any) -> tuple[Reaper, str]:
+        """A reaper that has fired the first slot, and the id of its message."""
+        fleet.schedule(every("1h", **policies), NOON - HOUR_MS)
+        reaper = fleet.reaper()
+        assert reaper.tick(NOON).fired == {("a", "do_s"): 1}
+        return reaper, fleet.sent[0].id
+
+    @staticmethod
+    def end(fleet: Fleet, message_id: str, at: int, lease: str = "L") -> None:
+        """Ack the message, received if it still waits."""
+        if not fleet.queue.redis.exists(fleet.queue.keys.unacked):
+            fleet.queue.receive(lease, at=at)
+        acks = Outcomes(lease)
+        acks.uniques = ["0", "schedule:s", message_id]
+        assert fleet.queue.settle(acks, at=at)
+
+    def test_skipped_slots_fire_no_more(self, fleet: Fleet, logs: list[dict[str, object]]) -> None:
+        """Whatever `missed` says; the next slot after the end fires. Other reapers skip the slot once."""
+        reaper, first = self.held(fleet, overlap="skip", missed="all")
+        for hour in (1, 2):
+            ticks = [one.tick(NOON + hour * HOUR_MS) for one in (reaper, fleet.reaper())]
+            assert [(tick.fired, tick.skipped) for tick in ticks] == [({}, 1), ({}, 0)]
+        assert {line["running"] for line in events(logs, "schedule_skipped")} == {first}
+        self.end(fleet, first, NOON + 2 * HOUR_MS)
+        assert reaper.tick(NOON + 3 * HOUR_MS - 1).fired == {}
+        assert reaper.tick(NOON + 3 * HOUR_MS).fired == {("a", "do_s"): 1}
+
+    @pytest.mark.parametrize(("missed", "number"), [("once", 1), ("all", 3)])
+    def test_queued_slots_follow_each_other(self, fleet: Fleet, missed: Any, number: int) -> None:
+        """Those that passed meanwhile are missed ones: one of them fires after the end, or each after the other."""
+        reaper, message_id = self.held(fleet, overlap="queue", missed=missed)
+        now = NOON + 3 * HOUR_MS + 5
+        for late_ms in (0, LOOK_MS):
+            tick = reaper.tick(now + late_ms)
+            assert (tick.fired, tick.skipped, tick.next_wake_ms) == ({}, 0, now + late_ms + LOOK_MS)
+        shown = list_schedules(fleet.client, fleet.namespace)[0]
+        assert (shown.running, shown.waits) == (message_id, True)
+        now += LOOK_MS
+        for turn in range(number):
+            self.end(fleet, message_id, now, f"L{turn}")
+            now += LOOK_MS
+            assert reaper.tick(now).fired == {("a", "do_s"): 1}
+            (message_id,) = (message.id for message in fleet.sent)
+        self.end(fleet, message_id, now, "last")
+        assert reaper.tick(now + LOOK_MS).fired == {}
+        assert fleet.fired_ms == NOON + 3 * HOUR_MS
+
+    def test_running_message_is_cancelled_and_the_slot_follows_its_end(self, fleet: Fleet) -> None:
+        """The worker meets the tombstone; one that its handler did not meet goes with the slot's message."""
+        queue = fleet.queue
+        reaper, first = self.held(fleet, overlap="cancel")
+        queue.receive("L", at=NOON + 5)
+        for late_ms in (0, LOOK_MS):
+            assert reaper.tick(NOON + HOUR_MS + late_ms).fired == {}
+            assert queue.redis.zrange(queue.keys.cancelled, 0, -1) == [first.encode()]
+        self.end(fleet, first, NOON + HOUR_MS + LOOK_MS)
+        assert reaper.tick(NOON + HOUR_MS + 2 * LOOK_MS).fired == {("a", "do_s"): 1}
+        assert not queue.redis.exists(queue.keys.cancelled)
+
+    def test_message_that_waits_is_not_cancelled(self, fleet: Fleet) -> None:
+        """It does the work of the slot: cancelled at each, behind others, it would never start."""
+        reaper, first = self.held(fleet, overlap="cancel")
+        for hour in (1, 2):
+            tick = reaper.tick(NOON + hour * HOUR_MS)
+            assert (tick.fired, tick.skipped) == ({}, 1)
+        assert [message.id for message in fleet.sent] == [first]
+        assert not fleet.queue.redis.exists(fleet.queue.keys.cancelled)
+        # Taken up later, it is not stopped for the slot that it stood in for.
+        fleet.queue.receive("L", at=NOON + 2 * HOUR_MS + 5)
+        reaper.tick(NOON + 2 * HOUR_MS + LOOK_MS)
+        assert not fleet.queue.redis.exists(fleet.queue.keys.cancelled)
+
+    def test_jitter_is_drawn_for_each_message(self, fleet: Fleet) -> None:
+        """The slot fires in time, and its message waits for what was drawn."""
+        fleet.schedule(every("1h", jitter="1m"), NOON - HOUR_MS)
+        most: list[int] = []
+        scheduler = Scheduler(
+            fleet.client.execute, fleet.client.ids, namespace=fleet.namespace, clock=fleet.clock,
+            jitter=lambda limit: most.append(limit) or 30_000,
+        )  # fmt: skip
+        tick = Tick(queues=1, now_ms=NOON)
+        scheduler.fire([fleet.queue.keys], tick, float("inf"), NOON)
+        assert (tick.fired, most) == ({("a", "do_s"): 1}, [60_000])
+        ((_, due),) = fleet.queue.redis.zrange(fleet.queue.keys.delayed, 0, -1, withscores=True)
+        assert due == NOON + 30_000

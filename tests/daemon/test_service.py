@@ -25,7 +25,7 @@ from qworker.wire.keys import queues_key, reapers_key
 from tests import servers
 from tests.daemon.processes import Systemd, daemon
 from tests.lua.drive import Drive
-from tests.timing import DEADLINE_S, Watch
+from tests.timing import DEADLINE_S, Watch, looks
 from tests.topologies.servers import client_of
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -62,10 +62,7 @@ def server_at(path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def wait_until(holds: Callable[[], bool], within_s: float = DEADLINE_S) -> None:
     """Wait until something holds, and fail if it does not in time."""
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert any(holds() for _ in looks(within_s))
 
 
 def logged(path: Path, event: str) -> list[dict[str, Any]]:
@@ -97,7 +94,7 @@ class TestDaemon:
                 wait_until(lambda: bool(server.zcard(reapers_key(namespace))))
                 watch = Watch(process.pid)
                 process.send_signal(signum)
-                assert watch.end_s(process) < 2
+                assert watch.end_s(process) < 20  # its tick is a minute
                 assert process.wait() == 0
                 assert systemd.next() == "STOPPING=1"
                 assert not server.exists(reapers_key(namespace))

@@ -115,7 +115,7 @@ def filled(query: str) -> str:
 
 def page(url: str, accept: str = "*/*") -> str:
     request = urllib.request.Request(url, headers={"Accept": accept})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         return str(answer.read().decode())
 
 

@@ -134,6 +134,7 @@ def test_a_hook_runs_a_program_that_the_environment_has(hook: dict[str, Any]) ->
     assert program(first.removeprefix(".venv/bin/"))
 
 
+@pytest.mark.slow
 def test_words_are_spelt_as_dictionaries_do() -> None:
     """The product and its pages; tests hold words that are wrong on purpose."""
     listed = subprocess.run(

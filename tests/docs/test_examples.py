@@ -72,7 +72,7 @@ def test_the_example_of_the_readme_does_what_its_comments_say(tmp_path, environm
     assert worker.stdout is not None
     assert worker.stdout.readline() == "sent reminder to grace@example.org\n"
     worker.send_signal(signal.SIGINT)
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     worker.stdout.close()
 
 

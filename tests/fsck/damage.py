@@ -206,6 +206,16 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
         lambda d: d.redis.hset(d.keys.unique, "k", "?"),
         [Kind.UNIQUE],
     ),
+    "a run whose message is gone": (
+        lambda d: d.redis.zadd(d.keys.runs, {"gone": 1}),
+        [Kind.RUN],
+    ),
+    "an outbox that is not listed": (
+        lambda d: d.redis.xadd(
+            d.keys.outbox("other"), {"result": "a", "keep": 9, "words": ""}, id="5-0"
+        ),
+        [Kind.OUTBOX],
+    ),
     "not registered": (
         lambda d: d.redis.hdel(queues_key(d.base.partition(":")[0]), d.keys.queue),
         [Kind.UNREGISTERED],

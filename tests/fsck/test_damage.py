@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from qworker.client.relay import relay
 from qworker.fsck.check import check
 from qworker.fsck.damage import REMEDIES, Damage, Kind
 from qworker.wire.envelope import Envelope
@@ -39,7 +40,7 @@ def checked(drive: Drive, *, repair: bool = False) -> list[Damage]:
 def bodies(drive: Drive) -> Counter[bytes]:
     """The bodies of all readable messages."""
     items: list[bytes] = []
-    for name in drive.redis.scan_iter(match=drive.base + "*", count=1000):
+    for name in drive.redis.scan_iter(match=drive.base + "*", count=1_000_000):
         part, kind = name.decode().removeprefix(drive.base), drive.redis.type(name)
         if kind == b"list":
             items += drive.redis.lrange(name, 0, -1)
@@ -90,3 +91,30 @@ def test_every_kind_has_its_damage_and_its_remedy() -> None:
     """No kind without a way to cause it, and none without a repair."""
     assert {kind for _, kinds in DAMAGES.values() for kind in kinds} == set(Kind)
     assert set(REMEDIES) == set(Kind)
+
+
+def test_lost_runs_end_and_others_stay(drive: Drive) -> None:
+    """Wherever their message is: parked, ready, delayed, received or dead. Those who wait for a lost one are told."""
+    there = {"a1": 1, "b1": 1, "d1": 1, "e1": 1, "x1": 1}
+    drive.redis.zadd(drive.keys.runs, {**there, "lost": 1})
+    drive.redis.hset(drive.keys.run("lost"), "charge", "\n1")
+    assert [damage.where for damage in checked(drive)] == ["run lost"]
+    [repaired] = checked(drive, repair=True)
+    assert (repaired.kind, repaired.repaired) == (Kind.RUN, True)
+    assert drive.redis.zrange(drive.keys.runs, 0, -1) == sorted(name.encode() for name in there)
+    assert drive.redis.get(drive.keys.result("lost")) == b"discarded"
+    assert 0 < drive.redis.pttl(drive.keys.run("lost")) <= 86_400_000
+    assert checked(drive) == []
+
+
+def test_a_lost_outbox_is_relayed_again(drive: Drive) -> None:
+    """After a repair its entries are stored, in order, as those of any other."""
+    for number in (5, 6):
+        entry = {"priority": 0, "delay": "", "ttl": "", "head": f"q1 m{number} ", "tail": "\nx"}
+        drive.redis.xadd(drive.keys.outbox("other"), entry, id=f"{number}-0")
+    checked(drive, repair=True)
+    assert drive.client.run(relay(drive.namespace, drive.keys)) == {}
+    other = QueueKeys(drive.namespace, "other")
+    stored = [item.split()[1] for item in drive.redis.lrange(other.ready[0], 0, -1)]
+    assert stored == [b"m5", b"m6"]
+    assert drive.redis.xlen(drive.keys.outbox("other")) == 0

@@ -162,6 +162,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str | 
     return {**wiped, "QWORKER_URL": f"unix://{tmp_path}/nobody"}
 
 
+@pytest.mark.slow
 def test_arguments_are_accepted_or_refused_in_one_line(nowhere: dict[str, str | None]) -> None:
     """Whatever stands behind a verb: exit code 2 and one line, or as far as the server that is not there."""
 

@@ -95,7 +95,7 @@ class World:
     def markers(self) -> set[str]:
         """The messages of ours that stand anywhere in the namespace."""
         names: set[str] = set()
-        for key in self.server.scan_iter(match=f"{self.namespace}:*", count=1000):
+        for key in self.server.scan_iter(match=f"{self.namespace}:*", count=1_000_000):
             content = READERS[self.server.type(key)](self.server, key)
             names |= self.names(repr(content).encode())
         return names
@@ -142,7 +142,7 @@ class World:
 
     def close(self) -> None:
         """Delete what is left, and every connection."""
-        for key in self.server.scan_iter(match=f"{self.namespace}:*", count=1000):
+        for key in self.server.scan_iter(match=f"{self.namespace}:*", count=1_000_000):
             self.server.delete(key)
         self.app.close()
         self.drive.close()

@@ -215,5 +215,5 @@ def test_waiting_workers_are_counted(other):
     assert source(other).consumers() == 0
     waiting = other.redis.connection_pool.get_connection()
     waiting.send_command("BRPOP", "jobs", "jobs\x06\x163", 5)
-    until(lambda: source(other).consumers() == 1, 5, "it waits")
+    until(lambda: source(other).consumers() == 1, what="it waits")
     waiting.disconnect()

@@ -119,7 +119,7 @@ def test_rsmq_messages_are_handled(bring, producers, other, shop, lab):
     assert abs(hidden.sent_ms - taken["sent"]) < 100
     lab.app(APP)
     with lab.worker():
-        until(lambda: len(lab.notes()) >= 253, 20, "all handled")
+        until(lambda: len(lab.notes()) >= 253, what="all handled")
     assert sorted(mail["to"] for (mail,) in lab.noted("mail")) == list(range(1, 250))
     assert sorted(lab.noted("text")) == [['"quoted"'], ["007"], ["[not json"], ["grüße"]]
     assert sorted(other.redis.keys()) == [b"old:QUEUES", b"old:Texts:Q", b"old:mails:Q"]
@@ -149,7 +149,7 @@ def test_rq_jobs_are_handled(bring, producers, other, shop, lab):
     assert abs(int(retried.flags["x"]) - shop.now_ms() - 7_200_000) < 20_000
     lab.app(APP)
     with lab.worker():
-        until(lambda: len(lab.notes()) >= 253, 20, "all handled")
+        until(lambda: len(lab.notes()) >= 253, what="all handled")
     assert lab.noted("book") == [[2031, True, "ff00", ["x", "y"]]]
     assert sorted(lab.noted("add")) == sorted([[n, 1] for n in range(250)] + [[1000, 0], [3000, 0]])
 
@@ -172,7 +172,7 @@ def test_celery_messages_are_handled(bring, producers, other, shop, lab):
     assert any("x" in message.flags for message in shop.queue("jobs").peek(1000))
     lab.app(APP)
     with lab.worker():
-        until(lambda: len(lab.notes()) >= 255, 20, "all handled")
+        until(lambda: len(lab.notes()) >= 255, what="all handled")
     assert lab.noted("pay") == [["0" * 31 + "7", "1.10", "ff00", 2031]]
     assert [a for a, _ in lab.noted("add")][-3:] == [4003, 4006, 4009]
 

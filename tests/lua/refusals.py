@@ -173,12 +173,38 @@ def _begun(drive: Drive) -> Call:
     return Call(keys, (NOW, "one", 0, 0, 1, ":a", 0, 0, 0, 0, "q1 a ", "\na"))
 
 
+def _run(drive: Drive) -> Call:
+    """A message is held, alone in its lease."""
+    drive.send("a")
+    drive.receive("L")
+    return Call(_keys(drive, "meta", "runs", "run:a", "lease:L"), (NOW, "a", "0", "", "", "n", "v"))
+
+
+def _signalled(drive: Drive) -> Call:
+    """A run is known."""
+    drive.send("p", priority=5)
+    drive.redis.zadd(drive.keys.runs, {"a": NOW})
+    keys = (*drive.standard_keys(), *_keys(drive, "run:a", "runs"))
+    return Call(keys, (NOW, "a", "!go", "v", ""))
+
+
 def _scheduled(drive: Drive) -> Call:
     """The queue has a schedule."""
     spec = '{"cron": "* * * * *"}'
     drive.redis.hset(drive.keys.schedules, "nightly", spec)
-    keys = _keys(drive, "ready", "delayed", "wake", "meta", "stats", "schedules", "journal")
-    return Call(keys, (NOW, "nightly", NOW - 10, spec, 0, 0, "q1 a ", "\nA"))
+    parts = (
+        "ready",
+        "delayed",
+        "wake",
+        "meta",
+        "stats",
+        "schedules",
+        "unique",
+        "cancelled",
+        "journal",
+    )
+    words = (NOW, "nightly", NOW - 10, spec, 0, 0, "q1 a ", "\nA", 0, "key", "skip")
+    return Call(_keys(drive, *parts), words)
 
 
 def _send_calls(_: Drive, call: Call) -> Iterable[Call]:
@@ -189,8 +215,9 @@ def _send_calls(_: Drive, call: Call) -> Iterable[Call]:
     yield unkeyed.more(2, 1, "key", 1)
     for bad in [*BAD_NUMBERS, 0, 2]:
         yield unkeyed.more(1, bad, "key", 1000)
-    for bad in [*BAD_NUMBERS, 0]:
+    for bad in [*BAD_NUMBERS, 0, "=0", "~", "~-1", "=~1", "for 5"]:
         yield unkeyed.more(1, 1, "key", bad)
+    for bad in [*BAD_NUMBERS, 0]:
         yield unkeyed.more(0, bad)  # maxlen
         yield unkeyed.more(1, 1, "key", 1000, bad)
 
@@ -317,10 +344,48 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         },
         calls=_chunk_calls,
     ),
+    "accept": Refusals(
+        _on_parts(
+            *("ready", "delayed", "wake", "meta", "stats", "producers", "journal"),
+            words=(NOW, "out-a1", 0, 1, 1, 0, 0, "q1 a ", "\nA"),
+        ),
+        words={
+            2: ["", "a1", "out-", "out-x y"],
+            3: [*BAD_NUMBERS, 10],
+            4: [*BAD_NUMBERS, 0, 2, 1001],
+            5: [*BAD_NUMBERS, 0],
+            6: _BAD_IF_GIVEN,
+            7: _BAD_IF_GIVEN,
+            8: ["a", "q1 a", "q1 a b "],
+        },
+        calls=lambda drive, call: [call.more(1, 0, 0, "q1 b ", "\nB"), call.more("more")],
+    ),
+    "tell": Refusals(
+        _on_parts("producers", "meta", words=(NOW, "out-a1", 1, 1, "a", 1000, "dead x\n")),
+        words={
+            2: ["", "a1", "out-", "out-x y"],
+            3: [*BAD_NUMBERS, 0, 2, 1001],
+            4: [*BAD_NUMBERS, 0],
+            5: ["", "a b", "a:b"],
+            6: [*BAD_NUMBERS, 0],
+        },
+        calls=lambda drive, call: [call.more(1, "b", 1, ""), call.more("more")],
+    ),
+    "forward": Refusals(
+        _on_parts("out", "out:b", "meta", words=(NOW, "b", "", 0, 10)),
+        words={4: BAD_NUMBERS, 5: [*BAD_NUMBERS, 1001]},
+        calls=lambda drive, call: [call.only(4)],
+    ),
     "fire": Refusals(
         _scheduled,
-        words={3: BAD_NUMBERS, 5: [*BAD_NUMBERS, 10], 6: _BAD_IF_GIVEN},
-        calls=lambda drive, call: [call.only(7)],
+        words={
+            3: BAD_NUMBERS,
+            5: [*BAD_NUMBERS, 10],
+            6: _BAD_IF_GIVEN,
+            9: BAD_NUMBERS,
+            11: ["", "allow", "s", "skipped"],
+        },
+        calls=lambda drive, call: [call.only(number) for number in (8, 9, 10)],
     ),
     "take_over": Refusals(
         _begun,
@@ -349,7 +414,7 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         ],
     ),
     "extend": Refusals(
-        _on_parts("unacked", "meta", words=(NOW, 1000, "L")),
+        _on_parts("unacked", "meta", "cancelled", words=(NOW, 1000, "L")),
         words={2: [*BAD_NUMBERS, 0, _TOO_LONG]},
         calls=lambda drive, call: [call.more(*(f"L{number}" for number in range(1000)))],
         largest=lambda drive, call: [call.more(*(f"L{number}" for number in range(999)))],
@@ -451,7 +516,7 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         calls=lambda drive, call: [call.only(1)],
     ),
     "divide": Refusals(
-        _on_parts("meta", words=(NOW, 0, 1, 1)),
+        _on_parts("meta", words=(NOW, 0, 1, 1, "")),
         words={2: BAD_NUMBERS, 3: [*_BAD_SHARDS, 2], 4: _BAD_SHARDS},
     ),
     "inspect": Refusals(
@@ -490,7 +555,7 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         words={1: [*BAD_NUMBERS, 2]},
     ),
     "retire": Refusals(
-        _on_parts("meta", "stats", words=("id-1", "")), words={1: ["", "a b", "a\n", "ä"]}
+        _on_parts("meta", "stats", words=(NOW, "id-1", "")), words={2: ["", "a b", "a\n", "ä"]}
     ),
     "absorb": Refusals(
         _on_parts("meta", "stats", words=(1, "id-1", "sent", 5)),
@@ -522,6 +587,77 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         parts=[*READY_PARTS, "wake", "dead", "meta", "stats", "journal"],
         calls=_of_entries,
     ),
+    # -- run
+    "recall": Refusals(
+        _on_parts("run:a", words=("charge",)),
+        calls=lambda drive, call: [call.only(0), call.more(*["n"] * 100)],
+        largest=lambda drive, call: [call.more(*["n"] * 99)],
+    ),
+    "signal": Refusals(
+        _signalled,
+        parts=[*STANDARD_PARTS, "run:a", "runs"],
+        words={
+            2: ["", "a b", "b", "ä"],
+            3: ["", "!", "x", "! x", "!@x", "!" + "n" * 128],
+            4: ["", "v" * 1_114_113],
+        },
+        calls=lambda drive, call: [call.only(3)],
+    ),
+    "feed": Refusals(
+        _on_parts("feed:a", words=(60_000, "\n1")),
+        words={1: [*BAD_NUMBERS, 0, 2_592_000_001], 2: ["", "v" * 17_409]},
+        calls=lambda drive, call: [call.only(1), call.more(*["\n2"] * 100)],
+        largest=lambda drive, call: [call.more(*["\n2"] * 99)],
+    ),
+    "look": Refusals(
+        _on_parts("meta", "delayed", "run:a", words=(NOW,)),
+        calls=lambda drive, call: [
+            call.on(*call.keys[:2]),
+            call.on(*call.keys[:2], *[call.keys[2]] * 101),
+        ],
+        largest=lambda drive, call: [call.on(*call.keys[:2], *[call.keys[2]] * 100)],
+    ),
+    "start": Refusals(
+        _on_parts(
+            "ready",
+            "delayed",
+            "wake",
+            "meta",
+            "stats",
+            "run:a",
+            "runs",
+            "cancelled",
+            "journal",
+            words=(NOW, "", "", 0, "", "q1 a ", "\nA", "\nstart"),
+        ),
+        words={
+            2: [*_BAD_IF_GIVEN, "@", "@x"],
+            3: _BAD_IF_GIVEN,
+            4: [*BAD_NUMBERS, 10],
+            5: [*_BAD_IF_GIVEN, 0],
+            6: ["", "a", "q1 a", "q1 b ", "q1 a b "],
+            8: ["", "s" * 1025],
+        },
+        calls=lambda drive, call: [call.only(7)],
+    ),
+    "step": Refusals(
+        _run,
+        parts=["runs", "run:a", "lease:L"],
+        words={
+            2: ["", "a b", "b", "ä"],
+            4: [*_BAD_IF_GIVEN, 0, 2_592_000_001],
+            6: ["", "a b", "@bytes", "!", "~x", "n" * 129],
+            7: ["", "v" * 1_114_113],
+        },
+        calls=lambda drive, call: [
+            call.only(5),
+            call.only(6),
+            call.more("n"),
+            call.more(*["n", "v"] * 100),
+            call.on(*call.keys[:3], drive.base + "x"),
+        ],
+        largest=lambda drive, call: [call.more(*["n", "v"] * 99)],
+    ),
     # -- repair
     "repair_counters": Refusals(_received("L", words=(NOW, 1)), parts=[*_EVERY_LEVEL, "lease:L"]),
     "repair_item": Refusals(
@@ -551,6 +687,13 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         _received("L", words=(NOW, 1, *_SPOT, *_SPOT)),
         parts=[*_EVERY_LEVEL, "lease:L"],
         calls=lambda drive, call: [call.only(6)],
+    ),
+    "repair_run": Refusals(
+        _received("L", words=(NOW, 1, 60_000, "gone")),
+        parts=[*_EVERY_LEVEL, "lease:L", "runs"],
+        words={3: [*BAD_NUMBERS, 0, 2_592_000_001]},
+        calls=lambda drive, call: [call.only(3), call.more(*["id"] * 100)],
+        largest=lambda drive, call: [call.more(*["id"] * 99)],
     ),
     "repair_unique": Refusals(
         _received("L", words=(NOW, 1, "key", "value")),

@@ -6,6 +6,7 @@ import pytest
 
 from qworker.engine.message import cancel, delete
 from qworker.engine.reap import promote, reap
+from qworker.engine.settle import Outcomes
 from qworker.errors import OutOfMemoryError
 from tests import servers
 from tests.lua.drive import NOW, Drive, own
@@ -64,3 +65,32 @@ def test_tombstones_are_found_among_few_and_many(drive: Drive, others: int) -> N
     assert {item.decode().split()[1] for item in items} == {*ids} - gone
     assert drive.stats("cancelled") == {"cancelled": len(gone)}
     assert drive.redis.zcard(drive.keys.cancelled) == (others or 1)
+
+
+def test_message_that_was_cancelled_while_it_ran_ends_so(drive: Drive) -> None:
+    """Its outcome takes it out of its lease and its tombstone along, frees its unique key, and counts as cancelled."""
+    drive.send("a", flags={"u": "k", "r": "5000"})
+    drive.redis.hset(drive.keys.unique, "k", f"a {NOW * 2}")
+    drive.send("b")
+    drive.receive("L")
+    drive.run(cancel(drive.keys, "a", 5000, now_ms=NOW))
+    outcomes = Outcomes("L")
+    outcomes.cancel(1)
+    outcomes.cancel(7)
+    assert drive.settle(outcomes).counted == (True, False)
+    assert drive.state("cancelled", "unique", "delayed", "ready", "dead") == {}
+    assert drive.redis.get(drive.keys.result("a")) == b"cancelled"
+    assert drive.stats("cancelled", "stored", "unacked", "stale", "discarded") == {
+        "cancelled": 1, "stored": 1, "unacked": 1, "stale": 1,
+    }  # fmt: skip
+
+
+def test_plain_message_that_was_cancelled_while_it_ran_leaves_no_tombstone(drive: Drive) -> None:
+    """It has the id that its lease gave it."""
+    drive.redis.rpush(drive.keys.ready[0], "{}")
+    drive.receive("L")
+    drive.run(cancel(drive.keys, "L.0", 5000, now_ms=NOW))
+    outcomes = Outcomes("L")
+    outcomes.cancel(0)
+    drive.settle(outcomes)
+    assert drive.state("cancelled", "unacked", "ready") == {}

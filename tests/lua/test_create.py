@@ -32,6 +32,6 @@ def test_a_queue_that_has_any_key_is_left_alone(drive: Drive, part: str) -> None
         f"queue {drive.keys.queue!r} exists already; nothing was changed "
         f"(qworker queue set {drive.keys.queue} changes its attributes)"
     )
-    assert [key.decode() for key in drive.redis.scan_iter(match=drive.base + "*")] == [
-        drive.base + part
-    ]
+    assert [
+        key.decode() for key in drive.redis.scan_iter(match=drive.base + "*", count=1_000_000)
+    ] == [drive.base + part]

@@ -395,6 +395,6 @@ def test_a_result_is_kept_if_and_only_if_its_ack_counted(
                     assert item.split()[1] not in counted
                     counted[item.split()[1]] = value
             assert results(drive) == counted
-        drive.redis.delete(*drive.redis.scan_iter(match=drive.base + "*"))
+        drive.redis.delete(*drive.redis.scan_iter(match=drive.base + "*", count=1_000_000))
     finally:
         drive.close()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from qworker.engine.fire import fire, skip
+from qworker.engine.fire import Fired, Rule, fire, skip
+from qworker.engine.settle import Outcomes
 from qworker.errors import OutOfMemoryError, QueueFullError, QueuePausedError
 from qworker.wire.envelope import tail
 from tests import servers
@@ -28,7 +29,8 @@ def fired(
 ) -> Any:
     """Fire a slot; whether this call did."""
     options = {"now_ms": NOW, "tail": tail(message_id.encode()), **options}
-    return drive.run(fire(drive.keys, "nightly", slot_ms, spec, message_id=message_id, **options))
+    command = fire(drive.keys, "nightly", slot_ms, spec, message_id=message_id, **options)
+    return drive.run(command).fired
 
 
 def test_fires_a_slot_once(scheduled: Drive) -> None:
@@ -61,8 +63,8 @@ def test_changed_or_removed_schedule_does_not_fire(scheduled: Drive) -> None:
 def test_skipped_slot_is_noted_without_a_message(scheduled: Drive) -> None:
     """A missed run that is skipped cannot fire afterwards."""
     drive = scheduled
-    assert drive.run(skip(drive.keys, "nightly", SLOT, SPEC, now_ms=NOW)) is True
-    assert drive.run(skip(drive.keys, "nightly", SLOT, SPEC, now_ms=NOW)) is False
+    assert drive.run(skip(drive.keys, "nightly", SLOT, SPEC, now_ms=NOW)).fired is True
+    assert drive.run(skip(drive.keys, "nightly", SLOT, SPEC, now_ms=NOW)).fired is False
     assert fired(drive) is False
     assert drive.state() == {"schedules": {"nightly": SPEC.decode(), "nightly:fired": str(SLOT)}}
 
@@ -111,7 +113,7 @@ def test_refused_slot_stays_unfired(scheduled: Drive) -> None:
     with pytest.raises(QueueFullError):
         fired(drive)
     assert drive.state("schedules") == {"schedules": before["schedules"]}
-    assert drive.run(skip(drive.keys, "nightly", SLOT - 1, SPEC, now_ms=NOW)) is True
+    assert drive.run(skip(drive.keys, "nightly", SLOT - 1, SPEC, now_ms=NOW)).fired is True
     drive.redis.hdel(drive.keys.meta, "maxlen")
     assert fired(drive) is True
 
@@ -134,3 +136,51 @@ def test_invalid_counter_does_not_stop_it(scheduled: Drive) -> None:
     scheduled.redis.hset(scheduled.keys.stats, "sent", "x")
     assert fired(scheduled) is True
     assert scheduled.state("ready") == {"ready": [own("a")]}
+
+
+@pytest.mark.parametrize(
+    ("overlap", "noted", "tombstones"),
+    [
+        ("skip", SLOT + 1, None),
+        ("queue", SLOT, None),
+        ("cancel", SLOT, {"a": NOW + 604_800_000}),
+    ],
+)
+def test_slot_is_kept_out_until_the_earlier_message_has_ended(
+    scheduled: Drive, overlap: str, noted: int, tombstones: dict[str, int] | None
+) -> None:
+    """`skip` drops the slot, `queue` leaves it, `cancel` also tells the message that holds the schedule's key."""
+    drive, flags = scheduled, " u=schedule%3Anightly"
+
+    def fire_it(message_id: str, slot_ms: int, at: int = NOW) -> Fired:
+        item, rule = f"{flags}\n{message_id}".encode(), Rule("schedule:nightly", overlap)
+        command = fire(
+            drive.keys, "nightly", slot_ms, SPEC, message_id=message_id, tail=item, rule=rule, now_ms=at
+        )  # fmt: skip
+        done: Fired = drive.run(command)
+        return done
+
+    assert fire_it("a", SLOT) == Fired(True)
+    assert drive.state("unique") == {"unique": {"schedule:nightly": f"a {2**53}"}}
+    assert fire_it("b", SLOT) == Fired(False)  # fired before: nothing keeps it out
+    assert fire_it("b", SLOT + 1) == Fired(False, "a")
+    state = drive.state("ready", "schedules", "cancelled", "stats")
+    assert state["ready"] == [own("a", flags=flags)]
+    assert state["schedules"]["nightly:fired"] == str(noted)
+    assert state.get("cancelled") == tombstones
+    assert state["stats"] == {"sent": "1", "stored": "1"}
+
+    drive.redis.delete(drive.keys.cancelled)
+    drive.receive("L")
+    acks = Outcomes("L")
+    acks.uniques = ["0", "schedule:nightly", "a"]
+    drive.settle(acks)
+    assert drive.state("unique") == {}
+    assert fire_it("c", SLOT + 2) == Fired(True)
+
+
+def test_jitter_delays_the_message(scheduled: Drive) -> None:
+    """The slot has fired, and the message waits; its time to live begins when it is ready."""
+    fired(scheduled, "a", delay_ms=250, ttl_ms=9)
+    state = scheduled.state("ready", "delayed")
+    assert state == {"delayed": {own("a", flags=" x=1000259", ready_ms=NOW + 250): NOW + 250}}

@@ -15,7 +15,7 @@ from tests import servers
 from tests.lua.instructions import Counter
 
 #: Instructions per call. Lower them with what a change saves.
-ALLOWED = {"send": 226, "receive": 457, "ack": 271, "ack and receive": 534}
+ALLOWED = {"send": 179, "receive": 314, "ack": 221, "ack and receive": 366}
 
 
 @pytest.fixture

@@ -302,7 +302,7 @@ def test_schedules(journal: Drive) -> None:
     command = fire(
         journal.keys, "s", 5, b"spec", message_id="a", tail=b" w=x\nbody", ttl_ms=9, now_ms=NOW
     )
-    assert journal.run(command)
+    assert journal.run(command).fired
     assert lines_of(journal) == [f"sent - - - - - - {header('a', flags=' x=1000009 w=x')}"]
 
 

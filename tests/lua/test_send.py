@@ -21,7 +21,7 @@ from tests.lua.drive import NOW, Drive, own
 
 def send_unique(drive: Drive, *pairs: tuple[str, str], at: int = NOW, **options: Any) -> Any:
     """Send (id, unique key) pairs in one call, each key held for 10 s."""
-    messages = [NewMessage(pair, tail(b"", {"u": key}), key, 10_000) for pair, key in pairs]
+    messages = [NewMessage(pair, tail(b"", {"u": key}), key, "10000") for pair, key in pairs]
     options = {"lane": "", "sequence": 0, **options}
     return drive.run(send(drive.keys, messages, now_ms=at, **options))
 

@@ -169,12 +169,14 @@ def test_items_that_end_are_bounded_in_number(drive: Drive) -> None:
 
 
 def test_hint_says_when_to_receive_again(drive: Drive) -> None:
-    """The hint is 0 while more is ready, else the time to the next due message, at least 1 ms."""
-    drive.send("a", "b")
-    drive.send("c", delay_ms=700)
+    """The hint is 0 while more is ready, and in ms, at least 1, to the next due message for a call that got nothing."""
+    drive.send("a", "b", "c", "d")
+    drive.send("e", delay_ms=700)
     assert drive.receive("L", 1).hint_ms == 0
-    assert drive.receive("M", 1).hint_ms == 700
-    assert drive.receive("N", 1, at=NOW + 900).hint_ms == 1
+    assert drive.receive("M", 2).hint_ms == 0
+    assert drive.receive("N", 1).hint_ms == -2
+    assert drive.receive("O", 1).hint_ms == 700
+    assert drive.receive("P", 1, at=NOW + 900).hint_ms == 1
 
 
 def test_due_time_of_another_kind_does_not_break_the_hint(drive: Drive) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Final
 
@@ -22,9 +24,28 @@ SHORT: Final = {
 }
 #: Keys of a queue that a short way does not ask for, so that another type there does not refuse it.
 UNASKED: Final = {
-    "send": {"delayed", "unique", "journal"},
-    "settle": {"ready", "wake", "delayed", "dead", "suspect", "unique", "cancelled", "journal"},
-    "settle_receive": {"ready", "delayed", "unique", "journal"},
+    "send": {"wake", "delayed", "unique", "journal"},
+    "settle": {
+        "ready",
+        "ready:1",
+        "wake",
+        "delayed",
+        "dead",
+        "suspect",
+        "unique",
+        "cancelled",
+        "journal",
+    },
+    "settle_receive": {
+        "ready",
+        "ready:1",
+        "unacked",
+        "wake",
+        "delayed",
+        "dead",
+        "unique",
+        "journal",
+    },
 }
 
 
@@ -54,11 +75,14 @@ class World:
     tokens: int = 0
     lane: str = ""
     broken: str = ""
+    #: Without attributes, so that the call takes the time of the server.
+    bare: bool = False
 
     def make(self, redis: Any, base: str) -> None:
         """Write it, whatever was there before."""
         redis.delete(*(base + part for part in KEYS))
-        redis.hset(base + "meta", mapping={"test": "1", **self.meta})
+        if not self.bare:
+            redis.hset(base + "meta", mapping={"test": "1", **self.meta})
         for each in self.ready:
             redis.rpush(base + "ready", each)
         if "suspect" in self.parts:
@@ -116,8 +140,18 @@ BROKEN: Final = [
     "lease:L0", "lease:N", "journal",
 ]  # fmt: skip
 #: Of a queue, all that a call may write.
-KEYS: Final = [*STANDARD_PARTS, "producers", "lease:L0", "lease:L1", "lease:L2", "lease:N"]
+KEYS: Final = [
+    *STANDARD_PARTS,
+    "ready:1",
+    "producers",
+    "lease:L0",
+    "lease:L1",
+    "lease:L2",
+    "lease:N",
+]
 SHAPES: Final = ["alone", "batch", "loose", "other", "gone"]
+#: A time of the server, beside those of tests, which are shorter.
+_TIME: Final = re.compile(r"\b1\d{12}\b")
 #: What differs from a queue that holds a message and a lease of one.
 CHANGES: Final[list[dict[str, Any]]] = [
     {},
@@ -128,7 +162,10 @@ CHANGES: Final[list[dict[str, Any]]] = [
     {"ready": [item("r0"), item("r1")]},
     {"ready": [item("r0"), item("r1")], "tokens": 1},
     *({"parts": [part]} for part in ("suspect", "cancelled", "delayed", "dead", "ready:5")),
-    {"parts": ["ready:5"], "meta": {"levels": "5"}},
+    *({"parts": ["ready:5"], "meta": {"levels": levels}} for levels in ("5", "95", "0")),
+    {"parts": ["ready:5"], "meta": {"levels": "5"}, "ready": []},
+    {"parts": ["ready:5"], "meta": {"levels": "15"}, "broken": "ready:1"},
+    {"meta": {"levels": "59"}, "ready": [item("r0"), item("r1")], "tokens": 1},
     *({"leases": [shape, "alone"]} for shape in SHAPES),
     {"leases": ["alone", "alone", "gone"]},
     {"leases": []},
@@ -143,7 +180,7 @@ CHANGES: Final[list[dict[str, Any]]] = [
 ARGUMENTS: Final[dict[str, list[dict[int, str]]]] = {
     "send": [
         {}, {1: ""}, {2: ""}, {2: "x"}, {2: "1.5"}, {2: "9" * 16}, {3: "0"}, {3: "5"}, {3: "x"}, {4: "5"}, {4: "-1"},
-        {5: "5"}, {5: "x"}, {6: "2"}, {7: "rubbish"}, {8: " u=k\nbody"}, {9: "x"}, {9: "1"},
+        {5: "5"}, {5: "55"}, {5: "x"}, {6: "2"}, {7: "rubbish"}, {8: " u=k\nbody"}, {9: "x"}, {9: "1"},
         {10: "1"}, {10: "100"}, {10: "x"},
     ],
     "settle": [{}, {1: "host:1"}],
@@ -188,7 +225,10 @@ def calls(name: str) -> Iterator[tuple[World, list[str], list[str]]]:
                 for outcome in OUTCOMES if leases and not changed else OUTCOMES[:1]:
                     held = [f"L{n}" for n in range(leases)]
                     held += ["N"] if name == "settle_receive" else []
-                    yield world, held, arguments(name, changed, leases, outcome)
+                    words = arguments(name, changed, leases, outcome)
+                    yield world, held, words
+                    if not changed and "meta" not in change:
+                        yield replace(world, bare=True), held, ["", *words[1:]]
 
 
 @pytest.mark.parametrize("script", ["settle", "settle_receive"])
@@ -236,8 +276,8 @@ def _run(
     return reply, after, drive.read(read) != after
 
 
-def _comparable(reply: Any, state: dict[str, Any], base: str) -> tuple[Any, dict[str, Any]]:
-    """Without what may differ: tokens of the doorbell, when the watch for gaps began, and the journal's epoch."""
+def _comparable(reply: Any, state: dict[str, Any], base: str) -> list[str]:
+    """Without what may differ: tokens of the doorbell, the server's times, and the journal's epoch."""
     meta = state.get("meta")
     if isinstance(meta, dict):
         meta.pop("journal_epoch", None)
@@ -247,7 +287,8 @@ def _comparable(reply: Any, state: dict[str, Any], base: str) -> tuple[Any, dict
         for name in [name for name, value in stats.items() if value == "0"]:
             del stats[name]
     state["wake"] = bool(state.get("wake"))
-    return repr(reply).replace(base, ""), state
+    text = json.dumps(state, default=repr, sort_keys=True)
+    return [_TIME.sub("now", each.replace(base, "")) for each in (repr(reply), text)]
 
 
 @pytest.mark.slow

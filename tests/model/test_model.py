@@ -28,7 +28,7 @@ from qworker.engine.attributes import configure
 from qworker.engine.command import Command
 from qworker.engine.dead import drop, redrive
 from qworker.engine.extend import extend, split
-from qworker.engine.fire import fire
+from qworker.engine.fire import Fired, fire
 from qworker.engine.inspect import inspect
 from qworker.engine.message import cancel
 from qworker.engine.reap import promote, prune, reap, recount, sweep, trim
@@ -83,7 +83,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Delete the queue's keys."""
-        for key in self.drive.redis.scan_iter(match=self.drive.base + "*"):
+        for key in self.drive.redis.scan_iter(match=self.drive.base + "*", count=1_000_000):
             self.drive.redis.unlink(key)
         self.drive.close()
 
@@ -216,9 +216,9 @@ class QueueMachine(RuleBasedStateMachine):
             ttl_ms=0,
             now_ms=self.now,
         )
-        assert self.run_command(command) == self.model.fire(
-            self.now, slot, Item("own", name, body=name)
-        )
+        said = self.run_command(command)
+        fired = said.fired if isinstance(said, Fired) else said  # or how it was refused
+        assert fired == self.model.fire(self.now, slot, Item("own", name, body=name))
 
     # -- receiving and settling ----------------------------------------------------------------
 
@@ -430,7 +430,7 @@ class QueueMachine(RuleBasedStateMachine):
             st.lists(st.sampled_from([*self.model.leases, "gone"]), max_size=4, unique=True)
         )
         got = self.run_command(extend(self.keys, leases, visibility_ms, now_ms=self.now))
-        assert got == self.model.extend(self.now, leases, visibility_ms)
+        assert got.deadlines == self.model.extend(self.now, leases, visibility_ms)
 
     # -- time and upkeep -----------------------------------------------------------------------
 

@@ -35,13 +35,14 @@ FAST = {
 
 
 _HERE: Final = Path(__file__).parent
-#: The modules that the second process runs: about half of the time.
-SECOND = frozenset({"test_audit", "test_jobs", "test_report", "test_sink_cli", "test_spark_demo"})
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that ask for a session or a Cluster; `--dist loadgroup` gives those of a session two processes."""
+    """Mark the tests that ask for a session or a Cluster; `--dist loadgroup` gives all of them to one process.
+
+    A second session would have to compile all of Spark again, and cost as much time as it saves.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
@@ -49,11 +50,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 # A time limit inside of a call breaks the session, and every later test fails with it.
                 item.add_marker(pytest.mark.timeout(300))
             item.add_marker("slow")
-            group = "spark-2" if item.path.stem in SECOND else "spark-1"
-            item.add_marker(pytest.mark.xdist_group(group))
+            item.add_marker(pytest.mark.xdist_group("spark"))
         elif "nodes" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(_HERE):
             # By the process that has the test with both: one Cluster is enough.
-            item.add_marker(pytest.mark.xdist_group("spark-1"))
+            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker("slow")
 
 

@@ -27,7 +27,7 @@ from qworker.pipeline.jobs.compact import compact, plan
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import read_events, server_options
 from qworker.wire.keys import QueueKeys
-from tests.pipeline.forging import T0, Journal, store
+from tests.pipeline.forging import T0, Journal, forget_offsets, store
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def test_an_archive_without_its_offsets_resumes_after_its_last_event(
     queue.send_all([b"{}"] * 5)
     source, lake = server_options(store_url, namespace), Lake(tmp_path)
     assert archive(spark, lake, source, once=True).events == 5
-    (tmp_path / "_offsets.json").unlink()
+    forget_offsets(lake)
     queue.send_all([b"{}"] * 3)
     assert archive(spark, lake, source, once=True).events == 3
     assert archive(spark, lake, source, once=True) == Archived(seconds=ANY)
@@ -131,10 +131,10 @@ def run_archive(lake: Path, url: str, namespace: str, *options: str) -> subproce
 
 def kill_after_a_batch(process: subprocess.Popen, lake: Path) -> None:
     """Kill driver and JVM as soon as two more batches are there."""
-    before = set(lake.glob("queue=*/day=*/batch=*"))
+    before = set(lake.glob("_delta_log/*.json"))
     until = time.monotonic() + 300
     try:
-        while len(set(lake.glob("queue=*/day=*/batch=*")) - before) < 2:
+        while len(set(lake.glob("_delta_log/*.json")) - before) < 3:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < until, "no batch was written"
             time.sleep(0.01)
@@ -168,12 +168,16 @@ def test_driver_and_jvm_killed_midway_every_event_is_in_the_archive_once(
     assert 0 < json.loads(last.stdout)["events"] < EVENTS
     query = (
         "select count(*), count(distinct (queue, shard, epoch, number)), count(distinct message_id) "
-        f"from read_parquet('{Lake(lake).pattern}', hive_partitioning = true)"
+        "from events"
     )
+    events = Lake(lake).table().to_pyarrow_dataset()
     assert duckdb.sql(query).fetchall() == [(EVENTS, EVENTS, EVENTS)]
-    done = compact(Lake(lake), plan(Lake(lake)))
-    assert (done.rows, done.files_after) == (EVENTS, 1)
+    assert compact(Lake(lake), plan(Lake(lake))).files_after == 1
+    # Who began before goes on with the files of then.
     assert duckdb.sql(query).fetchall() == [(EVENTS, EVENTS, EVENTS)]
+    events = Lake(lake).table().to_pyarrow_dataset()
+    assert duckdb.sql(query).fetchall() == [(EVENTS, EVENTS, EVENTS)]
+    assert len(events.files) == 1
     keys = QueueKeys(namespace, "emails")
     noted = ask(client, "HGET", keys.readers, "archive").split()[0]
     assert noted == ask(client, "XREVRANGE", keys.journal, "+", "-", "COUNT", 1)[0][0]

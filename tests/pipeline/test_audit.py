@@ -10,7 +10,9 @@ from datetime import timedelta
 import pytest
 
 from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, lost_ids
-from tests.pipeline.forging import T0, Journal, at, frame
+from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.reading import audit_all
+from tests.pipeline.forging import T0, Journal, at, frame, store
 
 pytestmark = pytest.mark.slow
 
@@ -195,3 +197,22 @@ def test_an_empty_journal_is_not_a_finding(spark):
     result = audit(Journal().frame(spark))
     assert (result.events, result.messages, result.wrong, result.first_event) == (0, 0, {}, None)
     assert result.document()["ok"] is True
+
+
+def test_days_deleted_for_their_age_are_no_gap_and_files_that_are_gone_still_are(spark, tmp_path):
+    """Neither a day between others, nor the first file of a queue that never had a day deleted."""
+    lake, day_ms = Lake(tmp_path), 86_400_000
+    kept, torn, orders = Journal("kept"), Journal("torn"), Journal("orders")
+    for day in range(4):
+        for journal in (kept, torn, orders) if day else (kept, torn):
+            journal.rows.clear()
+            at_ms = day * day_ms
+            journal.write(f"m{day}", f"sent@{at_ms} delivered@{at_ms + 1} acked@{at_ms + 2}")
+            store(lake, journal)
+    lake.expire(at(day_ms).date())
+    for part in ("queue=torn/day=2031-05-06", "queue=orders/day=2031-05-05"):
+        for file in (lake.root / part).glob("*.parquet"):
+            file.unlink()
+    result = audit_all(spark, window=Window(), lake=lake)
+    found = [(hole["queue"], hole["missing"]) for hole in result.holes]
+    assert (found, result.messages) == ([("orders", 3), ("torn", 3)], 7)

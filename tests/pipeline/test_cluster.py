@@ -32,6 +32,7 @@ from qworker.store.connections import ConnectionFactory
 from qworker.store.url import ServerURL
 from qworker.wire.keys import QueueKeys
 from tests.bulk.test_sender import ROWS, Bulk
+from tests.pipeline.forging import forget_offsets
 from tests.pipeline.redis_journals import ForgedJournal
 from tests.pipeline.test_source_journal import TWO, Stream, batch, numbers
 from tests.topologies.servers import Cluster, Node, client_of, until
@@ -327,7 +328,7 @@ def test_a_cluster_is_sent_to_archived_audited_and_redriven(
     for number in range(4):
         app.queue(names[0]).send({"n": number})
     assert archive(spark, lake, source, once=True).events == 304
-    (lake.root / "_offsets.json").unlink()
+    forget_offsets(lake)
     for name in names:
         for message in app.queue(name).receive(10):
             app.queue(name).bury(message)

@@ -1,89 +1,286 @@
-"""The archive as a directory, and compaction: killed anywhere, nothing is lost and nothing twice. No Java in here."""
+"""The lake as a Delta table: commits, other tools, compaction, conversion, and what is refused. No Java in here."""
 
 from __future__ import annotations
 
 import json
-import operator
 import os
-import signal
-import subprocess
-import sys
-from datetime import date
+import shutil
+import time
+from datetime import date, timedelta
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
 
-from qworker.errors import InvalidOptionError, PipelineError
-from qworker.pipeline.jobs import compact as compacting
-from qworker.pipeline.jobs.change import Change, recover
-from qworker.pipeline.jobs.compact import compact, plan
+from qworker.cli.main import cli
+from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
+from qworker.pipeline.jobs import lake as lakes
+from qworker.pipeline.jobs.compact import compact, plan, vacuum
+from qworker.pipeline.jobs.files import write_events
+from qworker.pipeline.jobs.increment import Increment, forget
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.reading import earlier_queues
+from tests.pipeline.forging import T0, Journal, at, store
 
-DAY = "queue=emails/day=2031-05-04"
-
-
-def write(root: Path, batch: str, *numbers: int, day: str = DAY, extra: bool = False) -> None:
-    """Write a batch of events, each with its number."""
-    columns = {"number": pa.array(numbers, pa.int64()), "event": ["sent"] * len(numbers)}
-    if extra:
-        columns["trace_id"] = ["t"] * len(numbers)
-    target = root / day / f"batch={batch}"
-    target.mkdir(parents=True)
-    pq.write_table(pa.table(columns), target / "part-0.parquet")
+DAY_MS = 86_400_000
 
 
-def read(root: Path) -> list[int]:
-    """Read the archive as others do."""
-    files = sorted(root.glob("queue=*/day=*/*/*.parquet"))
-    return sorted(n for file in files for n in pq.read_table(file).column("number").to_pylist())
+def sent(*numbers: int, queue: str = "emails", day: int = 0) -> Journal:
+    """Make a journal of sends with these numbers."""
+    journal = Journal(queue)
+    for number in numbers:
+        journal.number = number
+        journal.write(f"m{number}", f"sent@{day * DAY_MS + number}")
+    return journal
 
 
-def run_compact(lake: Lake):
-    with lake.writing():
-        recover(lake)
-        return compact(lake, plan(lake))
+def read(lake: Lake) -> list[int]:
+    """Read the numbers of the events as others do."""
+    rows = lake.table().to_pyarrow_dataset().to_table(columns=["number"])
+    return sorted(rows.column("number").to_pylist())
 
 
-def test_the_files_of_a_day_become_one_with_all_their_rows(tmp_path):
+def test_duckdb_and_polars_see_the_rows_of_the_log_and_no_others(tmp_path):
+    import duckdb
+    import polars
+
+    lake = Lake(tmp_path / "lake")
+    store(lake, sent(*range(5)), sent(0, 1, queue="orders", day=1))
+    store(lake, sent(5))
+    copied = lake.files()[0]
+    shutil.copy(copied, copied.with_name("part-copy.parquet"))
+    events = lake.table().to_pyarrow_dataset()
+    query = "select queue, day, count(*), max(number) from events group by all order by queue"
+    rows = [("emails", T0.date(), 6, 5), ("orders", T0.date() + timedelta(days=1), 2, 1)]
+    assert duckdb.sql(query).fetchall() == rows
+    assert events.to_table().num_rows == 8
+    frame = polars.scan_delta(str(lake.root)).group_by("queue", "day")
+    found = frame.agg(polars.len(), polars.max("number")).sort("queue").collect().rows()
+    assert found == rows
+
+
+def test_the_log_has_the_bounds_of_each_file(tmp_path):
+    lake = Lake(tmp_path)
+    store(lake, sent(*range(3)))
+    (line,) = [
+        json.loads(line)["add"]
+        for line in (tmp_path / "_delta_log" / f"{1:020d}.json").read_text().splitlines()
+        if '"add"' in line
+    ]
+    stats = json.loads(line["stats"])
+    assert stats["numRecords"] == 3
+    assert (stats["minValues"]["number"], stats["maxValues"]["number"]) == (0, 2)
+    assert stats["minValues"]["ts"] == "2031-05-04T10:00:00.000Z"
+    assert stats["maxValues"]["ts"] == "2031-05-04T10:00:00.003Z"
+
+
+def test_a_commit_has_its_files_and_offsets_or_neither(tmp_path, monkeypatch):
+    lake = Lake(tmp_path)
+    store(lake, sent(0), offsets={"emails": {"epoch": 1, "entry": 1}})
+    files = write_events([], tmp_path, name="none")
+    assert files == []
+
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", lambda *_, **__: full(tmp_path))
+        with pytest.raises(PipelineError, match=r"No space left .* nothing was committed: check"):
+            store(lake, sent(1), offsets={"emails": {"epoch": 1, "entry": 2}})
+    assert (read(lake), lake.offsets()) == ([0], {"emails": {"epoch": 1, "entry": 1}})
+    store(lake, sent(1), offsets={"emails": {"epoch": 1, "entry": 2}})
+    assert (read(lake), lake.offsets()) == ([0, 1], {"emails": {"epoch": 1, "entry": 2}})
+
+
+def test_of_two_archivers_the_second_commits_nothing(tmp_path):
+    lake = Lake(tmp_path)
+    store(lake, sent(0))
+    after = lake.last()
+    store(lake, sent(1))
+    with pytest.raises(PipelineError, match=r"another archiver .* nothing was committed"):
+        lake.commit([], after=after, offsets={})
+    assert lake.offsets() is None
+
+
+def test_two_archivers_that_commit_at_the_same_moment_are_told_apart(tmp_path, monkeypatch):
+    """The log decides: the check before has seen no other."""
+    lake = Lake(tmp_path)
+    store(lake, sent(0))
+    after, behind = lake.last(), lake.table()
+    store(lake, sent(1))
+    monkeypatch.setattr(lake, "table", lambda: behind)
+    with pytest.raises(PipelineError, match="another archiver"):
+        lake.commit([], after=after, offsets={})
+
+
+def test_a_pinned_lake_stays_as_it_is(tmp_path):
+    lake = Lake(tmp_path)
+    store(lake, sent(0), offsets={"emails": {"epoch": 1, "entry": 1}})
+    pinned = lake.pinned()
+    store(lake, sent(1), offsets={"emails": {"epoch": 1, "entry": 2}})
+    compact(lake, plan(lake))
+    assert (read(pinned), pinned.offsets()) == ([0], {"emails": {"epoch": 1, "entry": 1}})
+    assert (read(lake), lake.offsets()) == ([0, 1], {"emails": {"epoch": 1, "entry": 2}})
+
+
+def test_the_files_of_a_day_become_one_and_readers_keep_the_old_ones_for_a_week(tmp_path):
+    lake = Lake(tmp_path)
     for number in range(5):
-        write(tmp_path, f"aaaa0001-{number:012d}", 2 * number, 2 * number + 1)
-    write(tmp_path, "aaaa0001-000000000000", 100, day="queue=emails/day=2031-05-05")
-    done = run_compact(Lake(tmp_path))
-    assert (done.days, done.files_before, done.files_after, done.rows) == (1, 5, 1, 10)
-    assert read(tmp_path) == [*range(10), 100]
-    assert len(list((tmp_path / DAY).rglob("*.parquet"))) == 1
-    assert list(tmp_path.glob("_work/*")) == []
-    assert run_compact(Lake(tmp_path)).days == 0
+        store(lake, sent(number))
+    store(lake, sent(100, day=1))
+    before = lake.files()
+    done = compact(lake, plan(lake))
+    assert (done.days, done.files_before, done.files_after) == (1, 5, 1)
+    assert read(lake) == [*range(5), 100]
+    assert compact(lake, plan(lake)).days == 0
+    orphan = before[0].with_name("part-of-a-killed-task.parquet")
+    orphan.touch()
+    assert vacuum(lake) == 0
+    assert all(file.exists() for file in before)
+    for file in (*before, orphan):
+        os.utime(file, (0, 0))
+    assert vacuum(lake, kept_h=0) == 6
+    assert read(lake) == [*range(5), 100]
 
 
-def test_a_column_that_older_files_lack_is_null_in_their_rows(tmp_path):
-    write(tmp_path, "aaaa0001-000000000000", 1)
-    write(tmp_path, "aaaa0001-000000000001", 2, extra=True)
-    run_compact(Lake(tmp_path))
-    (file,) = (tmp_path / DAY).rglob("*.parquet")
-    assert pq.ParquetFile(file).read().column("trace_id").to_pylist() == [None, "t"]
+def test_old_days_are_deleted_and_their_queues_remembered(tmp_path):
+    """In one commit, which an archiver beside it survives; the files stay for those who still read them."""
+    lake = Lake(tmp_path)
+    ends = {"emails": {"epoch": 1, "entry": 9}, "idle": {"epoch": 1, "entry": 0}}
+    for day in range(3):
+        store(lake, sent(day, day=day), offsets=ends)
+    store(lake, sent(0, queue="orders", day=2))
+    archiver, pinned = lake.last(), lake.pinned()
+    assert (lake.expire(T0.date()), lake.expired_queues()) == (0, frozenset())
+    assert lake.expire(T0.date() + timedelta(days=2)) == 2
+    assert lake.commit([], after=archiver, offsets=ends) == archiver + 1
+    assert (read(lake), lake.offsets()) == ([0, 2], ends)
+    assert read(pinned) == [0, 0, 1, 2]
+    assert all(file.exists() for file in pinned.files())
+    assert lake.expired_queues() == earlier_queues(lake, None) == {"emails"}
+    assert lake.expire(T0.date() + timedelta(days=3)) == 2
+    assert (list(lake.days()), lake.expired_queues()) == ([], {"emails"})
+    assert not compact(lake, plan(lake)).days
+
+
+def test_two_that_delete_days_do_not_meet(tmp_path, monkeypatch):
+    lake = Lake(tmp_path)
+    for day in range(3):
+        store(lake, sent(day, day=day))
+    behind = lake.table()
+    with monkeypatch.context() as patch:
+        days = list(lake.days())
+        assert lake.expire(T0.date() + timedelta(days=1)) == 1
+        patch.setattr(lake, "table", lambda: behind)
+        patch.setattr(lake, "days", lambda: days)
+        with pytest.raises(PipelineError, match=r"another process .* no day was deleted: run it"):
+            lake.expire(T0.date() + timedelta(days=2))
+    assert read(lake) == [1, 2]
+
+
+@pytest.mark.parametrize("idle_days", [0, 25])
+def test_old_commits_are_deleted_but_not_the_offsets(tmp_path, idle_days):
+    """A checkpoint stands for them; the log stays as it is where its newest offsets would go with it soon."""
+    lake = Lake(tmp_path)
+    store(lake, sent(0), offsets={"emails": {"epoch": 1, "entry": 1}})
+    lake.expire(T0.date() + timedelta(days=1))
+    for number in range(2):
+        lake.table().create_checkpoint()
+        store(lake, sent(number), offsets={"emails": {"epoch": 1, "entry": number}})
+    log = sorted((tmp_path / "_delta_log").glob("0*"))
+    now = time.time()
+    for file in log[:-1]:
+        os.utime(file, (now - 40 * 86_400,) * 2)
+    os.utime(log[-1], (now - idle_days * 86_400,) * 2)
+    before = (read(lake), lake.offsets(), lake.last(), lake.expired_queues())
+    vacuum(lake)
+    left = sorted((tmp_path / "_delta_log").glob("0*"))
+    assert left == log if idle_days else len(left) < len(log)
+    assert (read(lake), lake.offsets(), lake.last(), lake.expired_queues()) == before
+
+
+def test_files_that_were_added_since_are_known_after_a_compaction_and_for_a_week(tmp_path):
+    lake = Lake(tmp_path)
+    for number in range(4):
+        store(lake, sent(number))
+        if number == 1:
+            seen = lake.pinned()
+    added = lake.appended(seen.version)
+    assert len(added) == 2
+    assert {*lake.files()} == {*seen.files(), *added}
+    compact(lake, plan(lake))
+    assert lake.appended(seen.version) == added
+    assert lake.appended(lake.pinned().version) == []
+    damaged = lake.files()[0]
+    damaged.rename(damaged.with_suffix(".away"))
+    assert lake.appended(seen.version) == added
+    damaged.with_suffix(".away").rename(damaged)
+    vacuum(lake, kept_h=0)
+    with pytest.raises(PipelineError, match=r"are deleted: audit at least once a week; now audit"):
+        lake.appended(seen.version)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("{}", "'format'"), ("x", "Expecting value"), ('{"format": 9}', "its format is 9")],
+)
+def test_what_an_audit_kept_is_refused_if_it_cannot_be_read(tmp_path, text, problem):
+    lake = Lake(tmp_path)
+    assert Increment.of(lake).at is None
+    (tmp_path / "_audit").mkdir()
+    (tmp_path / "_audit" / "state.json").write_text(text)
+    with pytest.raises(ArchiveDamagedError, match=rf"{problem}.*--incremental --restart"):
+        Increment.of(lake)
+    forget(lake)
+    forget(lake)
+    assert Increment.of(lake).at is None
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--incremental"], "--incremental"),
+        (["--restart", "--archive", "LAKE"], "--restart"),
+        (["--incremental", "--archive", "LAKE", "--since", "24h"], "--since"),
+        (["--incremental", "--archive", "LAKE", "--queues", "a"], "--queues"),
+    ],
+)
+def test_an_incremental_audit_is_of_a_whole_archive(tmp_path, words, named):
+    store(Lake(tmp_path), sent(0))
+    words = [str(tmp_path) if word == "LAKE" else word for word in words]
+    refused = CliRunner().invoke(cli, ["spark", "audit", *words])
+    assert (refused.exit_code, named in refused.stderr) == (2, True), refused.output
+
+
+def test_keep_on_the_command_line(tmp_path):
+    lake = Lake(tmp_path)
+    store(lake, sent(0, 1))
+    words = ["spark", "compact", "--archive", str(tmp_path), "--json", "--keep"]
+    for wrong in ("12h", "soon", "-3d"):
+        refused = CliRunner().invoke(cli, [*words, wrong])
+        assert (refused.exit_code, "--keep" in refused.stderr) == (2, True), refused.output
+    kept = CliRunner().invoke(cli, [*words, "3650d"])
+    assert (json.loads(kept.stdout)["expired_days"], read(lake)) == (0, [0, 1])
 
 
 def test_only_days_before_a_limit_are_chosen(tmp_path):
-    for day in ("2031-05-03", "2031-05-04"):
-        for number in range(2):
-            write(tmp_path, f"aaaa0001-{number:012d}", number, day=f"queue=emails/day={day}")
-    days = plan(Lake(tmp_path), before=date(2031, 5, 4))
-    assert [str(day.day) for day in days] == ["2031-05-03"]
-
-
-def test_one_process_writes_at_a_time(tmp_path):
     lake = Lake(tmp_path)
-    with (
-        lake.writing(),
-        pytest.raises(PipelineError, match=f"process {os.getpid()} is writing into"),
-        Lake(tmp_path).writing(),
-    ):
-        pass
-    with lake.writing():
-        pass
+    for day in (0, 1):
+        for number in range(2):
+            store(lake, sent(number, day=day))
+    days = plan(lake, before=at(DAY_MS).date())
+    assert [day.day for day in days] == [T0.date()]
+
+
+def test_a_day_that_lacks_a_file_is_not_compacted(tmp_path):
+    lake = Lake(tmp_path)
+    store(lake, sent(0))
+    store(lake, sent(1))
+    lake.files()[0].unlink()
+    with pytest.raises(PipelineError, match="emails 2031-05-04 cannot be compacted"):
+        compact(lake, plan(lake))
+    assert len(lake.files()) == 2
 
 
 @pytest.mark.parametrize("name", ["s3a://bucket/lake", Path("hdfs://host/lake")])
@@ -98,125 +295,77 @@ def test_a_file_is_not_an_archive(tmp_path):
         Lake(tmp_path / "x")
 
 
-CALLS = ["compact._rewrite", "change._finish", "change._exchange", "change.shutil.rmtree"]
+def test_what_is_not_a_lake_of_this_namespace_and_version_is_refused(tmp_path, monkeypatch):
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    write_deltalake(tmp_path / "foreign", pa.table({"a": [1]}))
+    with pytest.raises(InvalidOptionError, match="is a Delta table that qworker did not create"):
+        Lake(tmp_path / "foreign").create("shop")
+    Lake(tmp_path / "shop").create("shop")
+    with pytest.raises(InvalidOptionError, match="holds namespace 'shop', not 'bank'"):
+        Lake(tmp_path / "shop").create("bank")
+    monkeypatch.setattr(lakes, "_FORMAT", 2)
+    Lake(tmp_path / "future").create("shop")
+    monkeypatch.setattr(lakes, "_FORMAT", 1)
+    with pytest.raises(InvalidOptionError, match="has format 2, and this version knows 1"):
+        Lake(tmp_path / "future").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "renames"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("call", CALLS)
-def test_killed_at_any_step_nothing_is_lost_or_twice(tmp_path, call, after, exchange):
-    """A separate process kills itself before or after a step; the next writer puts things right."""
-    for number in range(4):
-        write(tmp_path, f"aaaa0001-{number:012d}", 2 * number, 2 * number + 1)
-    killed = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            KILLED,
-            str(tmp_path),
-            call,
-            json.dumps(after),
-            json.dumps(exchange),
-        ],
-        check=False,
+def test_a_broken_log_is_named(tmp_path):
+    lake = Lake(tmp_path)
+    store(lake, sent(0))
+    (tmp_path / "_delta_log" / f"{1:020d}.json").write_text('{"add":')
+    with pytest.raises(ArchiveDamagedError, match="_delta_log: not a log of commits"):
+        lake.files()
+
+
+def old_layout(root: Path) -> list[Path]:
+    """Make an archive of the first layout: two batches of three events."""
+    files = []
+    for batch in range(2):
+        numbers = range(3 * batch, 3 * batch + 3)
+        made = Lake(root.with_name(f"made-{batch}"))
+        (file,) = store(made, sent(*numbers))
+        day = root / Path(file.path).parent.relative_to(made.root)
+        target = day / f"batch=20310504T10000{batch}-3f9a1c07"
+        target.mkdir(parents=True)
+        files.append(shutil.copy(file.path, target / "part-00000-aa.parquet"))
+    (root / "_offsets.json").write_text('{"emails": {"epoch": 1, "entry": 6, "event": 6}}')
+    (root / "_lock").touch()
+    return files
+
+
+def run(*words: str):
+    return CliRunner().invoke(cli, ["--namespace", "shop", "spark", *words])
+
+
+def test_an_archive_of_the_first_layout_is_refused_and_converted(tmp_path):
+    root = tmp_path / "lake"
+    old_layout(root)
+    refused = run("compact", "--archive", str(root))
+    assert refused.exit_code == 2
+    assert f"convert it: qworker spark convert --archive {root}" in refused.stderr
+    done = run("convert", "--archive", str(root), "--json")
+    assert (done.exit_code, json.loads(done.stdout)["files"]) == (0, 2), done.stderr
+    lake = Lake(root)
+    assert read(lake) == list(range(6))
+    assert lake.offsets() == {"emails": {"epoch": 1, "entry": 6, "event": 6}}
+    assert sorted(path.name for path in root.iterdir()) == ["_delta_log", "queue=emails"]
+    assert [day.day for day in lake.days()] == [date(2031, 5, 4)]
+    assert (
+        "is not an archive of an earlier version" in run("convert", "--archive", str(root)).stderr
     )
-    assert killed.returncode == -signal.SIGKILL
-    seen = read(tmp_path)
-    # Two renames have a moment between them in which the day is missing; never is anything twice.
-    assert seen == list(range(8)) or (not exchange and seen == [])
-    run_compact(Lake(tmp_path))
-    assert read(tmp_path) == list(range(8))
-    assert len(list((tmp_path / DAY).rglob("*.parquet"))) == 1
-    assert list(tmp_path.glob("_work/*")) == []
 
 
-KILLED = """
-import json, operator, os, signal, sys
-from pathlib import Path
-from qworker.pipeline.jobs import change, compact
-from qworker.pipeline.jobs.lake import Lake
-
-root, name, after, exchange = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
-if not exchange:
-    def rename_away(one, other):
-        return False
-    change._exchange = rename_away
-path, _, last = name.rpartition(".")
-target = operator.attrgetter(path)(sys.modules["qworker.pipeline.jobs"])
-step = getattr(target, last)
-
-def killed(*args, **kwargs):
-    if after:
-        step(*args, **kwargs)
-        if last == "_exchange" and not exchange:
-            # Between the two renames.
-            Path(args[1]).rename(next(Path(root).glob("_work/*")) / "old")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-setattr(target, last, killed)
-lake = Lake(root)
-with lake.writing():
-    compact.compact(lake, compact.plan(lake))
-"""
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("call", ["_finish", "Path.rename", "shutil.rmtree"])
-def test_a_new_batch_killed_at_any_step_is_there_with_its_offsets_or_not_at_all(
-    tmp_path, monkeypatch, call, after
-):
-    class Killed(BaseException):
-        pass
-
-    def prepared(*numbers: int) -> tuple[Change, list[Path]]:
-        change = Change(lake)
-        for day in ("queue=emails/day=2031-05-03", DAY):
-            write(change.directory, change.batch, *numbers, day=day)
-        return change, [*change.directory.rglob("*.parquet")]
-
-    lake = Lake(tmp_path)
-    change, files = prepared(1)
-    change.commit(files, offsets={"emails": 1})
-    change, files = prepared(2, 3)
-    write(change.directory, "of-a-failed-attempt", 99)
-    path, _, name = f"change.{call}".rpartition(".")
-    target = operator.attrgetter(path)(sys.modules["qworker.pipeline.jobs"])
-    step, calls = getattr(target, name), []
-
-    def killed(*args, **kwargs):
-        calls.append(args)
-        # The second rename is that of the first day.
-        if len(calls) < (2 if name == "rename" else 1):
-            return step(*args, **kwargs)
-        if after:
-            step(*args, **kwargs)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(target, name, killed)
-        with pytest.raises(Killed):
-            change.commit(files, offsets={"emails": 3})
-    recover(lake)
-    assert read(tmp_path) == [1, 1, 2, 2, 3, 3]
-    assert lake.offsets() == {"emails": 3}
-    assert list(lake.work.iterdir()) == []
-
-
-def test_what_was_prepared_and_not_committed_is_thrown_away(tmp_path):
-    lake = Lake(tmp_path)
-    change = Change(lake)
-    write(change.directory, change.batch, 1)
-    assert recover(lake) == 0
-    assert read(tmp_path) == []
-    assert list(lake.work.iterdir()) == []
-
-
-def test_rows_that_do_not_add_up_change_nothing(tmp_path, monkeypatch):
-    for number in range(2):
-        write(tmp_path, f"aaaa0001-{number:012d}", number)
-    real = compacting._conformed
-    monkeypatch.setattr(compacting, "_conformed", lambda batch, schema: real(batch, schema)[:0])
-    with pytest.raises(PipelineError, match="0 of 2 rows were written; nothing was changed"):
-        run_compact(Lake(tmp_path))
-    assert read(tmp_path) == [0, 1]
+def test_a_conversion_of_a_broken_file_changes_nothing_and_is_repeated(tmp_path):
+    root = tmp_path / "lake"
+    files = old_layout(root)
+    whole = files[1].read_bytes()
+    files[1].write_bytes(whole[:-40])
+    failed = run("convert", "--archive", str(root))
+    assert f"error: {files[1]}: not a whole Parquet file" in failed.stderr
+    assert Lake(root).files() == []
+    files[1].write_bytes(whole)
+    assert run("convert", "--archive", str(root)).exit_code == 0
+    assert read(Lake(root)) == list(range(6))

@@ -9,7 +9,7 @@ import pytest
 from qworker.pipeline.jobs.audit import Window
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_all
-from qworker.pipeline.jobs.record import examine
+from qworker.pipeline.jobs.record import Seen, examine
 from qworker.pipeline.source.offsets import Position
 from tests.pipeline.forging import EPOCH, T0, Journal, at, frame, store
 
@@ -194,14 +194,65 @@ def test_a_window_reads_its_days_and_the_last_one_before_only(spark, tmp_path):
     needed = {("busy", 3), ("busy", 4), ("busy", 5), ("busy", 2), ("rare", 1), ("rare", 5)}
     for day in lake.days():
         if (day.queue, (day.day - T0.date()).days) not in needed:
-            for file in day.files():
+            for file in day.files:
                 file.write_bytes(b"broken")
     result = audit_all(spark, window=Window(at(4 * DAY_MS)), lake=lake)
     assert (result.messages, result.ended, result.holes) == (9, {"acked": 9}, ())
     # A file that it needs and that is gone is a gap, by the day before it.
-    for file in next(day for day in lake.days() if day.day == at(5 * DAY_MS).date()).files():
+    for file in next(day for day in lake.days() if day.day == at(5 * DAY_MS).date()).files:
         file.unlink()
     result = audit_all(spark, window=Window(at(4 * DAY_MS)), lake=lake)
     assert [(hole["queue"], hole["why"], hole["missing"]) for hole in result.holes] == [
         ("busy", "file gone", 6)
     ]
+
+
+def test_a_record_goes_on_where_the_last_audit_ended(spark):
+    """Numbers continue there. What lies between is a hole; what comes before it is there again, or was rolled back."""
+    queues = {
+        "goes-on": written("goes-on", 6),
+        "lacks": without(written("lacks", 6), 0, 1, 2, 3),
+        "again": written("again", 6),
+        "back": without(rolled_back(), *range(6)),
+        "anew": written("anew", 2),
+    }
+    without(queues["goes-on"], 0, 1)
+    queues["anew"].rows = [row | {"epoch": EPOCH + 1} for row in queues["anew"].rows]
+    carried = without(written("back"), *range(6, 10))
+    off = Journal("quiet")
+    off.add(event="mode", reason="off", ts=at(5))
+    kept = [journal.rows for journal in (carried, off)]
+    forgotten = [row | {"queue": "rolled-back"} for row in written("x").rows]
+    seen = Seen(
+        at(1000),
+        {
+            ("goes-on", 0): (EPOCH, 2),
+            ("lacks", 0): (EPOCH, 2),
+            ("again", 0): (EPOCH, 2),
+            ("rolled-back", 0): (EPOCH, 10),
+            ("anew", 0): (EPOCH, 5),
+            ("quiet", 0): (EPOCH, 1),
+        },
+        frame(spark, Journal(rows=[row for rows in (*kept, forgotten) for row in rows])),
+        (),
+    )
+    ends = {"quiet": Position(EPOCH, 1, 1), "goes-on": Position(EPOCH, 9, 9)}
+    record = examine(frame(spark, *queues.values()), ends, seen=seen)
+    found = {(hole.queue, hole.after, hole.missing, hole.why) for hole in record.holes}
+    assert found == {
+        ("goes-on", 5, 3, "file gone"),
+        ("lacks", 1, 2, "trimmed"),
+        ("rolled-back", 5, 4, "rolled back"),
+        ("anew", -1, None, "new epoch"),
+        ("quiet", 0, None, "journal off"),
+    }
+    assert record.doubled == {("again", 0): 2}
+    numbers = record.events.where("event <> 'gap'").groupBy("queue").count().collect()
+    assert {row.queue: row["count"] for row in numbers} == {
+        "goes-on": 4,
+        "lacks": 2,
+        "again": 4,
+        "rolled-back": 8,
+        "anew": 2,
+        "back": 6,
+    }

@@ -38,7 +38,7 @@ def test_every_event_is_archived_and_every_message_accounted_for(spark, tmp_path
     assert [document[name] for name in faults] == [0, 0, 0, 0]
     assert document["demo"]["sent"] == document["messages"]
     assert "Throughput" in Path(document["report"]).read_text()
-    assert list(Path(document["archive"]).glob("queue=*/day=*/*/*.parquet"))
+    assert list(Path(document["archive"]).glob("queue=*/day=*/*.parquet"))
 
 
 @pytest.mark.needs("pyspark")

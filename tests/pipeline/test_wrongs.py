@@ -25,7 +25,7 @@ from qworker.pipeline.jobs import audit as auditing
 from qworker.pipeline.jobs.archive import Archiver, archive
 from qworker.pipeline.jobs.audit import AuditResult, Window
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.reading import audit_all, read_events, server_options
+from qworker.pipeline.jobs.reading import audit_all, audit_increment, read_events, server_options
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys, queues_key
 
@@ -95,7 +95,7 @@ class Wrongs:
 
     def files(self, name: str) -> list[Path]:
         return sorted(
-            self.lake.root.glob(f"queue={name}/day=*/batch=*/*.parquet"),
+            self.lake.root.glob(f"queue={name}/day=*/*.parquet"),
             key=lambda file: file.stat().st_mtime_ns,
         )
 
@@ -170,12 +170,14 @@ def wrongs(spark, store_url, tmp_path_factory) -> Iterator[Wrongs]:
         wrongs = Wrongs(client, namespace, lake, store_url)
         early(wrongs)
         wrongs.archive(spark)
+        wrongs.results["begun"] = audit_increment(spark, lake=lake)[0]
         offsets = lake.offsets()
         late(wrongs)
         wrongs.archive(spark, queues="put-back")
         now = lake.offsets()
         assert now != offsets
-        lake.note_offsets({**now, "put-back": offsets["put-back"]})
+        # As a version does that was restored, with the files of later ones.
+        lake.commit([], after=lake.last(), offsets={**now, "put-back": offsets["put-back"]})
         wrongs.archive(spark)
         break_files(wrongs)
         source = server_options(store_url, namespace)
@@ -187,10 +189,13 @@ def wrongs(spark, store_url, tmp_path_factory) -> Iterator[Wrongs]:
                 ("both", {"lake": lake, "source": source}),
             ):
                 wrongs.results[kind] = audit_all(spark, window=Window(), **given)
+            for kind in ("increment", "nothing new"):
+                wrongs.results[kind], _ = audit_increment(spark, lake=lake, source=source)
         yield wrongs
 
 
-EVERYWHERE = ("archive", "live", "both")
+EVERYWHERE = ("archive", "live", "both", "increment")
+ARCHIVED = ("archive", "both", "increment")
 
 
 @pytest.mark.parametrize("kind", EVERYWHERE)
@@ -217,13 +222,13 @@ def test_what_ended_while_the_journal_was_off_is_not_lost(wrongs, kind):
     assert accused == ({} if kind == "archive" else {"unsure": 20})
 
 
-@pytest.mark.parametrize("kind", ["archive", "both"])
+@pytest.mark.parametrize("kind", ARCHIVED)
 def test_a_journal_that_was_rolled_back_is_named(wrongs, kind):
     (hole,) = wrongs.holes(kind, "rolled-back")
     assert hole == ("rolled back", 20)
 
 
-@pytest.mark.parametrize("kind", ["archive", "both"])
+@pytest.mark.parametrize("kind", ARCHIVED)
 def test_events_under_numbers_used_again_are_archived_and_the_roll_back_is_named(
     spark, wrongs, kind
 ):
@@ -234,7 +239,7 @@ def test_events_under_numbers_used_again_are_archived_and_the_roll_back_is_named
     assert stored.count() == sum(int(fields[3]) for _, fields in journal) + 20
 
 
-@pytest.mark.parametrize("kind", ["archive", "both"])
+@pytest.mark.parametrize("kind", ARCHIVED)
 def test_a_queue_made_again_with_the_clock_set_back_is_archived(spark, wrongs, kind):
     ((why, missing),) = wrongs.holes(kind, "clock")
     assert (why, missing) == ("new epoch", None)
@@ -243,13 +248,13 @@ def test_a_queue_made_again_with_the_clock_set_back_is_archived(spark, wrongs, k
     assert stored.count() == 35
 
 
-@pytest.mark.parametrize("kind", ["archive", "both"])
+@pytest.mark.parametrize("kind", ARCHIVED)
 def test_a_queue_removed_and_made_again_is_a_stretch_that_nobody_can_tell_about(wrongs, kind):
     assert wrongs.holes(kind, "removed") == [("new epoch", None)]
     assert wrongs.accused(kind, "removed") == {}
 
 
-@pytest.mark.parametrize("kind", ["archive", "both"])
+@pytest.mark.parametrize("kind", ARCHIVED)
 def test_a_deleted_file_is_a_hole_also_at_the_end(wrongs, kind):
     assert wrongs.holes(kind, "cut") == [("file gone", 20)]
 
@@ -259,13 +264,34 @@ def test_a_queue_whose_files_are_all_gone_is_a_hole(wrongs, kind):
     assert wrongs.holes(kind, "vanished") == [("file gone", 20)]
 
 
-@pytest.mark.parametrize("kind", ["archive", "both"])
+@pytest.mark.parametrize("kind", ARCHIVED)
 def test_rows_that_are_there_twice_are_called_so_and_no_message_is_accused(wrongs, kind):
     doubled = {row["queue"]: row["rows"] for row in wrongs.results[kind].doubled}
-    assert doubled == {"copied": 20, "put-back": 20}
-    for name in ("copied", "put-back"):
-        assert (wrongs.holes(kind, name), wrongs.accused(kind, name)) == ([], {})
-    assert wrongs.results[kind].wrong["duplicate_rows"] == 40
+    assert doubled == {"put-back": 20}
+    assert (wrongs.holes(kind, "put-back"), wrongs.accused(kind, "put-back")) == ([], {})
+    assert wrongs.results[kind].wrong["duplicate_rows"] == 20
+
+
+@pytest.mark.parametrize("kind", ARCHIVED)
+def test_a_file_that_was_copied_into_the_archive_is_not_read(wrongs, kind):
+    assert (wrongs.holes(kind, "copied"), wrongs.accused(kind, "copied")) == ([], {})
+
+
+@pytest.mark.parametrize("kind", ["begun", "nothing new"])
+def test_an_increment_tells_what_is_wrong_once(wrongs, kind):
+    """Before anything was wrong, and after it was told; what is open is carried on."""
+    result = wrongs.results[kind]
+    assert (result.wrong, result.doubts) == ({}, {})
+    assert result.open > 0
+
+
+def test_an_increment_reads_what_is_new(wrongs):
+    """And the events of messages that were open, or had just ended: here all, and those whose files are gone since."""
+    begun, then, both = (wrongs.results[kind] for kind in ("begun", "increment", "both"))
+    assert (then.events, then.messages) == (both.events + 20, both.messages + 20)
+    kept = json.loads((wrongs.lake.root / "_audit" / "state.json").read_text())
+    assert kept["version"] == wrongs.lake.table().version()
+    assert begun.events < both.events
 
 
 def audited(wrongs: Wrongs, *words: str):
@@ -274,7 +300,8 @@ def audited(wrongs: Wrongs, *words: str):
 
 
 @pytest.mark.parametrize(
-    ("queue", "code"), [("clean", 0), ("cut", 3), ("copied", 3), ("removed", 5), ("off", 5)]
+    ("queue", "code"),
+    [("clean", 0), ("cut", 3), ("put-back", 3), ("copied", 0), ("removed", 5), ("off", 5)],
 )
 def test_the_exit_code_says_clean_wrong_or_cannot_tell(wrongs, queue, code):
     ran = audited(wrongs, "--archive", str(wrongs.lake.root), "--queues", queue)
@@ -284,7 +311,7 @@ def test_the_exit_code_says_clean_wrong_or_cannot_tell(wrongs, queue, code):
 
 def test_a_truncated_file_is_named_with_what_to_do(wrongs, tmp_path):
     shutil.copytree(wrongs.lake.root, tmp_path / "lake")
-    file = next((tmp_path / "lake" / "queue=clean").glob("day=*/*/*.parquet"))
+    file = next((tmp_path / "lake" / "queue=clean").glob("day=*/*.parquet"))
     file.write_bytes(file.read_bytes()[:-40])
     ran = audited(wrongs, "--archive", str(tmp_path / "lake"), "--queues", "clean")
     assert ran.exit_code == 5
@@ -294,7 +321,7 @@ def test_a_truncated_file_is_named_with_what_to_do(wrongs, tmp_path):
 
 
 def test_a_second_archiver_stops_before_it_writes(spark, wrongs, tmp_path):
-    """Even if `_lock` was removed: what it would write is in the archive already."""
+    """What it would write is in the archive already."""
     source = {**server_options(wrongs.url, wrongs.namespace), "queues": "clean"}
     lake = Lake(tmp_path / "lake")
     one, other = Archiver(spark, lake, source), Archiver(spark, lake, source)

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ import redis
 import structlog
 from click.testing import CliRunner
 
+from qworker import QWorker, RunStartedError, SyncRun
 from qworker.cli.main import cli
 from qworker.client.execute.sync import Client
 from qworker.client.namespace.owners import note_owner, read_owners
@@ -27,6 +30,7 @@ from qworker.daemon.preloading import Preloader
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.schedules import server_now_ms
 from qworker.engine.acl import ROLES
+from qworker.engine.feed import append_to_feed
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
 from qworker.engine.scripts import SCRIPT_NAMES
@@ -46,7 +50,8 @@ def shops(
 ) -> Iterator[GuardedServer]:
     """A server whose producers, consumers and metrics are for the queue `mail`."""
     directory = tmp_path_factory.mktemp("acl")
-    with guarded(request.param, NAMESPACE, directory, queues=["mail"]) as server:
+    more = ["producer+results"]
+    with guarded(request.param, NAMESPACE, directory, queues=["mail"], more=more) as server:
         yield server
 
 
@@ -133,6 +138,27 @@ def test_operators_speak_with_workers(shop: GuardedServer, open_queue: Open) -> 
     assert shop.refused() == []
 
 
+def test_runs_are_started_once_by_producers_that_read_results(
+    shop: GuardedServer, open_queue: Open
+) -> None:
+    """And that read feeds. A producer alone may not read what a run was started with, nor what its steps returned."""
+    with closing(QWorker(NAMESPACE, url=shop.url("producer-results"))) as app:
+
+        @app.workflow(queue="mail")
+        def order(run: SyncRun, number: int) -> int:
+            return number
+
+        named = order.options(id="order-17", delay="1h")
+        assert named.start(1) == named.start(1)
+        with pytest.raises(RunStartedError):
+            named.start(2)
+        keys = app.queue("mail").keys
+        worker = open_queue("consumer").client
+        worker.execute(append_to_feed(keys, "order-17", 60_000, [b"\n5"]))
+        assert [entry.value for entry in islice(named.start(1).feed(), 1)] == [5]
+    assert shop.refused() == []
+
+
 #: What a role must not do: who, and the command.
 FORBIDDEN = {
     "producer reads no message": ("producer", ["LRANGE", "shop:{mail}:ready", 0, -1]),
@@ -146,6 +172,7 @@ FORBIDDEN = {
     "producer buries nothing": ("producer", ["XADD", "shop:{mail}:dead", "*", "a", "b"]),
     "producer touches no other queue": ("producer", ["RPUSH", "shop:{pay}:ready", "x"]),
     "producer touches no queue of a longer name": ("producer", ["RPUSH", "shop:{mail2}:ready", "x"]),
+    "producer reads no step of a run": ("producer", ["HGET", "shop:{mail}:run:a", "charge"]),
     "producer deletes nothing": ("producer", ["DEL", "shop:{mail}:ready"]),
     "consumer touches no other queue": ("consumer", ["LPOP", "shop:{pay}:ready"]),
     "consumer leaves the namespace alone": ("consumer", ["DEL", "other:{mail}:ready"]),

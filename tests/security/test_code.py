@@ -103,7 +103,7 @@ def test_the_reader_of_pickles_is_imported_by_the_import_alone() -> None:
 
 
 def test_modules_are_imported_by_fixed_names_or_those_of_the_command_line() -> None:
-    """No name out of a message: the app of `qworker run`, and the verbs of the command."""
+    """No name out of a message: the app of `qworker run`, `qworker web --authorize`, and the verbs of the command."""
     users = {
         str(path.relative_to(ROOT))
         for path in FILES
@@ -117,7 +117,7 @@ def test_modules_are_imported_by_fixed_names_or_those_of_the_command_line() -> N
         "cli/framework/commands.py",
         "store/embedded/engines.py",
     }
-    assert users - fixed - {"pipeline/session.py"} == {"consumer/manifest.py"}
+    assert users - fixed - {"pipeline/session.py"} == {"consumer/manifest.py", "web/server.py"}
 
 
 def test_scripts_are_fixed_text() -> None:

@@ -103,11 +103,14 @@ def test_of_two_divisions_at_once_the_later_one_holds(
         else:
             done = True
         other(queue).divide(second, wait=0)
-        for _ in running:
-            pass
+        try:
+            for _ in running:
+                pass
+            holds = {first, second}  # The first one asked only now, or was done before.
+        except ShardsChangedError:
+            holds = {second}
         division = stands(queue)
-        # The first one, if it was too late, begins again behind the second.
-        assert division.active in (first, second)
+        assert division.active in holds
         for number, mark in enumerate(marks_of(queue), 1):
             assert mark.open == (number < division.active), (stop, division, mark)
         assert sends(other(queue), 12) == 12
@@ -363,25 +366,59 @@ def test_new_shards_stay_while_their_client_waits_for_workers(
 
 
 @pytest.mark.usefixtures("deaf_worker")
-def test_a_client_that_waits_for_workers_sees_the_division_of_another(
-    app: QWorker, monkeypatch: pytest.MonkeyPatch
+def test_a_client_that_waits_for_workers_ends_if_another_number_is_asked_for(
+    app: QWorker,
 ) -> None:
-    """It goes on from there: the shards that the other has opened are kept until they are empty."""
-    monkeypatch.setattr("qworker.client.manage.reshard._RENEW_S", 0)
+    """A larger one, or that of today, "stay as you are": the shards stay as the later client wants them."""
     queue = app.queue("orders")
-    pauses = 0
-    for step in steps(app.client, divide(queue.ref, 3, wait="10m")):
+    for asked in (6, 1):
+        queue.divide(1, wait=0)
+        waiting = steps(app.client, divide(queue.ref, 3, wait="10m"))
+        for step in waiting:
+            if isinstance(step, Pause):
+                break
+        other(queue).divide(asked, wait=0)
+        with redis_of_queue(queue) as raw:
+            raw.hdel(workers_key(app.namespace), "deaf")
+        with pytest.raises(ShardsChangedError, match=f"has {asked} shards now"):
+            next(step for step in waiting if script_of(step) == "mark")
+        assert stands(queue).active == asked
+        assert sends(other(queue)) == 24
+        with redis_of(app) as raw:
+            alive = WorkerDocument(seen_ms=2**52, queues=("orders",), shards=("orders",))
+            raw.hset(workers_key(app.namespace), "deaf", msgspec.json.encode(alive))
+
+
+@pytest.mark.usefixtures("deaf_worker")
+def test_a_client_that_waits_for_workers_does_not_bring_back_a_removed_queue(app: QWorker) -> None:
+    """It was removed meanwhile."""
+    queue = app.queue("orders")
+    waiting = steps(app.client, divide(queue.ref, 3, wait="10m"))
+    for step in waiting:
         if isinstance(step, Pause):
-            pauses += 1
-            if pauses == 2:
-                sender = other(queue)
-                sender.divide(6, wait=0)
-                for n in range(24):
-                    sender.send({"n": n})
-                with redis_of_queue(queue) as raw:
-                    raw.hdel(workers_key(app.namespace), "deaf")
-    assert pauses == 2
-    assert (stands(queue).active, stands(queue).kept) == (3, 6)
+            break
+    other(queue).remove()
+    with redis_of(app) as raw:
+        raw.hdel(workers_key(app.namespace), "deaf")
+    with pytest.raises(ShardsChangedError):
+        for _ in waiting:
+            pass
+    assert stands(queue) == WHOLE
+
+
+@pytest.mark.usefixtures("deaf_worker")
+@pytest.mark.slow
+def test_two_clients_that_ask_for_the_same_number_both_have_it(app: QWorker) -> None:
+    """A deployment runs the command on several hosts."""
+    queue = app.queue("orders")
+    waiting = steps(app.client, divide(queue.ref, 3, wait="10m"))
+    for step in waiting:
+        if isinstance(step, Pause):
+            break
+    assert other(queue).divide(3, wait=0).active == 3
+    for _ in waiting:
+        pass
+    assert (stands(queue).active, stands(queue).kept) == (3, 3)
 
 
 @pytest.mark.usefixtures("deaf_worker")

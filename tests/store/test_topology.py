@@ -192,7 +192,7 @@ class TestCluster:
         assert [question.address for question in asked] == [B]
 
     def test_a_call_without_a_key_goes_to_a_master_that_answers(self, topology):
-        """It goes to the master that sent the map, not to one that failed; to the first one if a replica sent it."""
+        """It goes to the master that sent the map, not to one that failed."""
         thirds = slots((0, 5000, A), (5001, 9999, B), (10000, 16383, C))
         assert find(topology, {A: thirds})[0] == A
         topology.failed(DOWN, A)
@@ -200,5 +200,20 @@ class TestCluster:
         assert topology.node("n:{b}:ready") == A
         topology.failed(DOWN, B)
         assert find(topology, {A: DOWN, C: thirds})[0] == C
-        replica = topology_of(ServerURL.parse("redis+cluster://r"))
-        assert find(replica, {Address("r", 6379): thirds})[0] == A
+
+    def test_a_replica_sends_the_map(self):
+        """It serves calls with keys; before a call without one, masters are asked until one answers."""
+        replica = Address("r", 6379)
+        thirds = slots((0, 5000, A), (5001, 9999, B), (10000, 16383, C))
+        for first in (None, LOW):
+            topology = topology_of(ServerURL.parse("redis+cluster://r"))
+            if first:
+                assert find(topology, {replica: thirds}, first)[0] == A
+                assert topology.node(None) is None
+            server, asked = find(topology, {replica: thirds, A: DOWN, B: thirds})
+            assert server == topology.node(None) == B
+            assert [question.address for question in asked][-2:] == [A, B]
+        topology = topology_of(ServerURL.parse("redis+cluster://r"))
+        with pytest.raises(UnavailableError, match="no node of the Cluster says"):
+            find(topology, {replica: thirds, A: DOWN, B: DOWN, C: DOWN})
+        assert topology.node(LOW) is None

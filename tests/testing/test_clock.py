@@ -61,11 +61,17 @@ def test_a_lease_runs_out_and_its_receipt_is_stale(app, greet):
 
 
 def test_a_unique_key_is_free_when_its_time_is_over(app, greet):
-    first = greet.options(unique="one", delay="48h").send()
+    first = greet.options(unique="one", unique_for="24h").send()
+    waiting = greet.options(unique="two", delay="48h").send()
+    replaced = greet.options(unique="three", debounce="25h").send()
     advance(app, "23h")
     assert greet.options(unique="one").send() == first
-    advance(app, "2h")
+    latest = greet.options(unique="three", debounce="25h").send()
+    assert app.queue(greet.queue).show(replaced) is None
+    advance(app, "24h")
     assert greet.options(unique="one").send() != first
+    assert greet.options(unique="two").send() == waiting
+    assert app.queue(greet.queue).show(latest) is not None
 
 
 def test_a_handler_sees_how_old_its_message_is(app):

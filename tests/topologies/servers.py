@@ -27,7 +27,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -44,6 +43,7 @@ from qworker.store.connections import ConnectionFactory
 from qworker.store.url import ServerURL
 from tests.relay import Relay
 from tests.servers import binary_of, start
+from tests.timing import looks
 
 __all__ = [
     "CLUSTERED",
@@ -79,14 +79,11 @@ wait "$server" 2>/dev/null
 
 def until(true: Callable[[], Any], within_s: float = _DEADLINE_S, what: str = "") -> Any:
     """Wait until `true()` is, and return what it gave; connection errors count as not yet."""
-    deadline = time.monotonic() + within_s
-    while True:
+    for _ in looks(within_s, 0.02):
         with suppress(redis.RedisError, OSError):
             if node := true():
                 return node
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what or true}")
-        time.sleep(0.02)
+    raise AssertionError(f"not within {within_s:g} s: {what or true}")
 
 
 def free_ports(number: int) -> list[int]:

@@ -126,6 +126,7 @@ def test_fork_while_another_thread_draws() -> None:
         drawer.join()
 
 
+@pytest.mark.slow
 def test_threads_of_a_child_never_draw_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that begin together in a fresh child draw no id twice, though each finds the source inherited."""
     pid = 1

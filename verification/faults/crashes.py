@@ -17,12 +17,13 @@ import psutil
 
 from verification.faults.history import History
 
-__all__ = ["install"]
+__all__ = ["POINTS", "install"]
 
-_POINTS = {
+#: Module, class and method after whose calls a process may end itself.
+POINTS = {
     "after_receive": ("qworker.consumer.child.leases.board_slots", "ChildLeases", "hold"),
     "before_ack": ("qworker.consumer.child.settle.ack_buffer", "AckBuffer", "take"),
-    "mid_tick": ("qworker.daemon.reaper", "Reaper", "_execute"),
+    "mid_tick": ("qworker.client.execute.recurring", "RecurringCalls", "execute"),
 }
 
 
@@ -33,7 +34,7 @@ def install(spec: str) -> None:
     point, who, every = spec.split()
     if point != "mid_tick" and "QWORKER_CHILD" not in os.environ:
         return  # a supervisor, which has no such point
-    module, owner_name, name = _POINTS[point]
+    module, owner_name, name = POINTS[point]
     owner = getattr(import_module(module), owner_name)
     method = getattr(owner, name)
     chance = random.Random(os.getpid())

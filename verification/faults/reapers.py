@@ -71,7 +71,7 @@ def freeze_reaper(stage: Stage) -> None:
 
 def crash_reapers(stage: Stage) -> None:
     """Reapers die between two of their calls; another one starts."""
-    stage.environ["FAULTS_CRASH"] = "mid_tick reaper 20"
+    stage.environ["FAULTS_CRASH"] = "mid_tick reaper 100"
     stage.daemon()
     for turn, _ in enumerate(stage.goes_on(0.2, reaper_kills=3)):
         stage.mind()
@@ -79,7 +79,7 @@ def crash_reapers(stage: Stage) -> None:
         if turn % 20 == 10:
             del stage.environ["FAULTS_CRASH"]
             stage.kill_worker()
-            stage.environ["FAULTS_CRASH"] = "mid_tick reaper 20"
+            stage.environ["FAULTS_CRASH"] = "mid_tick reaper 100"
     del stage.environ["FAULTS_CRASH"]
     _kill(stage)
     stage.daemon()

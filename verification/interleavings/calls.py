@@ -43,7 +43,7 @@ def _send(
     lane: str, number: int, messages: tuple[tuple[str, str], ...], delay_ms: int
 ) -> Command[Any]:
     new = [
-        NewMessage(name, tail(b"b", {"u": key} if key else {}), key, HELD_MS if key else 0)
+        NewMessage(name, tail(b"b", {"u": key} if key else {}), key, str(HELD_MS))
         for name, key in messages
     ]
     return send(KEYS, new, lane=lane, sequence=number, delay_ms=delay_ms, now_ms=NOW)

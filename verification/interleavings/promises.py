@@ -113,9 +113,9 @@ def _send(course: Course) -> str | None:
 
 def _fire(course: Course) -> str | None:
     _, slot, name = course.call
-    if course.result != (course.before.fired < slot):
-        return f"slot {slot} answered {course.result}, the last one fired was {course.before.fired}"
-    if course.result:
+    if course.result.fired != (course.before.fired < slot):
+        return f"slot {slot} answered {course.result.fired}, the last one fired was {course.before.fired}"
+    if course.result.fired:
         course.may(name, ("ready", _NO_COUNTS))
     return None
 

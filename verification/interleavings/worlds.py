@@ -230,7 +230,7 @@ def _schedules(*, small: bool) -> World:
 
 def _halfway(*, small: bool) -> World:
     actors = [
-        Consumer("ann", ends="nack", dies=False),
+        Consumer("ann", ends="ack nack", dies=False),
         Reaper("ray", looks=False),
         Operator("olga", ("redrive", "*")),
         Clock(2000),

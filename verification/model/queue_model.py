@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -86,6 +87,8 @@ def _made(name: str) -> tuple[str, int, int]:
 
 
 #: Of a queue that does not say.
+#: The time that never comes.
+NEVER_MS = 2**53
 VISIBILITY_MS = 30_000
 
 
@@ -197,7 +200,7 @@ class Model:
         ]
         self._accept(stamped, priority, delay_ms, now)
         for key, holder in holds.items():
-            self.unique[key] = (holder, now + hold_ms)
+            self.unique[key] = (holder, now + (min(hold_ms, ttl_ms) if ttl_ms else hold_ms))
         if lane:
             self.lanes[lane] = (sequence, now, ids, outside)
         return (ids, outside, False)
@@ -280,7 +283,7 @@ class Model:
         # Given back by the same call: who may take suspects is to know.
         waiting = left or (self._settle_rung if self.suspects else 0)
         self._ring(waiting)
-        return list(zip(indices, taken, strict=True)), self._hint(left, now), alone
+        return list(zip(indices, taken, strict=True)), self._hint(left, len(taken), now), alone
 
     def resume(self, lease: str) -> tuple[list[tuple[str, Item]], bool]:
         """What a lease holds, in order."""
@@ -301,10 +304,16 @@ class Model:
         else:
             self.stats["stored"] += item.kind == "plain"
             taken.append(item)
+            key = item.flag("u")
+            # It may run past its expiry, so it holds its key until its end.
+            if key is not None and item.flag("x") and self.unique.get(key, ("",))[0] == item.id:
+                self.unique[key] = (item.id, NEVER_MS)
 
-    def _hint(self, left: int, now: int) -> int:
+    def _hint(self, left: int, received: int, now: int) -> int:
         if left:
             return 0
+        if received:
+            return -2
         due = min((due for due, _ in self.delayed.values()), default=None)
         return -2 if due is None else max(1, due - now)
 
@@ -366,6 +375,7 @@ class Model:
             heads: list[tuple[int, Item]] = []
             tails: list[Item] = []
             suspects: list[Item] = []
+            backs: list[tuple[int, Ending, Item]] = []
             for other in end.others:
                 if other.index == "*":
                     named = sorted(held, key=int)
@@ -374,7 +384,13 @@ class Model:
                     named = [other.index] if other.index in held else []
                 for index in named:
                     item = held.pop(index)
-                    self._end(now, end.lease, other, index, item, heads, tails, suspects)
+                    if other.kind in "rs":
+                        backs.append((int(index), other, item))
+                    else:
+                        self._end(now, end.lease, other, index, item, heads, tails, suspects)
+            # Those that go back come last, in the order of the lease.
+            for number, other, item in sorted(backs, key=itemgetter(0)):
+                self._end(now, end.lease, other, str(number), item, heads, tails, suspects)
             rung += self._put_back(now, heads, tails, suspects, later=bool(per_lease))
             if end.ack_all:
                 self.stats["acked"] += len(held)
@@ -613,8 +629,9 @@ class Model:
         answer = []
         for position in positions:
             item, _ = self.dead[position]
-            answer.append(1 if item.kind == "own" else -1)
-            if item.kind != "own":
+            kept_out = item.kind == "own" and not self._take_key(item, now)
+            answer.append(-2 if kept_out else 1 if item.kind == "own" else -1)
+            if answer[-1] != 1:
                 continue
             self.tell("redriven", item)
             redrives = int(item.flag("d") or 0) + 1
@@ -628,6 +645,16 @@ class Model:
         self.stats.update(redriven=len(done), stored=len(done))
         self._ring(len(done))
         return answer
+
+    def _take_key(self, item: Item, now: int) -> bool:
+        """Let a redriven message hold its unique key again; False if another one does."""
+        key = item.flag("u")
+        if key is None:
+            return True
+        if self._holder(key, now) not in (None, item.id):
+            return False
+        self.unique[key] = (item.id, NEVER_MS)
+        return True
 
     def drop(self, positions: list[int]) -> int:
         """Delete dead letters, named by their positions."""

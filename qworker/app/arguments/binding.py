@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
@@ -93,6 +94,38 @@ class Signature:
                     {"args": args, "kwargs": kwargs}, {"args": read, "kwargs": named}
                 )
         return body
+
+    def encode_after_first(
+        self, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> tuple[list[Raw], dict[str, Raw]]:
+        """Write the arguments of a call but the first, which is the value of another call. Raises as `encode` does."""
+        body = codec.encode_call(self.task, [None, *args], kwargs, number_keys=self._number_keys)
+        call = codec.decode_call(body)
+        given, named = _ARRAY.decode(call.args), _OBJECT.decode(call.kwargs)
+        takers = self._takers(len(given))
+        by_name = {name: self._taker(name, len(given)) for name in named}
+        for required in self._required:
+            if required not in takers and required not in by_name.values():
+                raise self._error(required.name, "is missing")
+        for taker, raw in zip(takers[1:], given[1:], strict=True):
+            self._read(taker, taker.name, raw)
+        for name, taker in by_name.items():
+            self._read(taker, name, named[name])
+        return given[1:], named
+
+    def identify(self, body: bytes) -> bytes:
+        """Return a digest of a call: the same whether arguments are given by position or by name."""
+        call = codec.decode_call(body)
+        given, named = _ARRAY.decode(call.args), _OBJECT.decode(call.kwargs)
+        takers = self._takers(len(given))
+        by_name = {
+            taker.name: raw for taker, raw in zip(takers, given, strict=True) if taker.is_named
+        }
+        rest = [raw for taker, raw in zip(takers, given, strict=True) if not taker.is_named]
+        written = msgspec.json.encode([self.task, rest, {**by_name, **named}])
+        # The order of keys does not matter.
+        written = msgspec.json.encode(msgspec.json.decode(written), order="deterministic")
+        return blake2b(written, digest_size=16).hexdigest().encode()
 
     def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Raise the errors of `encode`, at the same cost."""

@@ -140,7 +140,10 @@ def returned_by(function: Callable[..., object], task: str) -> Parameter:
 
     Raises `InvalidOptionError` for the field `task(result)` as `parameters_of` does for a parameter.
     """
-    annotation = inspect.signature(function).return_annotation
+    try:
+        annotation = inspect.signature(function).return_annotation
+    except ValueError:  # a class of Python's own, such as int, as a step of a run
+        annotation = Source.empty
     source = Source("result", Source.KEYWORD_ONLY, annotation=annotation)
     field = f"{task}(result)"
     resolved = _resolved(source, namespace_of(function), field)

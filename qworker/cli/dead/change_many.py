@@ -134,6 +134,8 @@ class _Run:
                 f"; skipped {count(self.changed.foreign)} foreign, which consumers cannot handle "
                 f"(qworker dead drop {self.queue} --reason foreign)"
             )
+        if self.changed.kept_out:
+            text += f"; left {count(self.changed.kept_out)} whose unique key another message holds"
         return text
 
     @property
@@ -143,6 +145,7 @@ class _Run:
             self.change.done: self.changed.done,
             "foreign": self.changed.foreign,
             "gone": self.changed.gone,
+            **({"kept_out": self.changed.kept_out} if self.change.done == "redriven" else {}),
         }
 
 

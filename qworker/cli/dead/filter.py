@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.cli.framework.near import did_you_mean
 from qworker.cli.message.bodies import message_document
 from qworker.client.dead.filter import DeadFilter, DeadTally, same_class
+from qworker.client.dead.fingerprint import error_line, fingerprint
 from qworker.client.dead.pages import Reading
 from qworker.config.kinds import DurationKind
 from qworker.errors import InvalidOptionError
@@ -31,8 +31,6 @@ __all__ = [
     "tally_lines",
 ]
 
-#: Errors whose first line says what happened; a stack follows.
-_STACK_FOLLOWS: Final = ("WorkerDiedError", "TimeLimitError")
 #: Groups of a tally that are listed.
 _LISTED: Final = 5
 
@@ -45,6 +43,7 @@ def filter_of(
     older_than: str | None,
     newer_than: str | None,
     ids: Iterable[str],
+    fingerprint: str = "",
 ) -> DeadFilter:
     """Make a filter of flags. Raises `InvalidOptionError` naming the flag."""
     return DeadFilter(
@@ -55,6 +54,7 @@ def filter_of(
         older_than=_age(older_than, "--older-than"),
         newer_than=_age(newer_than, "--newer-than"),
         ids=frozenset(ids),
+        fingerprint=fingerprint,
     )
 
 
@@ -125,27 +125,10 @@ def dead_letter_document(dead_letter: DeadLetter) -> dict[str, Any]:
         "reason": dead_letter.reason,
         "error_class": dead_letter.error_class,
         "error": dead_letter.error,
+        "fingerprint": fingerprint(dead_letter),
         "died_ms": dead_letter.died_ms,
         "message": message_document(dead_letter.message),
     }
-
-
-def error_line(dead_letter: DeadLetter) -> str:
-    """Return the line of an error that says what happened, with its class.
-
-    In a traceback this is the last line that begins with the class, as messages may have several; else the last one.
-    """
-    name, lines = dead_letter.error_class, dead_letter.error.strip().split("\n")
-    if name in _STACK_FOLLOWS:
-        return f"{name}: {lines[0]}"
-    if name and len(lines) > 1:
-        # A group of exceptions is drawn as a tree; a class may stand with its module.
-        raised = re.compile(rf"^[ |]*((?:\w+\.)*{re.escape(name)}(?::.*|))$")
-        for line in reversed(lines):
-            if (match := raised.match(line)) is not None:
-                return match[1]
-        return lines[-1]
-    return f"{name}: {lines[-1]}" if name else lines[-1]
 
 
 def _age(text: str | None, flag: str) -> str | None:

@@ -31,6 +31,12 @@ _filters: Final = stacked(
     click.option("--reason", default="", metavar="WORD", help="Only this reason."),
     click.option("--error-class", default="", metavar="NAME", help="Only this exception class."),
     click.option("--error", default="", metavar="TEXT", help="Only errors that contain this."),
+    click.option(
+        "--fingerprint",
+        default="",
+        metavar="HEX",
+        help="Only this kind of error, as --json and the dashboard name it.",
+    ),
     click.option("--task", default="", metavar="NAME", help="Only calls of this task."),
     click.option("--older-than", metavar="DURATION", help="Only those that died longer ago."),
     click.option("--newer-than", metavar="DURATION", help="Only those that died more recently."),

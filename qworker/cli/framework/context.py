@@ -31,6 +31,8 @@ class Session:
         self.queues = Queues(self.settings, lambda: self.client)
         #: Seconds after which a call that cannot be made is given up; read when the client is made.
         self.patience_s = _PATIENCE_S
+        #: Whether a node of a Cluster that does not serve is waited for once only; read when the client is made.
+        self.waits_once = False
 
     @property
     def namespace(self) -> str:
@@ -89,7 +91,12 @@ class Session:
         from qworker.store.connections import ConnectionFactory
 
         self.settings.set_up_logs()
-        return Client(
+        made = Client
+        if self.waits_once:
+            from qworker.client.execute.single_wait import SingleWaitClient
+
+            made = SingleWaitClient
+        return made(
             ConnectionFactory(self.server, name="qworker-cli"),
             give_up_s=self._give_up_s,
             keyring=self.settings.keyring,

@@ -9,6 +9,7 @@ from qworker.consumer.options import RunOptions
 from qworker.daemon.options import DaemonOptions
 from qworker.store.options import ClientOptions
 from qworker.telemetry.options import LogOptions
+from qworker.web.options import WebOptions
 from qworker.wire.key_options import KeyOptions
 
 __all__ = ["OPTION_CLASSES"]
@@ -19,4 +20,5 @@ OPTION_CLASSES: Final[tuple[type[Options], ...]] = (
     LogOptions,
     RunOptions,
     DaemonOptions,
+    WebOptions,
 )

@@ -21,14 +21,12 @@ def stop_running(session: Session, message: Stored, *, kill: bool) -> str:
     Raises `ClickException` if it was not; the message stays cancelled.
     """
     from qworker.cli.worker.control import ask_workers
+    from qworker.client.inspect.peek import delivered
     from qworker.client.namespace.workers import read_workers
 
     assert message.receipt is not None
-    workers = [
-        worker.name
-        for worker in read_workers(session)
-        if worker.listens_to(message.queue.partition("/")[0])
-    ]
+    queue = message.queue.partition("/")[0]
+    workers = [worker.name for worker in read_workers(session) if worker.listens_to(queue)]
     receipt = message.receipt
     answered = 0
     for answer in ask_workers(
@@ -41,6 +39,8 @@ def stop_running(session: Session, message: Stored, *, kill: bool) -> str:
             raise click.ClickException(
                 f"{answer.worker} did not stop {message.id}: {answer.text}; {_DROPPED}"
             )
+    if session.client.run(delivered(session.queues.get(queue).ref, receipt)) is None:
+        return "its handler has ended"  # by the tombstone, at a heartbeat
     silent = len(workers) - answered
     answers = f" ({silent} did not answer)" if silent else ""
     raise click.ClickException(

@@ -25,11 +25,9 @@ __all__ = ["command"]
 
 #: Characters of ids and receipts.
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}(?:/[0-9]{1,2})?")
-_EFFECTS: Final = {
-    "ready": "it will be dropped when it is next received",
-    "delayed": "it will be dropped when it is due",
-    "held": "it will be dropped when it is enqueued and received",
-    "unacked": "its handler finishes; it will be dropped if it is requeued",
+_ANSWERS: Final = {
+    "cancelled": "cancelled {}: it will not run",
+    "cancelling": "cancelling {}: its handler is told to stop within 5 s; it will be dropped if it is requeued",
 }
 
 
@@ -82,10 +80,8 @@ def _text(session: Session, message: Stored) -> Iterator[str | Block]:
 @command.command("cancel")
 @click.argument("message_id", metavar="ID")
 @_queue_option
-@click.option("--running", is_flag=True, help="Also stop its handler if it is async.")
-@click.option(
-    "--kill", is_flag=True, help="Also stop its handler, ending its process if necessary."
-)
+@click.option("--running", is_flag=True, help="Stop its handler now if it is async.")
+@click.option("--kill", is_flag=True, help="Stop its handler now, ending its process if necessary.")
 @dry_run_option
 @yes_option
 @json_option
@@ -99,10 +95,11 @@ def cancel(
     dry_run: bool,
     yes: bool,
 ) -> Output:
-    """Cancel a message: it is dropped when it is next received. Remembered for 7 days.
+    """Cancel a message: it does not run, or its handler is told to stop. Remembered for 7 days.
 
-    A running handler finishes, unless --running cancels its coroutine (async) or --kill ends its process (sync), in
-    which case other messages of that process start again elsewhere. A message of a batch is not stopped.
+    A worker learns within 5 s that a message that it runs was cancelled. It cancels the coroutine of an async handler;
+    a sync handler may ask. A process whose handler still runs after `qworker run --cancel-grace` is ended, and other
+    messages of it start again elsewhere. --running and --kill do not wait. A message of a batch is not stopped.
     """
     from qworker.cli.framework.confirm import confirm
 
@@ -113,18 +110,21 @@ def cancel(
             f"message {name} is a dead letter; to delete it: "
             f"qworker dead drop {message.queue} --id {word(message.id)}"
         )
-    stopped = ""
+    stopped = answer = ""
     text = f"would cancel {name} ({state}); nothing was changed"
     if not dry_run:
         confirm(f"Cancel {state} message {name}?", yes=yes)
-        opened.cancel(message.id)
-        effect = _EFFECTS[state]
+        answer = opened.cancel(message.id)
+        if answer.too_late:
+            raise click.ClickException(f"too late: message {name} has ended")
+        text = _ANSWERS[answer].format(name)
         if (running or kill) and message.receipt is not None:
             stopped = stop_running(session, message, kill=kill)
-            effect = f"{stopped}; it will be dropped if it is requeued"
-        text = f"cancelled {name}: {effect}"
+            text = f"cancelled {name}: {stopped}; it will be dropped if it is requeued"
     document = {"id": message.id, "queue": message.queue, "state": state}
-    return Output({**document, "cancelled": not dry_run, "stopped": bool(stopped)}, text)
+    return Output(
+        {**document, "answer": answer, "cancelled": not dry_run, "stopped": bool(stopped)}, text
+    )
 
 
 def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored]:

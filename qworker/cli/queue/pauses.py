@@ -101,17 +101,15 @@ def _change(
 
     Without names: of all queues. All names are checked before the first queue is changed.
     """
+    from qworker.client.manage.pauses import change_pauses
+
     queues = [session.queues.get(name) for name in dict.fromkeys(names or session.queues.names())]
-    inspections = {}
-    for queue in queues:
-        inspection = queue.inspect()
-        if close or reopen:
-            paused = {"in", "out"} if inspection.paused == "all" else {inspection.paused} - {""}
-            paused = (paused | {*close}) - {*reopen}
-            direction = "all" if len(paused) == 2 else next(iter(paused), "none")
-            queue.pause(direction, strict=(strict or inspection.strict) and "in" in paused)
-            inspection = queue.inspect()
-        inspections[queue.name] = inspection
+    inspections = {
+        queue.name: queue.client.run(
+            change_pauses(queue.ref, close=close, reopen=reopen, strict=strict)
+        )
+        for queue in queues
+    }
     return Output(
         {
             "queues": [

@@ -34,6 +34,8 @@ def state_of(queue: Inspection | BrokenQueueError) -> Cell:
         states.append(f"overdue {span(late_s)}")
     if queue.paused:
         states.append("paused" if queue.paused == "all" else f"paused {queue.paused}")
+    if queue.limited_until_ms is not None:
+        states.append(f"rate limited {span((queue.limited_until_ms - queue.now_ms) / 1000)}")
     if queue.is_full:
         states.append("full")
     if not states:
@@ -76,6 +78,7 @@ def queue_document(
         "oldest_age_seconds": queue.oldest_age_s,
         "overdue_seconds": queue.overdue_s,
         "paused": queue.paused,
+        "limited_until_ms": queue.limited_until_ms,
         "full": queue.is_full,
     }
     if rates is not None:
@@ -193,6 +196,8 @@ def _next_steps(queue: Inspection, workers: int) -> list[str]:
         steps.append("messages are overdue, as no reaper serves this queue: qworker doctor")
     if queue.paused:
         steps.append(f"it is paused: qworker queue resume {name}")
+    if queue.limited_until_ms is not None:
+        steps.append(f"a handler raised RateLimited; to go on now: qworker queue resume {name}")
     if queue.ready and not workers:
         steps.append(f"no worker receives from it: qworker run MODULE --queues {name}")
     if queue.is_full:

@@ -1,4 +1,4 @@
-"""`qworker spark archive`: the journal to Parquet."""
+"""`qworker spark archive`: the journal to a Delta table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.errors import FOUND
 from qworker.cli.framework.output import Note, Output
-from qworker.cli.spark.reading import source_options, spark_options, step
+from qworker.cli.spark.reading import keep_option, kept_ms, source_options, spark_options, step
 from qworker.durations import duration_ms
 from qworker.formats import count, rate, span
 
@@ -67,6 +67,7 @@ Examples:
     is_flag=True,
     help="Fail if entries were trimmed unread, instead of noting the gap.",
 )
+@keep_option
 @json_option
 @spark_options
 @click.pass_obj
@@ -79,9 +80,10 @@ def command(
     reader: str,
     max_entries: int,
     fail_on_gap: bool,
+    keep: str | None,
     spark: Callable[[], Any],
 ) -> Iterator[Output]:
-    """Copy the journal's events to Parquet files by queue and day, each event once even if it is killed.
+    """Copy the journal's events to a Delta table by queue and day, each event once even if it is killed.
 
     Exit code 3 if events were trimmed before they were read, or a journal was rolled back since.
     """
@@ -89,6 +91,7 @@ def command(
     from qworker.pipeline.jobs.lake import Lake
 
     every_s = duration_ms(every, "--every", minimum_ms=100) / 1000
+    keep_ms = kept_ms(keep)
     lake = Lake(out)
     source = {
         **source_options(session),
@@ -97,18 +100,18 @@ def command(
         "failOnDataLoss": str(fail_on_gap).lower(),
         **({"queues": queues} if queues else {}),
     }
-    with lake.writing():
-        running = spark()
-        with _stopped() as stopped, step("archiving") as report:
-            done = archive(
-                running,
-                lake,
-                source,
-                once=once,
-                every_s=every_s,
-                on_batch=lambda done: report(_line(done)),
-                stopped=stopped,
-            )
+    running = spark()
+    with _stopped() as stopped, step("archiving") as report:
+        done = archive(
+            running,
+            lake,
+            source,
+            once=once,
+            every_s=every_s,
+            keep_ms=keep_ms,
+            on_batch=lambda done: report(_line(done)),
+            stopped=stopped,
+        )
     yield Output(
         {**asdict(done), "archive": str(lake.root)},
         f"archived {count(done.events, 'event')} in {count(done.batches, 'batch', 'batches')} and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,10 +14,12 @@ from qworker.cli.framework.errors import FOUND, UNTOLD
 from qworker.cli.framework.output import Block, Fields, Heading, Line, Note, Output, Table
 from qworker.cli.framework.terminal import Cell, Column
 from qworker.cli.spark.reading import Reading, reading_options, spark_options, step
-from qworker.formats import count
+from qworker.errors import InvalidOptionError
+from qworker.formats import count, span
 
 if TYPE_CHECKING:
     from qworker.pipeline.jobs.audit import AuditResult
+    from qworker.pipeline.jobs.lake import Lake
 
 __all__ = ["command"]
 
@@ -25,6 +28,7 @@ Examples:
   qworker spark audit                                   the live journal, and Redis
   qworker spark audit --archive lake --live             the archive, and what came after it
   qworker spark audit --archive lake --since 24h --json
+  qworker spark audit --archive lake --live --incremental   daily: what is new, and what was open then
 """
 _WORDS: Final = {
     "lost": "accepted, without an end, and not in Redis",
@@ -44,10 +48,22 @@ _NUMBERED: Final = {
 
 @click.command(cls=Verb, epilog=_EXAMPLES)
 @reading_options
+@click.option(
+    "--incremental",
+    is_flag=True,
+    help="Audit what the archive got since the last incremental audit, and what had not ended then.",
+)
+@click.option("--restart", is_flag=True, help="With --incremental: audit all of the archive again.")
 @json_option
 @spark_options
 @click.pass_obj
-def command(session: Session, reading: Reading, spark: Callable[[], Any]) -> Iterator[Output]:
+def command(
+    session: Session,
+    reading: Reading,
+    incremental: bool,
+    restart: bool,
+    spark: Callable[[], Any],
+) -> Iterator[Output]:
     """Check that every message sent in the window ended exactly once.
 
     The window is that of the sends; later events count. Without the live journal, losses cannot be detected: messages
@@ -57,7 +73,13 @@ def command(session: Session, reading: Reading, spark: Callable[[], Any]) -> Ite
     from qworker.pipeline.jobs.audit import Window
     from qworker.pipeline.jobs.reading import audit_all
 
+    if restart and not incremental:
+        raise InvalidOptionError("--restart", "is for --incremental", "pass both, or neither")
+    lake = _whole(reading) if incremental else None
     source = reading.source(session)
+    if lake is not None:
+        yield from _increment(lake, restart, source, spark)
+        return
     running = spark()
     with step("auditing"):
         result = audit_all(
@@ -68,12 +90,52 @@ def command(session: Session, reading: Reading, spark: Callable[[], Any]) -> Ite
             queues=reading.queues,
         )
     yield Output(result.document(), _text(result, reading))
+    _exit(result)
+
+
+def _whole(reading: Reading) -> Lake:
+    """The archive of an incremental audit, which is of all its queues and times."""
+    for given, option in (
+        (reading.queues, "--queues"),
+        (reading.since, "--since"),
+        (reading.until, "--until"),
+    ):
+        if given is not None:
+            raise InvalidOptionError(option, "is not for --incremental", "leave one of them out")
+    if reading.lake is None:
+        raise InvalidOptionError("--incremental", "needs an archive", "pass --archive DIR")
+    return reading.lake
+
+
+def _increment(
+    lake: Lake, restart: bool, source: dict[str, str] | None, spark: Callable[[], Any]
+) -> Iterator[Output]:
+    from qworker.pipeline.jobs.audit_result import iso
+    from qworker.pipeline.jobs.increment import forget
+    from qworker.pipeline.jobs.reading import audit_increment
+
+    running, begun = spark(), time.monotonic()
+    if restart:
+        forget(lake)
+    with step("auditing"):
+        result, last = audit_increment(running, lake=lake, source=source)
+    start = "the beginning" if last.at is None else f"the audit of {last.at:%Y-%m-%d %H:%M} UTC"
+    took = span(time.monotonic() - begun)
+    yield Output(
+        {**result.document(), "audited_before": iso(last.at)},
+        [Note(f"audited what came since {start}, in {took}"), *_text(result, None)],
+    )
+    _exit(result)
+
+
+def _exit(result: AuditResult) -> None:
     if result.wrong or result.doubts:
         raise click.exceptions.Exit(FOUND if result.wrong else UNTOLD)
 
 
-def _text(result: AuditResult, reading: Reading) -> Iterator[str | Block]:
-    if not result.events:
+def _text(result: AuditResult, reading: Reading | None) -> Iterator[str | Block]:
+    """What an audit found; `reading`: say so if it has no events."""
+    if not result.events and reading is not None:
         yield Note(
             f"no events in {reading.words}: is the journal on? (qworker queue set QUEUE journal=all)"
         )

@@ -13,8 +13,9 @@ __all__ = ["command"]
 #: Verb → its line in the help.
 SECTIONS: Final = {
     "Commands": {
-        "archive": "Copy the journal to Parquet by queue and day.",
+        "archive": "Copy the journal to a Delta table by queue and day.",
         "compact": "Rewrite the many small files of an archive as few large ones.",
+        "convert": "Make an archive of an earlier version a Delta table.",
         "audit": "Check that every accepted message ended exactly once.",
         "report": "Write a page with charts of what happened.",
         "sql": "Query history and state with SQL.",

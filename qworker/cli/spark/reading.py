@@ -32,6 +32,8 @@ __all__ = [
     "Reading",
     "archive_option",
     "instant",
+    "keep_option",
+    "kept_ms",
     "reading_options",
     "source_options",
     "spark_options",
@@ -39,6 +41,7 @@ __all__ = [
     "step",
 ]
 
+_DAY_MS: Final = 86_400_000
 _CAUSE: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _FILE: Final = re.compile(r"file:/*(/[^\s,;\"\']+?\.parquet)")
 _FORMS: Final = (
@@ -71,6 +74,20 @@ def archive_option(*, required: bool) -> Callable[[Callable[..., Any]], Callable
         metavar="DIR",
         help="Directory of the archive.",
     )
+
+
+def keep_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --keep, as `keep`: give it to `kept_ms`."""
+    return click.option(
+        "--keep",
+        metavar="DURATION",
+        help="Delete days of the archive that ended longer ago, such as 90d. [default: keep all]",
+    )(function)
+
+
+def kept_ms(keep: str | None) -> int | None:
+    """Read --keep; None: days are kept for ever."""
+    return None if keep is None else duration_ms(keep, "--keep", minimum_ms=_DAY_MS)
 
 
 def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,7 +178,8 @@ class Reading:
                 f"{str(archive)!r} is not an archive",
                 f"create one: qworker spark archive --out {archive}",
             )
-        return cls(lake, live, queues, since, until)
+        pinned = None if lake is None else lake.pinned()
+        return cls(pinned, live, queues, since, until)
 
     @property
     def words(self) -> str:

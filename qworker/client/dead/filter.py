@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Self
 
+from qworker.client.dead.fingerprint import FINGERPRINT, fingerprint
 from qworker.config.fields import Options, unknown_option
 from qworker.config.kinds import DurationKind
 from qworker.durations import Duration
@@ -24,7 +25,7 @@ class DeadFilter(Options):
     """Choose the dead letters that fit every given field. Ages count from the death.
 
     `error` is a part of the error's text, in upper or lower case; `error_class` may omit its module; `ids` are entry
-    or message ids.
+    or message ids; `fingerprint` is that of the same error (`qworker.client.dead.fingerprint`).
     """
 
     task: str = ""
@@ -34,6 +35,7 @@ class DeadFilter(Options):
     older_than: Annotated[Duration | None, DurationKind("died before that", none="any")] = None
     newer_than: Annotated[Duration | None, DurationKind("died since then", none="any")] = None
     ids: frozenset[str] = frozenset()
+    fingerprint: str = ""
     older_than_ms: int | None = field(init=False)
     newer_than_ms: int | None = field(init=False)
 
@@ -62,6 +64,7 @@ class DeadFilter(Options):
             and (self.newer_than_ms is None or age_ms <= self.newer_than_ms)
             and (not self.ids or self._names(dead_letter))
             and (not self.task or dead_letter.message.task == self.task)
+            and (not self.fingerprint or fingerprint(dead_letter) == self.fingerprint)
         )
 
     def _names(self, dead_letter: DeadLetter) -> bool:
@@ -72,6 +75,14 @@ class DeadFilter(Options):
         for name in ("task", "reason", "error_class", "error"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidOptionError(name, "is not a str", "give text, '' for any")
+        if self.fingerprint and (
+            not isinstance(self.fingerprint, str) or FINGERPRINT.fullmatch(self.fingerprint) is None
+        ):
+            raise InvalidOptionError(
+                "fingerprint",
+                f"{ascii(self.fingerprint)[:80]} is not a fingerprint",
+                "ten hex digits, as `qworker dead ls --json` lists them",
+            )
         ids: object = self.ids
         if isinstance(ids, str) or not all(isinstance(name, str) for name in self.ids):
             raise InvalidOptionError(

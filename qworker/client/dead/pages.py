@@ -32,6 +32,7 @@ __all__ = [
     "change_these",
     "drop",
     "entries",
+    "readings_at",
     "redrive",
 ]
 
@@ -43,24 +44,26 @@ PAGE: Final = 100
 class Changed:
     """How many dead letters were changed: done, left because they are foreign, or already gone.
 
-    `redriven`: the entries that were redriven.
+    `kept_out`: left because another message holds their unique key. `redriven`: the entries that were redriven.
     """
 
     done: int = 0
     foreign: int = 0
     gone: int = 0
     redriven: list[EntryId] = field(default_factory=list)
+    kept_out: int = 0
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.done + self.foreign + self.gone
+        return self.done + self.foreign + self.gone + self.kept_out
 
     def add(self, other: Changed) -> None:
         """Add the counts of another change."""
         self.done += other.done
         self.foreign += other.foreign
         self.gone += other.gone
+        self.kept_out += other.kept_out
         self.redriven += other.redriven
 
 
@@ -94,6 +97,8 @@ class Reading:
         self._newest = newest
         self._size = PageSize(size)
         self._start = "+" if newest else "-"
+        #: The last entry that was read.
+        self.last: EntryId | None = None
         if after is not None:
             self._continue_behind(after)
 
@@ -104,6 +109,11 @@ class Reading:
         newest: list[DeadLetter] = yield entries(queue, "XREVRANGE", "+", "-", 1)
         until = newest[0].entry if newest else None
         return cls(queue, wanted, now_ms=now_ms, until=until, empty=not newest)
+
+    @property
+    def keys(self) -> QueueKeys:
+        """The keys of the shard."""
+        return self._queue.keys
 
     def again(self) -> Reading:
         """Start again at the oldest dead letter, with the same bounds."""
@@ -124,6 +134,7 @@ class Reading:
         self.ended = len(dead_letters) < count
         self._size.saw(len(dead_letter.message.item) for dead_letter in dead_letters)
         if dead_letters:
+            self.last = dead_letters[-1].entry
             self._continue_behind(dead_letters[-1].entry)
         if seen is not None:
             for dead_letter in dead_letters:
@@ -140,6 +151,15 @@ class Reading:
             self.ended = True
         else:
             self._start = following.in_stream
+
+
+def readings_at(queue: QueueRef, wanted: DeadFilter, at_ms: int) -> Plan[list[Reading]]:
+    """Start a pass in every shard over the dead letters that had died at an instant of the server's clock."""
+    shards = yield from queue.every_shard()
+    return [
+        Reading(shard, wanted, now_ms=at_ms, until=EntryId.last_of(at_ms, shard.keys.shard))
+        for shard in shards
+    ]
 
 
 def change(
@@ -188,7 +208,9 @@ def redrive(keys: QueueKeys, chosen: Sequence[EntryId]) -> Command[Changed]:
     def decode(reply: Any) -> Changed:
         results = command.decode(reply)
         done = [entry for entry, result in zip(chosen, results, strict=False) if result == 1]
-        return Changed(len(done), results.count(-1), results.count(0), done)
+        return Changed(
+            len(done), results.count(-1), results.count(0), done, kept_out=results.count(-2)
+        )
 
     return Command(command.script, command.keys, command.args, decode)
 

@@ -52,7 +52,7 @@ def dead(
     """List dead letters that fit, oldest first; `after`: the entry id to continue from.
 
     Filters as in `DeadFilter`, by value or by keyword: task, reason, error_class, error (a part of its text),
-    older_than, newer_than, ids.
+    older_than, newer_than, ids, fingerprint.
     """
     chosen, count = DeadFilter.of(wanted, given), _COUNT.check(count, "count")
     last = None if after == "-" else EntryId.parse(after)
@@ -103,7 +103,8 @@ def redrive(
     """Put dead letters back to ready with fresh counts; returns the entry ids of those redriven.
 
     Choose them by entry id, or by filters as in `dead` (`everything=True` for all); later dead letters are
-    left alone. `rate` is "100/s", "50/m" or a number per second; None: no limit. After an interruption call it again.
+    left alone, and so are those whose unique key another message holds. `rate` is "100/s", "50/m" or a
+    number per second; None: no limit. After an interruption call it again.
     """
     throttle = Throttle(None if rate is None else rate_per_s(rate, "rate"))
     changed = yield from _change(queue, redrive_page, entry_ids, wanted, given, throttle, limit)

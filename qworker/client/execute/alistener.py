@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from qworker.client.execute.listener import IDLE_S, Pauses, channel_of
+from qworker.client.execute.listener import (
+    IDLE_S,
+    channel_of,
+    end_pauses,
+    new_backoff,
+    pause_after,
+)
 from qworker.errors import QworkerError, ServerError
 from qworker.store.server_errors import map_error
 
@@ -72,18 +78,18 @@ class AsyncListener:
             self._task = None
 
     async def _run(self) -> None:
-        ears = _AsyncEars(self._factory, self._watches, self._changed)
+        subscriptions = _AsyncSubscriptions(self._factory, self._watches, self._changed)
         try:
             used_at = time.monotonic()
             while self._watches or time.monotonic() - used_at < IDLE_S:
                 if self._watches:
                     used_at = time.monotonic()
-                await ears.listen()
+                await subscriptions.listen()
         finally:
-            await ears.close()
+            await subscriptions.close()
 
 
-class _AsyncEars:
+class _AsyncSubscriptions:
     """The connections of the task, each read by a task of its own, and what is heard over them."""
 
     def __init__(
@@ -96,23 +102,21 @@ class _AsyncEars:
         self._watches = watches
         self._changed = changed
         self._servers: dict[Address, tuple[Any, asyncio.Task[None]]] = {}
-        self._heard: dict[str, Address] = {}
+        self._subscribed: dict[str, Address] = {}
         self._ending: Counter[str] = Counter()
-        self._pauses = Pauses()
-        self._again_at = 0.0
+        self._backoff = new_backoff()
 
     async def listen(self) -> None:
         """Subscribe to what is watched and to nothing else, and return when that has changed, or after a second."""
         self._changed.clear()
-        now = time.monotonic()
-        if now >= self._again_at:
+        if not self._backoff.left_s(time.monotonic()):
             try:
                 await self._subscribe()
             except (RedisError, OSError, QworkerError) as error:
-                self._again_at = time.monotonic() + self._pauses.failed(error)
-        left_s = self._again_at - time.monotonic()
+                pause_after(error, self._backoff)
+        left_s = self._backoff.left_s(time.monotonic())
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(1.0, left_s) if left_s > 0 else 1.0):
+            async with asyncio.timeout(min(1.0, left_s or 1.0)):
                 await self._changed.wait()
 
     async def close(self) -> None:
@@ -121,15 +125,15 @@ class _AsyncEars:
             await self._drop(address)
 
     async def _subscribe(self) -> None:
-        for channel in [*self._heard.keys() - self._watches.keys()]:
+        for channel in [*self._subscribed.keys() - self._watches.keys()]:
             self._ending[channel] += 1
-            await self._say("SUNSUBSCRIBE", channel, self._heard.pop(channel))
-        for channel in self._watches.keys() - self._heard.keys():
+            await self._send("SUNSUBSCRIBE", channel, self._subscribed.pop(channel))
+        for channel in self._watches.keys() - self._subscribed.keys():
             address = await self._factory.alocate(channel)
-            self._heard[channel] = address
-            await self._say("SSUBSCRIBE", channel, address)
+            self._subscribed[channel] = address
+            await self._send("SSUBSCRIBE", channel, address)
 
-    async def _say(self, verb: str, channel: str, address: Address) -> None:
+    async def _send(self, verb: str, channel: str, address: Address) -> None:
         try:
             if address not in self._servers:
                 opened = (await self._factory.aopen(address)).connection
@@ -154,9 +158,9 @@ class _AsyncEars:
                     self._ending[channel] -= 1
                     continue
                 self._tell(channel)
-                self._pauses.succeeded()
+                end_pauses(self._backoff)
         except (RedisError, OSError) as error:
-            self._again_at = time.monotonic() + self._pauses.failed(error)
+            pause_after(error, self._backoff)
             await self._lose(address, error)
 
     def _tell(self, channel: str) -> None:
@@ -168,8 +172,8 @@ class _AsyncEars:
         mapped = error if isinstance(error, ServerError) else map_error(error, sent=True)
         self._factory.failed(mapped, address)
         self._ending.clear()
-        for channel in [channel for channel, at in self._heard.items() if at == address]:
-            del self._heard[channel]
+        for channel in [channel for channel, at in self._subscribed.items() if at == address]:
+            del self._subscribed[channel]
             self._tell(channel)
         await self._drop(address)
         self._changed.set()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from redis.exceptions import RedisError
 
+from qworker.client.execute.backoff import Backoff
 from qworker.errors import QworkerError, ServerError
 from qworker.store.connection_set import ConnectionSet
 from qworker.store.server_errors import map_error
@@ -28,7 +29,15 @@ if TYPE_CHECKING:
     from qworker.store.connections import ConnectionFactory
     from qworker.store.nodes import Address
 
-__all__ = ["IDLE_S", "Listener", "Pauses", "Watch", "channel_of"]
+__all__ = [
+    "IDLE_S",
+    "Listener",
+    "Watch",
+    "channel_of",
+    "end_pauses",
+    "new_backoff",
+    "pause_after",
+]
 
 _log = structlog.get_logger(__name__)
 
@@ -37,21 +46,21 @@ IDLE_S: Final = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 
 
-class Pauses:
-    """The pauses between attempts to subscribe: longer from one failure to the next."""
+def pause_after(error: Exception, backoff: Backoff) -> None:
+    """Try later to subscribe again, longer from one failure to the next."""
+    pause_s = backoff.failed(time.monotonic())
+    _log.debug("results_not_heard", error=str(error), again_in_s=pause_s)
 
-    def __init__(self) -> None:
-        self._next_s = _FIRST_PAUSE_S
 
-    def failed(self, error: Exception) -> float:
-        """Return the seconds until the next attempt."""
-        pause_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_PAUSE_S)
-        _log.debug("results_not_heard", error=str(error), again_in_s=pause_s)
-        return pause_s
+def end_pauses(backoff: Backoff) -> None:
+    """Begin with the shortest pause again. What comes during a pause comes from another server than the failed one."""
+    if not backoff.left_s(time.monotonic()):
+        backoff.succeeded()
 
-    def succeeded(self) -> None:
-        """Begin with the shortest again."""
-        self._next_s = _FIRST_PAUSE_S
+
+def new_backoff() -> Backoff:
+    """The pauses between attempts to subscribe."""
+    return Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
 
 def channel_of(reply: list[bytes]) -> str:
@@ -131,7 +140,7 @@ class Listener:
     # -- the thread ----------------------------------------------------------------------------
 
     def _run(self, bell: socket.socket) -> None:
-        ears = _Ears(self._factory, self._tell)
+        subscriptions = _Subscriptions(self._factory, self._tell)
         used_at = time.monotonic()
         try:
             while True:
@@ -144,9 +153,9 @@ class Listener:
                         # Under the lock: a watch that comes now starts another thread.
                         self._end()
                         return
-                ears.listen(wanted, bell)
+                subscriptions.listen(wanted, bell)
         finally:
-            ears.close()
+            subscriptions.close()
             bell.close()
             with self._lock:
                 self._end()
@@ -167,37 +176,33 @@ class Listener:
             watch.hint.set()
 
 
-class _Ears:
+class _Subscriptions:
     """The connections of the thread, and what is heard over them."""
 
     def __init__(self, factory: ConnectionFactory, tell: Callable[[str], None]) -> None:
         self._factory = factory
         self._tell = tell
         self._servers = ConnectionSet(factory)
-        self._heard: dict[str, Address] = {}
+        self._subscribed: dict[str, Address] = {}
         #: Channels whose end was asked for and is not confirmed yet, and how often.
         self._ending: Counter[str] = Counter()
-        self._pauses = Pauses()
-        self._again_at = 0.0
+        self._backoff = new_backoff()
 
     def listen(self, wanted: set[str], bell: socket.socket) -> None:
         """Subscribe to what is wanted and to nothing else, and tell what is heard until the bell rings, or a second."""
-        now = time.monotonic()
-        if now >= self._again_at:
+        if not self._backoff.left_s(time.monotonic()):
             try:
                 self._subscribe(wanted)
             except (RedisError, OSError, QworkerError) as error:
-                self._again_at = time.monotonic() + self._pauses.failed(error)
+                pause_after(error, self._backoff)
         connections = {
             sock.fileno(): (address, server)
-            for address in {*self._heard.values()}
+            for address in {*self._subscribed.values()}
             if (server := self._servers.known(address)) is not None
             and (sock := server.connection._sock) is not None
         }
-        wait_s = (
-            min(1.0, max(0.0, self._again_at - time.monotonic())) if self._again_at > now else 1.0
-        )
-        ready = _readable([bell.fileno(), *connections], wait_s)
+        left_s = self._backoff.left_s(time.monotonic())
+        ready = _readable([bell.fileno(), *connections], min(1.0, left_s or 1.0))
         if bell.fileno() in ready:
             with suppress(BlockingIOError):
                 bell.recv(4096)
@@ -210,15 +215,15 @@ class _Ears:
         self._servers.close()
 
     def _subscribe(self, wanted: set[str]) -> None:
-        for channel in [*self._heard.keys() - wanted]:
+        for channel in [*self._subscribed.keys() - wanted]:
             self._ending[channel] += 1
-            self._say("SUNSUBSCRIBE", channel, self._heard.pop(channel))
-        for channel in wanted - self._heard.keys():
+            self._send("SUNSUBSCRIBE", channel, self._subscribed.pop(channel))
+        for channel in wanted - self._subscribed.keys():
             address = self._factory.locate(channel)
-            self._heard[channel] = address
-            self._say("SSUBSCRIBE", channel, address)
+            self._subscribed[channel] = address
+            self._send("SSUBSCRIBE", channel, address)
 
-    def _say(self, verb: str, channel: str, address: Address) -> None:
+    def _send(self, verb: str, channel: str, address: Address) -> None:
         try:
             connection = self._servers.to(address).connection
             connection.send_packed_command(connection.pack_command(verb, channel))
@@ -237,10 +242,10 @@ class _Ears:
                     self._ending[channel] -= 1
                     continue
                 self._tell(channel)
-                self._pauses.succeeded()
+                end_pauses(self._backoff)
         except (RedisError, OSError) as error:
             self._lose(address, error)
-            self._again_at = time.monotonic() + self._pauses.failed(error)
+            pause_after(error, self._backoff)
 
     def _lose(self, address: Address, error: Exception) -> None:
         """Forget a connection, and let all look who listened over it."""
@@ -248,9 +253,9 @@ class _Ears:
         self._factory.failed(mapped, address)
         self._servers.drop(address)
         self._ending.clear()
-        lost = [channel for channel, at in self._heard.items() if at == address]
+        lost = [channel for channel, at in self._subscribed.items() if at == address]
         for channel in lost:
-            del self._heard[channel]
+            del self._subscribed[channel]
             self._tell(channel)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from qworker.client.execute.backoff import AwayServers, LeftAloneError
 from qworker.errors import QworkerError, RetryRule, ServerError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qworker.store.connections import ConnectionFactory
     from qworker.store.nodes import Address
 
-__all__ = ["WITHIN_S", "RecurringCalls"]
+__all__ = ["WITHIN_S", "RecurringCalls", "is_of_server"]
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class RecurringCalls:
             [commands[at] for at in asked], give_up_s=self._give_up_s, within_s=self._within_s
         )
         results: dict[int, Any] = dict(zip(asked, answers, strict=True))
-        failures = {nodes[at]: answer for at, answer in results.items() if _of_server(answer)}
+        failures = {nodes[at]: answer for at, answer in results.items() if is_of_server(answer)}
         for node in {nodes[at] for at in asked}:
             if node in failures:
                 self._note(node, failures[node])
@@ -103,10 +103,10 @@ class RecurringCalls:
         return None
 
     def _note(self, node: Address | None, error: QworkerError) -> None:
-        if node is not None and _of_server(error):
-            assert isinstance(error, ServerError)
+        if node is not None and is_of_server(error):
             self._away.failed(node, error)
 
 
-def _of_server(result: object) -> bool:
+def is_of_server(result: object) -> TypeGuard[ServerError]:
+    """Say whether a result is an error of its server, which concerns other calls to it as well."""
     return isinstance(result, ServerError) and result.retry is not RetryRule.NEVER

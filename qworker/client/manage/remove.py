@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from qworker.client.per_shard import everywhere, sum_of
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.client.relay import relay
 from qworker.engine import remove as removing
 from qworker.engine.command import Brief
 from qworker.engine.index import present, withdraw
+from qworker.engine.outbox import destinations
 from qworker.engine.raw import raw
 from qworker.engine.shards import divide, read_shards
 from qworker.errors import (
@@ -27,7 +30,7 @@ from qworker.wire.shards import WHOLE, Shards
 __all__ = ["purge", "purge_shard", "remove"]
 
 _PURGED: Final = ("ready", "delayed", "dead")
-_LEASES: Final = 500
+_PAGE: Final = 500
 
 
 @everywhere(sum_of)
@@ -57,11 +60,11 @@ def purge_shard(
 def remove(queue: QueueRef) -> Plan[None]:
     """Delete the queue with all its messages, attributes and counters, and all shards that it ever had.
 
-    Leases become stale. Messages sent during the call are deleted as well, or create the queue again. If it fails
-    halfway, call it again.
+    What its acks have sent to other queues is stored there, if these take it now. Leases become stale. Messages sent
+    during the call are deleted as well, or create the queue again. If it fails halfway, call it again.
     """
     if queue.single:
-        yield from _remove(queue.keys)
+        yield from _remove(queue)
         yield Brief(withdraw(queue.namespace, [queue.keys.queue]))
         return
     try:
@@ -77,24 +80,43 @@ def remove(queue: QueueRef) -> Plan[None]:
     there: list[Shards | None] = yield present([shard.keys for shard in shards])
     for shard, is_there in reversed([*zip(shards, there, strict=True)]):
         if is_there is not None:
-            yield from _remove(shard.keys)
-    yield from _remove(queue.keys)
+            yield from _remove(shard)
+    yield from _remove(queue)
     queue.learn(WHOLE)
     yield Brief(withdraw(queue.namespace, Shards(1, MAX_SHARDS).names(queue.keys.name)))
 
 
-def _remove(keys: QueueKeys) -> Plan[None]:
+def _remove(shard: QueueRef) -> Plan[None]:
+    keys = shard.keys
+    # What its acks have brought about in other queues is stored there if they take it now.
+    with suppress(ServerError, BrokenQueueError):
+        yield from relay(shard.namespace, keys)
+        for name in (yield destinations(keys)):
+            yield raw("UNLINK", keys.outbox(name))
+    yield from _forget_runs(keys)
     leases: list[bytes] = yield from _leases(keys)
     while (yield removing.remove(keys, leases)):
         leases = yield from _leases(keys)
 
 
+def _forget_runs(keys: QueueKeys) -> Plan[None]:
+    """Delete the recorded steps of runs that have not ended, and the results of dead ones: their ids are free."""
+    while runs := (yield from _members(keys.runs)):
+        names = [run.decode("utf-8", "replace") for run in runs]
+        yield raw("UNLINK", *map(keys.run, names), *map(keys.result, names))
+        yield raw("ZREM", keys.runs, *runs)
+
+
 def _leases(keys: QueueKeys) -> Plan[list[bytes]]:
-    words = ("ZRANGE", keys.unacked, 0, _LEASES - 1)
+    return (yield from _members(keys.unacked))
+
+
+def _members(key: str) -> Plan[list[bytes]]:
+    """Read the first members of a ZSET; none if the key holds another type."""
     try:
-        leases: list[bytes] = yield raw(*words, decode=list)
+        members: list[bytes] = yield raw("ZRANGE", key, 0, _PAGE - 1, decode=list)
     except ServerError as error:
         if not server_refused(error):
             raise
-        return []  # The key holds another type: there are no leases.
-    return leases
+        return []
+    return members

@@ -14,6 +14,7 @@ from typing import Final
 from qworker.client.inspect.stats import workers_of
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.client.relay import outboxes_of
 from qworker.config.kinds import IntegerKind
 from qworker.durations import Duration, duration_ms
 from qworker.engine import attributes
@@ -80,8 +81,8 @@ def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Divi
     """Divide the queue into `shards` (1-64); returns the shards it has then. May be called again at any time.
 
     New shards take sends once all workers of the queue receive from them, or after `wait`. Removed shards run empty
-    first: calling it again gives up the empty ones. Of two concurrent calls one wins. Raises `ShardsChangedError`
-    if others keep changing the shards.
+    first: calling it again gives up the empty ones. Of two concurrent calls the later one wins, also with the number
+    of today; the other raises `ShardsChangedError`, as it does if others keep changing the shards.
     """
     number = _NUMBER.check(shards, "shards")
     if queue.single:
@@ -92,6 +93,7 @@ def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Divi
     inspection: Inspection = yield inspect(queue.keys)
     if not inspection.exists:
         yield attributes.configure(queue.keys, {})
+    yield commands.ask(queue.keys, number)
     for _ in range(_ATTEMPTS):
         known = yield from _known(queue)
         changed, known = yield from _divided(queue, known, number, limit_s)
@@ -139,19 +141,21 @@ def _divided(
     if number == known.active:
         return True, known
     if number < known.active:
-        fewer: tuple[bool, Shards] = yield commands.divide(queue.keys, known, number, known.kept)
+        fewer: tuple[bool, Shards] = yield commands.divide(
+            queue.keys, known, number, known.kept, asked=number
+        )
         return fewer
     kept = max(known.kept, number)
     # New shards get their attributes, and workers receive from them, before they take sends.
     yield from _make_ready(queue, known.active, number)
-    changed, known = yield commands.divide(queue.keys, known, known.active, kept)
+    changed, known = yield commands.divide(queue.keys, known, known.active, kept, asked=number)
     if not changed:
         return False, known
     yield Brief(announce(queue.namespace, known.names(queue.keys.name)))
-    changed, known = yield from _wait_for_workers(queue, known, limit_s)
+    changed, known = yield from _wait_for_workers(queue, known, number, limit_s)
     if not changed:
         return False, known
-    more: tuple[bool, Shards] = yield commands.divide(queue.keys, known, number, kept)
+    more: tuple[bool, Shards] = yield commands.divide(queue.keys, known, number, kept, asked=number)
     return more
 
 
@@ -222,7 +226,10 @@ def _is_new(shard: QueueRef, known: Shards) -> Plan[bool]:
 
 def _holds_messages(shard: QueueRef) -> Plan[bool]:
     inspection: Inspection = yield inspect(shard.keys)
-    return bool(inspection.stored or inspection.dead or inspection.leases)
+    if inspection.stored or inspection.dead or inspection.leases:
+        return True
+    # What its acks have brought about in other queues is stored there first.
+    return bool((yield from outboxes_of(shard.keys)))
 
 
 def _move_totals(queue: QueueRef, number: int) -> Plan[None]:
@@ -254,7 +261,9 @@ def _make_ready(queue: QueueRef, first: int, end: int) -> Plan[None]:
         yield attributes.configure(keys, {**dict.fromkeys(has, ""), **wanted})
 
 
-def _wait_for_workers(queue: QueueRef, known: Shards, limit_s: float) -> Plan[tuple[bool, Shards]]:
+def _wait_for_workers(
+    queue: QueueRef, known: Shards, asked: int, limit_s: float
+) -> Plan[tuple[bool, Shards]]:
     """Wait until every worker of the queue receives from all `known` shards, or the time is up.
 
     Returns whether no other change interfered, and the shards then.
@@ -270,6 +279,8 @@ def _wait_for_workers(queue: QueueRef, known: Shards, limit_s: float) -> Plan[tu
         yield Pause(_CHECK_S)
         if time.monotonic() >= renew_at:
             renew_at = time.monotonic() + _RENEW_S
-            changed, known = yield commands.divide(queue.keys, known, known.active, known.kept)
+            changed, known = yield commands.divide(
+                queue.keys, known, known.active, known.kept, asked=asked
+            )
             if not changed:
                 return False, known

@@ -8,7 +8,7 @@ writer (named below) and is one aligned word or byte, so no lock is needed:
     leases    id, queue, count, deadline, marks       child;  recall, and the deadline once it is held: supervisor
     running   lease, position, start, limit           child, one slot per handler that may run at a time
     counters  outcomes and histograms per task        child
-    orders    paused tasks, a message to cancel       supervisor
+    orders    paused tasks, cancelled messages        supervisor
 
 Two rules make a recall (the supervisor takes back unstarted messages) safe without a lock: the child marks a message
 RUNNING and *then* reads `recall`; the supervisor sets `recall`, waits, and *then* reads the marks. One of the two
@@ -89,7 +89,7 @@ class Board:
         self.leases = LeaseSlots(memory, words, floats, _HEADER_BYTES, leases)
         self.running = RunningSlots(words, floats, running_at // 8, slots, leases=leases)
         self.counters = TaskCounters(words, floats, counters_at // 8)
-        self.orders = Orders(memory, words, floats, orders_at)
+        self.orders = Orders(words, floats, orders_at)
         self.tally = Tally(memory, words, self.leases, self.counters, counters_at // 8)
         self._header_spoiled = False
 

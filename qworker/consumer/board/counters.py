@@ -16,9 +16,9 @@ __all__ = [
     "ACKED",
     "BUCKETS",
     "BUCKETS_S",
+    "CANCELLED",
     "COUNTERS_BYTES",
     "CRASHED",
-    "DISCARDED",
     "FAILURES",
     "MAX_TASKS",
     "NACKED",
@@ -34,11 +34,11 @@ __all__ = [
 MAX_TASKS: Final = 4096
 #: Outcomes counted per task, in this order.
 OUTCOMES: Final = (
-    "acked", "nacked", "buried", "released", "discarded", "expired", "crashed", "time_limit",
+    "acked", "nacked", "buried", "released", "discarded", "expired", "crashed", "time_limit", "cancelled",
 )  # fmt: skip
 #: Outcomes that a supervisor counts for a dead child.
-ACKED, NACKED, RELEASED, DISCARDED, CRASHED, TIME_LIMIT = (
-    OUTCOMES[number] for number in (0, 1, 3, 4, 6, 7)
+ACKED, NACKED, RELEASED, CRASHED, TIME_LIMIT, CANCELLED = (
+    OUTCOMES[number] for number in (0, 1, 3, 6, 7, 8)
 )
 #: Outcomes of failed handlers.
 FAILURES: Final = ("nacked", "buried", CRASHED, TIME_LIMIT)
@@ -53,7 +53,7 @@ BUCKETS: Final = len(BUCKETS_S) + 1
 
 _TASK_WORDS: Final = 64
 # Where the histograms begin in a block; the sum of seconds is behind the buckets.
-_RUN_AT: Final = 8
+_RUN_AT: Final = len(OUTCOMES)
 _WAIT_AT: Final = _RUN_AT + BUCKETS + 1
 COUNTERS_BYTES: Final = MAX_TASKS * _TASK_WORDS * 8
 

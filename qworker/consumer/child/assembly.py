@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 
 from qworker.client.execute.backoff import AwayServers
+from qworker.client.steps import next_message
 from qworker.consumer.board.clock import boot_time, since_of
 from qworker.consumer.child.at_most_once import AckFirst
 from qworker.consumer.child.connection import Connection
@@ -32,6 +33,7 @@ from qworker.consumer.child.queue_settings import read_paused_for, read_settings
 from qworker.consumer.child.receive.doorbells import make_doorbells
 from qworker.consumer.child.receive.fetch import Fetcher, FetchOptions
 from qworker.consumer.child.settle.ack_buffer import AckBuffer
+from qworker.consumer.child.settle.relaying import ChildRelay
 from qworker.consumer.child.settle.stats import HandlerStats
 from qworker.consumer.child.stop_request import StopRequest
 from qworker.consumer.manifest import ASYNC_SLOTS, SYNC_SLOTS
@@ -43,6 +45,7 @@ from qworker.wire.result import write_value
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
+    from qworker.app.middleware import Middleware
     from qworker.app.task import Task
     from qworker.consumer.board.board import Board
     from qworker.consumer.child.queue_settings import QueueSettings
@@ -92,7 +95,7 @@ def assemble(
     numbers = {name: number for number, name in enumerate(sorted(app.tasks))}
     runner = _runner(app, tasks, numbers, board, settings, config)
     notifier = Notifier()
-    executors = _executors(runner, notifier, config)
+    executors = _executors(app, runner, notifier, config)
     if len(executors) > 1:
         runner.on_async = partial(_divide, queues, tasks.values(), executors)
         runner.on_async()
@@ -103,7 +106,8 @@ def assemble(
     stats = HandlerStats(board, numbers, _message_log(config))
     ids = app.client.ids
     who = f"{socket.gethostname()}:{os.getppid()}"
-    ack_buffer = AckBuffer(leases, connection, stats, ids, who=who)
+    relay = ChildRelay(app.client, app.namespace)
+    ack_buffer = AckBuffer(leases, connection, stats, ids, who=who, relay=relay)
     fetcher = Fetcher(
         queues,
         leases,
@@ -172,6 +176,12 @@ def _runner(
         lambda value, queue, message_id: write_value(
             value, keyring, app.namespace, queue, message_id
         ),
+        partial(
+            next_message,
+            namespace=app.namespace,
+            keyring=keyring,
+            sending=partial(_sending, app.middleware),
+        ),
     )
     make = partial(EncryptedPreparer, keyring, app.namespace) if keyring else Preparer
     preparer = make(
@@ -180,7 +190,16 @@ def _runner(
     return Runner(tasks, numbers, board, app.middleware, endings, preparer, clock=boot_time)
 
 
-def _executors(runner: Runner, notifier: Notifier, config: ChildConfig) -> list[Executor]:
+def _sending(
+    middleware: Sequence[Middleware], task: str, body: bytes, flags: dict[str, str]
+) -> None:
+    for each in middleware:
+        each.sending(task, body, flags)
+
+
+def _executors(
+    app: QWorker, runner: Runner, notifier: Notifier, config: ChildConfig
+) -> list[Executor]:
     """Choose where handlers run: inline if all are sync and run one at a time, else in threads and on a loop."""
     has_async = any(task.is_async or task.wraps_async for task in runner.tasks.values())
     has_sync = any(not task.is_async for task in runner.tasks.values())
@@ -192,7 +211,9 @@ def _executors(runner: Runner, notifier: Notifier, config: ChildConfig) -> list[
         executors.append(Threads(runner, 0, sync_slots, notifier))
     if has_async:
         async_slots = config.concurrency or ASYNC_SLOTS
-        executors.append(Loop(runner, sync_slots, async_slots, notifier, kind=config.loop))
+        executors.append(
+            Loop(runner, sync_slots, async_slots, notifier, kind=config.loop, close=app.aclose)
+        )
     return executors
 
 

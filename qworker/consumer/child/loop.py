@@ -95,6 +95,7 @@ class Broker:
             self._dispatcher.give_back()
             self._stats.write()
             self._ack_buffer.flush(last=True)
+            self._ack_buffer.close()
         except Abandoned:
             _log.warning("server_abandoned")
             # Running handlers may end: their marks on the board tell the supervisor how.

@@ -1,4 +1,4 @@
-"""Ends children that are over a limit: the time of a handler, silence, memory."""
+"""Ends children that are over a limit: the time of a handler, that after a cancel, silence, memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ _SLOW_START_S: Final = 10.0
 
 
 class Limits:
-    """Acts on what `Watch` finds, one child at a time."""
+    """Acts on what `Watch` finds, one child at a time. `cancel_grace_s`: None for no end of cancelled handlers."""
 
-    def __init__(self, watch: Watch, lease_thread: LeaseThread) -> None:
+    def __init__(
+        self, watch: Watch, lease_thread: LeaseThread, cancel_grace_s: float | None
+    ) -> None:
+        self._cancel_grace_s = cancel_grace_s
         self._watch = watch
         self._lease_thread = lease_thread
 
@@ -41,6 +44,12 @@ class Limits:
             _log.warning("time_limit_exceeded", pid=child.pid, tasks=names)
             child.kill("time_limit", overdue)
             return "time_limit"
+        grace_s = self._cancel_grace_s
+        if grace_s is not None and (cancelled := child.cancelled_handlers(grace_s)):
+            names = [child.task_name(view.task) for view in cancelled]
+            _log.warning("cancel_grace_exceeded", pid=child.pid, tasks=names)
+            child.kill("cancelled", cancelled)
+            return "cancelled"
         # A child that was asked to end may have stalled as well.
         if silent_s := self._watch.silent_s(child, self._lease_thread.answering_since):
             stacks = child.stacks.dump()[:_MAX_CHARACTERS]

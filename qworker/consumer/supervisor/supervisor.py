@@ -83,7 +83,10 @@ class Supervisor:
             self._client, lambda: self.children, self._run_checks, self.totals.note_fates
         )
         self._watch = Watch(options)
-        self._limits = Limits(self._watch, self._lease_thread)
+        grace_ms = options.cancel_grace_ms
+        self._limits = Limits(
+            self._watch, self._lease_thread, None if grace_ms is None else grace_ms / 1000
+        )
         self._ended = EndedChildren(
             self._pool, self._watch, self.totals, self._lease_thread, burst=options.burst
         )

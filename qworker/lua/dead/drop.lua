@@ -4,7 +4,7 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]…   entry ids        of the dead letters, 1-100
--- With a journal, a call ends after 1 MiB of dead letters, but handles at least one.
+-- With a journal or runs, a call ends after 1 MiB of dead letters, but handles at least one.
 -- Returns {'OK', now ms, dropped, degraded, seen: entries handled} or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k entries.
 --- include lib/clock.lua
@@ -12,8 +12,10 @@
 --- include lib/counters.lua
 --- include lib/keys.lua
 --- include lib/attributes.lua
+--- include lib/envelope.lua
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
+--- include lib/ends.lua
 --- include lib/dead_letters.lua
 
 local attributes, refused = read_attributes()
@@ -26,13 +28,17 @@ if not now then return { 'ARG', 'now' } end
 open_journal(attributes.journal, now)
 local MAX_BYTES = 1048576
 local dropped, seen, bytes = 0, 0, 0
+local told = book.on and not book.shed
+-- Dead letters may be large: they are read only for the journal, and where runs end with them.
+local runs = runs_key()
+local read = told or redis.call('EXISTS', runs) == 1
 for i = 2, #ARGV do
   if bytes >= MAX_BYTES then break end
-  -- Dead letters may be large: they are read only for the journal.
-  local entry = book.on and not book.shed and letter(ARGV[i])
+  local entry = read and letter(ARGV[i])
   if entry then
     local envelope = letter_field(entry, 'envelope')
-    record('purged', envelope, { reason = 'dead' })
+    if told then record('purged', envelope, { reason = 'dead' }) end
+    end_run_of(envelope)
     bytes = bytes + #envelope
   end
   local gone = redis.call('XDEL', dead, ARGV[i])

@@ -21,6 +21,7 @@
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/lease.lua
+--- include lib/stamp.lua
 --- include lib/effects.lua
 --- include lib/outcomes.lua
 --- include lib/requeue_outcomes.lua

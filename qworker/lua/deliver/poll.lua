@@ -6,7 +6,7 @@
 -- Returns {'OK', {number, levels, …}, three values per queue with messages: its number among the queues from 1,
 --   ready messages, suspects; or its number, -1 and '<key> is a <type>' if a key holds another type} or
 --   {'ARG', name}. The first list has the queues that have used a priority, with those priorities, such as '59'.
---   A queue whose output is paused has no messages.
+--   A queue whose output is paused, or that is rate limited, has no messages.
 -- O(q): q queues.
 --- include lib/checks.lua
 
@@ -31,6 +31,11 @@ local function poll(first)
   local attributes = redis.pcall('HMGET', meta, 'paused', 'levels')
   if attributes.err then return -1, meta .. ' is a ' .. redis.call('TYPE', meta).ok end
   if attributes[1] == 'out' or attributes[1] == 'all' then return 0, 0 end
+  local limited_ms = attributes[1] and tonumber(string.match(attributes[1], '^until (%d+)$'))
+  if limited_ms then
+    local t = redis.call('TIME')
+    if limited_ms > t[1] * 1000 + t[2] / 1000 then return 0, 0 end
+  end
   local ready = 0
   for level = 0, 9 do
     if level == 0 or attributes[2] and string.find(attributes[2], tostring(level), 1, true) then

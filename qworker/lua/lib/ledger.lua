@@ -6,9 +6,12 @@
 -- ledger is at its beginning with the same CRC. So each chunk proves every row before it, two simultaneous attempts
 -- cannot store a row twice, and rows in another order are noticed before any of them is stored.
 
--- Nil if the chunk is to be stored now; else a reply: stored before, a gap before it, or other rows than before.
+-- Nil if the chunk is to be stored now; else a reply: stored before, a gap before it, other rows than before, or that its
+-- rest is in the first shard.
 local function standing(ledger, stream, first, number, crc_before, crc_after)
-  local rows, crc = string.match(redis.call('HGET', ledger, stream) or '0 0', '^(%d+) (%d+)$')
+  local position = redis.call('HGET', ledger, stream) or '0 0'
+  if position == 'moved' then return { 'RESHARD', '' } end
+  local rows, crc = string.match(position, '^(%d+) (%d+)$')
   rows = tonumber(rows)
   if not rows then return { 'CHANGED', '0' } end
   local last = first + number

@@ -2,42 +2,32 @@
 -- way are created, and checks only the keys that it writes. Every other call takes the long way; nothing is written by then.
 
 -- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each lease and has no other outcome, and no journal
--- groups. `prefix` is that of the keys of leases.
-local function acks_alone(at, prefix, leases)
-  if tonumber(ARGV[at]) ~= leases or #ARGV ~= at + 5 * leases then return false end
-  for i = 1, leases do
-    local first = at + 5 * i - 4
-    if ARGV[first] ~= '1' or ARGV[first + 1] ~= '0' or ARGV[first + 2] ~= '0' or ARGV[first + 3] ~= '0' or ARGV[first + 4] ~= '0'
-      or string.sub(KEYS[20 + i], 1, #prefix) ~= prefix then
-      return false
-    end
-  end
-  return true
+-- groups.
+local function acks_alone(at, leases)
+  if leases == 0 then return ARGV[at] == '0' and #ARGV == at end
+  return #ARGV == at + 5 * leases and table.concat(ARGV, ' ', at) == leases .. string.rep(' 1 0 0 0 0', leases)
 end
 
--- Whether each lease has one field. If that is a batch, HDEL removes nothing.
-local function have_one_field(leases)
-  for i = 1, leases do
-    if redis.pcall('HLEN', KEYS[20 + i]) ~= 1 then return false end
-  end
-  return true
-end
-
--- Delete the messages; `counted` of them are already in `acked`. Returns 1 or 0 per lease, and 1 if a counter failed.
-local function ack_alone(leases, prefix, counted, received)
-  local unacked, stats, held, settled, degraded = KEYS[13], KEYS[17], 0, {}, 0
+-- The ids of the leases if all of these acks count: a lease has field 0 and no other. Else nil.
+local function held_alone(leases)
+  local ids = {}
   for i = 1, leases do
     local key = KEYS[20 + i]
-    settled[i] = redis.call('HDEL', key, '0')
-    held = held + settled[i]
-    if settled[i] == 1 then redis.call('ZREM', unacked, string.sub(key, #prefix + 1)) end
+    local fields = redis.pcall('HKEYS', key)
+    ids[i] = string.match(key, ':lease:([%w._-]+)$')
+    if fields[1] ~= '0' or fields[2] or not ids[i] then return nil end
   end
-  local function count_up(name, amount)
-    if amount ~= 0 and type(redis.pcall('HINCRBY', stats, name, amount)) ~= 'number' then degraded = 1 end
+  return ids
+end
+
+-- The counters received, acked, stored and unacked; nil if one is not a whole number.
+local function read_counters(stats)
+  local found = redis.pcall('HMGET', stats, 'received', 'acked', 'stored', 'unacked')
+  local received, acked = tonumber(found[1] or 0), tonumber(found[2] or 0)
+  local stored, unacked = tonumber(found[3] or 0), tonumber(found[4] or 0)
+  if found.err or not received or not acked or not stored or not unacked
+    or (received + acked + stored + unacked) % 1 ~= 0 then
+    return nil
   end
-  count_up('acked', held - counted)
-  count_up('stored', -held)
-  count_up('stale', leases - held)
-  count_up('unacked', received - held)
-  return settled, degraded
+  return received, acked, stored, unacked
 end

@@ -1,13 +1,11 @@
--- The short way to receive at most one message and to ack others, see lib/lone_acks.lua: for a queue with no attribute but
--- its visibility, no waiting suspect and no tombstone. Returns nil for any other.
+-- The short way to receive at most one message and to ack others, see lib/lone_acks.lua: for a queue with no attributes but
+-- its visibility and priorities, no waiting suspect and no tombstone. Returns nil for any other.
 local function settle_receive_alone()
-  local ready, suspect, delayed, unacked, wake, dead = KEYS[1], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-  local meta, stats, cancelled, key = KEYS[16], KEYS[17], KEYS[19], KEYS[#KEYS]
-  local acked = #KEYS - 21
-  local count, prefix = whole(ARGV[3], 0, 1000), string.sub(meta, 1, -5) .. 'lease:'
-  local id = string.sub(key, 1, #prefix) == prefix and string.sub(key, #prefix + 1) or ''
-  if ARGV[2] ~= '0' or not count or not string.find(ARGV[5], '^[012]$')
-    or not string.find(id, '^[%w._-]+$') or not acks_alone(7, prefix, acked) then
+  local ready, deadlines, wake, dead, meta, stats = KEYS[1], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+  local key, leases, suspects = KEYS[#KEYS], #KEYS - 21, ARGV[5]
+  local count, id = ARGV[3] == '1' and 1 or whole(ARGV[3], 0, 1000), string.match(key, ':lease:([%w._-]+)$')
+  if ARGV[2] ~= '0' or not count or not id or suspects ~= '0' and suspects ~= '1' and suspects ~= '2'
+    or not acks_alone(7, leases) then
     return nil
   end
   local left, item = 0, nil
@@ -15,51 +13,84 @@ local function settle_receive_alone()
     left = redis.pcall('LLEN', ready)
     if type(left) ~= 'number' or count > 1 and left > 1 then return nil end
   end
-  local set = redis.pcall('HMGET', meta, 'paused', 'levels', 'journal', 'visibility_ms')
-  if set.err or set[1] or set[2] or set[3] then return nil end
-  local visibility_ms = whole(ARGV[4] ~= '' and ARGV[4] or set[4] or DEFAULT_VISIBILITY_MS, 1, MAX_VISIBILITY_MS)
-  if not visibility_ms or not have_one_field(acked) then return nil end
-  -- None of these exists, or only the dead letters: if those cannot be written, nothing is delivered.
-  local there = redis.call('EXISTS', suspect, cancelled, key, dead)
-  if there > 1 or there == 1 and redis.call('TYPE', dead).ok ~= 'stream' then return nil end
+  if redis.call('EXISTS', key, KEYS[11], KEYS[19]) > 0 then return nil end
+  -- EXISTS counts a key as often as it is named: 1 for attributes, 2 for a token, 4 for dead letters.
+  local there = redis.call('EXISTS', meta, wake, wake, dead, dead, dead, dead)
+  -- If these cannot be written, nothing is delivered.
+  if there > 3 and redis.call('TYPE', dead).ok ~= 'stream' then return nil end
+  local visibility_ms, levels = ARGV[4], nil
+  if there % 2 == 1 then
+    local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms')
+    if set.err or set[1] or set[2] then return nil end
+    levels = set[3]
+    if visibility_ms == '' then visibility_ms = set[4] or '' end
+  end
+  visibility_ms = visibility_ms == '' and DEFAULT_VISIBILITY_MS or whole(visibility_ms, 1, MAX_VISIBILITY_MS)
+  local ids = visibility_ms and held_alone(leases)
+  if not ids then return nil end
+  if levels and count > 0 then
+    for level = 1, 9 do
+      if string.find(levels, level, 1, true) then
+        local waiting = redis.pcall('LLEN', KEYS[level + 1])
+        if type(waiting) ~= 'number' then return nil end
+        if waiting > 0 then ready, left = KEYS[level + 1], left + waiting end
+      end
+    end
+    if count > 1 and left > 1 then return nil end
+  end
   if left > 0 then
     left, item = left - 1, redis.call('LINDEX', ready, 0)
-    if string.sub(item, 1, 3) ~= 'q1 ' then return nil end
-    local flags = string.find(item, '=', 1, true)
-    if flags then
-      local stop = string.find(item, '\n', 1, true)
-      if not stop or flags < stop and string.find(string.sub(item, 1, stop), ' x=', 1, true) then return nil end
+    -- A header with flags may say until when the message is to be delivered.
+    if not string.find(item, '^q1 [^=\n]*\n')
+      and (not string.find(item, '^q1 [^\n]*\n') or string.find(item, '^[^\n]* [xl]=')) then
+      return nil
     end
   end
-  local tokens, leases, now = redis.pcall('LLEN', wake), redis.pcall('ZCARD', unacked), clock(ARGV[1], meta)
-  if type(tokens) ~= 'number' or type(leases) ~= 'number' or not now then return nil end
-  local deadline, hint_ms = count > 0 and now + visibility_ms or 0, -2
-  if left > 0 then
-    hint_ms = 0
-  elseif count > 0 then
-    local due = redis.pcall('ZRANGE', delayed, 0, 0, 'WITHSCORES')
+  local received, acked, stored, unacked = read_counters(stats)
+  local now, stamp = clock(ARGV[1], meta)
+  if not received or not now then return nil end
+  local deadline, hint = count > 0 and string.format('%.0f', now + visibility_ms) or '0', left > 0 and '0' or '-2'
+  if count > 0 and not item then
+    local due = redis.pcall('ZRANGE', KEYS[12], 0, 0, 'WITHSCORES')
     if due.err then return nil end
-    if due[2] then hint_ms = math.max(1, tonumber(due[2]) - now) end
+    if due[2] then hint = text(math.max(1, tonumber(due[2]) - now)) end
   end
 
-  -- The first write checks the type of its key; those of the other keys are known.
-  local counter, amount = 'acked', acked
-  if item then counter, amount = 'received', 1 end
-  if amount > 0 and type(redis.pcall('HINCRBY', stats, counter, amount)) ~= 'number' then return nil end
+  -- The first write checks the type of its key, without one a read; those of the others are known.
+  local first = item
+  if item then
+    if type(redis.pcall('ZADD', deadlines, deadline, id)) ~= 'number' then return nil end
+    received, unacked = received + 1, unacked + 1
+  elseif leases > 0 and type(redis.pcall('ZCARD', deadlines)) ~= 'number' then
+    return nil
+  end
+  if leases > 0 then
+    redis.call('DEL', unpack(KEYS, 21, 20 + leases))
+    if redis.call('ZREM', deadlines, unpack(ids)) > 0 then first = nil end
+  end
   if item then
     redis.call('HSET', key, '0', item)
-    redis.call('ZADD', unacked, text(deadline), id)
     redis.call('LPOP', ready)
-    -- The reaper's watch for gaps starts with the first lease; see grace.lua.
-    if leases == 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
   end
-  local settled, degraded = ack_alone(acked, prefix, item and 0 or acked, item and 1 or 0)
-  if left > 0 and tokens == 0 then
+  local counted, settled = 0, {}
+  for i = 1, leases do settled[i] = 1 end
+  if leases == 0 then
+    if item then counted = redis.pcall('HSET', stats, 'received', received, 'unacked', unacked) end
+  elseif item then
+    counted = redis.pcall('HSET', stats, 'received', received, 'acked', acked + leases, 'stored', stored - leases,
+      'unacked', unacked - leases)
+  else
+    counted = redis.pcall('HSET', stats, 'acked', acked + leases, 'stored', stored - leases, 'unacked', unacked - leases)
+  end
+  local degraded = type(counted) == 'number' and 0 or 1
+  -- The reaper's watch for gaps starts with the first lease; see grace.lua.
+  if first and redis.call('ZCARD', deadlines) == 1 then redis.pcall('HSET', stats, 'reaped_ms', stamp) end
+  if left > 0 and there % 4 < 2 then
     if type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then degraded = 1 end
-  elseif item and left == 0 and tokens > 0 and ARGV[6] ~= '' then
-    redis.pcall('DEL', wake)
+  elseif item and left == 0 and there % 4 > 1 and ARGV[6] ~= '' then
+    redis.pcall('LTRIM', wake, 1, 0)
   end
-  return { 'OK', text(now), text(deadline), left, text(hint_ms), 0, degraded, settled, { item }, {}, 0, 0 }
+  return { 'OK', stamp, deadline, left, hint, 0, degraded, settled, { item }, {}, 0, 0 }
 end
 local alone = settle_receive_alone()
 if alone then return alone end

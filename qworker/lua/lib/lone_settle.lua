@@ -1,17 +1,18 @@
 -- The short way of a settle, see lib/lone_acks.lua.
 local function settle_alone()
-  local unacked, meta, stats = KEYS[13], KEYS[16], KEYS[17]
-  local prefix = string.sub(meta, 1, -5) .. 'lease:'
-  local leases = #KEYS - 20
-  if leases < 1 or not acks_alone(3, prefix, leases) then return nil end
-  if redis.pcall('HGET', meta, 'journal') or not have_one_field(leases)
-    or type(redis.pcall('ZCARD', unacked)) ~= 'number' then
-    return nil
-  end
-  local now = clock(ARGV[1], meta)
-  if not now or type(redis.pcall('HINCRBY', stats, 'acked', leases)) ~= 'number' then return nil end
-  local settled, degraded = ack_alone(leases, prefix, leases, 0)
-  return { 'OK', text(now), degraded, settled, settled }
+  local meta, stats, leases = KEYS[16], KEYS[17], #KEYS - 20
+  if leases < 1 or not acks_alone(3, leases) or redis.pcall('HGET', meta, 'journal') then return nil end
+  local ids = held_alone(leases)
+  if not ids then return nil end
+  local _, acked, stored, unacked = read_counters(stats)
+  local now, stamp = clock(ARGV[1], meta)
+  if not acked or not now or type(redis.pcall('ZCARD', KEYS[13])) ~= 'number' then return nil end
+  redis.call('DEL', unpack(KEYS, 21, 20 + leases))
+  redis.call('ZREM', KEYS[13], unpack(ids))
+  local counted = redis.pcall('HSET', stats, 'acked', acked + leases, 'stored', stored - leases, 'unacked', unacked - leases)
+  local settled = {}
+  for i = 1, leases do settled[i] = 1 end
+  return { 'OK', stamp, type(counted) == 'number' and 0 or 1, settled, settled }
 end
 local alone = settle_alone()
 if alone then return alone end

@@ -11,9 +11,15 @@
 --                                                                 all that are left. With b: its handler had
 --                                                                 started, so it counts as received once more. With
 --                                                                 c: the worker lacks its task or key, see flag k
+--     l limited   a ms 1-86400000                                 as a release whose handler had started, and no
+--                                                                 message of the queue is delivered for so long
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
+--     p park      a delay ms or '' for ever, b -, c ms to keep a run's state that lacks flag c, or ''
+--                 class `~<name>`, error `!<signal>` or ''        a run sleeps, or waits for a signal; not counted.
+--                                                                 Its due time is recorded under that name, once
 --     d discard   -                                               done, because the handler asked for it
+--     k cancel    -                                               ended, because it was cancelled while it ran
 --     t acked     a number of effects 1-1000                      an ack with effects, which follow these eight words:
 --                                                                 see lib/effects.lua. It frees a unique key by itself
 --   acked    n, then n × (number, group): the acks' journal groups, each of `number` events and at most 16 KiB.
@@ -21,8 +27,8 @@
 -- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
-local KINDS = 'ncrsbdt'
-local MAX_OUTCOMES, MAX_TIMES = 10000, 512
+local KINDS = 'ncrlsbdktp'
+local MAX_OUTCOMES, MAX_TIMES, MAX_LIMITED_MS = 10000, 512, 86400000
 local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
 
 local function read_outcomes(at)
@@ -61,6 +67,15 @@ local function read_outcomes(at)
       if other.kind == 'n' or other.kind == 'r' then
         other.delay_ms = whole(other.a, 0, MAX_MS)
         if not other.delay_ms then return nil, 'delay_ms' end
+      end
+      if other.kind == 'l' then
+        other.delay_ms = whole(other.a, 1, MAX_LIMITED_MS)
+        if not other.delay_ms then return nil, 'limit' end
+      end
+      if other.kind == 'p' then
+        other.delay_ms = other.a == '' and MAX_MS or whole(other.a, 0, MAX_MS)
+        local known = string.find(other.class, '^~[^%s]+$') and string.find(other.words, '^!?[^%s]*$')
+        if not other.delay_ms or not known or #other.class > 128 or #other.words > 128 then return nil, 'park' end
       end
       if other.b ~= '' and not whole(other.b, 1, 999999) then return nil, 'max receives' end
       if other.c ~= '' and not whole(other.c, 0, MAX_MS) then return nil, 'first received' end

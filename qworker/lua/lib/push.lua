@@ -30,14 +30,6 @@ local function refusal(attributes, number)
   return nil
 end
 
--- The middle of the header: values that only the server knows.
-local function stamp(now, ttl_ms, delay_ms)
-  local middle = text(now) .. ' 0 0 0 0'
-  if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
-  if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_MS)) end
-  return middle
-end
-
 local CHUNK = 500
 -- Store messages in their lists, and record that they were sent; the caller writes the journal at its end.
 local function push(items, priority, delay_ms, attributes, now)

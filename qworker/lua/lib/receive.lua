@@ -19,6 +19,7 @@ local function take(item, level_number, marked, batch, to, now, amounts)
       amounts.stored = (amounts.stored or 0) - 1
       return
     end
+    start_unique(head)
   elseif what == 'newer' then
     put(to, to.tails, level_number, item)
     amounts.unsupported = (amounts.unsupported or 0) + 1
@@ -70,9 +71,11 @@ local function ready_left(levels, with_suspects)
   return left
 end
 
--- hint_ms: -1 paused · 0 more is ready now · n the next delayed message is due in n ms · -2 nothing known
-local function hint(left, now)
+-- hint_ms: -1 paused · 0 more is ready now · n nothing is until the next delayed message is due, or the queue is no longer rate
+-- limited, in n ms · -2 nothing known
+local function hint(left, received, now)
   if left > 0 then return 0 end
+  if received > 0 then return -2 end
   local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
   return next_due and math.max(1, tonumber(next_due) - now) or -2
 end
@@ -81,6 +84,10 @@ end
 -- Returns items, deadline ms, ready left, hint ms, suspect 1 or 0.
 local function receive(request, attributes, levels, now, amounts)
   if attributes.paused_out then return {}, 0, 0, -1, 0 end
+  if limited_ms then
+    if limited_ms > now then return {}, 0, 0, limited_ms - now, 0 end
+    redis.call('HDEL', meta, 'paused')
+  end
   local first_lease = redis.call('ZCARD', unacked) == 0
   local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = read_tombstones() }
   local to, cut = places(levels), {}
@@ -114,7 +121,7 @@ local function receive(request, attributes, levels, now, amounts)
   amounts.unacked = (amounts.unacked or 0) + #batch.items
   -- Left: what this caller could receive, so not the items it has just moved behind the others.
   local left = math.max(0, ready_left(levels, request.suspects > 0) - behind)
-  return batch.items, deadline, left, hint(left, now), from_suspect
+  return batch.items, deadline, left, hint(left, #batch.items, now), from_suspect
 end
 
 -- The content of a lease, for a caller that never saw the reply of the call that made it.

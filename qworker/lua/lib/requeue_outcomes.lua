@@ -9,6 +9,41 @@ local function received(lease)
   return lease.received_ms
 end
 
+-- A run sleeps or waits: it is delayed until the time that was recorded when it first got there. A signal that has come
+-- meanwhile lets it go on at once.
+local function park(message, other, to, now, received_ms)
+  local run, runs = run_key(message.id), runs_key()
+  if other.c ~= '' then
+    with_flag(message, 'c', '1')
+    with_flag(message, 'r', other.c)
+  end
+  message.receives = message.receives + 1
+  message.flags = string.gsub(message.flags, ' k=[^ ]*', '')
+  redis.call('ZADD', runs, 'NX', text(now), message.id)
+  if redis.call('HSETNX', run, other.class, text(math.min(now + other.delay_ms, MAX_MS))) == 1 then
+    redis.call('HSET', run, '@since', text(now))
+  end
+  if other.words ~= '' and redis.call('HEXISTS', run, other.words) == 1 then
+    put_back(to, message, now, received_ms)
+    return
+  end
+  local due_ms = tonumber(redis.call('HGET', run, other.class)) or now
+  if due_ms < MAX_MS then ready_from(message, due_ms) end
+  local item = assemble(message)
+  redis.call('HSET', run, '@parked', item, '@waits', other.words)
+  redis.call('ZADD', delayed, text(due_ms), item)
+end
+
+-- Let receives wait; returns false where they cannot: while an operator has paused the sends alone.
+local function limit_queue(ms, now)
+  local mode = redis.call('HGET', meta, 'paused')
+  local until_ms = tonumber(string.match(mode or '', '^until (%d+)$'))
+  if mode and not until_ms then return mode ~= 'in' end
+  limited_ms = math.max(until_ms or 0, now + ms)
+  redis.call('HSET', meta, 'paused', 'until ' .. text(limited_ms))
+  return true
+end
+
 -- Move one message to where its outcome sends it.
 local function settle_other(lease, other, index, item, limit, to, now, amounts)
   local function add(name, amount) amounts[name] = (amounts[name] or 0) + amount end
@@ -17,13 +52,16 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     about.reason = reason
     record(event, item, about)
   end
-  if other.kind == 'd' or other.kind == 't' then
-    local ended = other.effects and 'acked' or 'discarded'
+  if other.kind == 'd' or other.kind == 'k' or other.kind == 't' then
+    local ended = other.effects and 'acked' or other.kind == 'k' and 'cancelled' or 'discarded'
     if other.effects then
       free_unique_of(item)
-      add('results', #other.effects)
-      apply_effects(other.effects, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
+      apply_effects(other.effects, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index, to, now, amounts)
+      end_run_of(item)
     else
+      if other.kind == 'k' then
+        redis.call('ZREM', cancelled, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
+      end
       end_of(item, ended)
     end
     add(ended, 1)
@@ -49,8 +87,17 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
   elseif other.kind == 's' then
     add('timeouts', 1)
     blame(message, false, about, limit, to, now, amounts, received(lease))
-  elseif other.kind == 'r' then
+  elseif other.kind == 'p' then
+    add('parked', 1)
+    park(message, other, to, now, received(lease))
+    tell('released')
+  elseif other.kind == 'r' or other.kind == 'l' then
     add('released', 1)
+    local limited = other.kind == 'l'
+    if limited then
+      other.b = '1'
+      if limit_queue(other.delay_ms, now) then other.delay_ms = 0 end
+    end
     -- Its handler had started: the next delivery shows that, but it does not count towards max receives.
     if other.b ~= '' then message.receives = message.receives + 1 end
     if other.c ~= '' then
@@ -64,7 +111,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     else
       put_back(to, message, now, received(lease))
     end
-    tell('released')
+    tell('released', limited and 'rate_limited')
   else
     -- A message that killed its worker counts as a lone timeout, as it would without a supervisor. From
     -- then on it is a suspect, wherever it is moved.
@@ -110,7 +157,7 @@ local function settle_others(lease, attributes, results, later, now, amounts)
   -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. Those that go back
   -- come last, in the order of the lease, whatever the order of the outcomes.
   local function move(other, index, item)
-    if other.kind == 'r' or other.kind == 's' then
+    if other.kind == 'r' or other.kind == 'l' or other.kind == 's' then
       backs[#backs + 1] = { number = tonumber(index) or 0, other = other, index = index, item = item }
     else
       settle_it(other, index, item)

@@ -1,4 +1,5 @@
--- How a queue is divided, according to its `meta`: field `shards`, `<active> <kept> <epoch>`. Each shard except the first
+-- How a queue is divided, according to its `meta`: field `shards`, `<active> <kept> <epoch>`; `shards_asked` is the number
+-- that an operator asked for last, which tells an older call that is still waiting to stop. Each shard except the first
 -- has a mark in its `meta`, field `shard`, `<open or draining> <active> <epoch>`: the division that opened or drained it.
 
 local MOST_SHARDS = 64

@@ -4,7 +4,7 @@
 -- KEYS[1]    meta HASH        of the queue
 -- KEYS[2]    stats HASH       of the queue
 -- ARGV[1]    shard            its number
--- ARGV[2]    id               of the totals from retire.lua
+-- ARGV[2]    id               of the totals from retire.lua; nothing is added if this or a later one was added before
 -- ARGV[3…]   name, total, …   at most 100 totals
 -- Returns {'OK', degraded}: 1 if a counter could not be raised; or {'BROKEN', key, type} {'ARG', name}.
 -- O(n), n being the totals.
@@ -26,6 +26,8 @@ local refused = broken({ meta, 'hash', stats, 'hash' })
 if refused then return refused end
 
 local field = string.format('absorbed:%d', shard)
-if redis.call('HGET', meta, field) == id then return { 'OK', 0 } end
+local function ms_of(retired) return tonumber(string.match(retired, '^(%d+)-')) or 0 end
+local last = redis.call('HGET', meta, field) or ''
+if last == id or ms_of(last) > ms_of(id) then return { 'OK', 0 } end
 redis.call('HSET', meta, field, id)
 return { 'OK', count(stats, amounts) }

@@ -50,7 +50,8 @@ end
 redis.call('HSETNX', meta, 'created_ms', text(now))
 redis.call('HSET', meta, 'modified_ms', text(now))
 local after = redis.call('HGET', meta, 'paused') or ''
-local opened = (before == 'out' or before == 'all') and after ~= 'out' and after ~= 'all'
+local closed = before == 'out' or before == 'all' or string.find(before, '^until ')
+local opened = closed and after ~= 'out' and after ~= 'all'
 if opened then ring(wake, MAX_TOKENS) end
 if read_mode() ~= mode then mark_mode(read_mode()) end
 return { 'OK', text(now) }

@@ -44,6 +44,7 @@ local function forget(items)
       if keyed then free_unique_of(item) end
       end_result(item, 'purged')
     end
+    end_run_of(item)
     purged, bytes = purged + 1, bytes + #item
   end
   return #items

@@ -3,7 +3,7 @@
 -- ROLES      producer, operator
 -- KEYS[1-5]  see lib/sender_keys.lua
 -- KEYS[6]    producers HASH   lane → last sequence number, ms, and (message number, id) per message kept out by it
--- KEYS[7]    unique HASH      unique key → message id and expiry ms
+-- KEYS[7]    unique HASH      see lib/unique_keys.lua
 -- KEYS[8]    journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    lane             '' for a one-shot sender, which must not repeat the call
@@ -11,13 +11,17 @@
 -- ARGV[4]    delay ms         '' for the queue's, or '@' and a due time in ms since 1970
 -- ARGV[5-6]  ttl ms, priority '' for the queue's, 0 none; 0-9
 -- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
--- then       u                then u × (message number 1…n, unique key, held for ms)
+-- then       u                then u × (message number 1…n, unique key, how it is held: `<ms>` until the message has ended
+--                             (flag u frees it), at most so long; `=<ms>` for so long (no flag u); `~<ms>` until it is
+--                             due: a later one takes its place in delayed, with a due time of its own, but at most so
+--                             long after the first of them, 0: no limit)
 -- then       maxlen           may be left out: of this call; the lower of this and the queue's counts
 -- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique
 --   key was held, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
 --   same} for a repeated call, or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen}
 --   {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
--- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
+-- O(n) for ready, O(n log d) for delayed messages, d being delayed already; O(m) more to replace one of m (at most 1,000)
+--   that are due in the same millisecond.
 --- include lib/clock.lua
 --- include lib/lone_send.lua
 --- include lib/checks.lua
@@ -26,9 +30,11 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/sender_attributes.lua
+--- include lib/stamp.lua
 --- include lib/push.lua
+--- include lib/unique_keys.lua
 
-local producers, unique, attributes, refused = KEYS[6], KEYS[7], read_attributes()
+local producers, attributes, refused = KEYS[6], read_attributes()
 refused = refused or broken({ stats, 'hash', ready, 'list', wake, 'list', delayed, 'zset', unique, 'hash', journal, 'stream' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
@@ -46,7 +52,6 @@ local first_key = 8 + 2 * number
 local keyed = whole(ARGV[first_key], 0, number)
 if not keyed then return { 'ARG', 'messages' } end
 if not lower_maxlen(attributes, ARGV[first_key + 1 + 3 * keyed]) then return { 'ARG', 'maxlen' } end
-
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
 
 if lane ~= '' then
@@ -62,39 +67,32 @@ if lane ~= '' then
   if last and sequence < last then return { 'GHOST' } end
 end
 
--- Messages whose unique key another message holds: {number, id, …}.
-local kept_out, outside, holds = {}, {}, {}
-for i = 0, keyed - 1 do
-  local message = whole(ARGV[first_key + 1 + 3 * i], 1, number)
-  local key, held_ms = ARGV[first_key + 2 + 3 * i], whole(ARGV[first_key + 3 + 3 * i], 1, MAX_MS)
-  if not message or not held_ms or not id_of(message) then return { 'ARG', 'unique' } end
-  local id, until_ms = string.match(redis.call('HGET', unique, key) or '', '^(%S+) (%d+)$')
-  if not id or tonumber(until_ms) <= now then id = holds[key] and holds[key].id end
-  if id and id ~= id_of(message) then
-    kept_out[#kept_out + 1] = text(message)
-    kept_out[#kept_out + 1] = id
-    outside[message] = true
-  elseif not holds[key] then
-    holds[key] = { id = id_of(message), until_ms = math.min(now + held_ms, MAX_MS) }
-  end
-end
+local kept_out, outside, holds, replaced, sooner = take_keys(first_key, keyed, number, delay_ms, ttl_ms, now, id_of)
+if not kept_out then return outside or { 'ARG', 'unique' } end
 
-refused = refusal(attributes, number - #kept_out / 2)
+refused = refusal(attributes, number - #kept_out / 2 - replaced)
 if refused then return refused end
-local middle, items = stamp(now, ttl_ms, delay_ms), {}
+local middle, items, early = stamp(now, ttl_ms, delay_ms), {}, {}
 for message = 1, number do
   local head, tail = ARGV[6 + 2 * message], ARGV[7 + 2 * message]
   if attributes.maxsize > 0 then
     local bytes = #tail - (string.find(tail, '\n', 1, true) or 0)
     if bytes > attributes.maxsize then return { 'TOOLARGE', text(bytes), text(attributes.maxsize) } end
   end
-  if not outside[message] then items[#items + 1] = head .. middle .. tail end
+  if sooner[message] then
+    early[#early + 1] = { head .. stamp(now, ttl_ms, sooner[message]) .. tail, sooner[message] }
+  elseif not outside[message] then
+    items[#items + 1] = head .. middle .. tail
+  end
 end
 
 push(items, priority, delay_ms, attributes, now)
-for key, hold in pairs(holds) do redis.call('HSET', unique, key, hold.id .. ' ' .. text(hold.until_ms)) end
+for _, one in ipairs(early) do push({ one[1] }, priority, one[2], attributes, now) end
+write_keys(holds)
 if lane ~= '' then
   redis.call('HSET', producers, lane, table.concat({ text(sequence), text(now), unpack(kept_out) }, ' '))
 end
-local degraded = math.max(count(stats, { sent = #items, stored = #items }), write_journal(''))
-return with_shards({ 'OK', #items, text(now), degraded, unpack(kept_out) }, attributes)
+local stored = #items + #early
+local amounts = { sent = stored, stored = stored - replaced, cancelled = replaced }
+local degraded = math.max(count(stats, amounts), write_journal(''))
+return with_shards({ 'OK', stored, text(now), degraded, unpack(kept_out) }, attributes)

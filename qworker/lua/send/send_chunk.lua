@@ -18,7 +18,7 @@
 -- ARGV[13]   n                rows, 1-1000; then n bodies
 -- then       k                0 or n; then k × (delay ms, ttl ms, row id), each '' for the call's value, or no id
 -- Returns {'OK', now ms, stored, degraded}, or {'DUPLICATE', now ms, 0, 0} if the chunk was stored before, or a
---   refusal: {'GAP', rows taken} {'CHANGED', rows taken} {'RESHARD', mark} {'PAUSED'} {'FULL', stored, limit}
+--   refusal: {'GAP', rows taken} {'CHANGED', rows taken} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, limit}
 --   {'TOOLARGE', bytes, maxsize, row} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
 --- include lib/clock.lua
@@ -28,6 +28,7 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/sender_attributes.lua
+--- include lib/stamp.lua
 --- include lib/push.lua
 --- include lib/ledger.lua
 --- include lib/rows.lua
@@ -49,7 +50,6 @@ if not worded or worded ~= 0 and worded ~= number or #ARGV ~= 14 + number + 3 * 
 local stands = stream ~= '' and standing(ledger, stream, first, number, crc_before, crc_after)
 if stands and stands[1] == 'DUPLICATE' then return { 'DUPLICATE', text(now), 0, 0 } end
 if stands then return stands end
-
 -- The delay, ttl and id of a row; nil if malformed.
 local function words_of(row)
   local at = 14 + number + 3 * (row - 1)

@@ -21,6 +21,7 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/sender_attributes.lua
+--- include lib/stamp.lua
 --- include lib/push.lua
 
 local imported, FIELDS, MAX_MESSAGES, MAX_RECEIVES = KEYS[6], 7, 1000, 999999

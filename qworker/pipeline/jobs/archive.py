@@ -1,9 +1,8 @@
-"""Archives the journal to Parquet by queue and day, each event once, whichever process is killed on the way.
+"""Archives the journal to a Delta table, each event once, whichever process is killed on the way.
 
 Batch by batch: the driver plans the entries of a batch, each task reads a range of them and writes files, and the
-driver commits these together with the offsets after them (`qworker.pipeline.jobs.change`). No event passes through the
-JVM. Columns are those of the table `journal`, and the partition columns `queue`, `day` (DATE, of ts in UTC) and `batch`
-(STRING).
+driver commits these together with the offsets after them (`qworker.pipeline.jobs.lake`). No event passes through the
+JVM. Columns are those of the table `journal`, and the partition columns `queue` and `day` (DATE, of ts in UTC).
 """
 
 from __future__ import annotations
@@ -11,16 +10,15 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qworker.errors import PipelineError
+from qworker.errors import ArchiveDamagedError
 from qworker.pipeline.failures import clear_errors
-from qworker.pipeline.jobs.change import Change, recover
-from qworker.pipeline.jobs.compact import compact, plan
+from qworker.pipeline.jobs.compact import compact, expire, plan, vacuum
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.source.journal import Journals, Known
@@ -39,7 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Archived", "Archiver", "archive", "continued", "ends_of_rows", "read_archive"]
 
-_FILE: Final = ("path", "events", "gaps", "missing", "rolled_back")
+_FILE: Final = (
+    "path STRING, queue STRING, day STRING, bytes BIGINT, stats STRING, events BIGINT, gaps BIGINT, missing BIGINT, "
+    "rolled_back BIGINT"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Archived:
     """Totals of an archiver so far.
 
     `missing`: events that were trimmed before they were read; `rolled_back`: journals that Redis has an older copy of
-    since they were read.
+    since they were read; `expired_days`: days of queues that were deleted because of their age.
     """
 
     batches: int = 0
@@ -58,6 +59,7 @@ class Archived:
     seconds: float = 0.0
     compacted_days: int = 0
     rolled_back: int = 0
+    expired_days: int = 0
 
     @property
     def events_per_s(self) -> float:
@@ -65,14 +67,26 @@ class Archived:
         return self.events / self.seconds if self.seconds > 0 else 0.0
 
 
-def read_archive(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Read the events of an archive: the columns of `journal`, then `day` and `batch`."""
-    lake.root.mkdir(parents=True, exist_ok=True)
-    return spark.read.schema(_schema()).parquet(str(lake.root))
+def read_archive(
+    spark: SparkSession, lake: Lake, files: Sequence[Path] | None = None, *, in_part: bool = False
+) -> DataFrame:
+    """Read the events of an archive: the columns of `journal`, then `day`.
+
+    `files`: of these files only. Raises `ArchiveDamagedError` for a file that is missing; with `in_part` it is left
+    out, for those who find out by the numbers of the events.
+    """
+    named = lake.files() if files is None else files
+    there = [file for file in named if file.exists()]
+    if not in_part and len(there) < len(named):
+        raise ArchiveDamagedError(str(min({*named} - {*there})), "the file is missing")
+    if not there:
+        return spark.createDataFrame([], _schema())
+    reader = spark.read.schema(_schema()).option("basePath", str(lake.root))
+    return reader.parquet(*map(str, there))
 
 
 class Archiver:
-    """Archives a batch at a time. The caller holds `lake.writing()`.
+    """Archives a batch at a time. Of two that write into one archive, one fails.
 
     `source`: options of the data source; `maxEntriesPerTrigger` bounds a batch, `readerName` names the progress that
     is noted in Redis. Begins where the archive ends.
@@ -83,11 +97,11 @@ class Archiver:
         from qworker.pipeline.source.stream import JournalStreamReader
 
         self._spark, self._lake = spark, lake
-        recover(lake)
-        #: What `_offsets.json` must hold as long as this is the one archiver.
-        self._noted = begun = lake.offsets()
         given = dict(source)
-        if begun is None and (ends := ends_of_rows(spark, lake)):
+        lake.create(ReadOptions.of(given).namespace)
+        now = lake.pinned()
+        self._last, begun = now.last(), now.offsets()
+        if begun is None and (ends := ends_of_rows(spark, now)):
             given["startingOffsets"] = json.dumps(dump(ends))
         options = ReadOptions.of(given)
         self._options = options
@@ -121,16 +135,9 @@ class Archiver:
             RangePartition(part) for part in back if part.forgotten is not None
         ]
         parts += self._reader.partitions(start, reached)
-        change = Change(self._lake)
-        files = _write(self._spark, self._reader, parts, change)
-        if self._lake.offsets() != self._noted:
-            change.discard()
-            raise PipelineError(
-                f"another archiver has written into {self._lake.root} since this one read where to continue; nothing "
-                "was written: stop one of them, and leave the file _lock alone"
-            )
-        change.commit([Path(file.path) for file in files], offsets=reached)
-        self._noted = self._reached = reached
+        files = _write(self._spark, self._reader, parts, self._lake.root)
+        self._last = self._lake.commit(files, after=self._last, offsets=reached)
+        self._reached = reached
         self._reader.commit(reached)
         return Archived(
             1,
@@ -150,31 +157,34 @@ def archive(
     *,
     once: bool,
     every_s: float = 10.0,
+    keep_ms: int | None = None,
     on_batch: Callable[[Archived], None] = lambda done: None,
     stopped: Callable[[float], bool] = lambda wait_s: False,
 ) -> Archived:
-    """Write the journal into the archive; the caller holds `lake.writing()`.
+    """Write the journal into the archive.
 
     `once`: stop at the present end of the journal. Else read every `every_s` seconds, until `stopped(seconds)`, which
-    waits that long, returns true; and at midnight (UTC) compact the days that are over. `on_batch` gets the totals
-    after each batch.
+    waits that long, returns true; and at midnight (UTC) compact the days that are over. Days that ended more than
+    `keep_ms` ago are deleted at the start and at midnight. `on_batch` gets the totals after each batch.
     """
     archiver = Archiver(spark, lake, source)
     if once:
         archiver.end_here()
     begun, total, compacted = time.monotonic(), Archived(), _today()
+    if keep_ms is not None:
+        total = replace(total, expired_days=expire(lake, keep_ms))
     while not stopped(0):
         read, done = time.monotonic(), archiver.archive_batch()
         if done is not None:
-            total = Archived(
-                total.batches + 1,
-                total.entries + done.entries,
-                total.events + done.events,
-                total.gaps + done.gaps,
-                total.missing + done.missing,
-                time.monotonic() - begun,
-                total.compacted_days,
-                total.rolled_back + done.rolled_back,
+            total = replace(
+                total,
+                batches=total.batches + 1,
+                entries=total.entries + done.entries,
+                events=total.events + done.events,
+                gaps=total.gaps + done.gaps,
+                missing=total.missing + done.missing,
+                seconds=time.monotonic() - begun,
+                rolled_back=total.rolled_back + done.rolled_back,
             )
             on_batch(total)
         if once and done is None:
@@ -183,40 +193,44 @@ def archive(
             continue  # There is more.
         if _today() > compacted:
             compacted = _today()
+            expired = 0 if keep_ms is None else expire(lake, keep_ms)
             days = compact(lake, plan(lake, before=compacted)).days
-            total = replace(total, compacted_days=total.compacted_days + days)
+            vacuum(lake)
+            total = replace(
+                total,
+                compacted_days=total.compacted_days + days,
+                expired_days=total.expired_days + expired,
+            )
         stopped(max(0.0, every_s - (time.monotonic() - read)))
     return replace(total, seconds=time.monotonic() - begun)
 
 
 def _write(
-    spark: SparkSession, reader: JournalStreamReader, parts: list[InputPartition], change: Change
+    spark: SparkSession, reader: JournalStreamReader, parts: list[InputPartition], root: Path
 ) -> list[EventFile]:
     """Write the events of each partition in its own task; returns the files of the attempts that succeeded."""
     if not parts:
         return []
-    directory, batch = change.directory, change.batch
+
+    names = [column.split()[0] for column in _FILE.split(", ")]
 
     def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch_of_ids in rows:
             for number in batch_of_ids.column("id").to_pylist():
-                # Every attempt has its own files.
-                name = f"part-{number:05d}-{secrets.token_hex(4)}"
-                files = write_events(reader.read(parts[number]), directory, batch=batch, name=name)
+                # Every attempt has its own files; those that no commit names are deleted by a vacuum.
+                name = f"part-{secrets.token_hex(16)}"
+                files = write_events(reader.read(parts[number]), root, name=name)
                 if files:
                     columns = zip(*map(astuple, files), strict=True)
                     yield pa.RecordBatch.from_arrays(
-                        [pa.array(column) for column in columns], names=_FILE
+                        [pa.array(column) for column in columns], names=names
                     )
 
     tasks = spark.range(0, len(parts), numPartitions=len(parts))
     with clear_errors():
-        rows = tasks.mapInArrow(
-            write, "path STRING, events BIGINT, gaps BIGINT, missing BIGINT, rolled_back BIGINT"
-        )
-        return [EventFile(*row) for row in rows.collect()]
+        return [EventFile(*row) for row in tasks.mapInArrow(write, _FILE).collect()]
 
 
 def continued(
@@ -249,7 +263,7 @@ def _entries(spark: SparkSession, lake: Lake, shard: str) -> Known:
 
     queue, number = split_shard_name(shard)
     rows = (
-        read_archive(spark, lake)
+        read_archive(spark, lake, in_part=True)
         .where((F.col("queue") == queue) & (F.col("shard") == number) & (F.col("event") != "gap"))
         .select("epoch", "entry", "number", F.unix_millis("ts").alias("ms"))
         .distinct()
@@ -270,7 +284,7 @@ def ends_of_rows(spark: SparkSession, lake: Lake) -> dict[str, Position]:
     from pyspark.sql import functions as F
 
     last = F.max(F.struct("epoch", "entry", "number")).alias("last")
-    events = read_archive(spark, lake).where("event <> 'gap'")
+    events = read_archive(spark, lake, in_part=True).where("event <> 'gap'")
     return {
         shard_name(row.queue, row.shard): Position(
             row.last.epoch, row.last.entry + 1, row.last.number + 1
@@ -284,7 +298,7 @@ def _today() -> date:
 
 
 def _schema() -> StructType:
-    """The columns of the files, and those of the directories."""
+    """The columns of the files, and those that are in their paths."""
     from pyspark.sql import types as T
 
     from qworker.pipeline.source.schemas import struct_of
@@ -295,6 +309,5 @@ def _schema() -> StructType:
             *columns,
             T.StructField("queue", T.StringType()),
             T.StructField("day", T.DateType()),
-            T.StructField("batch", T.StringType()),
         ]
     )

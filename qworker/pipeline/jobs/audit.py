@@ -26,14 +26,14 @@ queues; there, `lost` covers messages that were received at least once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs.audit_result import HOLES, SAMPLES, AuditResult, iso
 from qworker.pipeline.jobs.lifecycle import DELIVERED, lifecycles, order
-from qworker.pipeline.jobs.record import UNKNOWN, Hole, Record, examine
+from qworker.pipeline.jobs.record import IN_RECORD, UNKNOWN, Hole, Record, Seen, examine
 from qworker.pipeline.source.offsets import Offsets
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AuditResult", "Snapshot", "Window", "audit", "lost_ids"]
 
-#: Holes whose events are in the record, but for those that have no number of their own.
-IN_RECORD: Final = ("rolled back", "used twice")
 _NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
@@ -85,18 +83,21 @@ def audit(
     suspects: DataFrame | None = None,
     ends: Offsets | None = None,
     earlier: frozenset[str] = frozenset(),
+    seen: Seen | None = None,
+    on_judged: Callable[[DataFrame, Record], None] = lambda rows, record: None,
 ) -> AuditResult:
     """Audit events (columns of `journal`). They are read several times: persist expensive ones.
 
     `suspects`: the `lost_ids` of an earlier snapshot; only these can be lost. `ends`: the offsets of the archive among
-    the events; `earlier`: queues of which it has earlier events, which were left out.
+    the events; `earlier`: queues of which it has earlier events, which were left out; `seen`: what an earlier audit has
+    seen of them. `on_judged` gets the lifecycles and the record before they are dropped.
     """
     from pyspark.sql import functions as F
 
     window = window or Window()
-    record = examine(events, ends, earlier)
+    record = examine(events, ends, earlier, seen)
     events = record.events
-    rows = _judged(record, window, snapshot, suspects).persist()
+    rows = _judged(record, window, snapshot, suspects, seen).persist()
     try:
         holes = [hole for hole in record.holes if window.reaches(hole)]
         sums, ended, unheard = _sums(rows)
@@ -120,6 +121,7 @@ def audit(
             F.count(F.lit(1)).alias("events"), F.min("ts").alias("first"), F.max("ts").alias("last")
         )
         read = span.collect()[0]
+        on_judged(rows, record)
         return AuditResult(
             since=window.since,
             until=window.until,
@@ -152,14 +154,20 @@ def audit(
         rows.unpersist()
 
 
-def lost_ids(events: DataFrame, *, window: Window, snapshot: Snapshot) -> DataFrame:
+def lost_ids(
+    events: DataFrame, *, window: Window, snapshot: Snapshot, seen: Seen | None = None
+) -> DataFrame:
     """Messages that count as lost: queue, shard, message_id."""
-    rows = _judged(examine(events), window, snapshot, None)
+    rows = _judged(examine(events, seen=seen), window, snapshot, None, seen)
     return rows.where("lost").select("queue", "shard", "message_id")
 
 
 def _judged(
-    record: Record, window: Window, snapshot: Snapshot | None, suspects: DataFrame | None
+    record: Record,
+    window: Window,
+    snapshot: Snapshot | None,
+    suspects: DataFrame | None,
+    seen: Seen | None,
 ) -> DataFrame:
     """Lifecycles of the window, with the state in Redis, and a BOOLEAN for each finding."""
     from pyspark.sql import functions as F
@@ -172,7 +180,7 @@ def _judged(
         stored = snapshot.messages.groupBy(*keys).agg(F.max("state").alias("stored"))
         rows = rows.join(stored, keys, "left")
     is_open = F.col("state") == "open"
-    in_hole = _in_hole(record.holes)
+    in_hole = _in_hole((*record.holes, *(seen.holes if seen is not None else ())))
     absent = is_open & F.col("stored").isNull() if snapshot is not None else F.lit(False)
     if suspects is not None:
         known = suspects.select(*keys, F.lit(True).alias("suspect"))

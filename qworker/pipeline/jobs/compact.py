@@ -1,42 +1,43 @@
-"""Compacts the many small files of a day into a few large ones, without Spark; readers never see both."""
+"""Compacts the many small files of a day into a few large ones, without Spark, and deletes days and files of the past.
+
+A commit replaces them, so readers see either; the old files stay for `KEPT_H`, for those who still read them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
-from typing import Any, Final
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
 
 from qworker.errors import PipelineError
-from qworker.pipeline.jobs.change import Change
-from qworker.pipeline.jobs.files import ROWS, open_parquet
-from qworker.pipeline.jobs.lake import Day, Lake, sync
+from qworker.pipeline.jobs.files import FEW_VALUES, GROWING, ROWS
+from qworker.pipeline.jobs.lake import Day, Lake
 
-__all__ = ["Compacted", "compact", "plan"]
+__all__ = ["KEPT_H", "Compacted", "compact", "expire", "plan", "vacuum"]
 
 #: Approximate size of compacted files; several tasks share larger ones less evenly.
 _FILE_BYTES: Final = 256 * 2**20
+#: How long files stay that are not in the lake any more, or not yet: a read and a batch must end within.
+KEPT_H: Final = 168
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Totals: days rewritten, files before and after, their bytes, and the rows."""
+    """Totals: days rewritten, files before and after."""
 
     days: int = 0
     files_before: int = 0
     files_after: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    rows: int = 0
 
 
-def plan(lake: Lake, *, before: date | None = None, least: int = 2) -> list[Day]:
-    """Choose the days with `least` files or more, before `before` if given."""
+def plan(lake: Lake, *, before: date | None = None) -> list[Day]:
+    """Choose the days with two small files or more, before `before` if given."""
     return [
         day
         for day in lake.days()
-        if (before is None or day.day < before) and len(day.files()) >= least
+        if (before is None or day.day < before)
+        and sum(size < _FILE_BYTES for size in day.sizes.values()) > 1
     ]
 
 
@@ -46,74 +47,56 @@ def compact(
     *,
     on_day: Callable[[Day], None] = lambda day: None,
 ) -> Compacted:
-    """Rewrite each day into as few files as `_FILE_BYTES` allows. The caller holds `lake.writing()`.
+    """Rewrite each day into as few files as `_FILE_BYTES` allows; an archiver may run beside it.
 
-    Raises `PipelineError` if rows are missing afterwards; that day stays as it was.
+    Raises `PipelineError` if a day cannot be rewritten; it and later ones stay as they were.
     """
+    from deltalake import ColumnProperties, WriterProperties
+    from deltalake.exceptions import DeltaError
+
+    columns = {name: ColumnProperties(dictionary_enabled=True) for name in FEW_VALUES}
+    columns |= {
+        name: ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")
+        for name in GROWING
+    }
+    writer = WriterProperties(
+        compression="ZSTD",
+        compression_level=1,
+        max_row_group_size=ROWS,
+        default_column_properties=ColumnProperties(dictionary_enabled=False),
+        column_properties=columns,
+    )
     total = Compacted()
     for day in days:
-        files = day.files()
-        before = sum(file.stat().st_size for file in files)
-        change = Change(lake)
-        staged = change.directory / day.path.relative_to(lake.root) / f"batch={change.batch}"
-        rows = _rewrite(files, staged)
-        written = list(staged.iterdir())
-        after = sum(file.stat().st_size for file in written)
-        change.commit(written, replacing=True)
+        try:
+            done = lake.table().optimize.compact(
+                [("queue", "=", day.queue), ("day", "=", day.day.isoformat())],
+                target_size=_FILE_BYTES,
+                writer_properties=writer,
+            )
+        except (DeltaError, OSError) as error:
+            text = str(error).strip().split("\n", 1)[0]
+            raise PipelineError(
+                f"{day.queue} {day.day} cannot be compacted ({text}); the archive {lake.root} has not changed: "
+                "qworker spark audit names what is missing"
+            ) from error
         total = Compacted(
             total.days + 1,
-            total.files_before + len(files),
-            total.files_after + len(written),
-            total.bytes_before + before,
-            total.bytes_after + after,
-            total.rows + rows,
+            total.files_before + done["numFilesRemoved"],
+            total.files_after + done["numFilesAdded"],
         )
         on_day(day)
     return total
 
 
-def _rewrite(files: list[Path], directory: Path) -> int:
-    """Copy rows into new files; returns their number. Raises `PipelineError` if some are missing."""
-    import pyarrow.parquet as pq
-
-    directory.mkdir(parents=True)
-    # Files of other versions may lack a column: the schema of the newest file decides, and others are cast to it.
-    schema = pq.read_schema(files[-1])
-    wanted = sum(pq.read_metadata(file).num_rows for file in files)
-    writer: Any = None
-    number, path = 0, directory
-    for file in files:
-        with pq.ParquetFile(file) as source:
-            for batch in source.iter_batches(ROWS):
-                if writer is None:
-                    path = directory / f"part-{number:05d}.parquet"
-                    writer, number = open_parquet(path, schema), number + 1
-                writer.write_batch(_conformed(batch, schema), row_group_size=ROWS)
-        if writer is not None and path.stat().st_size >= _FILE_BYTES:
-            writer.close()
-            sync(path)
-            writer = None
-    if writer is not None:
-        writer.close()
-        sync(path)
-    rows: int = sum(pq.read_metadata(file).num_rows for file in directory.iterdir())
-    if rows != wanted:
-        raise PipelineError(
-            f"{directory}: {rows} of {wanted} rows were written; nothing was changed"
-        )
-    return rows
+def expire(lake: Lake, keep_ms: int) -> int:
+    """Delete the days that ended more than `keep_ms` ago from the lake; returns their number, of all queues."""
+    return lake.expire((datetime.now(UTC) - timedelta(milliseconds=keep_ms)).date())
 
 
-def _conformed(batch: Any, schema: Any) -> Any:
-    import pyarrow as pa
-
-    if batch.schema.equals(schema):
-        return batch
-    names = set(batch.schema.names)
-    columns = [
-        batch.column(field.name).cast(field.type)
-        if field.name in names
-        else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def vacuum(lake: Lake, *, kept_h: int = KEPT_H) -> int:
+    """Delete files that have not been in the lake for `kept_h` hours, and old commits; returns the number of files."""
+    lake.clean_log()
+    return len(
+        lake.table().vacuum(kept_h, dry_run=False, enforce_retention_duration=False, full=True)
+    )

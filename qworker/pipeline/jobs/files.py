@@ -5,23 +5,23 @@ Files have the columns of the table `journal` but for `queue`, which is in their
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from qworker.pipeline.jobs.lake import sync
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ROWS", "EventFile", "open_parquet", "write_events"]
+__all__ = ["FEW_VALUES", "GROWING", "ROWS", "EventFile", "event_file", "sync", "write_events"]
 
 #: Rows of a row group: some 50 MB while they are gathered.
 ROWS: Final = 262_144
 #: Columns with few values, and columns that grow a little from row to row.
-_FEW_VALUES: Final = (
+FEW_VALUES: Final = (
     "shard",
     "epoch",
     "event",
@@ -31,27 +31,36 @@ _FEW_VALUES: Final = (
     "error_class",
     "worker",
 )
-_GROWING: Final = (
+GROWING: Final = (
     *("entry", "number", "age_ms"),
     *("ts", "sent_ts", "ready_ts", "delivered_ts", "started_ts"),
 )
+#: Columns whose least and greatest values are in the log, so that readers skip files.
+_BOUNDED: Final = ("epoch", "entry", "number", "ts", "sent_ts")
 
 
 @dataclass(frozen=True, slots=True)
 class EventFile:
-    """A file and its contents. `missing`: events in its gaps; `rolled_back`: journals rolled back since."""
+    """A file and its contents. `missing`: events in its gaps; `rolled_back`: journals rolled back since.
+
+    `stats`: the statistics of its columns, as Delta has them.
+    """
 
     path: str
-    events: int
-    gaps: int
-    missing: int
+    queue: str
+    day: str
+    bytes: int
+    stats: str
+    events: int = 0
+    gaps: int = 0
+    missing: int = 0
     rolled_back: int = 0
 
 
 def write_events(
-    batches: Iterable[pa.RecordBatch], directory: Path, *, batch: str, name: str
+    batches: Iterable[pa.RecordBatch], directory: Path, *, name: str
 ) -> list[EventFile]:
-    """Write batches of the table `journal`, each of one queue, to `queue=…/day=…/batch=<batch>/<name>.parquet`.
+    """Write batches of the table `journal`, each of one queue, to `queue=…/day=…/<name>.parquet`.
 
     Each file is on the disk when this returns.
     """
@@ -60,17 +69,24 @@ def write_events(
         queue = events.column("queue")[0].as_py()
         rows = events.drop_columns(["queue"])
         for day, part in _by_day(rows):
-            path = (
-                directory / f"queue={queue}" / f"day={day}" / f"batch={batch}" / f"{name}.parquet"
-            )
+            path = directory / f"queue={queue}" / f"day={day}" / f"{name}.parquet"
             if path not in files:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                files[path] = _File(path, open_parquet(path, part.schema))
+                files[path] = _File(path, queue, day, _open_parquet(path, part.schema))
             files[path].add(part)
     return [file.close() for file in files.values()]
 
 
-def open_parquet(path: Path, schema: pa.Schema) -> Any:
+def sync(path: Path) -> None:
+    """Flush a file or directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_parquet(path: Path, schema: pa.Schema) -> Any:
     """Open a file for rows of the journal (a `pyarrow.parquet.ParquetWriter`)."""
     import pyarrow.parquet as pq
 
@@ -80,9 +96,51 @@ def open_parquet(path: Path, schema: pa.Schema) -> Any:
         schema,
         compression="zstd",
         compression_level=1,
-        use_dictionary=[name for name in _FEW_VALUES if name in names],
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in _GROWING if name in names},
+        use_dictionary=[name for name in FEW_VALUES if name in names],
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in GROWING if name in names},
     )
+
+
+def event_file(path: Path, queue: str, day: date, **counts: int) -> EventFile:
+    """Describe a file that is on the disk, by its footer."""
+    import pyarrow.parquet as pq
+
+    stats = _stats(pq.read_metadata(path))
+    return EventFile(str(path), queue, day.isoformat(), os.path.getsize(path), stats, **counts)
+
+
+def _stats(footer: Any) -> str:
+    """The bounds of some columns. Delta has times in ms: the upper bound is rounded up."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    unknown = set()
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            name, found = column.path_in_schema, column.statistics
+            if name not in _BOUNDED:
+                continue
+            if found is not None and found.has_min_max:
+                low[name] = min(low.get(name, found.min), found.min)
+                high[name] = max(high.get(name, found.max), found.max)
+            elif found is None or found.null_count != column.num_values:
+                unknown.add(name)
+    document = {
+        "numRecords": footer.num_rows,
+        "minValues": {name: _bound(value) for name, value in low.items() if name not in unknown},
+        "maxValues": {
+            name: _bound(value, timedelta(milliseconds=1))
+            for name, value in high.items()
+            if name not in unknown
+        },
+        "nullCount": {},
+    }
+    return json.dumps(document)
+
+
+def _bound(value: Any, more: timedelta = timedelta()) -> Any:
+    if not isinstance(value, datetime):
+        return value
+    return (value + more).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass
@@ -90,6 +148,8 @@ class _File:
     """A file being written: rows are gathered until they fill a row group."""
 
     path: Path
+    queue: str
+    day: date
     writer: Any
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
@@ -114,8 +174,14 @@ class _File:
         self._flush()
         self.writer.close()
         sync(self.path)
-        return EventFile(
-            str(self.path), self.rows - self.gaps, self.gaps, self.missing, self.rolled_back
+        return event_file(
+            self.path,
+            self.queue,
+            self.day,
+            events=self.rows - self.gaps,
+            gaps=self.gaps,
+            missing=self.missing,
+            rolled_back=self.rolled_back,
         )
 
     def _flush(self) -> None:

@@ -1,55 +1,70 @@
-"""The directory of an archive: its layout, and its one writer.
+"""The lake: an archive as a Delta table in a directory. Each commit adds files and says where the journals continue.
 
-    OUT/queue=emails/day=2031-05-04/batch=20310504T101512-3f9a1c07/part-….parquet    events; day: of ts, in UTC
-    OUT/_offsets.json     where to continue in the journals after the archived events
-    OUT/_work/            changes being prepared: see `qworker.pipeline.jobs.change`
-    OUT/_lock             held by the one writer
+    LAKE/queue=emails/day=2031-05-04/part-….parquet    events; day: of ts, in UTC
+    LAKE/_delta_log/                                   commits: which files belong to the table, and the offsets
 
-Readers read `OUT/queue=*/day=*/*/*.parquet`.
+A file that no commit names is not in the lake, whoever wrote it. Readers see one version, whole, and keep it while
+others write. Each commit of an archiver has an application transaction, so that of two archivers one fails.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
-from qworker.errors import InvalidOptionError, PipelineError
+from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
+from qworker.pipeline.jobs.files import EventFile, sync
+from qworker.wire.names import split_shard_name
 
-__all__ = ["Day", "Lake", "sync"]
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+__all__ = ["Day", "Lake"]
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+#: The version of the table's columns and metadata; a newer one is refused.
+_FORMAT: Final = 1
+_FORMAT_KEY: Final = "qworker.format"
+_NAMESPACE_KEY: Final = "qworker.namespace"
+_OFFSETS_KEY: Final = "qworker.offsets"
+_APP: Final = "qworker.archiver"
+#: With the name of a queue: its days before this one, as an ordinal, were deleted because of their age.
+_KEPT_FROM: Final = "qworker.kept_from."
+#: Commits are deleted after 30 days (Delta's default), unless the newest offsets are nearly as old.
+_OFFSETS_S: Final = 20 * 86_400
+_PARTITIONS: Final = ["queue", "day"]
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """One day of one queue: its directory, and the names of its batches."""
+    """One day of one queue, and its Parquet files with their sizes in bytes."""
 
-    path: Path
     queue: str
     day: date
-    batches: tuple[str, ...]
+    sizes: dict[Path, int]
 
+    @property
     def files(self) -> list[Path]:
-        """List the Parquet files, in the order of their batches."""
-        return [
-            file
-            for batch in self.batches
-            for file in sorted((self.path / f"batch={batch}").glob("*.parquet"))
-        ]
+        """The files, by name."""
+        return sorted(self.sizes)
 
 
 class Lake:
-    """The directory of an archive, which need not exist yet."""
+    """The directory of an archive, which need not exist yet.
 
-    def __init__(self, root: Path | str) -> None:
+    `version`: read this one; None: the newest at each call.
+    """
+
+    def __init__(self, root: Path | str, *, version: int | None = None) -> None:
         """Raises `InvalidOptionError` for a URL or a file: all hosts must see a directory."""
         text = str(root)
         # Path() replaces two slashes by one.
@@ -60,30 +75,135 @@ class Lake:
                 "name a directory; mount the storage where driver and executors see it",
             )
         self.root = Path(root).absolute()
+        self.version = version
         if self.root.exists() and not self.root.is_dir():
             raise InvalidOptionError("archive", f"{text!r} is a file", "name a directory")
 
-    @property
-    def pattern(self) -> str:
-        """The pattern of all files, for `read_parquet` of DuckDB and others."""
-        return f"{self.root}/queue=*/day=*/*/*.parquet"
-
-    @property
-    def work(self) -> Path:
-        """Where changes are prepared."""
-        return self.root / "_work"
-
     def exists(self) -> bool:
-        """Whether there is an archive; it may be empty."""
-        return self.offsets() is not None or next(self.days(), None) is not None
+        """Whether there is an archive; it may be empty. Raises `InvalidOptionError` if it is not ours."""
+        if (self.root / "_delta_log").is_dir():
+            return bool(self.offsets() is not None or self.files())
+        if next(self.root.glob("queue=*/day=*/batch=*/*.parquet"), None) is not None:
+            raise InvalidOptionError(
+                "archive",
+                f"{str(self.root)!r} has the layout of an earlier version",
+                f"convert it: qworker spark convert --archive {self.root}",
+            )
+        return False
+
+    def create(self, namespace: str) -> None:
+        """Create the table unless it is there. Raises `InvalidOptionError` if it holds another namespace."""
+        if not (self.root / "_delta_log").is_dir():
+            self.exists()
+            self.create_table(namespace)
+        self.check_namespace(namespace)
+
+    def create_table(self, namespace: str) -> None:
+        """Create the table, whatever lies in its directory."""
+        from deltalake import DeltaTable
+
+        with self._clear_errors("it cannot be created"):
+            self.root.mkdir(parents=True, exist_ok=True)
+            DeltaTable.create(
+                self.root,
+                _schema(),
+                mode="ignore",
+                partition_by=_PARTITIONS,
+                name="qworker journal",
+                configuration={
+                    _FORMAT_KEY: str(_FORMAT),
+                    _NAMESPACE_KEY: namespace,
+                    # The offsets are in the log: see `clean_log`.
+                    "delta.enableExpiredLogCleanup": "false",
+                },
+                raise_if_key_not_exists=False,
+            )
+
+    def check_namespace(self, namespace: str) -> None:
+        """Raise `InvalidOptionError` if the lake holds the events of another namespace."""
+        other = self.table().metadata().configuration[_NAMESPACE_KEY]
+        if other != namespace:
+            raise InvalidOptionError(
+                "archive",
+                f"{str(self.root)!r} holds namespace {other!r}, not {namespace!r}",
+                "name another directory, or pass --namespace",
+            )
+
+    def table(self) -> DeltaTable:
+        """Open the table. Raises `InvalidOptionError` if it is not ours, `ArchiveDamagedError` if it is not whole."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table = DeltaTable(self.root, version=self.version)
+        except (DeltaError, OSError, ValueError) as error:
+            raise ArchiveDamagedError(
+                str(self.root / "_delta_log"),
+                f"not a log of commits that can be read ({_line(error)})",
+            ) from error
+        form = (table.metadata().configuration or {}).get(_FORMAT_KEY)
+        if form is None:
+            raise InvalidOptionError(
+                "archive",
+                f"{str(self.root)!r} is a Delta table that qworker did not create",
+                "name another directory",
+            )
+        if not form.isdigit() or int(form) > _FORMAT:
+            raise InvalidOptionError(
+                "archive",
+                f"{str(self.root)!r} has format {form}, and this version knows {_FORMAT}",
+                "use the version of qworker that wrote it, or a newer one",
+            )
+        return table
+
+    def pinned(self) -> Lake:
+        """The lake as it is now, whatever is written later."""
+        return Lake(self.root, version=self.table().version())
 
     def days(self) -> Iterator[Day]:
         """Yield the days of all queues, in order."""
-        for path in sorted(self.root.glob("queue=*/day=*")):
-            with suppress(ValueError):
-                batches = sorted(batch.name[6:] for batch in path.glob("batch=*") if batch.is_dir())
-                day = date.fromisoformat(path.name[4:])
-                yield Day(path, path.parent.name[6:], day, tuple(batches))
+        import pyarrow as pa
+
+        if not (self.root / "_delta_log").is_dir():
+            return
+        found: dict[tuple[str, date], dict[Path, int]] = {}
+        columns = ["path", "size_bytes", "partition.queue", "partition.day"]
+        actions = pa.table(self.table().get_add_actions(flatten=True))
+        for path, size, queue, day in zip(
+            *(actions[name].to_pylist() for name in columns), strict=True
+        ):
+            found.setdefault((queue, day), {})[self.root / path] = size
+        for (queue, day), sizes in sorted(found.items()):
+            yield Day(queue, day, sizes)
+
+    def files(self) -> list[Path]:
+        """List the Parquet files of the lake, for `read_parquet` of DuckDB and others."""
+        return [file for day in self.days() for file in day.files]
+
+    def appended(self, after: int) -> list[Path]:
+        """List the files that archivers have added in the commits after this version, compacted meanwhile or not.
+
+        Raises `PipelineError` if they are not all there any more.
+        """
+        found: list[Path] = []
+        now = {*self.files()}
+        for version in range(after + 1, self.table().version() + 1):
+            try:
+                lines = self._commit_file(version).read_text(encoding="utf-8").splitlines()
+            except FileNotFoundError:
+                raise self._too_old(after) from None
+            adds = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
+            found += [self.root / unquote(add["path"]) for add in adds if add["dataChange"]]
+        # A file of the lake that is missing is damage, which the numbers tell; others were deleted by a vacuum.
+        if any(not file.exists() and file not in now for file in found):
+            raise self._too_old(after)
+        return found
+
+    def _too_old(self, version: int) -> PipelineError:
+        return PipelineError(
+            f"files that {self.root} got since its version {version}, when it was last audited, are deleted: audit at "
+            "least once a week; now audit all of it with --incremental --restart"
+        )
 
     def since(self, moment: datetime) -> dict[str, tuple[date, date | None]]:
         """Return what to read of each queue for messages sent from a time on: the first of its days, and one before.
@@ -99,44 +219,153 @@ class Lake:
         return {queue: (first, last) for queue, last in before.items()}
 
     def offsets(self) -> dict[str, Any] | None:
-        """Read where to continue in the journals, as `qworker.pipeline.source.offsets`; None: not written yet."""
-        try:
-            document = json.loads((self.root / "_offsets.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return None
-        return document if isinstance(document, dict) else None
+        """Read where to continue in the journals, as `qworker.pipeline.source.offsets`; None: no commit says it."""
+        found = self._noted_offsets()
+        return None if found is None else found[1]
 
-    def note_offsets(self, offsets: dict[str, Any]) -> None:
-        """Write, durably, where to continue in the journals."""
-        draft = self.root / "_offsets.draft"
-        draft.write_text(json.dumps(offsets, indent=1), encoding="utf-8")
-        sync(draft)
-        draft.rename(self.root / "_offsets.json")
-        sync(self.root)
+    def _noted_offsets(self) -> tuple[Path, dict[str, Any] | None] | None:
+        """Find the newest commit with offsets: its file, and these."""
+        if not (self.root / "_delta_log").is_dir():
+            return None
+        for version in range(self.table().version(), -1, -1):
+            file = self._commit_file(version)
+            try:
+                text = file.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                return None
+            for line in text.splitlines():
+                if _OFFSETS_KEY in line and (info := json.loads(line).get("commitInfo")):
+                    document = json.loads(info[_OFFSETS_KEY])
+                    return file, document if isinstance(document, dict) else None
+        return None
+
+    def last(self) -> int:
+        """The number of the last commit of an archiver, 0 for none: give it to `commit`."""
+        return self.table().transaction_version(_APP) or 0
+
+    def commit(
+        self, files: Sequence[EventFile], *, after: int, offsets: dict[str, Any] | None = None
+    ) -> int:
+        """Add files and note where to continue, both or neither; returns the number of this commit. Durable.
+
+        Raises `PipelineError` if `after` is not the last commit of an archiver, or nothing could be written.
+        """
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, CommitProperties, Transaction
+
+        for directory in {Path(file.path).parent for file in files}:
+            sync(directory)
+        table = self.table()
+        if (table.transaction_version(_APP) or 0) != after:
+            raise self._other()
+        now_ms = int(time.time() * 1000)
+        adds: list[AddAction | RemoveAction] = [
+            AddAction(
+                str(Path(file.path).relative_to(self.root)),
+                file.bytes,
+                {"queue": file.queue, "day": file.day},
+                now_ms,
+                True,
+                file.stats,
+            )
+            for file in files
+        ]
+        noted = {} if offsets is None else {_OFFSETS_KEY: json.dumps(offsets)}
+        properties = CommitProperties(
+            custom_metadata=noted, app_transactions=[Transaction(_APP, after + 1)]
+        )
+        try:
+            with self._clear_errors("nothing was committed"):
+                table.create_write_transaction(
+                    adds, "append", _schema(), _PARTITIONS, commit_properties=properties
+                )
+        except CommitFailedError:
+            raise self._other() from None
+        begun = table.version()
+        table.update_incremental()
+        for version in range(begun + 1, table.version() + 1):
+            sync(self._commit_file(version))
+        sync(self.root / "_delta_log")
+        return after + 1
+
+    def expire(self, before: date) -> int:
+        """Delete the days before this one from the table, in one commit; returns how many there were, of all queues.
+
+        The table remembers for which queues it did: their numbers need not begin at 0. A vacuum deletes the files.
+        """
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import CommitProperties, Transaction
+
+        days = [day for day in self.days() if day.day < before]
+        queues = sorted({day.queue for day in days})
+        if not queues:
+            return 0
+        names = ", ".join(f"'{queue}'" for queue in queues)
+        noted = [Transaction(_KEPT_FROM + queue, before.toordinal()) for queue in queues]
+        try:
+            with self._clear_errors("no day was deleted"):
+                self.table().delete(
+                    f"day < '{before.isoformat()}' and queue in ({names})",
+                    commit_properties=CommitProperties(app_transactions=noted),
+                )
+        except CommitFailedError as error:
+            raise PipelineError(
+                f"another process has deleted days of {self.root} or compacted them meanwhile ({_line(error)}); "
+                "no day was deleted: run it again"
+            ) from error
+        return len(days)
+
+    def expired_queues(self) -> frozenset[str]:
+        """Name the queues of which days were deleted because of their age."""
+        queues = {day.queue for day in self.days()}
+        queues.update(split_shard_name(name)[0] for name in self.offsets() or ())
+        if not queues:
+            return frozenset()
+        table = self.table()
+        return frozenset(
+            queue for queue in queues if table.transaction_version(_KEPT_FROM + queue) is not None
+        )
+
+    def clean_log(self) -> None:
+        """Delete commits of more than a month ago, for which a checkpoint stands; the newest offsets stay."""
+        noted = self._noted_offsets()
+        if noted is None or time.time() - noted[0].stat().st_mtime < _OFFSETS_S:
+            with self._clear_errors("its log has not changed"):
+                self.table().cleanup_metadata()
+
+    def _commit_file(self, version: int) -> Path:
+        return self.root / "_delta_log" / f"{version:020d}.json"
+
+    def _other(self) -> PipelineError:
+        return PipelineError(
+            f"another archiver has written into {self.root} since this one read where to continue; nothing was "
+            "committed: stop one of them"
+        )
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Be the one writer until the block or this process ends. Raises `PipelineError` if there is another."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / "_lock").open("a+") as file:
-            file.seek(0)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise PipelineError(
-                    f"process {file.read() or 'unknown'} is writing into the archive {self.root}; wait for it or "
-                    "stop it"
-                ) from None
-            file.truncate()
-            file.write(str(os.getpid()))
-            file.flush()
+    def _clear_errors(self, effect: str) -> Iterator[None]:
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        try:
             yield
+        except CommitFailedError:
+            raise
+        except (DeltaError, OSError) as error:
+            raise PipelineError(
+                f"the archive {self.root} cannot be written ({_line(error)}); {effect}: check the rights and the "
+                "space on its disk, then run it again"
+            ) from error
 
 
-def sync(path: Path) -> None:
-    """Flush a file or directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _schema() -> Any:
+    """The columns of the table, as Delta has them."""
+    import pyarrow as pa
+    from deltalake import Schema
+
+    from qworker.pipeline.source.schemas import arrow_of
+
+    return Schema.from_arrow(arrow_of("journal").append(pa.field("day", pa.date32())))
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
-from fnmatch import fnmatchcase, translate
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs.archive import continued, ends_of_rows, read_archive
 from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, lost_ids
-from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.increment import Increment
+from qworker.pipeline.jobs.lake import Day, Lake
+from qworker.pipeline.jobs.record import Record, Seen
 from qworker.pipeline.source import offsets
 from qworker.pipeline.source.offsets import Offsets, Range
 from qworker.pipeline.source.options import ReadOptions
@@ -20,10 +23,11 @@ from qworker.store.url import ServerURL
 from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "audit_all",
+    "audit_increment",
     "earlier_queues",
     "ends_of",
     "read_events",
@@ -33,7 +37,6 @@ __all__ = [
 
 #: The variable that passes a URL with a password to Spark's processes.
 _URL_VARIABLE: Final = "QWORKER_SPARK_URL"
-_PATTERN: Final = re.compile(r"[*?\[]")
 
 
 def server_options(url: ServerURL | str, namespace: str) -> dict[str, str]:
@@ -55,26 +58,29 @@ def read_events(
     source: Mapping[str, str] | None = None,
     queues: str | None = None,
     since: datetime | None = None,
+    files: Sequence[Path] | None = None,
 ) -> DataFrame:
     """Read events, each once: columns of `journal`.
 
     `source`: the options of the data source, None to leave the live journal out. Of the live journal, only what comes
     after the archive is read, once, at its first use, and kept. Where entries are missing there is a row `gap`.
     `queues`: names or patterns, separated by commas. `since`: of the archive, read only the days that have events of
-    messages sent from then on, and for each queue the last day before (`Lake.since`).
+    messages sent from then on, and for each queue the last day before (`Lake.since`). `files`: of the archive, read
+    these.
     """
-    stored = None if lake is None else read_archive(spark, lake)
-    if stored is not None and lake is not None and since is not None:
-        stored = stored.where(_recent(lake, since))
-    stored = None if stored is None else stored.drop("day", "batch")
-    if stored is not None and queues:
-        stored = stored.where(_named(queues))
+    stored = None
+    if lake is not None:
+        # What it holds and how far it reaches are those of one version.
+        lake = lake.pinned()
+        files = _files(lake, queues, since) if files is None else files
+        stored = read_archive(spark, lake, files, in_part=True).drop("day")
     if source is None:
         assert stored is not None, "give an archive, or the options of the data source"
         return stored
     given = {**source, "failOnDataLoss": "false", **({"queues": queues} if queues else {})}
     back: list[Range] = []
     if lake is not None:
+        lake.check_namespace(ReadOptions.of(given).namespace)
         begun = offsets.read(lake.offsets()) if lake.offsets() else ends_of_rows(spark, lake)
         options = ReadOptions.of(given)
         begun, back = continued(spark, lake, options, begun)
@@ -87,27 +93,29 @@ def read_events(
 
 
 def earlier_queues(lake: Lake | None, since: datetime | None) -> frozenset[str]:
-    """Name the queues of an archive that have events before those that a read with `since` sees."""
-    if lake is None or since is None:
+    """Name the queues of an archive that have events before those that a read with `since` sees, or had them."""
+    if lake is None:
         return frozenset()
-    return frozenset(queue for queue, (_, last) in lake.since(since).items() if last is not None)
+    expired = lake.expired_queues()
+    if since is None:
+        return expired
+    return expired | {queue for queue, (_, last) in lake.since(since).items() if last is not None}
 
 
-def _recent(lake: Lake, since: datetime) -> Column:
-    """Whether a row is of a day that a read with `since` needs; Spark reads no other partitions."""
-    from pyspark.sql import functions as F
+def _files(lake: Lake, queues: str | None, since: datetime | None) -> list[Path]:
+    """List the files that a read needs."""
+    patterns = [part.strip() for part in (queues or "*").split(",")]
+    wanted = {} if since is None else lake.since(since)
 
-    by_day: dict[date, list[str]] = {}
-    wanted = lake.since(since)
-    for queue, (_, last) in wanted.items():
-        if last is not None:
-            by_day.setdefault(last, []).append(queue)
-    test = F.lit(False)
-    for first in {first for first, _ in wanted.values()}:
-        test = test | (F.col("day") >= F.lit(first))
-    for day, queues in by_day.items():
-        test = test | ((F.col("day") == F.lit(day)) & F.col("queue").isin(*queues))
-    return test
+    def needed(day: Day) -> bool:
+        if not any(fnmatchcase(day.queue, pattern) for pattern in patterns):
+            return False
+        if since is None:
+            return True
+        first, last = wanted[day.queue]
+        return day.day >= first or day.day == last
+
+    return [file for day in lake.days() if needed(day) for file in day.files]
 
 
 def ends_of(lake: Lake | None, queues: str | None = None) -> Offsets | None:
@@ -157,34 +165,70 @@ def audit_all(
     queues: str | None = None,
 ) -> AuditResult:
     """Audit an archive, the live journal, or both; with the live one Redis is read as well, twice if need be."""
+    lake = None if lake is None else lake.pinned()
 
     def events() -> DataFrame:
         return read_events(spark, lake=lake, source=source, queues=queues, since=window.since)
 
     ends, earlier = ends_of(lake, queues), earlier_queues(lake, window.since)
+    judge = partial(audit, window=window, ends=ends, earlier=earlier)
+    return _audit(spark, events, judge, window=window, source=source)
+
+
+def audit_increment(
+    spark: SparkSession, *, lake: Lake, source: Mapping[str, str] | None = None
+) -> tuple[AuditResult, Increment]:
+    """Audit what an archive has got since the last audit of this kind, and messages that had not ended then.
+
+    Returns the last one too (`at` None: all was read). Raises `PipelineError` if it was too long ago, and nothing is
+    kept unless the audit ends.
+    """
+    lake = lake.pinned()
+    assert lake.version is not None
+    version, last = lake.version, Increment.of(lake)
+    seen = last.seen(spark)
+    files = lake.files() if seen is None else lake.appended(last.version)
+
+    def events() -> DataFrame:
+        return read_events(spark, lake=lake, source=source, files=files)
+
+    ends = ends_of(lake)
+    if ends is None:
+        ends = ends_of_rows(spark, lake)
+    # Without the number of its next event it is not known where a journal that was seen goes on.
+    unknown = {split_shard_name(name)[0] for name, end in ends.items() if end.event is None}
+    earlier = earlier_queues(lake, None) if seen is None else frozenset(unknown)
+
+    def judge(journal: DataFrame, **given: Any) -> AuditResult:
+        def keep(rows: DataFrame, record: Record) -> None:
+            if given.get("suspects") is None and not rows.where("lost").isEmpty():
+                return  # All is judged again: see `_audit`.
+            last.keep(rows, record, version=version, ends=ends)
+
+        return audit(journal, ends=ends, earlier=earlier, seen=seen, on_judged=keep, **given)
+
+    return _audit(spark, events, judge, window=Window(), source=source, seen=seen), last
+
+
+def _audit(
+    spark: SparkSession,
+    events: Callable[[], DataFrame],
+    judge: Callable[..., AuditResult],
+    *,
+    window: Window,
+    source: Mapping[str, str] | None,
+    seen: Seen | None = None,
+) -> AuditResult:
+    """Judge events; with the live journal among them beside Redis, and again what it lacks."""
     if source is None:
-        return audit(events(), window=window, ends=ends, earlier=earlier)
+        return judge(events())
     # The journal is read after the snapshot: it has the ends of messages that ended since.
     snapshot = take_snapshot(spark, source)
     journal = events()
-    result = audit(journal, window=window, snapshot=snapshot, ends=ends, earlier=earlier)
+    result = judge(journal, snapshot=snapshot)
     if not result.lost:
         return result
-    suspects = lost_ids(journal, window=window, snapshot=snapshot).persist()
+    suspects = lost_ids(journal, window=window, snapshot=snapshot, seen=seen).persist()
     suspects.count()
     snapshot = take_snapshot(spark, source)
-    return audit(
-        events(), window=window, snapshot=snapshot, suspects=suspects, ends=ends, earlier=earlier
-    )
-
-
-def _named(queues: str) -> Column:
-    """Whether a row's queue is one of these names and patterns."""
-    from pyspark.sql import functions as F
-
-    parts = [part.strip() for part in queues.split(",") if part.strip()]
-    test = F.col("queue").isin(*(part for part in parts if not _PATTERN.search(part)))
-    for part in parts:
-        if _PATTERN.search(part):
-            test = test | F.col("queue").rlike(translate(part).replace(r"\Z", r"\z"))
-    return test
+    return judge(events(), snapshot=snapshot, suspects=suspects)

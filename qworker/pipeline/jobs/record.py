@@ -31,10 +31,12 @@ from qworker.wire.names import split_shard_name
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["UNKNOWN", "Hole", "Record", "examine"]
+__all__ = ["IN_RECORD", "UNKNOWN", "Hole", "Record", "Seen", "Shard", "examine"]
 
 #: Reasons after which nobody can tell whether anything is missing.
 UNKNOWN: Final = ("journal off", "new epoch")
+#: Holes whose events are in the record, but for those that have no number of their own.
+IN_RECORD: Final = ("rolled back", "used twice")
 #: Numbers are also added up by their last 16 bits, squared, so that no missing ones hide behind doubled ones.
 _BITS: Final = 65_536
 _COUNT: Final = re.compile(r"(\d+) events")
@@ -60,6 +62,20 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What an earlier audit has seen of the record, until `at`.
+
+    `begins`: shard → its epoch, and the number of the first event that was not seen. `events`: those that still matter,
+    and the mode of each journal that was off; `holes`: those that the end of such a message may be in.
+    """
+
+    at: datetime
+    begins: Mapping[Shard, tuple[int, int]]
+    events: DataFrame
+    holes: tuple[Hole, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What is wrong with a record, and its events without that: each once, and without those rolled back."""
 
@@ -67,6 +83,8 @@ class Record:
     holes: tuple[Hole, ...]
     #: (queue, shard) → rows that are there again.
     doubled: Mapping[Shard, int] = field(default_factory=dict)
+    #: The last row `mode` of each journal that is off: queue, shard, epoch, number, event, ts, reason.
+    off: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +118,20 @@ class _Gap:
 
 
 def examine(
-    events: DataFrame, ends: Offsets | None = None, earlier: frozenset[str] = frozenset()
+    events: DataFrame,
+    ends: Offsets | None = None,
+    earlier: frozenset[str] = frozenset(),
+    seen: Seen | None = None,
 ) -> Record:
     """Examine events (columns of `journal`). `ends`: how far the rows of an archive among them must reach.
 
     `earlier`: queues of which there are earlier events, which were left out: their numbers need not begin at 0.
+    `seen`: what comes before `events`; the holes of the result are those of `events`.
     """
-    special = events.where("event in ('gap', 'mode')").select(
-        "queue", "shard", "epoch", "number", "event", "ts", "reason"
-    )
+    columns = ("queue", "shard", "epoch", "number", "event", "ts", "reason")
+    special = events.where("event in ('gap', 'mode')").select(*columns)
+    if seen is not None:
+        special = special.unionByName(seen.events.where("event = 'mode'").select(*columns))
     gaps: dict[Shard, list[_Gap]] = defaultdict(list)
     modes: dict[Shard, list[Any]] = defaultdict(list)
     back: dict[Shard, list[_Gap]] = defaultdict(list)
@@ -122,17 +145,34 @@ def examine(
             row.epoch, row.number, int(count[1]) if count else None, _utc(row.ts), row.reason or ""
         )
         (back if "rolled back" in gap.reason else gaps)[shard].append(gap)
+    carried = None if seen is None else seen.events.where("event <> 'mode'")
     if back:
         events = events.where(~_forgotten(back))
+        carried = None if carried is None else carried.where(~_forgotten(back))
     spans = _spans(events)
-    broken = [span for of_shard in spans.values() for span in of_shard if not span.whole]
     holes: list[Hole] = []
-    doubled: dict[Shard, int] = {}
+    doubled: dict[Shard, int] = defaultdict(int)
+    if seen is not None:
+        again = _again(_begins(seen, back), spans)
+        if again is not None:
+            for row in events.where(again).groupBy("queue", "shard").count().collect():
+                doubled[row.queue, row.shard] += row["count"]
+            events = events.where(~again)
+            spans = _spans(events)
+    broken = [span for of_shard in spans.values() for span in of_shard if not span.whole]
     if broken:
-        events, doubled, reused = _each_once(events, broken)
+        events, more, reused = _each_once(events, broken)
+        for shard, number in more.items():
+            doubled[shard] += number
         holes += reused
     inside = _inside(events, broken) if broken else {}
     archived = {split_shard_name(name): position for name, position in (ends or {}).items()}
+    if seen is not None:
+        for shard, (epoch, number) in _begins(seen, back).items():
+            if number:
+                spans.setdefault(shard, []).insert(
+                    0, _Span(*shard, epoch, 0, 0, number - 1, None, seen.at, True)
+                )
     for shard in {*spans, *gaps, *archived}:
         end = archived.get(shard)
         told = _missing(shard, spans.get(shard, []), gaps.get(shard, []), inside, end)
@@ -145,7 +185,40 @@ def examine(
         for gap in rows
     ]
     holes.sort(key=lambda hole: (hole.queue, hole.shard, hole.epoch, hole.after))
-    return Record(events, tuple(holes), doubled)
+    last = (max(rows, key=lambda row: (row.ts, row.epoch, row.number)) for rows in modes.values())
+    return Record(
+        events if carried is None else events.unionByName(carried),
+        tuple(holes),
+        dict(doubled),
+        [row for row in last if row.reason == "off"],
+    )
+
+
+def _begins(seen: Seen, back: Mapping[Shard, Sequence[_Gap]]) -> dict[Shard, tuple[int, int]]:
+    """How far each shard was seen, less what was rolled back since."""
+    return {
+        shard: min([begin, *((gap.epoch, gap.number) for gap in back.get(shard, ()))])
+        for shard, begin in seen.begins.items()
+    }
+
+
+def _again(
+    begins: Mapping[Shard, tuple[int, int]], spans: Mapping[Shard, Sequence[_Span]]
+) -> Column | None:
+    """Whether an event was seen before: a file was archived once more. None: no epoch begins so early."""
+    from pyspark.sql import functions as F
+
+    tests = [
+        (F.col("queue") == span.queue)
+        & (F.col("shard") == span.shard)
+        & (F.col("epoch") == span.epoch)
+        & (F.col("number") < number)
+        & (F.col("event") != "gap")
+        for shard, (epoch, number) in begins.items()
+        for span in spans.get(shard, ())
+        if span.epoch == epoch and span.least < number
+    ]
+    return reduce(or_, tests) if tests else None
 
 
 def _forgotten(back: Mapping[Shard, Sequence[_Gap]]) -> Column:
@@ -326,12 +399,15 @@ def _missing(
 
     previous: _Span | None = None
     for span in spans:
+        begun = 0 if previous is None else previous.most + 1
         if previous is not None and previous.epoch != span.epoch:
             yield Hole(*shard, span.epoch, -1, None, previous.until, span.since, "new epoch")
-        elif span.least > 0:
-            why = cause(span.epoch, 0, span.least)
-            yield Hole(*shard, span.epoch, -1, span.least, None, span.since, why)
-        for row in inside.get((*shard, span.epoch), ()):
+        elif span.least > begun:
+            why = cause(span.epoch, begun, span.least)
+            before = None if previous is None else previous.until
+            number = span.least - begun
+            yield Hole(*shard, span.epoch, begun - 1, number, before, span.since, why)
+        for row in inside.get((*shard, span.epoch), ()) if span.rows else ():
             why = cause(span.epoch, row.after + 1, row.number)
             missing = row.number - row.after - 1
             times = (_utc(row.since), _utc(row.until))

@@ -121,4 +121,5 @@ class DeadLetterChanger:
         changed = self._client.run(change_these(keys, act, dead, self._throttle))
         counts["done"] += changed.done
         counts["foreign"] += changed.foreign
-        counts["gone"] += changed.gone + len(entries) - len(dead)
+        # Those that another message with their unique key keeps out are dead still; they are told as gone.
+        counts["gone"] += changed.gone + changed.kept_out + len(entries) - len(dead)

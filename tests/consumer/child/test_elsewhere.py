@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from qworker import QWorker
+from qworker import QWorker, SyncRun
 from qworker.consumer.child.handlers.elsewhere import pause_ms
 from qworker.testing import advance
 from qworker.wire.keys import QueueKeys
@@ -224,3 +224,20 @@ def test_a_rolling_update_loses_nothing(lab: Lab) -> None:
         with lab.worker(spec="new"):
             until(lambda: sorted(lab.noted("fresh")) == [[n] for n in range(5)])
     assert "dead" not in history_of(lab.queue())
+
+
+def test_a_run_is_left_to_a_worker_that_knows_it(app: QWorker, logs: list[Any]) -> None:
+    """However long that takes: it may have recorded steps that a new one would repeat."""
+
+    @app.workflow(name="new")
+    def new(run: SyncRun) -> int:
+        return run.step("one", lambda: 1)
+
+    handle = new.start()
+    old = old_version(app)
+    drain(old, unknown_wait_ms=0)
+    drain_after("5d", app, old)
+    assert app.queue("default").inspect().dead == 0
+    drain_after("1d", app, app)
+    assert handle.result(0) == 1
+    old.close()

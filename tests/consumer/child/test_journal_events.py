@@ -73,7 +73,13 @@ def runner(board: Board) -> Runner:
         raise LookupError
 
     numbers = {name: number for number, name in enumerate(sorted(app.tasks))}
-    endings = Endings(board, [], lambda queue: 5, lambda value, queue, message_id: value)
+    endings = Endings(
+        board,
+        [],
+        lambda queue: 5,
+        lambda value, queue, message_id: value,
+        lambda then, value, **about: ("out",),
+    )
     preparer = Preparer(app.tasks, numbers, board, endings, unknown_wait_ms=0, clock=boot_time)
     return Runner(app.tasks, numbers, board, [], endings, preparer, clock=boot_time)
 

@@ -195,21 +195,18 @@ def test_slices_cover_all_queues(app: QWorker) -> None:
 
 
 def test_few_messages_do_not_make_many_queues_busy() -> None:
-    """The next poll is due soon after one message to few queues, and after several to many."""
-    few, many = PollSchedule(3), PollSchedule(2000)
-    for schedule in (few, many):
-        schedule.begin(100.0)
-        schedule.note_activity()
-        schedule.note_activity()
+    """The next poll is due soon after one message to few queues, and after several to more: a poll costs as much."""
+    few, hundred, many = PollSchedule(3), PollSchedule(100), PollSchedule(2000, glances=True)
 
-    def due(schedule: PollSchedule) -> float:
+    def due(schedule: PollSchedule, activity: int) -> float:
+        schedule.begin(100.0)
+        for _ in range(activity):
+            schedule.note_activity()
         return schedule.due_in(100.0, any_ready=False, can_wait=True, peers=1)
 
-    assert due(few) == pytest.approx(0.05)
-    assert due(many) == pytest.approx(2.0)
-    for _ in range(7):
-        many.note_activity()
-    assert due(many) == pytest.approx(0.4)
+    assert due(few, 1) == pytest.approx(0.05)
+    assert [due(hundred, 8), due(hundred, 9)] == pytest.approx([2.0, 0.05])
+    assert [due(many, 8), due(many, 9)] == pytest.approx([2.0, 0.4])
 
 
 def test_queues_without_attributes_are_not_asked_how_they_are_divided(

@@ -526,7 +526,7 @@ def test_an_ack_waits_for_no_handler_of_another_queue(app: QWorker, messages: in
 
     def handle(own: str, other: str) -> None:
         # In the thread that sends acks: those of before are on their way, or come too late.
-        until(lambda: acked(other) == ended[other], 10.0, f"the acks of {other}")
+        until(lambda: acked(other) == ended[other], what=f"the acks of {other}")
         ended[own] += 1
 
     @app.task(queue="first", max_receives=1)

@@ -158,4 +158,4 @@ def test_all_messages_of_a_batch_share_its_time(app: QWorker) -> None:
     counts = drain(app).counters.read(0)
 
     assert sum(counts.run) == 10
-    assert 0.9 <= counts.run_s < 10  # a sleep may end a little early
+    assert 0.9 <= counts.run_s < 60  # a sleep may end a little early

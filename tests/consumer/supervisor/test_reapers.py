@@ -103,7 +103,7 @@ def test_what_cannot_be_read_is_not_known(
         for _ in range(3):
             away.check()
             clock.now_s += 60
-        assert passed.passed_s() < 2
+        assert passed.passed_s() < 10  # a settle would try for 20 s
     assert away.seen is None
     assert logs == []
 

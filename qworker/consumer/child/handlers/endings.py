@@ -7,21 +7,34 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from qworker.app.control import Bury, ControlFlow, Discard, LetExpire, Release, Retry
-from qworker.config.kinds import MAX_DELAY_MS
+from qworker.app.control import (
+    Bury,
+    Cancel,
+    ControlFlow,
+    Discard,
+    LetExpire,
+    Parked,
+    RateLimited,
+    Release,
+    Retry,
+)
+from qworker.config.kinds import DAY_MS, MAX_DELAY_MS
 from qworker.consumer.board.counters import OUTCOMES
 from qworker.consumer.board.states import Mark
 from qworker.consumer.child.leases.delivery import (
     ACKED,
     BURIED,
+    CANCELLED,
     DISCARDED,
     EXPIRED,
     KEPT,
+    LIMITED,
     NACKED,
+    PARKED,
     RELEASED,
 )
 from qworker.consumer.failure import failure_text, name_of, text_of
-from qworker.engine.settle import result_effect
+from qworker.engine.settle import Effect, result_effect
 from qworker.errors import InvalidOptionError, TimeLimitError, shown
 from qworker.telemetry.guarded import guarded
 from qworker.wire.numbers import whole
@@ -32,14 +45,14 @@ if TYPE_CHECKING:
     from qworker.consumer.board.board import Board
     from qworker.consumer.child.leases.delivery import Delivery
 
-__all__ = ["CANCELLED", "LOST", "TIME_LIMIT", "Endings", "ForkedMarks"]
+__all__ = ["LOST", "STOPPED", "TIME_LIMIT", "Endings", "ForkedMarks"]
 
 _log = guarded(__name__)
 
 #: Why a handler was cancelled, `Delivery.cancelled_for`.
 TIME_LIMIT: Final = "time_limit"
 LOST: Final = "lost"
-CANCELLED: Final = "cancelled"
+STOPPED: Final = "stopped"  # its message was cancelled
 #: The pause of a message whose failure could not be read.
 _UNREADABLE_MS: Final = 5000
 _TIMED_OUT: Final = OUTCOMES.index("time_limit")
@@ -50,8 +63,11 @@ _OUTCOME: Final = {
     NACKED: OUTCOMES.index("nacked"),
     BURIED: OUTCOMES.index("buried"),
     RELEASED: OUTCOMES.index("released"),
+    LIMITED: OUTCOMES.index("released"),
+    PARKED: OUTCOMES.index("released"),
     DISCARDED: OUTCOMES.index("discarded"),
     EXPIRED: OUTCOMES.index("expired"),
+    CANCELLED: OUTCOMES.index("cancelled"),
 }
 #: What the supervisor does if the child dies before it has sent the outcome: ack, nack, or release uncounted.
 _MARK: Final = {
@@ -59,7 +75,11 @@ _MARK: Final = {
     BURIED: Mark.FAILED,
     EXPIRED: Mark.FAILED,
     RELEASED: Mark.RELEASED,
+    LIMITED: Mark.RELEASED,
+    PARKED: Mark.RELEASED,
     DISCARDED: Mark.DONE,
+    # It goes back, and its tombstone ends it there.
+    CANCELLED: Mark.RELEASED,
     KEPT: Mark.SETTLING,
 }
 # A plain int: an IntEnum member costs more to look up and to store than everything else that is done with it.
@@ -82,7 +102,8 @@ class ForkedMarks:
 class Endings:
     """Ends messages. `max_receives`: queue name → the queue's attribute.
 
-    `write_value`: writes the result of a message as it is stored, given its JSON, queue and id.
+    `write_value`: writes the result of a message as it is stored, given its JSON, queue and id. `next_message`: makes
+    the next step of a chain, given those left, and the value and queue of this one.
     """
 
     def __init__(
@@ -91,8 +112,10 @@ class Endings:
         middleware: Sequence[Middleware],
         max_receives: Callable[[str], int],
         write_value: Callable[[bytes, str, str], bytes],
+        next_message: Callable[..., Effect],
     ) -> None:
         self._write_value = write_value
+        self._next_message = next_message
         self._marks: memoryview | ForkedMarks = board.bytes
         self._middleware = middleware
         self._max_receives = max_receives
@@ -120,13 +143,19 @@ class Endings:
 
     def _keep(self, delivery: Delivery, result_type: ResultType, result: object) -> None:
         keep_ms = None if delivery.acked else delivery.keep_ms
-        if keep_ms is None:
+        if keep_ms is None and not delivery.then:
             self.succeed(delivery)
             return
+        effects: list[Effect] = []
         try:
             value = result_type.encode(result)
-            message_id = delivery.context().message_id
-            stored = self._write_value(value, delivery.lease.queue.name, message_id)
+            context, queue = delivery.context(), delivery.lease.queue.name
+            if keep_ms is not None:
+                stored = self._write_value(value, queue, context.message_id)
+                effects.append(result_effect(stored, keep_ms))
+            if delivery.then:
+                then, trace = delivery.then, context.trace
+                effects.append(self._next_message(then, value, queue=queue, trace=trace))
         except BaseException as error:  # noqa: BLE001 - code of the result's own types
             delivery.error = (name_of(error), text_of(error))
             self.log("result_refused", delivery, error=delivery.error[0], problem=delivery.error[1])
@@ -134,7 +163,7 @@ class Endings:
             if self._middleware:
                 self.after(delivery, error)
             return
-        delivery.effects = (result_effect(stored, keep_ms),)
+        delivery.effects = tuple(effects)
         self.end(delivery, KEPT)
         if self._middleware:
             self.after(delivery, None)
@@ -161,7 +190,7 @@ class Endings:
             # As a supervisor counts those of sync handlers.
             delivery.outcome = _TIMED_OUT
         if self._middleware:
-            self.within(context, self.after, delivery, error)
+            self.within(context, self.after, delivery, None if delivery.kind == PARKED else error)
 
     def lose(self, delivery: Delivery, error: BaseException) -> None:
         """Give a message another try whose handler was cut off by an error that is not its own. Raises nothing."""
@@ -176,7 +205,9 @@ class Endings:
         delivery.kind = kind
         delivery.outcome = _OUTCOME[kind]
         delivery.reason = reason
-        self._marks[delivery.mark_at] = _MARK[kind]
+        # An ack by the supervisor would tell nobody of the end.
+        lost_with_child = kind == DISCARDED and delivery.awaited
+        self._marks[delivery.mark_at] = Mark.SETTLING if lost_with_child else _MARK[kind]
         return False
 
     def after(self, delivery: Delivery, error: BaseException | None) -> None:
@@ -243,9 +274,12 @@ class Endings:
             if delivery.cancelled_for == LOST:
                 self.log("handler_cancelled", delivery, reason="lease_lost")
                 self.end(delivery, EXPIRED)
-            elif delivery.cancelled_for == CANCELLED:
-                self.log("handler_cancelled", delivery, reason="operator")
-                self.end(delivery, DISCARDED)
+            elif self._is_cancelled(delivery, error):
+                self.log("message_cancelled", delivery)
+                self.end(delivery, CANCELLED)
+            elif type(error) is Parked:
+                delivery.parked = error
+                self.end(delivery, PARKED)
             # By the type alone: an error may return anything as its `__class__`.
             elif not issubclass(type(error), ControlFlow):
                 self._retry(delivery, error, quiet=quiet)
@@ -262,6 +296,15 @@ class Endings:
                 exception=failure_text(problem),
             )
 
+    def _is_cancelled(self, delivery: Delivery, error: BaseException) -> bool:
+        """Whether an error ends a message as cancelled: whatever it is, once the message was cancelled.
+
+        Another try would be dropped, at a later time. What the handler wants to end in another way ends so.
+        """
+        if issubclass(type(error), Cancel):
+            return True
+        return not issubclass(type(error), Discard | Bury) and delivery.cancelled
+
     def _obey(self, delivery: Delivery, wish: BaseException) -> None:
         match wish:
             case Retry():
@@ -272,6 +315,10 @@ class Endings:
             case Release():
                 delivery.delay_ms = _checked_ms(wish.delay_ms)
                 self.end(delivery, RELEASED)
+            case RateLimited():
+                delivery.delay_ms = _checked_ms(wish.delay_ms, 1, DAY_MS)
+                self.end(delivery, LIMITED)
+                self.log("queue_rate_limited", delivery, seconds=delivery.delay_ms / 1000)
             case Bury():
                 reason = text_of(wish.reason)
                 delivery.error = ("Bury", reason)
@@ -324,10 +371,10 @@ def _own_limit(delivery: Delivery) -> int | None:
     return delivery.task.task_options.max_receives if delivery.task is not None else None
 
 
-def _checked_ms(delay_ms: object) -> int:
+def _checked_ms(delay_ms: object, least: int = 0, most: int = MAX_DELAY_MS) -> int:
     """Check a delay that a handler has set. Raises `InvalidOptionError`."""
-    if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_DELAY_MS:
+    if type(delay_ms) is not int or not least <= delay_ms <= most:
         raise InvalidOptionError(
-            "delay_ms", f"{shown(delay_ms)} is out of range", f"an int from 0 to {MAX_DELAY_MS}"
+            "delay_ms", f"{shown(delay_ms)} is out of range", f"an int from {least} to {most}"
         )
     return delay_ms

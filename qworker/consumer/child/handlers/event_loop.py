@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.app.context import running
 from qworker.consumer.board.crash import named
 from qworker.consumer.child.handlers.batch_tasks import arun_group
-from qworker.consumer.child.handlers.endings import CANCELLED, LOST, TIME_LIMIT
+from qworker.consumer.child.handlers.endings import LOST, STOPPED, TIME_LIMIT
 from qworker.consumer.child.handlers.executor import first_of, lose_unended
 from qworker.consumer.failure import failure_text, name_of
 from qworker.telemetry.guarded import guarded
@@ -31,7 +31,10 @@ _CHECK_S: Final = 0.05
 
 
 class Loop:
-    """Runs up to `slots` calls at a time, and calls `notify` as they end; `kind`: see `RunOptions.loop`."""
+    """Runs up to `slots` calls at a time, and calls `notify` as they end; `kind`: see `RunOptions.loop`.
+
+    `close` runs at the end: it closes what handlers have opened on the loop by the app.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Loop:
         notify: Callable[[], None],
         *,
         kind: str = "auto",
+        close: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self.is_async = True
         self.slots = slots
@@ -54,6 +58,7 @@ class Loop:
         #: The call that each worker runs, None while it is idle.
         self._running: list[Any] = []
         self._stopped = False
+        self._close = close
         self._loop = _new_loop(kind)
         #: The context of a worker before its first handler.
         self._clean = copy_context()
@@ -109,6 +114,9 @@ class Loop:
         while not ending.done():
             with suppress(RuntimeError):  # stopped once more, by a handler or by `stop`
                 loop.run_until_complete(ending)
+        if self._close is not None:
+            with suppress(RuntimeError):
+                loop.run_until_complete(self._close())
         loop.close()
 
     def _wake(self) -> None:
@@ -186,31 +194,29 @@ class Loop:
     # -- cancelling, on the loop's thread ------------------------------------------------------
 
     def _check(self) -> None:
-        """Cancel handlers past their limit, and the one that an operator wants to end: one timer for all."""
+        """Cancel handlers past their limit, and those of cancelled messages: one timer for all."""
         now = self._runner.clock()
-        if (message := self._runner.board.orders.take_cancel()) is not None:
-            self._cancel_message(*message)
+        some_cancelled = self._runner.board.orders.any_cancelled
         for number, call in enumerate(self._running):
             if call is None:
                 continue
             first = first_of(call)
             if first.limit and not first.cancelled_for and now > first.limit:
                 self._cancel(number, TIME_LIMIT)
+            # A message of a batch is not cancelled alone.
+            elif (
+                some_cancelled
+                and type(call) is not list
+                and not call.cancelled_for
+                and call.cancelled
+            ):
+                self._cancel(number, STOPPED)
         self._loop.call_later(_CHECK_S, self._check)
 
     def _cancel_lease(self, lease_slot: int) -> None:
         for number, call in enumerate(self._running):
             if call is not None and first_of(call).lease.slot == lease_slot:
                 self._cancel(number, LOST)
-
-    def _cancel_message(self, lease_slot: int, position: int, lease_id: str) -> None:
-        for number, call in enumerate(self._running):
-            # A message of a batch is not cancelled alone.
-            if call is None or isinstance(call, list) or call.cancelled_for:
-                continue
-            lease = call.lease
-            if (lease.slot, call.position, lease.id) == (lease_slot, position, lease_id):
-                self._cancel(number, CANCELLED)
 
     def _cancel(self, number: int, why: str) -> None:
         call = self._running[number]

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qworker.app.arguments.calls import Calls
+from qworker.config.kinds import MAX_DELAY_MS
 from qworker.consumer.child.handlers.elsewhere import pause_ms, pause_of_paused_ms
 from qworker.consumer.child.leases.delivery import BURIED, RELEASED
 from qworker.consumer.failure import MAX_CHARACTERS
-from qworker.errors import InvalidError, ProtectionError, UnknownKeyError
+from qworker.errors import InvalidError, NoResultError, ProtectionError, UnknownKeyError
 from qworker.telemetry.logs import LogThrottle
 from qworker.wire import codec
 from qworker.wire.envelope import FIRST, Envelope
@@ -86,6 +87,9 @@ class Preparer:
         if task is None:
             return self._unknown_task(delivery, call.task)
         delivery.task = task
+        delivery.then = call.then
+        if call.then and task.result_type is None:
+            return self._no_result(delivery)
         if delivery.first is None and self._endings.is_spent(delivery):
             return self._endings.end(delivery, BURIED, reason="max_receives")
         try:
@@ -126,6 +130,13 @@ class Preparer:
         self._endings.log("message_rejected", delivery, reason="bad_arguments", error=str(error))
         return self._endings.end(delivery, BURIED, reason="bad_arguments")
 
+    def _no_result(self, delivery: Delivery) -> bool:
+        """Bury a step of a chain whose value would not reach the next one."""
+        problem = 'keeps no results here, but others wait for its value; declare it with result="1h" and redrive it'
+        delivery.error = (NoResultError.__name__, problem)
+        self._endings.log("message_rejected", delivery, reason="bad_result", error=problem)
+        return self._endings.end(delivery, BURIED, reason="bad_result")
+
     def _unknown_task(self, delivery: Delivery, name: str) -> bool:
         delivery.error = ("UnknownTaskError", f"no task is named {name[:200]!r}")
         return self._wait_elsewhere(delivery, "unknown_task", "task_unknown", name=name[:200])
@@ -136,7 +147,9 @@ class Preparer:
         Logged once a minute for each task or key: thousands of messages may wait.
         """
         waited_ms = max(0, delivery.lease.now_ms - delivery.unknown_since_ms)
-        pause = pause_ms(waited_ms, self._unknown_wait_ms)
+        # A run keeps its place in its work: it waits for a worker that knows it, for however long.
+        limit_ms = MAX_DELAY_MS + waited_ms if delivery.is_run else self._unknown_wait_ms
+        pause = pause_ms(waited_ms, limit_ms)
         # A death is always logged: it happens once to a message.
         suppressed = 0 if pause is None else self._throttle.admit(f"{event} {fields}")
         if suppressed is not None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from re import Match
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Raw
+
 from qworker.app.context import Context
+from qworker.app.feed import Feed
 from qworker.consumer.board.clock import boot_time
 from qworker.engine.settle import LIGHT, Effect, Outcomes, size_of
 from qworker.wire.envelope import Envelope, Kind, kind_of
@@ -13,6 +16,9 @@ from qworker.wire.numbers import whole
 from qworker.wire.result import MAX_KEEP_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from qworker.app.control import Parked
     from qworker.app.task import Task
     from qworker.consumer.board.board import Board
     from qworker.consumer.child.leases.batch_size import QueueState
@@ -21,13 +27,16 @@ if TYPE_CHECKING:
 __all__ = [
     "ACKED",
     "BURIED",
+    "CANCELLED",
     "DISCARDED",
     "DROPPED",
     "EXPIRED",
     "KEPT",
     "LEFT",
+    "LIMITED",
     "NACKED",
     "NOT_STARTED",
+    "PARKED",
     "RELEASED",
     "Delivery",
     "Lease",
@@ -39,7 +48,10 @@ KEPT: Final = "t"  # acked, with effects
 NACKED: Final = "n"
 BURIED: Final = "b"
 DISCARDED: Final = "d"
+CANCELLED: Final = "k"
 RELEASED: Final = "r"
+LIMITED: Final = "l"
+PARKED: Final = "p"  # a run that sleeps or waits
 # These are not sent as they are: never started, to be given back; not this child's any more; started, and left to its
 # deadline.
 DROPPED: Final = "-"
@@ -136,6 +148,10 @@ class Lease:
         """Whether it has run out: other consumers get its messages."""
         return self._board.leases.lost(self.slot)
 
+    def cancelled_at(self, position: int) -> bool:
+        """Whether the message at a position was cancelled after it was received."""
+        return self._board.orders.cancelled_at(self.id, position) is not None
+
     @property
     def unsent(self) -> bool:
         """Whether there are outcomes to send."""
@@ -179,6 +195,9 @@ class Lease:
         return outcomes, number
 
 
+_NO_STEPS: Final = Raw(b"")
+
+
 class Delivery:
     """One delivered message. `index` names it in its lease, `position` is that of its mark on the board.
 
@@ -204,10 +223,12 @@ class Delivery:
         "mark_at",
         "member",
         "outcome",
+        "parked",
         "position",
         "reason",
         "started",
         "task",
+        "then",
         "took_s",
     )
 
@@ -222,6 +243,8 @@ class Delivery:
         self.task: Task[..., Any] | None = None
         self.args: tuple[Any, ...] = ()
         self.kwargs = _NO_KWARGS
+        #: The steps of its chain that follow, as JSON; empty without any.
+        self.then = _NO_STEPS
         #: Acked before its start (at most once): its end is not sent.
         self.acked = False
         #: A message of a batch call other than the first.
@@ -237,6 +260,8 @@ class Delivery:
         self.delay_ms = 0
         #: What its ack brings about, of `KEPT`.
         self.effects: tuple[Effect, ...] = ()
+        #: How it is parked, of `PARKED`.
+        self.parked: Parked | None = None
         self.reason = ""
         self.error = _NO_ERROR
         self._envelope: Envelope | None = None
@@ -285,6 +310,24 @@ class Delivery:
         asked_ms = whole(flags.get("r"))
         return min(asked_ms, MAX_KEEP_MS) if asked_ms else None
 
+    @property
+    def is_run(self) -> bool:
+        """Whether it was sent as a run."""
+        envelope = self.envelope()
+        return envelope is not None and envelope.has_flags and "c" in envelope.flags
+
+    @property
+    def awaited(self) -> bool:
+        """Whether its end concerns others: those who wait for its result, its chain, or the steps of its run."""
+        envelope = self.envelope()
+        flags = envelope.flags if envelope is not None and envelope.has_flags else {}
+        return not flags.keys().isdisjoint("rjc")
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was cancelled while it ran."""
+        return self.lease.cancelled_at(self.position)
+
     def unique_key(self) -> str | None:
         """The unique key that the message holds, if any."""
         first = self.first
@@ -292,6 +335,17 @@ class Delivery:
             return None
         envelope = self.envelope()
         return envelope.flags.get("u") if envelope is not None and envelope.has_flags else None
+
+    def unblame(self, flags: Mapping[str, str]) -> None:
+        """Forget earlier failures and add flags, as the server has done because a step was recorded."""
+        envelope = self.envelope()
+        assert envelope is not None
+        self.first, self._envelope = None, envelope.unblamed(flags)
+
+    def _feed(self) -> Feed:
+        assert self.task is not None
+        keys, context = self.lease.queue.keys, self.context()
+        return Feed(self.task.app, keys, context.message_id, self.task.task_options.result_ms)
 
     def context(self) -> Context:
         """The context that handlers see; made on first use."""
@@ -310,6 +364,8 @@ class Delivery:
                 flags=envelope.flags if envelope.has_flags else {},
                 body=envelope.body,
                 lease=self.lease,
+                position=self.position,
+                feed=self._feed,
             )
             # The user's own types may ask for it while their values are made, before the task is known.
             if self.task is not None:

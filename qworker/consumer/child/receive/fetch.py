@@ -64,7 +64,7 @@ class Fetcher:
         self._leases = leases
         self._ack_buffer = ack_buffer
         self._chooser = chooser = QueueChooser(queues, weighted=options.weighted)
-        self._polls = polls = PollSchedule(len(queues))
+        self._polls = polls = PollSchedule(len(queues), glances=doorbells.many)
         self._suspects = suspects = SuspectTurns(first=options.takes_suspects)
         self._pipeline = pipeline = Pipeline(connection, clustered=clustered)
         self.receiver = receiver = Receiver(

@@ -12,11 +12,14 @@ from qworker.consumer.board.states import Mark
 from qworker.consumer.child.leases.delivery import (
     ACKED,
     BURIED,
+    CANCELLED,
     DISCARDED,
     DROPPED,
     KEPT,
     LEFT,
+    LIMITED,
     NACKED,
+    PARKED,
     RELEASED,
 )
 from qworker.consumer.child.settle.journal_events import take_acked, times_of
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from qworker.consumer.child.leases.batch_size import QueueState
     from qworker.consumer.child.leases.board_slots import ChildLeases
     from qworker.consumer.child.leases.delivery import Delivery, Lease
+    from qworker.consumer.child.settle.relaying import ChildRelay
     from qworker.consumer.child.settle.stats import HandlerStats
     from qworker.engine.command import Command
     from qworker.engine.receive import Batch
@@ -59,7 +63,8 @@ class InFlightOutcomes(msgspec.Struct, frozen=True):
 class AckBuffer:
     """Collects outcomes until they are sent. `started` counts deliveries that were not given back unstarted.
 
-    `who` makes the calls, `<host>:<pid>` of the supervisor, for the journal.
+    `who` makes the calls, `<host>:<pid>` of the supervisor, for the journal. `relay` is told of acks that counted and
+    concern other queues.
     """
 
     def __init__(
@@ -70,8 +75,10 @@ class AckBuffer:
         ids: IdSource,
         *,
         who: str = "",
+        relay: ChildRelay | None = None,
     ) -> None:
         self.who = who
+        self._relay = relay
         self._leases = leases
         self._connection = connection
         self._stats = stats
@@ -147,6 +154,8 @@ class AckBuffer:
             lease.open -= sent.messages
             if messages < sent.messages:
                 self._leases.board.stale += sent.messages - messages
+            if sent.outcomes.relayed and self._relay is not None:
+                self._relay.tell(lease.queue.keys)
             self._leases.free_if_settled(lease)
 
     def refused(
@@ -247,6 +256,11 @@ class AckBuffer:
         self.settled(in_flight, settled)
         return True
 
+    def close(self) -> None:
+        """Let what acks have brought about in other queues get there; call it after the last flush."""
+        if self._relay is not None:
+            self._relay.close()
+
     def _unsent_queues(self) -> dict[tuple[str, bool], QueueState]:
         """The queues with outcomes to send, by shard, and those with heavy ones."""
         queues: dict[tuple[str, bool], QueueState] = {}
@@ -276,6 +290,8 @@ def add_outcome(delivery: Delivery, outcomes: Outcomes) -> None:
             outcomes.uniques += (delivery.index, unique, envelope.id)
         return
     times = times_of(delivery) if lease.journal else ""
+    if delivery.then:
+        outcomes.relayed = True  # if its chain has ended, those who wait are told
     if kind == KEPT:
         lease.note_effects(delivery.index, delivery.effects, times)
     elif kind == NACKED:
@@ -294,6 +310,21 @@ def add_outcome(delivery: Delivery, outcomes: Outcomes) -> None:
         outcomes.bury(delivery.index, delivery.reason, delivery.error, times=times)
     elif kind == DISCARDED:
         outcomes.discard(delivery.index, times=times)
+    elif kind == CANCELLED:
+        outcomes.cancel(delivery.index, times=times)
+    elif kind == PARKED:
+        parked = delivery.parked
+        assert parked is not None
+        outcomes.park(
+            delivery.index,
+            parked.delay_ms,
+            parked.name,
+            parked.signal,
+            keep_ms=parked.keep_ms,
+            times=times,
+        )
+    elif kind == LIMITED:
+        outcomes.limit(delivery.index, delivery.delay_ms, times=times)
     elif kind in (RELEASED, DROPPED):
         outcomes.release(
             delivery.index,

@@ -77,7 +77,7 @@ def _blame(outcomes: Outcomes, lease: LeaseView, position: int, death: Death, ru
     times = times_of(lease, death, position)
     blame = death.blame(message, running)
     if message in death.cancelled:
-        outcomes.discard(index, times=times)
+        outcomes.cancel(index, times=times)
     elif blame == 1.0:
         limit = death.accused.get(message)
         error = death.error_of(message)

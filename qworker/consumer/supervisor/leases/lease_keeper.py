@@ -17,7 +17,7 @@ import structlog
 
 from qworker.client.execute.recurring import RecurringCalls
 from qworker.consumer.board.clock import boot_time
-from qworker.consumer.board.counters import ACKED, DISCARDED, NACKED, OTHER, RELEASED
+from qworker.consumer.board.counters import ACKED, CANCELLED, NACKED, OTHER, RELEASED
 from qworker.consumer.board.states import LeaseState, Mark
 from qworker.consumer.supervisor.leases.dead_outcomes import outcomes_of, task_of, times_of
 from qworker.consumer.supervisor.leases.fates import Fate, log_fates
@@ -146,7 +146,7 @@ class LeaseKeeper:
         begun = boot_time()
         ids = [lease.lease_id for _, lease in leases]
         try:
-            deadlines = self._calls.execute(extend(keys, ids, visibility_ms))
+            extended = self._calls.execute(extend(keys, ids, visibility_ms))
         except QworkerError as error:
             if not concerns_the_call(error):
                 raise
@@ -157,12 +157,15 @@ class LeaseKeeper:
             now = board.leases.view(lease.slot)
             if now is None or now.lease_id != lease.lease_id:
                 continue  # settled in between
-            if deadlines[lease.lease_id]:
+            if extended.deadlines[lease.lease_id]:
                 board.leases.set_deadline(lease.slot, begun + visibility_ms / 1000)
                 self.extended += 1
             elif now.state is LeaseState.HELD and lease.state is LeaseState.HELD:
                 # A lease that is only pending may not exist yet; one that is held and gone is lost.
                 self._lose(board, lease, keys.queue)
+        held = {lease.lease_id: (board, lease.slot) for board, lease in leases}
+        for lease_id, index in extended.cancelled:
+            _stop_cancelled(*held[lease_id], lease_id, index)
 
     def _lose(self, board: Board, lease: LeaseView, queue: str) -> None:
         if board.leases.lost(lease.slot) or not set(lease.marks) & {Mark.UNSTARTED, Mark.RUNNING}:
@@ -296,7 +299,7 @@ class LeaseKeeper:
             blame = death.blame(message, running) if mark == Mark.RUNNING else 0.0
             outcome = death.outcome if blame else _ENDED.get(mark, RELEASED)
             if mark == Mark.RUNNING and message in death.cancelled:
-                outcome = DISCARDED
+                outcome = CANCELLED
             yield Fate(
                 keys.name,
                 task,
@@ -372,6 +375,16 @@ class LeaseKeeper:
 
     def _settle_once_more(self, keys: QueueKeys, outcomes: Outcomes, until: float) -> None:
         self._settle(keys, outcomes, until)
+
+
+def _stop_cancelled(board: Board, slot: int, lease_id: str, index: str) -> None:
+    """Tell a child of a cancelled message that runs. One that has not started goes back, and is dropped there."""
+    lease = board.leases.view(slot)
+    if lease is None or lease.lease_id != lease_id:
+        return  # settled in between
+    position = lease.position_of(index)
+    if position is not None and lease.marks[position] == Mark.RUNNING:
+        board.orders.cancel(lease_id, position, boot_time())
 
 
 def _delivered(lease: LeaseView) -> int:

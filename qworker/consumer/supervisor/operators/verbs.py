@@ -63,10 +63,8 @@ def operator_verbs(supervisor: HoldsChildren) -> dict[str, Verb]:
         if task is None or task.batch:
             reply(False, f"it runs in a batch of {name}, whose messages run together", **data)
         elif task.is_async:
-            if child.board.orders.cancel(view.lease, view.position, lease_id):
-                reply(True, f"its coroutine is cancelled, in process {child.pid}", **data)
-            else:
-                reply(False, "another message of its process is being cancelled; ask again", **data)
+            child.board.orders.cancel(lease_id, view.position, boot_time())
+            reply(True, f"its coroutine is cancelled, in process {child.pid}", **data)
         elif arguments.get("kill") is True:
             child.kill("cancelled", (view,))
             reply(True, f"its process {child.pid} was ended", others=others, **data)

@@ -172,6 +172,23 @@ class ChildProcess:
             if view.limit and now > view.limit + _MERCY_S
         )
 
+    def cancelled_handlers(self, grace_s: float) -> tuple[RunningView, ...]:
+        """The handlers that run on although their messages were cancelled `grace_s` ago; none of batches."""
+        orders = self.board.orders
+        if not orders.any_cancelled:
+            return ()
+        since = boot_time() - grace_s
+        leases = {lease.slot: lease.lease_id for lease in self.board.leases.views()}
+        return tuple(
+            view
+            for view in self.board.running.views()
+            if view.lease in leases
+            and view.task < len(self.tasks)
+            and not self.tasks[view.task].batch
+            and (at := orders.cancelled_at(leases[view.lease], view.position)) is not None
+            and at <= since
+        )
+
     def ended(self) -> int | None:
         """The exit code once the process has ended, negative for a signal. Kills the rest of its session."""
         if self._code is None and has_ended(self.process):

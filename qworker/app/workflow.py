@@ -1,0 +1,202 @@
+"""Workflows: tasks whose calls are runs, which record their steps and can be resumed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
+
+from qworker.app.context import running
+from qworker.app.functions import is_async
+from qworker.app.options import TaskOptions
+from qworker.app.run import Run, RunDelivery, Steps, SyncRun
+from qworker.app.task import Call, Sender, Task, TaskApp, Then
+from qworker.app.trace import outgoing
+from qworker.durations import Duration
+from qworker.engine.options import SendOptions
+from qworker.errors import InvalidOptionError
+from qworker.wire.names import check_message_id
+
+if TYPE_CHECKING:
+    from qworker.client.queue_ref import QueueRef
+    from qworker.engine.send import NewMessage
+
+__all__ = ["Workflow", "workflow_options"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_KEEP: Final = "1d"
+
+
+class RunSender(Sender[P, R]):
+    """Starts one run, under an id that its user has chosen, once."""
+
+    def __init__(self, task: Task[P, R], options: SendOptions, run_id: str) -> None:
+        self._message_id: str = check_message_id(run_id, "id")
+        if options.unique is not None:
+            raise InvalidOptionError(
+                "unique",
+                "is given together with an id",
+                "an id is started once; give one of the two",
+            )
+        super().__init__(task, options)
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Start the run unless it was started before, and return its id. Raises `RunStartedError`, as `start` does."""
+        body = self.task.signature.encode(args, kwargs)
+        queue = self.task.app.queue(self.task.queue)
+        message = self._message(body, queue.ref, outgoing())
+        queue.start_run(message, self._options, self.task.signature.identify(body))
+        return message.id
+
+    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Start the run from async code, as `send` does."""
+        body = self.task.signature.encode(args, kwargs)
+        queue = self.task.app.aqueue(self.task.queue)
+        message = self._message(body, queue.ref, outgoing())
+        await queue.start_run(message, self._options, self.task.signature.identify(body))
+        return message.id
+
+    def _delayed(self, delay: Duration) -> Sender[P, R]:
+        options = SendOptions.of(self._options, {"delay": delay})
+        return RunSender(self.task, options, self._message_id)
+
+    def _messages(self, calls: Iterable[Call[Any]], queue: QueueRef) -> list[NewMessage]:
+        raise self._is_of_one_run()
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[Any]:
+        """Refused: an id is of one run, which `start` and `send` start."""
+        raise self._is_of_one_run()
+
+    def then(self, *args: Any, **kwargs: Any) -> Then[Any, Any]:
+        """Refused, as `call` is."""
+        raise self._is_of_one_run()
+
+    def _is_of_one_run(self) -> InvalidOptionError:
+        return InvalidOptionError(
+            "id",
+            f"{self._message_id!r} is of one run",
+            "call start or send; chains and send_many draw ids",
+        )
+
+
+class Workflow(Task[P, R]):
+    """A function whose calls are runs: its first parameter is the run, the others are those of a call.
+
+    Calling it runs the function here and now, with the run that you give it.
+    """
+
+    is_run = True
+
+    def __init__(
+        self,
+        app: TaskApp,
+        function: Callable[Concatenate[Any, P], R],
+        name: str,
+        options: TaskOptions,
+    ) -> None:
+        parameters = _without_run(function, name)
+        #: The function, with the run as its first parameter.
+        self.workflow = function
+        super().__init__(app, self._activation(function, parameters), name, options)
+
+    def options(  # type: ignore[override]  # an id as well
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 - as users would write it
+        **given: object,
+    ) -> Sender[P, R]:
+        """Return a sender with other `SendOptions`, as that of a task; with an `id`, of a run that is started once.
+
+        `order.options(id="order-17").start("42")` sends a call unless there is a run of this id; a second start returns
+        the same handle. Raises `RunStartedError` at a start with other arguments, and `InvalidOptionError`.
+        """
+        options = SendOptions.of(self._options, given)
+        return Sender(self, options) if id is None else RunSender(self, options, id)
+
+    def __call__(self, run: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]  # called with a run, sent without
+        """Call the function directly, with this run."""
+        return self.workflow(run, *args, **kwargs)
+
+    def _activation(
+        self, function: Callable[Concatenate[Any, P], R], signature: inspect.Signature
+    ) -> Callable[P, R]:
+        """Make the handler: it calls the function with the run of the message that is handled."""
+        activation: Any
+        if is_async(function):
+
+            @wraps(function)
+            async def activation(*args: Any, **kwargs: Any) -> Any:
+                steps = self._steps()
+                called: Any = function(Run(self.app, steps), *args, **kwargs)
+                return _unless_parked(steps, await called)
+
+        else:
+
+            @wraps(function)
+            def activation(*args: Any, **kwargs: Any) -> Any:
+                steps = self._steps()
+                return _unless_parked(steps, function(SyncRun(self.app, steps), *args, **kwargs))
+
+        activation.__signature__ = signature
+        handler: Callable[P, R] = activation
+        return handler
+
+    def _steps(self) -> Steps:
+        delivery = running.get()
+        if delivery is None:
+            raise InvalidOptionError(
+                f"workflow {self.name!r}",
+                "has no message to run",
+                "call start, or the function itself with a run of your own",
+            )
+        keep_ms = self.task_options.result_ms
+        assert keep_ms is not None
+        return Steps(self.app, cast(RunDelivery, delivery), keep_ms)
+
+
+def _unless_parked(steps: Steps, result: Any) -> Any:
+    """Return what the function has returned; one that is parked has not ended, whatever it caught."""
+    if steps.parked is not None:
+        raise steps.parked
+    return result
+
+
+def workflow_options(options: dict[str, Any]) -> TaskOptions:
+    """Make the options of a workflow. Raises `InvalidOptionError` for those that runs cannot have."""
+    for name in ("batch", "max_wait", "at_most_once"):
+        if options.get(name):
+            raise InvalidOptionError(
+                name,
+                "is set for a workflow",
+                "a run is one message, acked at its end; leave it out",
+            )
+    made = TaskOptions(**{"result": _KEEP, "ttl": 0, **options})
+    if made.result is None:
+        raise InvalidOptionError(
+            "result",
+            "is None for a workflow",
+            "its steps are kept for as long after its end: 1 s to 30 days",
+        )
+    return made
+
+
+def _without_run(function: Callable[..., Any], name: str) -> inspect.Signature:
+    """Return the signature of a workflow's calls. Raises `InvalidOptionError` if its first parameter is not the run."""
+    wanted = "Run" if is_async(function) else "SyncRun"
+    limit = f"write {'async def' if is_async(function) else 'def'} {name}(run: {wanted}, …)"
+    try:
+        signature = inspect.signature(function)
+    except (NameError, TypeError, ValueError) as error:
+        raise InvalidOptionError(name, f"has no readable signature: {error}", limit) from error
+    parameters = [*signature.parameters.values()]
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or parameters[0].kind not in by_position:
+        raise InvalidOptionError(name, "takes no run as its first parameter", limit)
+    annotation = parameters[0].annotation
+    other = SyncRun if wanted == "Run" else Run
+    if annotation is other or str(annotation).rpartition(".")[2] == other.__name__:
+        raise InvalidOptionError(f"{name}({parameters[0].name})", f"is a {other.__name__}", limit)
+    return signature.replace(parameters=parameters[1:])

@@ -1,0 +1,107 @@
+"""Cancel a message by its id, whether it waits or runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+from qworker.client.inspect.peek import find
+from qworker.client.inspect.results import look
+from qworker.client.message import Stored
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.engine import message as commands
+from qworker.engine.raw import raw
+from qworker.errors import ProtectionError
+
+__all__ = ["Cancellation", "cancel", "leave_tombstone"]
+
+#: How long a cancelled message is dropped.
+_CANCEL_MS: Final = 7 * 24 * 3_600_000
+#: Walks through a queue: a message that moves may be missed by one.
+_WALKS: Final = 2
+
+
+class Cancellation(StrEnum):
+    """The answer to a cancel.
+
+    `CANCELLED`: it waited, and will not run. `CANCELLING`: it runs, and its worker is told within a heartbeat (5 s); if
+    its handler finishes before, it has finished. Too late: `ENDED` (acked, dead, or ended in another way), or
+    `UNKNOWN` (not found: it has ended and no result is kept, or never was). A message that one missed while it moved is
+    dropped all the same.
+    """
+
+    CANCELLED = "cancelled"
+    CANCELLING = "cancelling"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+    @property
+    def too_late(self) -> bool:
+        """Whether there is nothing left to cancel."""
+        return self in (Cancellation.ENDED, Cancellation.UNKNOWN)
+
+
+def cancel(queue: QueueRef, message_id: str) -> Plan[Cancellation]:
+    """Cancel a message: one that waits is deleted, the handler of one that runs is told to stop.
+
+    Whatever the answer, it is dropped if it comes back within 7 days. Dead letters stay, and may be redriven. O(n) of
+    the queue to find it. A server out of memory refuses it (`OutOfMemoryError`); `delete` removes
+    waiting messages even then.
+    """
+    shards = yield from queue.every_shard()
+    if (ended := (yield from _ended(queue, message_id))) is not None:
+        return ended
+    for shard in shards:
+        yield from leave_tombstone(shard, message_id)
+    # From here on no receive delivers it: what is found waiting will not run.
+    for _ in range(_WALKS):
+        for shard in shards:
+            message, spot = yield from find(shard, message_id)
+            if message is not None:
+                return (yield from _cancel_found(shards, shard, message, spot))
+        if (ended := (yield from _ended(queue, message_id))) is not None:
+            yield from _withdraw(shards, message_id)
+            return ended
+        for shard in shards:
+            left: bytes | None = yield raw("ZSCORE", shard.keys.cancelled, message_id)
+            if left is None:
+                return Cancellation.CANCELLED  # a script has met its tombstone
+    return Cancellation.UNKNOWN
+
+
+def leave_tombstone(queue: QueueRef, message_id: str) -> Plan[None]:
+    """Drop a message of this shard when it is next read, and stop its handler, without a look for it. O(log n)."""
+    yield commands.cancel(queue.keys, message_id, _CANCEL_MS)
+
+
+def _ended(queue: QueueRef, message_id: str) -> Plan[Cancellation | None]:
+    """Tell by its result whether a message has ended; None if none is kept."""
+    try:
+        outcome = yield from look(queue, message_id)
+    except ProtectionError:
+        return Cancellation.ENDED  # with a result that is not for us
+    if outcome is None:
+        return None
+    return Cancellation.CANCELLED if outcome.state == "cancelled" else Cancellation.ENDED
+
+
+def _cancel_found(
+    shards: Sequence[QueueRef], shard: QueueRef, message: Stored, spot: str
+) -> Plan[Cancellation]:
+    if message.state == "unacked":
+        return Cancellation.CANCELLING
+    if message.state == "dead":
+        # To redrive it later is to change one's mind.
+        yield from _withdraw(shards, message.id)
+        return Cancellation.ENDED
+    [deleted] = yield commands.delete(shard.keys, [message.item], [spot])
+    if deleted:
+        yield from _withdraw(shards, message.id)
+    return Cancellation.CANCELLED
+
+
+def _withdraw(shards: Sequence[QueueRef], message_id: str) -> Plan[None]:
+    for shard in shards:
+        yield raw("ZREM", shard.keys.cancelled, message_id, decode=int)

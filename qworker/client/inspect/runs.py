@@ -1,0 +1,222 @@
+"""Where runs stand, and the steps that they have recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from qworker.client.dead.filter import DeadFilter
+from qworker.client.dead.pages import Reading
+from qworker.client.inspect.find import Search, find_delayed, scored
+from qworker.client.inspect.peek import lease
+from qworker.client.inspect.results import look
+from qworker.client.limits import check_count
+from qworker.client.message import Stored
+from qworker.client.per_shard import everywhere, until_found
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.engine.message import NEVER_MS
+from qworker.engine.raw import raw
+from qworker.engine.run import RunLook, look_at_runs
+from qworker.errors import ProtectionError
+from qworker.wire.memo import memo_ms, read_memo
+from qworker.wire.names import check_message_id
+
+__all__ = ["LOST", "RunStatus", "RunStep", "run_status", "run_steps", "runs", "statuses"]
+
+#: The state of a run whose message was not found; `qworker fsck` mends it if that stays so.
+LOST: Final = "lost"
+_PER_CALL: Final = 100
+#: Walks through a queue: a message that moves may be missed by one.
+_WALKS: Final = 2
+_FIELDS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run at `now_ms`. Times in ms since 1970 by the server's clock.
+
+    `state`: ready, running, sleeping, waiting (for the signal `waits_for`), delayed (before its start, or a retry),
+    held, dead, `LOST`; after its end `ok`, cancelled, discarded, expired, purged, or `ended` if that is not known any
+    more. `since_ms`: when it began to sleep or wait. `due_ms`: when it goes on by itself. `recorded`: the size of its
+    state, in fields. `workflow` is '' if its message cannot be read.
+    """
+
+    queue: str
+    id: str
+    state: str
+    now_ms: int
+    workflow: str = ""
+    started_ms: int | None = None
+    since_ms: int | None = None
+    due_ms: int | None = None
+    waits_for: str = ""
+    recorded: int = 0
+    message: Stored | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended: a dead one can be redriven, and has not."""
+        return self.state in ("ok", "cancelled", "discarded", "expired", "purged", "ended")
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """A recorded step, or a signal `!<name>`: when, and its value as JSON, b"" of a wait that ended without a signal.
+
+    `closed` says why the value cannot be read; else ''.
+    """
+
+    name: str
+    at_ms: int | None
+    value: bytes
+    closed: str = ""
+
+
+def _by_age(shards: list[list[RunStatus]]) -> list[RunStatus]:
+    return sorted(
+        (run for some in shards for run in some), key=lambda run: run.started_ms or run.now_ms
+    )
+
+
+@everywhere(_by_age)
+def runs(queue: QueueRef, count: int = 100, *, skip: int = 0) -> Plan[list[RunStatus]]:
+    """List up to `count` (1-1,000) runs of each shard that have not ended and have recorded something, oldest first.
+
+    Those that were started under an id of their own are listed from the start. One call for a hundred runs that sleep
+    or wait; to find others takes O(n) of the queue.
+    """
+    check_count(count)
+    names: list[bytes] = yield raw("ZRANGE", queue.keys.runs, skip, skip + count - 1, decode=list)
+    return (yield from statuses(queue, [name.decode("utf-8", "replace") for name in names]))
+
+
+@until_found
+def run_status(queue: QueueRef, message_id: str) -> Plan[RunStatus | None]:
+    """Tell where a run stands; None if it is unknown. O(n) of the queue, unless it sleeps, waits or has ended."""
+    check_message_id(message_id)
+    [status] = yield from statuses(queue, [message_id])
+    if status.recorded or (status.message is not None and "c" in status.message.flags):
+        return status
+    if status.message is not None:
+        return None  # no run
+    try:
+        outcome = yield from look(queue, message_id)
+    except ProtectionError:
+        return None
+    return None if outcome is None else _ended(queue, message_id, outcome.state, status.now_ms)
+
+
+@until_found
+def run_steps(queue: QueueRef, message_id: str) -> Plan[list[RunStep] | None]:
+    """Read the recorded steps of a run, oldest first; None if none are kept. O(n) of the steps, in pages."""
+    key = queue.keys.run(check_message_id(message_id))
+    steps: dict[bytes, RunStep] = {}
+    cursor = "0"
+    while True:
+        reply: list[Any] = yield raw("HSCAN", key, cursor, "COUNT", _FIELDS, decode=list)
+        for name, stored in zip(reply[1][::2], reply[1][1::2], strict=True):
+            if not name.startswith((b"@", b"~")):
+                steps[name] = _step(queue, message_id, name.decode("utf-8", "replace"), stored)
+        cursor = reply[0].decode()
+        if cursor == "0":
+            break
+    return sorted(steps.values(), key=lambda step: (step.at_ms or 0, step.name)) or None
+
+
+def _step(queue: QueueRef, message_id: str, name: str, stored: bytes) -> RunStep:
+    names = queue.namespace, queue.keys.name, message_id, name
+    try:
+        return RunStep(name, memo_ms(stored), read_memo(stored, queue.keyring, *names))
+    except ProtectionError as error:
+        return RunStep(name, memo_ms(stored), b"", error.problem)
+
+
+def statuses(queue: QueueRef, ids: Sequence[str]) -> Plan[list[RunStatus]]:
+    """Tell where runs stand, also of those without a state."""
+    looks: list[RunLook] = []
+    while len(looks) < len(ids):
+        page: list[RunLook] = yield look_at_runs(
+            queue.keys, ids[len(looks) : len(looks) + _PER_CALL]
+        )
+        looks += page
+    elsewhere = [
+        run_id for run_id, seen in zip(ids, looks, strict=True) if not seen.item and not seen.ended
+    ]
+    found: dict[str, Stored] = {}
+    for _ in range(_WALKS):
+        missing = [run_id for run_id in elsewhere if run_id not in found]
+        found |= yield from _find(queue, missing)
+    statuses = []
+    for run_id, seen in zip(ids, looks, strict=True):
+        if seen.ended:
+            outcome = yield from _outcome(queue, run_id)
+            statuses.append(_ended(queue, run_id, outcome, seen.now_ms, seen.fields))
+        else:
+            statuses.append(_live(queue, run_id, seen, found.get(run_id)))
+    return statuses
+
+
+def _live(queue: QueueRef, run_id: str, seen: RunLook, message: Stored | None) -> RunStatus:
+    state, due_ms = LOST, None
+    if seen.item:
+        message = queue.stored("delayed", seen.item, seen.due_ms)
+        state = "waiting" if seen.waits else "sleeping"
+        due_ms = None if seen.due_ms is None or seen.due_ms >= NEVER_MS else seen.due_ms
+    elif message is not None:
+        state = "running" if message.state == "unacked" else message.state
+        due_ms = message.at_ms if state == "delayed" else None
+    return RunStatus(
+        queue.keys.queue,
+        run_id,
+        state,
+        seen.now_ms,
+        message.task if message else "",
+        message.sent_ms if message else None,
+        seen.since_ms if seen.item else None,
+        due_ms,
+        seen.waits,
+        seen.fields,
+        message,
+    )
+
+
+def _outcome(queue: QueueRef, run_id: str) -> Plan[str]:
+    try:
+        outcome = yield from look(queue, run_id)
+    except ProtectionError:
+        return "ended"  # its result is not for us
+    return "ended" if outcome is None or outcome.state == "dead" else outcome.state
+
+
+def _ended(queue: QueueRef, run_id: str, state: str, now_ms: int, fields: int = 0) -> RunStatus:
+    return RunStatus(queue.keys.queue, run_id, state, now_ms, recorded=fields)
+
+
+def _find(queue: QueueRef, ids: Iterable[str]) -> Plan[dict[str, Stored]]:
+    """Find messages in one walk through each key, in the order in which they move."""
+    found: dict[str, Stored] = {}
+    wanted = set(ids)
+    if not wanted:
+        return found
+    search = Search(queue, wanted)
+    while not search.ended:
+        for hit in (yield from search.page()):
+            found[hit.id] = queue.stored("ready", hit.item)
+    for hit in (yield from find_delayed(queue, wanted - found.keys())):
+        found[hit.id] = queue.stored("delayed", hit.item, hit.due_ms)
+    if wanted <= found.keys():
+        return found
+    flat: list[bytes] = yield raw("ZRANGE", queue.keys.unacked, 0, -1, "WITHSCORES", decode=list)
+    for name, deadline_ms in scored(flat):
+        for message in (yield from lease(queue, name.decode("utf-8", "replace"), deadline_ms)):
+            if message.id in wanted:
+                found[message.id] = message
+    left = wanted - found.keys()
+    reading = Reading(queue, DeadFilter(ids=frozenset(left)), now_ms=0, size=_FIELDS)
+    while left and not reading.ended:
+        for dead_letter in (yield from reading.page()):
+            found[dead_letter.message.id] = dead_letter.message
+            left.discard(dead_letter.message.id)
+    return found

@@ -1,0 +1,130 @@
+"""Read the feed of a message as it grows, until the message has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.client.inspect.results import is_gone, look, result_channels
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.engine.raw import raw
+from qworker.errors import ProtectionError, ResultTimeoutError
+from qworker.wire.feed import FeedEntry, read_entry
+
+if TYPE_CHECKING:
+    from qworker.client.queue import AsyncQueue, Queue
+
+__all__ = ["aread_feed", "read_feed"]
+
+_PAGE: Final = 100
+#: Seconds between looks without a hint.
+_LOOK_S: Final = 2.0
+#: Seconds between searches for the message, which cost more: the first, and the longest.
+_SEARCH_S: Final = 5.0
+_SEARCH_MOST_S: Final = 300.0
+
+
+def read_feed(
+    queue: Queue, message_id: str, after: str, seconds: float | None, *, awaited: bool = False
+) -> Iterator[FeedEntry]:
+    """Yield the entries behind `after` until the message has ended.
+
+    A message without a result has ended once it is not in the queue, if that is short enough to be searched. `awaited`:
+    it may not have been sent yet. Raises `ResultTimeoutError` if nothing comes for `seconds` (None: for ever) before.
+    """
+    reading = _Reading(queue.ref, message_id, after, seconds, awaited=awaited)
+    with queue.client.listener.watch(reading.channels) as watch:
+        while not reading.over:
+            entries = queue.client.run(reading.page())
+            yield from entries
+            if not entries and (pause_s := reading.pause()):
+                watch.wait(pause_s)
+
+
+async def aread_feed(
+    queue: AsyncQueue, message_id: str, after: str, seconds: float | None, *, awaited: bool = False
+) -> AsyncIterator[FeedEntry]:
+    """Yield entries as `read_feed` does."""
+    reading = _Reading(queue.ref, message_id, after, seconds, awaited=awaited)
+    async with queue.client.listener.watch(reading.channels) as watch:
+        while not reading.over:
+            entries = await queue.client.run(reading.page())
+            for entry in entries:
+                yield entry
+            if not entries and (pause_s := reading.pause()):
+                await watch.wait(pause_s)
+
+
+class _Reading:
+    """A reader's position, without I/O."""
+
+    def __init__(
+        self,
+        queue: QueueRef,
+        message_id: str,
+        after: str,
+        seconds: float | None,
+        *,
+        awaited: bool,
+    ) -> None:
+        self._queue, self._id, self._after = queue, message_id, after
+        self._seconds = seconds
+        self._quiet_since = time.monotonic()
+        self._ended = False
+        #: When to look next whether the message is in the queue.
+        self._search_pause_s = _SEARCH_S
+        self._search_at = float("inf") if awaited else self._quiet_since + _SEARCH_S
+        #: The message has ended, and all of its feed is read.
+        self.over = False
+        shards = [queue.shard(number) for number in range(queue.shards.kept)]
+        feeds = [shard.keys.feed(message_id) for shard in shards]
+        self.channels = [*feeds, *result_channels(queue, message_id)]
+
+    def page(self) -> Plan[list[FeedEntry]]:
+        """Read the next entries; without any, look whether the message has ended."""
+        entries: list[FeedEntry] = []
+        names = self._queue.namespace, self._queue.keys.name, self._id
+        low = f"({self._after}" if self._after else "-"
+        for shard in (yield from self._queue.every_shard()):
+            words = ("XRANGE", shard.keys.feed(self._id), low, "+", "COUNT", _PAGE)
+            found: list[Any] = yield raw(*words, decode=list)
+            entries += [read_entry(entry, self._queue.keyring, *names) for entry in found]
+        if entries:
+            # Of a message that was taken over by another shard, both have some.
+            entries.sort(key=_position)
+            self._after = entries[-1].id
+            self._quiet_since = time.monotonic()
+        elif self._ended:
+            self.over = True
+        else:
+            self._ended = yield from _has_ended(self._queue, self._id)
+            if not self._ended and time.monotonic() >= self._search_at:
+                self._ended = yield from is_gone(self._queue, self._id)
+                self._search_pause_s = min(2 * self._search_pause_s, _SEARCH_MOST_S)
+                self._search_at = time.monotonic() + self._search_pause_s
+        return entries
+
+    def pause(self) -> float:
+        """For how many seconds to wait for a hint. Raises `ResultTimeoutError`."""
+        if self.over or self._ended:
+            return 0.0  # what was appended before the end is there
+        if self._seconds is None:
+            return _LOOK_S
+        left_s = self._quiet_since + self._seconds - time.monotonic()
+        if left_s <= 0:
+            raise ResultTimeoutError(self._queue.keys.name, self._id, self._seconds)
+        return min(left_s, _LOOK_S)
+
+
+def _position(entry: FeedEntry) -> tuple[int, int]:
+    ms, _, number = entry.id.partition("-")
+    return int(ms), int(number)
+
+
+def _has_ended(queue: QueueRef, message_id: str) -> Plan[bool]:
+    try:
+        return (yield from look(queue, message_id)) is not None
+    except ProtectionError:
+        return True  # with a result that is not for us

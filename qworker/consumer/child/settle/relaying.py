@@ -1,0 +1,75 @@
+"""Relays what the acks of a child bring about in other queues, right after they counted.
+
+In a thread of its own: a destination that does not answer must not hold up the child. What it leaves behind, a reaper
+relays.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from qworker.client.execute.recurring import RecurringCalls
+from qworker.client.plan import run_plan
+from qworker.client.relay import relay
+from qworker.errors import QworkerError
+from qworker.telemetry.guarded import guarded
+
+if TYPE_CHECKING:
+    from qworker.client.execute.sync import Client
+    from qworker.wire.keys import QueueKeys
+
+__all__ = ["ChildRelay"]
+
+_log = guarded(__name__)
+
+_GIVE_UP_S: Final = 0.5
+#: How long a child that ends waits for what is on its way.
+_LAST_S: Final = 2.0
+
+
+class ChildRelay:
+    """Relays the outboxes of queues that it is told of. Its thread starts with the first one."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._calls = RecurringCalls(client, give_up_s=_GIVE_UP_S)
+        self._namespace = namespace
+        self._told = threading.Condition()
+        self._waiting: dict[str, QueueKeys] = {}
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._announced: dict[str, float] = {}
+
+    def tell(self, keys: QueueKeys) -> None:
+        """Relay the outboxes of a queue (or shard) soon."""
+        with self._told:
+            self._waiting[keys.queue] = keys
+            self._told.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Relay what is left, for up to two seconds."""
+        with self._told:
+            self._ended = True
+            self._told.notify()
+        if self._thread is not None:
+            self._thread.join(_LAST_S)
+
+    def _run(self) -> None:
+        while (keys := self._next()) is not None:
+            try:
+                run_plan(
+                    self._calls.execute, relay(self._namespace, keys, announced=self._announced)
+                )
+            except QworkerError as error:
+                _log.info("outbox_left", queue=keys.queue, problem=str(error))
+
+    def _next(self) -> QueueKeys | None:
+        with self._told:
+            while not self._waiting and not self._ended:
+                self._told.wait()
+            if not self._waiting:
+                return None
+            return self._waiting.pop(next(iter(self._waiting)))

@@ -1,0 +1,149 @@
+"""Commands that relay what acks bring about in other queues, see `lua/lib/ends.lua`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from qworker.engine.arguments import given
+from qworker.engine.command import Command, Word
+from qworker.engine.raw import raw
+from qworker.engine.replies import accepted
+from qworker.engine.scripts import load_script
+from qworker.wire.keys import QueueKeys
+
+__all__ = ["Entry", "Notice", "Page", "accept", "destinations", "forward", "tell"]
+
+#: Entries of one page: a call of `accept` stores as many.
+_PAGE: Final = 100
+#: As in `lua/lib/ends.lua`.
+_NUMBERS_PER_MS: Final = 1024
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A message of an outbox. `delay` and `ttl` in ms, empty for those of its destination."""
+
+    number: int
+    priority: int
+    delay: bytes
+    ttl: bytes
+    head: bytes
+    tail: bytes
+
+    @property
+    def written_ms(self) -> int:
+        """When the ack counted that it came of, by the clock of its server."""
+        return self.number // _NUMBERS_PER_MS
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """What a message of the destination came to, as `wire/result.py` reads it; empty to forget that."""
+
+    number: int
+    message_id: bytes
+    keep_ms: int
+    words: bytes
+
+    @property
+    def written_ms(self) -> int:
+        """When that happened, by the clock of its server."""
+        return self.number // _NUMBERS_PER_MS
+
+
+class Page(msgspec.Struct, frozen=True):
+    """The next entries for a destination, and how many are left with them. `lane` is empty if there never was one."""
+
+    now_ms: int
+    lane: str
+    left: int
+    entries: tuple[Entry | Notice, ...]
+
+
+def destinations(keys: QueueKeys) -> Command[list[str]]:
+    """Name the queues that a queue (or shard) has an outbox for."""
+    return raw("HKEYS", keys.out, decode=lambda names: [name.decode() for name in names])
+
+
+def forward(
+    keys: QueueKeys,
+    destination: str,
+    lane: str = "",
+    number: int = 0,
+    *,
+    count: int = _PAGE,
+    now_ms: int | None = None,
+) -> Command[Page]:
+    """Forget the entries of `lane` up to `number`, which the destination has stored, and read the next ones."""
+
+    def decode(reply: Any) -> Page:
+        _, now, name, left, *entries = accepted(reply, keys.queue)
+        return Page(int(now), name.decode(), left, tuple(_entry(*entry) for entry in entries))
+
+    return Command(
+        load_script("forward"),
+        (keys.out, keys.outbox(destination), keys.meta),
+        (given(now_ms), destination, lane, number, count),
+        decode,
+    )
+
+
+def accept(
+    keys: QueueKeys, lane: str, entries: Sequence[Entry], *, now_ms: int | None = None
+) -> Command[int]:
+    """Store entries of one priority, in order; returns the number of the last one that is stored.
+
+    Those stored before are left out. The reply raises `QueueFullError`, `QueuePausedError` or `BrokenQueueError` if
+    the first that is missing cannot be stored; fewer than all are stored if the queue is nearly full.
+    """
+    priority = entries[0].priority
+    args: list[Word] = [given(now_ms), lane, priority, len(entries)]
+    for entry in entries:
+        args += (entry.number, entry.delay, entry.ttl, entry.head, entry.tail)
+
+    def decode(reply: Any) -> int:
+        return int(accepted(reply, keys.queue, lane)[2])
+
+    return Command(
+        load_script("accept"),
+        (
+            keys.ready[priority],
+            keys.delayed,
+            keys.wake,
+            keys.meta,
+            keys.stats,
+            keys.producers,
+            keys.journal,
+        ),
+        tuple(args),
+        decode,
+    )
+
+
+def tell(
+    keys: QueueKeys, lane: str, notices: Sequence[Notice], *, now_ms: int | None = None
+) -> Command[int]:
+    """Store results, in order, and tell those who wait; returns the number of the last one."""
+    args: list[Word] = [given(now_ms), lane, len(notices)]
+    for notice in notices:
+        args += (notice.number, notice.message_id, notice.keep_ms, notice.words)
+
+    def decode(reply: Any) -> int:
+        return int(accepted(reply, keys.queue, lane)[2])
+
+    return Command(load_script("tell"), (keys.producers, keys.meta), tuple(args), decode)
+
+
+def _entry(number: bytes, flat: Sequence[bytes]) -> Entry | Notice:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    if b"result" in fields:
+        return Notice(int(number), fields[b"result"], int(fields[b"keep"]), fields[b"words"])
+    return Entry(
+        int(number),
+        int(fields[b"priority"]),
+        fields[b"delay"],
+        fields[b"ttl"],
+        fields[b"head"],
+        fields[b"tail"],
+    )

@@ -1,0 +1,223 @@
+"""The commands of runs: start them once, record and recall their steps, give them signals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qworker.engine.arguments import given, standard_keys
+from qworker.engine.command import Command
+from qworker.engine.options import SendOptions
+from qworker.engine.replies import accepted
+from qworker.engine.scripts import load_script
+from qworker.engine.send import Copies, NewMessage
+from qworker.errors import LeaseLostError, RunEndedError, RunTooLargeError
+from qworker.wire.envelope import head
+from qworker.wire.keys import QueueKeys
+from qworker.wire.numbers import whole
+
+__all__ = [
+    "Recalled",
+    "RunLook",
+    "Step",
+    "look_at_runs",
+    "recall_steps",
+    "record_step",
+    "signal_run",
+    "start_run",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a run, to be recorded by the delivery that holds the message `index` of a lease.
+
+    `keep_ms`: how long the state of a run is kept after its end, of a message that does not say so. `progress`:
+    failures before it no longer count.
+    """
+
+    message_id: str
+    lease_id: str
+    index: str
+    name: str
+    value: bytes
+    keep_ms: int | None = None
+    progress: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """Recorded values by step, None for those that are not recorded; `whole`: these are all."""
+
+    values: dict[str, bytes | None]
+    whole: bool
+
+
+def record_step(keys: QueueKeys, step: Step, *, now_ms: int | None = None) -> Command[bytes]:
+    """Record a step; returns the value that counts, which is the first.
+
+    Raises `LeaseLostError` if the lease does not hold the message any more, and `RunTooLargeError`.
+    """
+
+    def decode(reply: Any) -> bytes:
+        if reply[0] == b"GONE":
+            raise LeaseLostError(keys.queue, step.message_id)
+        if reply[0] == b"FULLRUN":
+            raise RunTooLargeError(keys.queue, step.message_id, int(reply[1]))
+        older: bytes = accepted(reply, keys.queue)[2]
+        return older or step.value
+
+    return Command(
+        load_script("step"),
+        (keys.meta, keys.runs, keys.run(step.message_id), keys.lease(step.lease_id)),
+        (
+            given(now_ms),
+            step.message_id,
+            step.index,
+            given(step.keep_ms),
+            "1" if step.progress else "",
+            step.name,
+            step.value,
+        ),
+        decode,
+    )
+
+
+def signal_run(
+    keys: QueueKeys,
+    message_id: str,
+    name: str,
+    value: bytes,
+    *,
+    known: bool = False,
+    now_ms: int | None = None,
+) -> Command[bytes | None]:
+    """Give a run a signal, and wake it if it waits for it; returns the value that counts, which is the first.
+
+    None for an unknown run, unless it is `known` that its message is there. Raises `RunEndedError`.
+    """
+
+    def decode(reply: Any) -> bytes | None:
+        if reply[0] == b"UNKNOWN":
+            return None
+        if reply[0] == b"ENDED":
+            raise RunEndedError(keys.queue, message_id)
+        older: bytes = accepted(reply, keys.queue)[3]
+        return older or value
+
+    return Command(
+        load_script("signal"),
+        (*standard_keys(keys), keys.run(message_id), keys.runs),
+        (given(now_ms), message_id, name, value, "1" if known else ""),
+        decode,
+    )
+
+
+def start_run(
+    keys: QueueKeys,
+    message: NewMessage,
+    start: bytes,
+    options: SendOptions,
+    *,
+    now_ms: int | None = None,
+) -> Command[bytes]:
+    """Store the message of a run unless there is a run of its id; returns what that was started with, else `start`.
+
+    b"" of a run whose id was not chosen. Raises what a send raises.
+    """
+    copies = Copies(options.replicas, options.within_ms, options.fsync)
+
+    def decode(reply: Any) -> bytes:
+        fields = accepted(reply[0] if copies else reply, keys.queue)
+        if copies:
+            copies.check(keys.queue, [message.id], reply[1])
+        return start if fields[1] else bytes(fields[4])
+
+    return Command(
+        load_script("start"),
+        (
+            keys.ready[options.priority],
+            keys.delayed,
+            keys.wake,
+            keys.meta,
+            keys.stats,
+            keys.run(message.id),
+            keys.runs,
+            keys.cancelled,
+            keys.journal,
+        ),
+        (
+            given(now_ms),
+            given(options.delay_ms) if options.eta_ms is None else f"@{options.eta_ms}",
+            given(options.ttl_ms),
+            options.priority,
+            given(options.maxlen),
+            head(message.id),
+            message.tail,
+            start,
+        ),
+        decode,
+        then=copies.then,
+        blocks_s=copies.blocks_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunLook:
+    """Where a run stands at `now_ms`. `known`: it has a state; `ended`: which expires.
+
+    `item` is its message while it is parked: since `since_ms`, until `due_ms`, for the signal `waits`.
+    """
+
+    now_ms: int
+    known: bool
+    ended: bool
+    fields: int
+    since_ms: int | None
+    waits: str
+    due_ms: int | None
+    item: bytes
+
+
+def look_at_runs(
+    keys: QueueKeys, message_ids: Sequence[str], *, now_ms: int | None = None
+) -> Command[list[RunLook]]:
+    """Read where up to 100 runs stand; those for which the reply has no room are missing at its end."""
+
+    def decode(reply: Any) -> list[RunLook]:
+        _, now, *looks = accepted(reply, keys.queue)
+        return [
+            RunLook(
+                int(now),
+                ttl != -2,
+                ttl >= 0,
+                fields,
+                whole(since),
+                waits.decode("utf-8", "replace").removeprefix("!"),
+                whole(due),
+                item,
+            )
+            for ttl, fields, since, waits, due, item in looks
+        ]
+
+    return Command(
+        load_script("look"),
+        (keys.meta, keys.delayed, *map(keys.run, message_ids)),
+        (given(now_ms),),
+        decode,
+    )
+
+
+def recall_steps(keys: QueueKeys, message_id: str, names: Sequence[str]) -> Command[Recalled]:
+    """Read the recorded steps of a run: all of a short one, of a long one those of `names` that fit a reply."""
+
+    def decode(reply: Any) -> Recalled:
+        _, whole, *flat = accepted(reply, keys.queue)
+        values: dict[str, bytes | None] = {
+            name.decode("utf-8", "replace"): value or None
+            for name, value in zip(flat[::2], flat[1::2], strict=True)
+        }
+        return Recalled(values, whole == 1)
+
+    return Command(load_script("recall"), (keys.run(message_id),), tuple(names), decode)

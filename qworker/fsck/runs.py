@@ -1,0 +1,72 @@
+"""Runs whose messages are gone, and outboxes that no reaper finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from qworker.client.inspect.runs import LOST, statuses
+from qworker.client.inspect.walk import SortedSetWalk
+from qworker.engine.repair import MAX_PAIRS, repair_run
+from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.reading import ask, lease_ids
+from qworker.wire.ids import new_lane_id
+from qworker.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from qworker.client.execute.sync import Client
+    from qworker.client.queue_ref import QueueRef
+
+__all__ = ["check_outboxes", "check_runs"]
+
+_MAX_LEASES: Final = 5000
+_ATTEMPTS: Final = 20
+#: Runs that one walk through the queue looks for.
+_PAGE: Final = 5000
+
+
+def check_runs(client: Client, queue: QueueRef, *, repair: bool) -> Iterator[Damage | str]:
+    """Check that the messages of runs exist; yields a text if that could not be done."""
+    keys = queue.keys
+    for page in SortedSetWalk(keys.runs, _PAGE).pages(client.run):
+        ids = [member.decode("utf-8", "replace") for member, _ in page]
+        lost = [run.id for run in client.run(statuses(queue, ids)) if run.state == LOST]
+        for first in range(0, len(lost), MAX_PAIRS):
+            some = lost[first : first + MAX_PAIRS]
+            why, gone = "busy", list[bool]()
+            for _ in range(_ATTEMPTS):
+                leases = lease_ids(client, keys, _MAX_LEASES)
+                if leases is None:
+                    break
+                names = [name.encode() for name in some]
+                why, gone = client.execute(repair_run(keys, names, leases, repair=repair))
+                if why != "busy":
+                    break
+            if why:
+                yield f"{keys.queue}: the messages of {len(lost)} runs were not found, and could not be checked ({why})"
+                return
+            for name, is_gone in zip(some, gone, strict=True):
+                if is_gone:
+                    text = "its message is gone, so it never ends, and those who wait for it wait for ever"
+                    yield Damage(keys.queue, Kind.RUN, f"run {name}", text, repair)
+
+
+def check_outboxes(
+    client: Client, keys: QueueKeys, destinations: Sequence[bytes], *, repair: bool
+) -> Iterator[Damage]:
+    """Check that reapers know of each outbox with entries; `destinations` are those that have a stream."""
+    for destination in destinations:
+        stream = keys.outbox(destination.decode("utf-8", "replace"))
+        if ask(client, "TYPE", stream) != b"stream" or ask(
+            client, "HEXISTS", keys.out, destination
+        ):
+            continue
+        entries = ask(client, "XREVRANGE", stream, "+", "-", "COUNT", 1)
+        if not entries:
+            continue
+        if repair:
+            number = entries[0][0].partition(b"-")[0].decode()
+            ask(client, "HSETNX", keys.out, destination, f"out-{new_lane_id()} {number}")
+        text = "no reaper relays it: the queue's list of outboxes has lost it"
+        where = f"out:{destination[:80].decode('utf-8', 'replace')}"
+        yield Damage(keys.queue, Kind.OUTBOX, where, text, repair)

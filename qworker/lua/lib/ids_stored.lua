@@ -1,0 +1,49 @@
+-- Which messages a queue holds, for scripts that look for those that are gone. The call names all leases.
+
+local MOST, MAX_BYTES, READ_CHUNK = 10000, 8388608, 32
+
+-- The ids of ready, delayed and unacked messages, with `and_dead` of dead ones, too: id → true. Or nil and why not: `busy`
+-- (the leases changed) or `large` (over 10,000 messages, or 8 MiB).
+local function ids_stored(and_dead)
+  if redis.call('ZCARD', unacked) ~= #KEYS - FIRST_LEASE + 1 then return nil, 'busy' end
+  for i = FIRST_LEASE, #KEYS do
+    if not redis.call('ZSCORE', unacked, lease_id(KEYS[i]) or '') then return nil, 'busy' end
+  end
+  local total, bytes, seen = redis.call('ZCARD', delayed) + redis.call('LLEN', suspect), 0, {}
+  for number = 0, 9 do total = total + redis.call('LLEN', ready(number)) end
+  for i = FIRST_LEASE, #KEYS do total = total + count_held(KEYS[i]) end
+  if and_dead then total = total + redis.call('XLEN', dead) end
+  if total > MOST then return nil, 'large' end
+
+  local function note(items)
+    for _, item in ipairs(items) do
+      bytes = bytes + #item
+      local id = string.match(item, '^q%d+ (%S+)')
+      if id then seen[id] = true end
+    end
+  end
+  local function note_all(read)
+    local from, chunk = 0, nil
+    repeat
+      chunk = read(from, from + READ_CHUNK - 1)
+      note(chunk)
+      from = from + READ_CHUNK
+    until #chunk < READ_CHUNK or bytes > MAX_BYTES
+  end
+  note_all(function(from, to) return redis.call('LRANGE', suspect, from, to) end)
+  for number = 0, 9 do note_all(function(from, to) return redis.call('LRANGE', ready(number), from, to) end) end
+  note_all(function(from, to) return redis.call('ZRANGE', delayed, from, to) end)
+  for i = FIRST_LEASE, #KEYS do
+    local held = {}
+    for _, entry in ipairs(bytes <= MAX_BYTES and read_lease(KEYS[i]) or {}) do held[#held + 1] = entry[2] end
+    note(held)
+  end
+  local after = '-'
+  while and_dead and after and bytes <= MAX_BYTES do
+    local entries = redis.call('XRANGE', dead, after, '+', 'COUNT', READ_CHUNK)
+    for _, entry in ipairs(entries) do note(entry[2]) end
+    after = #entries == READ_CHUNK and '(' .. entries[#entries][1]
+  end
+  if bytes > MAX_BYTES then return nil, 'large' end
+  return seen
+end

@@ -1,0 +1,58 @@
+#!lua
+-- signal.lua: give a run a signal, and wake it if it waits for that.
+-- Of a signal that is given twice the first value stays. A full server refuses it before anything is written.
+-- ROLES      consumer, operator
+-- KEYS       see lib/keys.lua; then the run HASH in place of a lease, and runs ZSET
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    message id
+-- ARGV[3]    signal           `!<name>`
+-- ARGV[4]    value            see docs/protocol.md
+-- ARGV[5]    known            '1': the caller has seen the message, which may not have recorded anything yet; or ''
+-- Returns {'OK', now ms, degraded, the value given before or '', 1 if it was woken, else 0}, {'UNKNOWN'} {'ENDED'}, or a
+--   refusal: {'BROKEN', key, type} {'ARG', name}
+-- O(log d): d delayed.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/attributes.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/order.lua
+--- include lib/ends.lua
+--- include lib/requeue.lua
+
+local MAX_VALUE = 1114112 -- 1 MiB and what encryption adds
+local attributes, refused = read_attributes()
+if refused then return refused end
+local run, runs = KEYS[FIRST_LEASE], KEYS[FIRST_LEASE + 1]
+refused = broken_queue(ALL_LEVELS, true) or broken({ run, 'hash', runs, 'zset' })
+if refused then return refused end
+local now, id, signal, value = clock(ARGV[1], meta), ARGV[2], ARGV[3], ARGV[4]
+if not now or not string.find(id, '^[%w._-]+$') or run ~= run_key(id) then return { 'ARG', 'message id' } end
+if not string.find(signal, '^![%w_.][^%s]*$') or #signal > 128 then return { 'ARG', 'signal' } end
+if not value or value == '' or #value > MAX_VALUE then return { 'ARG', 'value' } end
+if not redis.call('ZSCORE', runs, id) then
+  if redis.call('EXISTS', run) == 1 then return { 'ENDED' } end
+  if ARGV[5] ~= '1' then return { 'UNKNOWN' } end
+  redis.call('ZADD', runs, text(now), id)
+end
+
+open_journal(attributes.journal, now)
+local found = redis.call('HMGET', run, signal, '@parked', '@waits')
+local item = found[3] == signal and found[2]
+if not found[1] then redis.call('HSET', run, signal, ' t=' .. text(now) .. value) end
+local woken = item and redis.call('ZSCORE', delayed, item) and parse(item)
+if woken then
+  local to = places(attributes.levels)
+  if book.all then record('promoted', item) end
+  ready_from(woken, now)
+  put(to, to.tails, level(item), assemble(woken))
+  write_places(to)
+  redis.call('ZREM', delayed, item)
+  redis.call('HDEL', run, '@parked', '@waits', '@since')
+  if not attributes.paused_out then ring(wake, 1) end
+end
+local degraded = math.max(count(stats, { promoted = woken and 1 or 0 }), write_journal(''))
+return { 'OK', text(now), degraded, found[1] or '', woken and 1 or 0 }

@@ -1,0 +1,85 @@
+#!lua
+-- step.lua: record steps of a run, if its delivery still holds the lease.
+-- Of a step that is recorded twice the first value stays. A full server refuses it (OOM) before anything is written.
+-- ROLES      consumer
+-- KEYS[1]    meta HASH
+-- KEYS[2]    runs ZSET        message id → when its first step was recorded, ms: runs that have not ended
+-- KEYS[3]    run HASH         step → value, see docs/protocol.md
+-- KEYS[4]    lease HASH
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    message id
+-- ARGV[3]    index            of the message in the lease
+-- ARGV[4]    keep ms          '', or of a message that lacks the flags of a run: 1-2592000000, for which its state is kept
+--                             after its end
+-- ARGV[5]    progress         '1': failures before this step no longer count against max receives; '' if there were none
+-- ARGV[6]…   steps            1-100 × (name, value)
+-- Returns {'OK', now ms, per step '' if it is recorded now, or the value recorded before}, {'GONE'} if the lease does not
+--   hold the message, or a refusal: {'FULLRUN', bytes} {'BROKEN', key, type} {'ARG', name}
+-- O(k + n): k steps; n messages of the lease the first time.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/envelope.lua
+--- include lib/lease.lua
+
+local MAX_KEEP_MS, MAX_VALUE, MAX_RUN = 2592000000, 1114112, 67108864 -- 30 days · 1 MiB and what encryption adds · 64 MiB
+local meta, runs, run, lease, id, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2], ARGV[3]
+local now, keep_ms = clock(ARGV[1], meta), ARGV[4] ~= '' and whole(ARGV[4], 1, MAX_KEEP_MS)
+local lease_name = string.match(lease, ':lease:([%w._-]+)$')
+if not now or not lease_name or not string.find(id, '^[%w._-]+$') or string.sub(run, -#id - 5) ~= ':run:' .. id then
+  return { 'ARG', 'message id' }
+end
+if keep_ms == nil then return { 'ARG', 'keep ms' } end
+local bytes, names = 0, { '@bytes' }
+for i = 6, #ARGV, 2 do
+  local value = ARGV[i + 1]
+  if not value or value == '' or #value > MAX_VALUE or not string.find(ARGV[i], '^!?[%w._][^%s]*$') or #ARGV[i] > 128 then
+    return { 'ARG', 'step' }
+  end
+  names[#names + 1], bytes = ARGV[i], bytes + #ARGV[i] + #value
+end
+if #names < 2 or #names > 101 then return { 'ARG', 'steps' } end
+local held = redis.pcall('HEXISTS', lease, index)
+local found = redis.pcall('HMGET', run, unpack(names))
+if type(held) == 'table' then return { 'BROKEN', lease, redis.call('TYPE', lease).ok } end
+if found.err then return { 'BROKEN', run, redis.call('TYPE', run).ok } end
+if not found[1] then
+  local score = redis.pcall('ZSCORE', runs, id)
+  if type(score) == 'table' and score.err then return { 'BROKEN', runs, redis.call('TYPE', runs).ok } end
+end
+if held == 0 then
+  -- It may be one of several that share a field. They are settled one by one anyway.
+  loosen(lease)
+  held = redis.call('HEXISTS', lease, index)
+end
+if held == 0 then return { 'GONE' } end
+local total = tonumber(found[1] or 0) + bytes
+if total > MAX_RUN then return { 'FULLRUN', text(total) } end
+
+local reply, written = { 'OK', text(now) }, {}
+bytes = 0
+for i = 2, #names do
+  local value = ARGV[3 + 2 * i]
+  local older = found[i]
+  for j = 1, #written, 2 do
+    if written[j] == names[i] then older = written[j + 1] end
+  end
+  if not older then
+    written[#written + 1], written[#written + 2] = names[i], ' t=' .. text(now) .. value
+    bytes = bytes + #names[i] + #value
+  end
+  reply[1 + i] = older or ''
+end
+if #written == 0 then return reply end
+if keep_ms or ARGV[5] == '1' then
+  local message = delivered(redis.call('HGET', lease, index), lease_name, index, now)
+  if not message or message.id ~= id then return { 'ARG', 'message id' } end
+  if keep_ms then
+    with_flag(message, 'c', '1')
+    with_flag(message, 'r', text(keep_ms))
+  end
+  message.nacks, message.timeouts = 0, 0
+  redis.call('HSET', lease, index, assemble(message))
+end
+if not found[1] then redis.call('ZADD', runs, 'NX', text(now), id) end
+redis.call('HSET', run, '@bytes', text(tonumber(found[1] or 0) + bytes), unpack(written))
+return reply

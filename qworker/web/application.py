@@ -1,0 +1,413 @@
+"""The application: routes, pages, actions, streams and errors."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import threading
+from collections.abc import AsyncIterator, Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import (
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Route
+
+from qworker.client.namespace.audit import Deed, read_deed
+from qworker.errors import InvalidError, QworkerError, ServerError, UnavailableError
+from qworker.web.access import Access
+from qworker.web.actions import ACTIONS, Action, Doing, act, record
+from qworker.web.guard import Guard, SecureHeaders, read_form
+from qworker.web.jobs import Job, Jobs
+from qworker.web.look import Look, Page
+from qworker.web.pages.dead import confirm_drop, confirm_redrive, dead, letter
+from qworker.web.pages.health import audit, health
+from qworker.web.pages.overview import overview, queues
+from qworker.web.pages.queue import queue
+from qworker.web.render import ASSETS, asset, render, version
+from qworker.web.sampler import Sampler
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    from qworker.web.access import OneTimeLink
+    from qworker.web.body import Redact
+    from qworker.web.namespace import Namespace
+    from qworker.web.sample import Sample
+
+__all__ = ["Dashboard"]
+
+_log = structlog.get_logger(__name__)
+
+#: Seconds that the first page waits for the first sample, and a stream for the next before it says that it lives.
+_FIRST_S: Final = 6.0
+_QUIET_S: Final = 15.0
+#: Seconds after which a page that could not be made is asked for again.
+_AGAIN_S: Final = 3
+_ENTRY: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,10}", re.ASCII)
+
+_PAGES: Final[dict[str, Callable[[Look], Page]]] = {
+    "/": overview,
+    "/queues": queues,
+    "/queues/{queue}": queue,
+    "/queues/{queue}/dead": dead,
+    "/queues/{queue}/dead/redrive": confirm_redrive,
+    "/queues/{queue}/dead/drop": confirm_drop,
+    "/queues/{queue}/dead/{entry:path}": letter,
+    "/health": health,
+    "/audit": audit,
+}
+_TITLES: Final = {
+    400: "Bad request",
+    401: "No access",
+    403: "Not allowed",
+    404: "No such page",
+    405: "Not possible",
+    409: "Not done",
+    413: "Too large",
+    415: "Not a form",
+    500: "The page failed",
+    503: "The server does not answer",
+}
+_TEXTS: Final = {
+    401: "Sign in, or ask whoever runs this dashboard for access.",
+    404: "Nothing is here. The list of queues may have what you look for.",
+    405: "This address does something else: use the buttons of the pages.",
+    500: "This is a defect of the dashboard. Its log has the reason.",
+}
+
+
+class Dashboard:
+    """The ASGI application. `link`: lets in browsers with the link that `qworker web` prints."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        guard: Guard,
+        *,
+        link: OneTimeLink | None = None,
+        redact: Redact | None = None,
+        lasts: bool = False,
+    ) -> None:
+        self.sampler = Sampler(namespace, lasts=lasts)
+        self._namespace = namespace
+        self._guard = guard
+        self._link = link
+        self._redact = redact
+        self._jobs = Jobs(namespace, self._job_ended)
+        self._lives = _Lives()
+        routes = [
+            Route("/static/{name}", self._static),
+            Route("/healthz", self._healthz),
+            *(Route(path, self._page(page)) for path, page in _PAGES.items()),
+            *(
+                Route(f"/queues/{{queue}}/{path}", self._action(action), methods=["POST"])
+                for path, action in ACTIONS.items()
+            ),
+        ]
+        if link is not None:
+            routes.append(Route("/enter", self._enter))
+        self._app = SecureHeaders(
+            Starlette(
+                routes=routes,
+                middleware=[Middleware(GZipMiddleware, minimum_size=1000)],
+                exception_handlers={
+                    HTTPException: self._refused,
+                    QworkerError: self._failed,
+                    Exception: self._crashed,
+                },
+            )
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        await self._app(scope, receive, send)
+
+    def close(self) -> None:
+        """End the streams and the sampler, and close its connections."""
+        self.sampler.end()
+        self._jobs.close()
+        self.sampler.join()
+        self._namespace.client.close()
+
+    # -- pages ---------------------------------------------------------------------------------
+
+    def _page(self, make: Callable[[Look], Page]) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            streams = "text/event-stream" in request.headers.get("accept", "")
+            access = await self._guard.access(request)
+            if isinstance(access, Response):
+                return access
+            sample = await self.sampler.first(_FIRST_S)
+            name = request.path_params.get("queue")
+            if sample.now_ms and name is not None and name not in sample.queues:
+                # It may be new.
+                await run_in_threadpool(self.sampler.refresh, name)
+                sample = self.sampler.sample
+            if streams:
+                return StreamingResponse(
+                    self._stream(make, request, access),
+                    media_type="text/event-stream",
+                    # Proxies must pass on each event at once.
+                    headers={"X-Accel-Buffering": "no"},
+                )
+            _check_read(sample)
+            look = self._look(request, access, sample)
+            page = await run_in_threadpool(make, look)
+            notice = await run_in_threadpool(self._notice, look)
+            return self._html(page, look, notice=notice)
+
+        return answer
+
+    def _look(
+        self, request: Request, access: Access, sample: Sample, *, live: bool = False
+    ) -> Look:
+        base = _base(request)
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        query = dict(request.query_params)
+        return Look(
+            base,
+            path or "/",
+            query,
+            request.path_params,
+            access,
+            self._namespace,
+            sample,
+            self._jobs,
+            self._redact,
+            live,
+        )
+
+    def _notice(self, look: Look) -> Any:
+        """Read the entry of the audit trail that an action has led to."""
+        entry = look.query.get("did", "")
+        if not _ENTRY.fullmatch(entry):
+            return None
+        namespace = look.namespace
+        return read_deed(namespace.client.execute, namespace.namespace, entry)
+
+    def _html(self, page: Page, look: Look, *, notice: Any = None) -> HTMLResponse:
+        return HTMLResponse(
+            render(
+                page.template,
+                {
+                    **self._context(page, look),
+                    "notice": notice,
+                    "streams": look.is_live and page.changes,
+                },
+            ),
+            status_code=page.status,
+            headers={"Vary": "Accept, Cookie"},
+        )
+
+    def _context(self, page: Page, look: Look) -> dict[str, Any]:
+        return {
+            "title": page.title,
+            "base": look.base,
+            "look": look,
+            "sample": look.sample,
+            "namespace": self._namespace.namespace,
+            "server": self._namespace.server.address,
+            "access": look.access,
+            "refresh_s": 0,
+            "notice": None,
+            "streams": False,
+            "changes": page.changes,
+            **page.shows,
+        }
+
+    async def _stream(
+        self, make: Callable[[Look], Page], request: Request, access: Access
+    ) -> AsyncIterator[bytes]:
+        """Send the changing part of a page whenever it has changed."""
+        look = self._look(request, access, self.sampler.sample)
+        key = (look.path, tuple(sorted(look.query.items())), look.base, access.rights)
+        number, sent = -1, ""
+        watched: tuple[str, ...] = ()
+        while not self.sampler.ended:
+            with self.sampler.watching(watched):
+                sample = await self.sampler.after(number, _QUIET_S)
+            if sample.number == number or sample.number == 0:
+                yield b": nothing new\n\n"
+                continue
+            number = sample.number
+            look = self._look(request, access, sample, live=True)
+            text, watched = await run_in_threadpool(
+                self._lives.get, key, number, partial(self._live, make, look)
+            )
+            if text != sent:
+                sent = text
+                yield _event(text)
+
+    def _live(self, make: Callable[[Look], Page], look: Look) -> tuple[str, tuple[str, ...]]:
+        """Write the changing part of a page, or what keeps it from being made."""
+        try:
+            _check_read(look.sample)
+            page = make(look)
+        except QworkerError as error:
+            page = _error_page(503, str(error))
+        return render(page.template, self._context(page, look), live=True), page.watched
+
+    # -- actions -------------------------------------------------------------------------------
+
+    def _action(self, action: Action) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            return await self._act(action, request)
+
+        return answer
+
+    async def _act(self, action: Action, request: Request) -> Response:
+        self._guard.check_origin(request)
+        access = await self._guard.access(request, action.right)
+        if isinstance(access, Response):
+            return access
+        form = await read_form(request)
+        name = request.path_params["queue"]
+        doing = Doing(self._namespace, self._jobs, access, name, form)
+        entry, done = await run_in_threadpool(act, action, doing)
+        await run_in_threadpool(self.sampler.refresh, name)
+        to = f"{_base(request)}{done.path}{f'?did={entry}' if entry else ''}"
+        return RedirectResponse(to, 303)
+
+    def _job_ended(self, job: Job) -> None:
+        deed = Deed(job.user, f"dead {job.verb}", f"{job.queue} {job.filter}", job.outcome)
+        record(self._namespace, deed)
+
+    async def _enter(self, request: Request) -> Response:
+        assert self._link is not None  # the route exists with a link only
+        session = self._link.enter(request.query_params.get("token", ""))
+        if session is None:
+            raise HTTPException(
+                401, "This link was used before, or is not from this process. Take its last one."
+            )
+        base = _base(request)
+        response = RedirectResponse(f"{base}/", 303)
+        response.set_cookie(
+            self._link.cookie,
+            session,
+            path=f"{base}/",
+            httponly=True,
+            samesite="strict" if request.headers.get("sec-fetch-site") != "cross-site" else "lax",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in ASSETS:
+            raise HTTPException(404)
+        latest = request.query_params.get("v") == version(name)
+        headers = {
+            "Cache-Control": "public, max-age=31536000, immutable" if latest else "no-cache",
+            "Vary": "Accept-Encoding",
+        }
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+            return Response(_packed(name), media_type=ASSETS[name], headers=headers)
+        return Response(asset(name), media_type=ASSETS[name], headers=headers)
+
+    async def _healthz(self, _: Request) -> Response:
+        """Answer probes, which have no access: whether the queues can be read, and nothing else."""
+        sample = await self.sampler.first(_FIRST_S)
+        if sample.problem or not sample.now_ms:
+            return PlainTextResponse("the server does not answer\n", 503)
+        return PlainTextResponse("ok\n")
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        text = error.detail if error.detail not in _DEFAULTS else ""
+        if error.status_code == 401 and not text and self._link is not None:
+            text = "Open the link that qworker web has printed in its terminal."
+        return self._error(request, error.status_code, text, error.headers)
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        status = 400 if isinstance(error, InvalidError) else 409
+        status = 503 if isinstance(error, ServerError) else status
+        return self._error(request, status, str(error))
+
+    async def _crashed(self, request: Request, error: Exception) -> Response:
+        _log.error("page_failed", path=request.url.path[:200], exc_info=error)
+        return self._error(request, 500)
+
+    def _error(
+        self, request: Request, status: int, text: str = "", headers: Any = None
+    ) -> Response:
+        look = self._look(request, _NOBODY, self.sampler.sample)
+        page = _error_page(status, text)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            # In the place of figures that would get old; the browser asks again, and somebody may have signed in.
+            live = render(page.template, self._context(page, look), live=True)
+            return Response(_event(live), media_type="text/event-stream")
+        refreshes = status == 503 and request.method in ("GET", "HEAD")
+        context = {**self._context(page, look), "refresh_s": _AGAIN_S if refreshes else 0}
+        extra = {"Retry-After": str(_AGAIN_S)} if status == 503 else {}
+        return HTMLResponse(
+            render(page.template, context), status, headers={**(headers or {}), **extra}
+        )
+
+
+_NOBODY: Final = Access("", frozenset())
+_DEFAULTS: Final = frozenset(
+    {"Not Found", "Method Not Allowed", "Unauthorized", "Forbidden", "Bad Request"}
+)
+
+
+def _check_read(sample: Sample) -> None:
+    """Raise `UnavailableError` if nothing has been read yet."""
+    if not sample.now_ms:
+        raise UnavailableError(sample.problem or "it has not answered yet")
+
+
+def _error_page(status: int, text: str) -> Page:
+    shows = {"text": text or _TEXTS.get(status, ""), "status": status}
+    return Page("error.html", _TITLES.get(status, "Not possible"), shows, status=status)
+
+
+def _event(text: str) -> bytes:
+    """Write an event of a stream."""
+    return b"".join(b"data: %s\n" % line.encode() for line in text.split("\n")) + b"\n"
+
+
+class _Lives:
+    """The changing parts of pages as last written: those who look at the same share them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number = -1
+        self._texts: dict[Any, tuple[str, tuple[str, ...]]] = {}
+
+    def get(
+        self, key: Any, number: int, write: Callable[[], tuple[str, tuple[str, ...]]]
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return what was written of this sample, or write it."""
+        with self._lock:
+            if number > self._number:
+                self._number, self._texts = number, {}
+            elif number < self._number:
+                return write()
+            if key not in self._texts:
+                self._texts[key] = write()
+            return self._texts[key]
+
+
+@cache
+def _packed(name: str) -> bytes:
+    return gzip.compress(asset(name), 9, mtime=0)
+
+
+def _base(request: Request) -> str:
+    return str(request.scope.get("root_path", "")).rstrip("/")

@@ -1,0 +1,59 @@
+"""How `qworker web` serves the dashboard."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final
+
+from qworker.config.fields import Options
+from qworker.config.kinds import FlagKind, IntegerKind
+from qworker.config.name_kinds import NameKind
+from qworker.errors import InvalidOptionError, shown
+
+__all__ = ["WebOptions"]
+
+_HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,255}", re.ASCII)
+_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]{0,200}:[A-Za-z_]\w{0,100}", re.ASCII)
+
+
+def _check_host(value: object, name: str) -> str:
+    if not isinstance(value, str) or _HOST.fullmatch(value) is None:
+        raise InvalidOptionError(
+            name, f"{shown(value)} is not a host", "write an address or a host name"
+        )
+    return value
+
+
+def _check_function(value: object, name: str) -> str:
+    if not isinstance(value, str) or _FUNCTION.fullmatch(value) is None:
+        raise InvalidOptionError(
+            name,
+            f"{shown(value)} names no function",
+            "write MODULE:FUNCTION, as shop.ops:authorize",
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebOptions(Options):
+    """How `qworker web` serves the dashboard."""
+
+    section: ClassVar[str] = "web"
+
+    web_host: Annotated[
+        str,
+        NameKind("address to listen on; another than loopback needs authorize", rule=_check_host),
+    ] = "127.0.0.1"
+    web_port: Annotated[
+        int, IntegerKind("port to listen on", maximum=65_535, zero="any free port")
+    ] = 9470
+    authorize: Annotated[
+        str | None,
+        NameKind(
+            "function that says who a request is from and what they may do, as MODULE:FUNCTION",
+            none="the link that qworker web prints",
+            rule=_check_function,
+        ),
+    ] = None
+    read_only: Annotated[bool, FlagKind("refuse every change")] = False

@@ -1,0 +1,1 @@
+"""The pages: each is a function from a look to a page."""

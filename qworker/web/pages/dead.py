@@ -1,0 +1,260 @@
+"""Dead letters: grouped by what they died of, found by a filter, one in full; and the question before a change."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from qworker.client.dead.filter import DeadFilter
+from qworker.client.dead.fingerprint import error_line, error_pattern, fingerprint
+from qworker.client.dead.newest import newest
+from qworker.client.dead.pages import entries
+from qworker.client.inspect.peek import Inspection
+from qworker.errors import InvalidNameError, InvalidOptionError
+from qworker.formats import safe
+from qworker.web.body import show_body
+from qworker.web.look import Page
+from qworker.web.pages.queue import unknown
+from qworker.web.render import bars
+from qworker.wire.ids import EntryId
+from qworker.wire.names import check_queue
+
+if TYPE_CHECKING:
+    from qworker.client.message import DeadLetter
+    from qworker.web.look import Look
+
+__all__ = [
+    "FIELDS",
+    "RATES",
+    "confirm_drop",
+    "confirm_redrive",
+    "dead",
+    "filter_of",
+    "letter",
+    "written",
+]
+
+#: Fields of the filter: those of `qworker dead`.
+FIELDS: Final = (
+    "task",
+    "reason",
+    "error_class",
+    "error",
+    "fingerprint",
+    "newer_than",
+    "older_than",
+)
+#: Rates of a redrive that the form offers; '' is no limit.
+RATES: Final = ("1/s", "10/s", "100/s", "1000/s", "")
+#: Dead letters that a page looks at, and at most, and before a question.
+_READ: Final = 5_000
+_READ_MOST: Final = 100_000
+_COUNTED: Final = 20_000
+_LISTED: Final = 25
+_GROUPS: Final = 50
+_BUCKETS: Final = 30
+_EXAMPLES: Final = 5
+
+
+@dataclass(slots=True)
+class Group:
+    """Dead letters with one fingerprint; `letter` is the newest. Times of death in ms."""
+
+    fingerprint: str
+    letter: DeadLetter
+    pattern: str
+    count: int = 0
+    first_ms: int = 0
+    died: list[int] = field(default_factory=list)
+
+
+def filter_of(query: Mapping[str, str]) -> DeadFilter:
+    """Read the filter of a query or a form. Raises `InvalidOptionError`."""
+    given = {name: query[name].strip() for name in FIELDS if query.get(name, "").strip()}
+    return DeadFilter(**given)  # type: ignore[arg-type]  # checked by their kinds
+
+
+def written(query: Mapping[str, str]) -> str:
+    """Write a filter as the command line does, for people."""
+    parts = [
+        f"--{name.replace('_', '-')} {safe(query[name].strip())}"
+        for name in FIELDS
+        if query.get(name, "").strip()
+    ]
+    return " ".join(parts) or "--all"
+
+
+def dead(look: Look) -> Page:
+    """Show the dead letters of a queue that fit, by error, and the newest of them."""
+    inspection = _inspection(look)
+    if inspection is None:
+        return unknown(look.names["queue"])
+    name = look.names["queue"]
+    shows = {
+        "name": name,
+        "number": inspection.dead,
+        "jobs": look.jobs.of(name),
+        "seen": look.number("seen", lowest=0, highest=2**40),
+    }
+    if look.live:
+        return Page("dead.html", "", shows, (name,))
+    wanted = filter_of(look.query)
+    after = EntryId.parse(look.query["after"], "after") if look.query.get("after") else None
+    most = look.number("look_at", lowest=_READ, highest=_READ_MOST)
+    ref = look.namespace.queues.ref(name)
+    found = look.namespace.client.run(newest(ref, wanted, most_read=most, after=after))
+    groups = _groups(found.found)
+    listed = found.found[:_LISTED]
+    more = listed[-1].entry if len(found.found) > _LISTED else found.last
+    ranked = sorted(groups.values(), key=lambda group: -group.letter.died_ms)
+    return Page(
+        "dead.html",
+        f"Dead letters of {name}",
+        {
+            **shows,
+            "wanted": {field: look.query.get(field, "") for field in FIELDS},
+            "filtered": not wanted.is_empty,
+            "found": found,
+            "groups": [(group, _history(group, found.now_ms)) for group in ranked[:_GROUPS]],
+            "more_groups": max(0, len(ranked) - _GROUPS),
+            "letters": [(letter, error_line(letter)) for letter in listed],
+            "after": after,
+            "more": more,
+            "deeper": min(most * 10, _READ_MOST) if found.last and most < _READ_MOST else 0,
+            "rates": RATES,
+        },
+        (name,),
+    )
+
+
+def letter(look: Look) -> Page:
+    """Show one dead letter in full."""
+    found = _letter(look, look.names["entry"])
+    if found is None:
+        return _gone(look)
+    name = look.names["queue"]
+    return Page(
+        "dead_letter.html",
+        f"Dead letter of {name}",
+        {
+            "name": name,
+            "letter": found,
+            "fingerprint": fingerprint(found),
+            "line": error_line(found),
+            "body": show_body(found.message, look.redact),
+            "flags": sorted(found.message.flags.items()),
+        },
+        changes=False,
+    )
+
+
+def confirm_redrive(look: Look) -> Page:
+    """Ask before dead letters are put back."""
+    return _confirm(look, "redrive")
+
+
+def confirm_drop(look: Look) -> Page:
+    """Ask before dead letters are deleted."""
+    return _confirm(look, "drop")
+
+
+def _confirm(look: Look, verb: str) -> Page:
+    name = look.names["queue"]
+    inspection = _inspection(look)
+    if inspection is None:
+        return unknown(name)
+    entry = look.query.get("entry", "")
+    rate = look.query.get("rate", "") if verb == "redrive" else ""
+    if rate not in RATES:
+        raise InvalidOptionError(
+            "rate", f"{ascii(rate)[:40]} is not offered", "choose one of the form"
+        )
+    if entry:
+        one = _letter(look, entry)
+        if one is None:
+            return _gone(look)
+        found, read, whole, now_ms = [one], 1, True, inspection.now_ms
+    else:
+        wanted = filter_of(look.query)
+        ref = look.namespace.queues.ref(name)
+        result = look.namespace.client.run(newest(ref, wanted, most_read=_COUNTED))
+        found, read, now_ms = result.found, result.read, result.now_ms
+        whole = result.last is None
+    fields = {field: look.query.get(field, "").strip() for field in FIELDS}
+    return Page(
+        "confirm.html",
+        f"{verb.capitalize()} dead letters of {name}",
+        {
+            "name": name,
+            "verb": verb,
+            "count": len(found),
+            "read": read,
+            "whole": whole,
+            "of": inspection.dead,
+            "written": f"entry {entry}" if entry else written(fields),
+            "examples": [(one, error_line(one)) for one in found[:_EXAMPLES]],
+            "rate": rate,
+            "fields": {
+                **{field: text for field, text in fields.items() if text and not entry},
+                "entry": entry,
+                "rate": rate,
+                "at_ms": str(now_ms),
+                "shown": str(len(found)),
+                "job": secrets.token_urlsafe(12),
+            },
+        },
+        changes=False,
+    )
+
+
+def _groups(found: list[DeadLetter]) -> dict[str, Group]:
+    groups: dict[str, Group] = {}
+    for one in found:  # the newest first
+        name = fingerprint(one)
+        group = groups.get(name)
+        if group is None:
+            group = groups[name] = Group(name, one, error_pattern(one))
+        group.count += 1
+        group.first_ms = one.died_ms
+        group.died.append(one.died_ms)
+    return groups
+
+
+def _history(group: Group, now_ms: int) -> object:
+    """Draw when they died: from the first death to now."""
+    lasts_ms = max(60_000, now_ms - group.first_ms)
+    counts = Counter(
+        min(_BUCKETS - 1, max(0, _BUCKETS - 1 - (now_ms - died_ms) * _BUCKETS // lasts_ms))
+        for died_ms in group.died
+    )
+    return bars([counts[bucket] for bucket in range(_BUCKETS)], "Deaths", lasts_ms / 1000)
+
+
+def _inspection(look: Look) -> Inspection | None:
+    name = look.names["queue"]
+    try:
+        check_queue(name)
+    except InvalidNameError:
+        return None
+    queue = look.sample.queues.get(name)
+    if queue is not None and not isinstance(queue, Inspection):
+        raise queue
+    return queue
+
+
+def _letter(look: Look, entry: str) -> DeadLetter | None:
+    if _inspection(look) is None:
+        return None
+    parsed = EntryId.parse(entry)
+    shard = look.namespace.queues.ref(look.names["queue"]).shard(parsed.shard)
+    span = (parsed.in_stream, parsed.in_stream)
+    read = look.namespace.client.execute(entries(shard, "XRANGE", *span, 1))
+    return read[0] if read else None
+
+
+def _gone(look: Look) -> Page:
+    name = look.names["queue"]
+    return Page("gone.html", "No such dead letter", {"name": name}, status=404, changes=False)

@@ -1,0 +1,41 @@
+"""Health: every check of the doctor, and the audit trail."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from qworker.client.namespace.audit import read_deeds
+from qworker.health.finding import Status
+from qworker.web.look import Page
+
+if TYPE_CHECKING:
+    from qworker.web.look import Look
+
+__all__ = ["audit", "health"]
+
+_ORDER: Final = {Status.PROBLEM: 0, Status.WARNING: 1, Status.OK: 2}
+_DEEDS: Final = 50
+_ENTRY: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,10}", re.ASCII)
+
+
+def health(look: Look) -> Page:
+    """Show what the doctor found, the worst first."""
+    findings = look.sample.findings
+    if findings is not None:
+        findings = sorted(findings, key=lambda finding: _ORDER[finding.status])
+    return Page("health.html", "Health", {"findings": findings})
+
+
+def audit(look: Look) -> Page:
+    """Show what operators did, the latest first."""
+    before = look.query.get("before", "")
+    before = before if _ENTRY.fullmatch(before) else ""
+    namespace = look.namespace
+    deeds = read_deeds(
+        namespace.client.execute, namespace.namespace, before=before, count=_DEEDS + 1
+    )
+    more = deeds[_DEEDS - 1].entry if len(deeds) > _DEEDS else ""
+    return Page(
+        "audit.html", "Audit trail", {"deeds": deeds[:_DEEDS], "before": before, "more": more}
+    )

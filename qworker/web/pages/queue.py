@@ -1,0 +1,82 @@
+"""A queue: where its messages are, how fast they move, its attributes, and what can be done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qworker.client.inspect.peek import Inspection
+from qworker.client.inspect.rates import COUNTERS
+from qworker.client.manage.attribute_text import read_attributes
+from qworker.errors import InvalidNameError
+from qworker.web.look import Page
+from qworker.web.pages.rows import row_of
+from qworker.wire.names import check_queue
+
+if TYPE_CHECKING:
+    from qworker.web.look import Look
+
+__all__ = ["queue", "unknown"]
+
+#: Counters that are shown even before they count.
+_ALWAYS: Final = ("sent", "acked")
+
+
+def queue(look: Look) -> Page:
+    """Show one queue."""
+    name = look.names["queue"]
+    try:
+        check_queue(name)
+    except InvalidNameError:
+        return unknown(name)
+    if name not in look.sample.queues:
+        return unknown(name)
+    row = row_of(look.sample, name)
+    if row.queue is None:
+        return Page("broken.html", name, {"name": name, "error": look.sample.queues[name]}, (name,))
+    inspection, rates = row.queue, look.sample.rates(name)
+    counters = [
+        (counter, inspection.stats.get(counter, 0), rates.get(counter), meaning)
+        for counter, meaning in COUNTERS.items()
+        if inspection.stats.get(counter) or counter in _ALWAYS
+    ]
+    return Page(
+        "queue.html",
+        name,
+        {
+            "name": name,
+            "row": row,
+            "queue": inspection,
+            "places": _places(inspection),
+            "workers": [worker for worker in look.sample.workers if worker.listens_to(name)],
+            "counters": counters,
+            "reasons": _reasons(inspection),
+            "attributes": read_attributes(inspection.meta),
+        },
+        (name,),
+    )
+
+
+def unknown(name: str) -> Page:
+    """Say that there is no such queue."""
+    return Page("no_queue.html", "No such queue", {"name": name}, status=404)
+
+
+def _places(queue: Inspection) -> list[tuple[str, int, str]]:
+    """Return where messages are: the state, how many, and when the next of them moves."""
+    levels = [(f"priority {p}", n) for p, n in enumerate(queue.ready_by_priority) if n and p]
+    levels += [("suspect", queue.suspect)] if queue.suspect else []
+    return [
+        ("ready", queue.ready, ", ".join(f"{n:,} {level}" for level, n in reversed(levels))),
+        ("unacked", queue.unacked, ""),
+        ("delayed", queue.delayed, f"{queue.held:,} held" if queue.held else ""),
+        ("dead", queue.dead, ""),
+    ]
+
+
+def _reasons(queue: Inspection) -> list[tuple[str, int]]:
+    reasons = {
+        name.removeprefix("dead:"): number
+        for name, number in queue.stats.items()
+        if name.startswith("dead:") and number
+    }
+    return sorted(reasons.items(), key=lambda reason: -reason[1])

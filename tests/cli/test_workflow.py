@@ -1,0 +1,225 @@
+"""`qworker workflow`: runs for operators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qworker import Keyring, QWorker, Retry, SyncRun, TaskEndedError
+from qworker.testing import drain
+
+
+class Orders:
+    """An app with a workflow that charges, waits for an approval, ships, and may fail in between."""
+
+    def __init__(self, url: str, namespace: str, **options: Any) -> None:
+        self.app = QWorker(namespace, url=url, **options)
+        self.fails = False
+        options = {"queue": "orders", "name": "order", "retry": Retry.none()}
+        self.order: Any = self.app.workflow(**options)(self.work)
+
+    def work(self, run: SyncRun, number: str) -> str:
+        charged = run.step("charge", lambda: {"number": number})
+        approval = run.wait(str, name="approval", timeout="7d")
+        if self.fails:
+            raise ValueError("out of stock")
+        return run.step("ship", lambda: f"{charged['number']}: {approval}")
+
+    def start(self, run_id: str) -> Any:
+        return self.order.options(id=run_id).start(run_id)
+
+    def run_what_is_ready(self) -> None:
+        drain(self.app, errors="collect", include_delayed=False)
+
+
+@pytest.fixture
+def orders(shop: Any) -> Iterator[Orders]:
+    """The app, in the namespace of the command line."""
+    orders = Orders(shop.url, shop.namespace)
+    yield orders
+    orders.app.close()
+
+
+def test_runs_are_listed_with_what_they_wait_for(run, shop, orders):
+    """Each in its state, also one that has just been started; ended ones are not listed."""
+    for name in ("a-1", "a-2", "a-3"):
+        orders.start(name)
+    orders.run_what_is_ready()
+    orders.fails = True
+    orders.order.handle("a-2").signal("yes", name="approval")
+    orders.run_what_is_ready()
+    orders.fails = False
+    orders.order.handle("a-3").signal("yes", name="approval")
+    orders.run_what_is_ready()
+    orders.start("a-4")
+    orders.start("a-5")
+    held = orders.app.queue("orders").receive(1)
+
+    ran = run("workflow", "ls")
+
+    states = {line.split()[1]: line.split()[3] for line in ran.lines}
+    assert states == {
+        "ID": "STATE",
+        "a-1": "waiting",
+        "a-2": "dead",
+        "a-4": "running",
+        "a-5": "ready",
+    }
+    [waiting] = [line for line in ran.lines if "a-1" in line]
+    assert "signal approval until " in waiting
+    assert " order " in waiting
+    listed = run("workflow", "ls", "orders", "--state", "waiting", "--json").json["runs"]
+    [one] = listed
+    assert abs(one["since_ms"] - shop.now_ms()) < 60_000
+    assert abs(one["due_ms"] - one["since_ms"] - 7 * 86_400_000) < 1000
+    assert (one["id"], one["waits_for"], one["workflow"]) == ("a-1", "approval", "order")
+    assert "no such run" in run("workflow", "ls", "--state", "sleeping").err
+    orders.app.queue("orders").release(*held)
+
+
+def test_a_run_is_shown_with_its_steps(run, shop, orders):
+    """And their times and values; after its end as long as they are kept."""
+    orders.start("a-1")
+    orders.run_what_is_ready()
+    shown = run("workflow", "show", "a-1", "--json").json
+    [step] = shown["steps"]
+    assert abs(step.pop("at_ms") - shop.now_ms()) < 60_000
+    assert step == {
+        "name": "charge",
+        "value": {"number": "a-1"},
+        "timed_out": False,
+        "closed": None,
+    }
+    assert "qworker workflow signal a-1 approval JSON" in run("workflow", "show", "a-1").out
+
+    assert run("workflow", "signal", "a-1", "approval", '"ann"').code == 0
+    orders.run_what_is_ready()
+    ran = run("workflow", "show", "a-1", "--queue", "orders")
+    names = [line.split("  ")[1] for line in ran.lines if "ago)" in line and "  " in line]
+    assert [name for name in names if name] == ["charge", "!approval", "ship"]
+    assert "state  ok" in ran.out.replace("state     ", "state  ")
+    assert run("workflow", "show", "a-1", "--json").json["state"] == "ok"
+
+    orders.start("a-2")
+    drain(orders.app, errors="collect")
+    [_, late] = run("workflow", "show", "a-2", "--json").json["steps"]
+    assert (late["name"], late["timed_out"]) == ("!approval", True)
+    assert "(not given in time)" in run("workflow", "show", "a-2").out
+
+
+def test_a_dead_run_is_redriven_after_its_last_step(run, orders):
+    """Others are refused."""
+    handle = orders.start("a-1")
+    orders.run_what_is_ready()
+    refused = run("workflow", "redrive", "a-1")
+    assert (refused.code, "is not dead, but waiting" in refused.err) == (1, True)
+    orders.fails = True
+    handle.signal("yes", name="approval")
+    orders.run_what_is_ready()
+    assert "qworker workflow redrive a-1" in run("workflow", "show", "a-1").out
+    assert run("workflow", "redrive", "a-1", "--dry-run").code == 0
+    assert handle.status().state == "dead"
+    orders.fails = False
+    assert run("workflow", "redrive", "a-1").code == 0
+    orders.run_what_is_ready()
+    assert handle.result(0) == "a-1: yes"
+
+
+def test_a_run_is_cancelled(run, orders):
+    """While it waits, at once; one that has ended is too late."""
+    handle = orders.start("a-1")
+    orders.run_what_is_ready()
+    assert (
+        "would cancel a-1 of orders (waiting)" in run("workflow", "cancel", "a-1", "--dry-run").out
+    )
+    document = run("workflow", "cancel", "a-1", "--yes", "--json").json
+    assert (document["state"], document["answer"]) == ("waiting", "cancelled")
+    assert handle.status().state == "cancelled"
+    late = run("workflow", "cancel", "a-1", "--yes")
+    assert (late.code, "has ended (cancelled)" in late.err) == (1, True)
+
+
+def test_unknown_runs_and_wrong_signals_are_refused(run, shop, orders):
+    """A message that is no run is none; JSON and ids are checked first."""
+    orders.start("a-1")
+    (other,) = shop.send("orders")
+    for arguments, code, text in (
+        (["show", "nobody"], 1, "run nobody not found in the queues of namespace"),
+        (["show", other, "--queue", "orders"], 1, "not found in queue 'orders'"),
+        (["show", "a b"], 2, "ID"),
+        (["signal", "a-1", "approval", "{"], 2, "JSON"),
+        (["signal", "a-1", "a b", "1"], 2, "signal"),
+        (["cancel", "nobody", "--yes"], 1, "not found"),
+    ):
+        ran = run("workflow", *arguments)
+        assert (ran.code, text in ran.err) == (code, True), (arguments, ran)
+
+
+def test_handles_tell_the_same_in_async_code_and_in_divided_queues(shop, orders):
+    """Where a run stands, and its steps; None of an unknown one. An encrypted value without its key says so."""
+    handle = orders.start("a-1")
+    orders.app.queue("orders").divide(3)
+    plain = orders.order.start("plain")
+    orders.run_what_is_ready()
+
+    async def looked() -> Any:
+        seen = [await each.astatus() for each in (handle, plain, orders.order.handle("nobody"))]
+        steps = await handle.asteps()
+        await orders.app.aclose()
+        return seen, steps
+
+    (named, drawn, nobody), steps = asyncio.run(looked())
+    assert (named.state, drawn.state, nobody) == ("waiting", "waiting", None)
+    assert [step.name for step in steps] == ["charge"]
+    assert [seen.id for seen in orders.app.queue("orders").runs(10)] == ["a-1", plain.id]
+    assert orders.order.handle("nobody").steps() is None
+
+    keys = Keyring(encryption={"k": b"e" * 32})
+    sealed = Orders(shop.url, f"{shop.namespace}-sealed", keys=keys)
+    secret = sealed.start("secret")
+    sealed.run_what_is_ready()
+    [step] = secret.steps()
+    assert (step.value, step.closed) == (b'{"number":"secret"}', "")
+    sealed.app.close()
+    other = QWorker(f"{shop.namespace}-sealed", url=shop.url)
+    [step] = other.queue("orders").run_steps("secret")
+    assert (step.value, "lacks" in step.closed) == (b"", True)
+    seen = other.queue("orders").run_status("secret")
+    assert (seen.state, seen.workflow) == ("waiting", "")
+    other.close()
+
+
+def test_doctor_names_what_is_stuck(run, shop, orders):
+    """A run whose message is gone, and an outbox that nobody relays; each with the command that mends it."""
+    handle = orders.start("a-1")
+    orders.run_what_is_ready()
+    orders.order.options(id="a-2").start("a-2")
+    keys = shop.keys("orders")
+    shop.ask("HINCRBY", keys.stats, "followed", 1)
+    old = (shop.now_ms() - 60_000) * 1024
+    entry = ("priority", 0, "delay", "", "ttl", "", "head", "q1 m ", "tail", "\nx")
+    shop.ask("XADD", keys.outbox("gone"), f"{old}-0", *entry)
+    shop.ask("HSET", keys.out, "gone", f"out-ab {old}")
+
+    def finding(check: str) -> Any:
+        found = {one["check"]: one for one in run("doctor", "--json").json["findings"]}
+        return found.get(check)
+
+    assert finding("runs") is None
+    outbox = finding("outbox")
+    assert outbox["status"] == "problem"
+    assert "orders → gone 1 for 1m" in outbox["text"]
+    assert "qworker daemon" in outbox["fix"]
+
+    shop.ask("DEL", keys.delayed)
+    assert "orders 1" in finding("runs")["text"]
+    assert "qworker fsck orders --repair" in finding("runs")["fix"]
+    listed = run("workflow", "ls", "--state", "lost", "--json").json["runs"]
+    assert [each["id"] for each in listed] == ["a-1"]
+    assert run("fsck", "orders", "--repair", "--yes").code in (0, 3)
+    assert finding("runs") is None
+    with pytest.raises(TaskEndedError, match="discarded"):
+        handle.result("5s")

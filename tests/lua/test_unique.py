@@ -1,0 +1,266 @@
+"""Unique keys: how long each is held, what replaces what, and that every end of a message frees its key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from qworker.daemon.reaper import Reaper
+from qworker.engine.dead import redrive
+from qworker.engine.message import ANYWHERE, cancel, delete
+from qworker.engine.remove import purge
+from qworker.engine.repair import repair_unique
+from qworker.engine.send import UNTIL_END, NewMessage, Sent, send
+from qworker.engine.settle import Outcomes
+from qworker.errors import AccessDeniedError
+from qworker.wire.envelope import tail
+from qworker.wire.ids import EntryId
+from tests.lua.drive import NOW, Drive, guarded, own
+
+LATER = NOW + 3_600_000
+
+
+def put(
+    drive: Drive, *ids: str, held: str = UNTIL_END, key: str = "k", at: int = NOW, **options: Any
+) -> Sent:
+    """Send messages of one unique key, in one call."""
+    flags = {} if held[0] == "=" else {"u": key} | ({"l": "1"} if held[0] == "~" else {})
+    flags |= options.pop("flags", {})
+    messages = [NewMessage(name, tail(name.encode(), flags), key, held) for name in ids]
+    options = {"lane": "", "sequence": 0, **options}
+    sent: Sent = drive.run(send(drive.keys, messages, now_ms=at, **options))
+    return sent
+
+
+def outcome(make: Callable[[Outcomes], object], at: int = NOW) -> Callable[[Drive], object]:
+    """Receive the message, and settle it."""
+
+    def end(drive: Drive) -> object:
+        drive.receive("L", at=at)
+        outcomes = Outcomes("L")
+        make(outcomes)
+        return drive.settle(outcomes, at=at)
+
+    return end
+
+
+def _tick(at: int) -> Callable[[Drive], object]:
+    def end(drive: Drive) -> object:
+        return Reaper(drive.client, drive.namespace).tick(at)
+
+    return end
+
+
+def _timed_out(drive: Drive) -> None:
+    drive.receive("L", visibility_ms=10)
+    drive.redis.hset(drive.keys.stats, "reaped_ms", NOW + 500)
+    _tick(NOW + 1000)(drive)
+
+
+def _cancelled(drive: Drive) -> None:
+    drive.run(cancel(drive.keys, "a", 1000, now_ms=NOW))
+    drive.receive("L")
+
+
+def _deleted(drive: Drive) -> None:
+    items = [item.encode() for item in drive.state("ready")["ready"]]
+    drive.run(delete(drive.keys, items, [ANYWHERE], now_ms=NOW))
+
+
+def _purged(state: str) -> Callable[[Drive], object]:
+    return lambda drive: drive.run(purge(drive.keys, state, now_ms=NOW))
+
+
+#: Name → options of the send, and what ends the message.
+ENDS: dict[str, tuple[dict[str, Any], Callable[[Drive], object]]] = {
+    "acked": ({}, outcome(lambda one: one.uniques.extend(["0", "k", "a"]))),
+    "acked with effects": (
+        {"flags": {"r": "1000"}},
+        outcome(lambda one: one.ack_with("0", [("result", 1000, b"1")])),
+    ),
+    "discarded": ({}, outcome(lambda one: one.discard("0"))),
+    "cancelled while it ran": ({}, outcome(lambda one: one.cancel("0"))),
+    "buried": ({}, outcome(lambda one: one.bury("0", "rejected"))),
+    "nacked for the last time": ({"flags": {"m": "1"}}, outcome(lambda one: one.nack("0", 0))),
+    "dead with its worker": ({"flags": {"m": "1"}}, outcome(lambda one: one.crash("0"))),
+    "timed out for the last time": ({"flags": {"m": "1"}}, _timed_out),
+    "expired before its delivery": ({"ttl_ms": 10}, lambda drive: drive.receive("L", at=NOW + 10)),
+    "expired at the head": ({"ttl_ms": 10}, _tick(LATER)),
+    "expired while it was delayed": ({"ttl_ms": 10, "delay_ms": 500}, _tick(LATER)),
+    "cancelled before its delivery": ({}, _cancelled),
+    "deleted": ({}, _deleted),
+    "purged": ({}, _purged("ready")),
+    "purged while it was delayed": ({"delay_ms": 500}, _purged("delayed")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_every_end_frees_the_key(drive: Drive, how: str) -> None:
+    """Until then it keeps others out; from then on it is nobody's."""
+    options, end = ENDS[how]
+    put(drive, "a", **options)
+    assert put(drive, "b", at=NOW + 1).ids == ("a",)
+    drive.redis.hset(f"{drive.namespace}:queues", drive.keys.queue, "1")
+    end(drive)
+    assert "unique" not in drive.state()
+    assert put(drive, "c", at=LATER).ids == ("c",)
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        lambda one: one.nack("0", 0),
+        lambda one: one.nack("0", 500),
+        lambda one: one.release("0", 0),
+        lambda one: one.crash("0"),
+        lambda one: one.share("0"),
+    ],
+)
+def test_message_that_comes_back_keeps_its_key(
+    drive: Drive, back: Callable[[Outcomes], object]
+) -> None:
+    """A retry, a release and a dead worker are no ends; nor is the expiry of a message that runs."""
+    put(drive, "a", ttl_ms=1_000_000)
+    assert drive.state("unique") == {"unique": {"k": f"a {NOW + 1_000_000}"}}
+    outcome(back)(drive)
+    assert drive.state("unique") == {"unique": {"k": f"a {2**53}"}}
+    assert put(drive, "b", at=NOW + 2).ids == ("a",)
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_key_until_the_start_is_free_at_the_delivery(engine_drive: Drive, count: int) -> None:
+    """Alone or among others; a later message has the key then: neither the end nor a retry of the first takes it."""
+    drive = engine_drive
+    put(drive, "a", flags={"l": "1"})
+    assert put(drive, "b", flags={"l": "1"}).ids == ("a",)
+    drive.receive("L", count)
+    assert "unique" not in drive.state()
+    assert put(drive, "c", flags={"l": "1"}).ids == ("c",)
+    held = drive.state("unique")
+    nacks = Outcomes("L")
+    nacks.nack("0", 500)
+    drive.settle(nacks)
+    _tick(NOW + 1000)(drive)
+    assert drive.state("unique") == held
+    outcomes = Outcomes("M")
+    drive.receive("M", 1, at=NOW + 1000)
+    assert "unique" not in drive.state()  # c stood before the retry
+    outcomes.uniques = ["0", "k", "c"]
+    drive.settle(outcomes, at=NOW + 1000)
+
+
+def test_key_for_a_time_outlives_its_message(drive: Drive) -> None:
+    """The first one wins for so long, though it has ended; `fsck` leaves the key alone until then."""
+    put(drive, "a", held="=1000")
+    outcome(lambda one: one.acks.append("0"))(drive)
+    assert put(drive, "b", held="=1000", at=NOW + 999).ids == ("a",)
+    for until_ms, gone in ((10**15, False), (NOW, True)):
+        value = f"a {until_ms} for"
+        drive.redis.hset(drive.keys.unique, "t", value)
+        pairs = [(b"t", value.encode())]
+        assert drive.run(repair_unique(drive.keys, pairs, [], repair=False)) == ("", [gone])
+    assert put(drive, "c", held="=1000", at=NOW + 1000).ids == ("c",)
+
+
+class TestDebounce:
+    def test_later_message_takes_the_place_of_the_waiting_one(self, engine_drive: Drive) -> None:
+        """It waits anew; the other is cancelled in its favour, in the counts and in the journal too."""
+        drive = engine_drive
+        drive.redis.hset(drive.keys.meta, "journal", "all")
+        put(drive, "x", key="other", held="~0", delay_ms=100)
+        for at, name in enumerate("abc"):
+            assert put(drive, name, held="~0", delay_ms=100, at=NOW + at).ids == (name,)
+        due = NOW + 102
+        item = own("c", NOW + 2, flags="", ready_ms=due).replace("\n", " u=k l=1\n")
+        assert drive.state("delayed")["delayed"].keys() >= {item}
+        assert len(drive.state("delayed")["delayed"]) == 2
+        assert drive.stats("sent", "stored", "cancelled") == {
+            "sent": 4,
+            "stored": 2,
+            "cancelled": 2,
+        }
+        assert drive.state("unique")["unique"]["k"] == f"c {2**53} @{due} {NOW}"
+        told = "".join(entry["e1"] for entry in drive.state("journal")["journal"])
+        assert [told.count(word) for word in ("sent -", "cancelled -")] == [4, 2]
+
+    def test_postponed_no_longer_than_allowed(self, drive: Drive) -> None:
+        """From the first of them on; then it is due at that time, and ready at once when that has passed."""
+        for at in (0, 60, 120):
+            put(drive, f"m{at}", held="~150", delay_ms=100, at=NOW + at)
+        assert list(drive.state("delayed")["delayed"].values()) == [NOW + 150]
+        put(drive, "last", held="~150", delay_ms=100, at=NOW + 151, priority=0)
+        state = drive.state("ready", "delayed", "unique")
+        assert (len(state["ready"]), "delayed" in state) == (1, False)
+        # What follows begins anew.
+        put(drive, "new", held="~150", delay_ms=100, at=NOW + 152)
+        assert drive.state("unique")["unique"]["k"] == f"new {2**53} @{NOW + 252} {NOW + 152}"
+        assert drive.stats("stored") == {"stored": 2}
+
+    def test_message_that_is_due_or_runs_is_not_replaced(self, drive: Drive) -> None:
+        """It runs with what it has; the later message waits its own time, and has the key."""
+        put(drive, "a", held="~0", delay_ms=100)
+        drive.redis.hset(f"{drive.namespace}:queues", drive.keys.queue, "1")
+        _tick(NOW + 100)(drive)
+        assert put(drive, "b", held="~0", delay_ms=100, at=NOW + 101).ids == ("b",)
+        drive.receive("L", at=NOW + 102)
+        assert drive.state("unique")["unique"]["k"].startswith("b ")
+        assert drive.stats("stored") == {"stored": 2}
+
+    def test_last_one_of_a_call_wins(self, drive: Drive) -> None:
+        """The others are not stored; a repeated call says the same."""
+        for _ in range(2):
+            sent = put(drive, "a", "b", "c", held="~0", delay_ms=100, lane="l", sequence=1)
+            assert (sent.ids, sent.duplicates) == (("c", "c", "c"), (0, 1))
+        assert len(drive.state("delayed")["delayed"]) == 1
+
+    def test_key_that_must_be_held_is_not_taken(self, drive: Drive) -> None:
+        """By one until its end, or for a time, a message with debounce is kept out like any other."""
+        put(drive, "a")
+        put(drive, "t", held="=1000", key="timed")
+        assert put(drive, "b", held="~0", delay_ms=100).ids == ("a",)
+        assert put(drive, "b", held="~0", delay_ms=100, key="timed").ids == ("t",)
+
+    def test_full_queue_takes_a_replacement(self, drive: Drive) -> None:
+        """It takes no more room."""
+        drive.redis.hset(drive.keys.meta, "maxlen", 1)
+        put(drive, "a", held="~0", delay_ms=100)
+        assert put(drive, "b", held="~0", delay_ms=100, at=NOW + 1).ids == ("b",)
+
+    def test_many_of_the_same_moment_are_told_apart(self, drive: Drive) -> None:
+        """Ids are compared whole, beyond the first page."""
+        for number in range(150):
+            put(drive, f"m{number}", held="~0", key=f"k{number}", delay_ms=100)
+        put(drive, "new", held="~0", key="k1", delay_ms=100)
+        items = [item.split()[1] for item in drive.state("delayed")["delayed"]]
+        assert ("m1" in items, "m149" in items, len(items)) == (False, True, 150)
+
+
+def test_redriven_message_takes_its_key_again(drive: Drive) -> None:
+    """It keeps others out again; while another message has the key it stays dead, and its neighbours do not."""
+    for name in "ab":
+        put(drive, name, key=name)
+        outcome(lambda one: one.bury("0", "rejected"))(drive)
+    put(drive, "c", key="a")
+    dead = [entry.decode() for entry, _ in drive.redis.xrange(drive.keys.dead)]
+    entries = [EntryId.parse(entry) for entry in dead]
+    assert drive.run(redrive(drive.keys, entries, now_ms=NOW)) == (-2, 1)
+    assert put(drive, "d", key="b").ids == ("b",)
+    assert drive.redis.xlen(drive.keys.dead) == 1
+    drive.receive("L", 1)
+    outcomes = Outcomes("L")
+    outcomes.uniques = ["0", "a", "c"]
+    drive.settle(outcomes)
+    assert drive.run(redrive(drive.keys, entries[:1], now_ms=NOW)) == (1,)
+    assert drive.state("unique") == {"unique": {"a": f"a {2**53}", "b": f"b {2**53}"}}
+
+
+def test_user_who_may_not_read_messages_cannot_debounce() -> None:
+    """Refused at the first message already, which replaces nothing; other keys are no matter of rights."""
+    with guarded() as drive:
+        drive.redis.execute_command("ACL", "SETUSER", "u", "-zrangebyscore")
+        with pytest.raises(AccessDeniedError, match="role consumer"):
+            put(drive, "a", held="~0", delay_ms=100)
+        assert drive.state() == {}
+        assert put(drive, "a").ids == ("a",)

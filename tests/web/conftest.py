@@ -1,0 +1,108 @@
+"""A dashboard over the shared server, and a browser without JavaScript to look at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+
+from qworker import QWorker
+from qworker.client.execute.sync import Client
+from qworker.store.connections import ConnectionFactory
+from qworker.web import RIGHTS, Access, asgi
+from qworker.web.application import _PAGES, Dashboard
+from tests.cli.conftest import Shop
+
+HOST = "ops.test"
+#: Every page, of the queue `emails`.
+PATHS = [path.replace("{queue}", "emails") for path in _PAGES if "{entry" not in path]
+
+
+class Browser:
+    """Sends requests as a browser does: a form has the origin of its page."""
+
+    def __init__(self, application: Any, base: str = "") -> None:
+        self.application = application
+        self.base = base
+        self.headers: dict[str, str] = {}
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        return self.request("GET", path, headers)
+
+    def post(
+        self, path: str, form: Mapping[str, str] | None = None, **headers: str
+    ) -> httpx.Response:
+        own = {"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}
+        return self.request("POST", path, {**own, **headers}, data=form or {})
+
+    def request(
+        self, method: str, path: str, headers: Mapping[str, str], **more: Any
+    ) -> httpx.Response:
+        """Send a request; a header with an empty value is left out, and `_` stands for `-` in its name."""
+        sent = {
+            name.replace("_", "-"): value
+            for name, value in {**self.headers, **headers}.items()
+            if value
+        }
+
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self.application, raise_app_exceptions=False)
+            async with httpx.AsyncClient(
+                transport=transport, base_url=f"http://{HOST}{self.base}"
+            ) as client:
+                return await client.request(method, path, headers=sent, **more)
+
+        return asyncio.run(send())
+
+
+class Document(HTMLParser):
+    """The elements of a page, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data.split()
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture
+def shop(store_url: str, namespace: str) -> Iterator[Shop]:
+    with Client(ConnectionFactory(store_url), give_up_s=20) as client:
+        yield Shop(client, namespace, store_url)
+
+
+@pytest.fixture
+def made(shop: Shop) -> Iterator[Callable[..., Dashboard]]:
+    """Make a dashboard of the shop, by default for a user who may do everything."""
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Dashboard:
+            options.setdefault("authorize", lambda request: Access("ada", RIGHTS))
+            dashboard = asgi(QWorker(shop.namespace, url=shop.url), **options)
+            stack.callback(dashboard.close)
+            return dashboard
+
+        yield make
+
+
+@pytest.fixture
+def browser(made: Callable[..., Dashboard]) -> Browser:
+    return Browser(made())

@@ -1,0 +1,226 @@
+"""Live updates: one sampler and one stream per page, whatever the number of viewers; a server that goes and comes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qworker import QWorker
+from qworker.web import RIGHTS, Access, asgi
+from qworker.web.application import Dashboard
+from qworker.web.history import HOUR_S, Series
+from qworker.web.render import sparkline
+from tests.cli.conftest import Shop
+from tests.servers import start
+from tests.timing import DEADLINE_S
+from tests.web.conftest import Browser
+
+
+class Stream:
+    """The events of a page, as they come."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], dict(message["headers"])
+        else:
+            self._chunks.put_nowait(message["body"])
+
+    async def event(self, part: str = "") -> str:
+        """Wait for an event that contains a part."""
+        while True:
+            chunk = await asyncio.wait_for(self._chunks.get(), DEADLINE_S)
+            lines = chunk.decode().splitlines()
+            text = "\n".join(line[6:] for line in lines if line.startswith("data: "))
+            if text and part in text:
+                return text
+
+
+@asynccontextmanager
+async def stream(dashboard: Dashboard, path: str) -> AsyncIterator[Stream]:
+    """Open the stream of a page as htmx does, and hang up at the end."""
+    gone = asyncio.Event()
+    asked = False
+
+    async def receive() -> Any:
+        nonlocal asked
+        if not asked:
+            asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    path, _, query = path.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(b"accept", b"text/html, text/event-stream"), (b"accept-encoding", b"gzip")],
+        "client": ("127.0.0.1", 1),
+        "server": ("ops.test", 80),
+    }
+    opened = Stream()
+    answering = asyncio.create_task(dashboard(scope, receive, opened.send))
+    try:
+        yield opened
+    finally:
+        gone.set()
+        await asyncio.wait_for(answering, DEADLINE_S)
+
+
+def test_a_stream_sends_the_changing_part_when_it_changes(
+    made: Callable[..., Dashboard], shop: Shop
+) -> None:
+    """Not packed, not kept by proxies; another page of the same name has its own contents."""
+    shop.send("emails", 1)
+    dashboard = made()
+
+    async def watch() -> None:
+        async with (
+            stream(dashboard, "/queues/emails") as queue,
+            stream(dashboard, "/queues?q=nothing") as found,
+        ):
+            first = await queue.event()
+            assert queue.headers[b"content-type"].startswith(b"text/event-stream")
+            assert b"content-encoding" not in queue.headers
+            assert queue.headers[b"x-accel-buffering"] == b"no"
+            assert "<html" not in first
+            assert "No queue has that" in await found.event()
+            await asyncio.to_thread(shop.send, "emails", 6)
+            assert ">7<" in await queue.event(">7<")
+            await asyncio.to_thread(shop.queue("emails").remove)
+            assert "There is no queue" in await queue.event("There is no queue")
+
+    asyncio.run(watch())
+
+
+def test_many_viewers_cost_what_one_does(
+    made: Callable[..., Dashboard], shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readings do not depend on viewers, and what they see is written once for all with the same rights."""
+    shop.send("emails", 1)
+    dashboard = made()
+    written: list[int] = []
+    write = dashboard._live
+
+    def counted(make: Any, look: Any) -> Any:
+        written.append(look.sample.number)
+        return write(make, look)
+
+    monkeypatch.setattr(dashboard, "_live", counted)
+
+    async def watch() -> None:
+        async with asyncio.TaskGroup() as group:
+            left = asyncio.Event()
+
+            async def view() -> None:
+                async with stream(dashboard, "/") as overview:
+                    await overview.event()
+                    await asyncio.to_thread(shop.send, "emails", 1)
+                    await overview.event(">31<")
+                    if not left.is_set():
+                        left.set()
+
+            for _ in range(30):
+                group.create_task(view())
+            await left.wait()
+
+    asyncio.run(watch())
+    assert len(written) == len(set(written))
+    threads = [thread for thread in threading.enumerate() if thread.name == "qworker-web"]
+    assert len(threads) == 1
+
+
+def test_what_viewers_share_depends_on_their_rights(
+    made: Callable[..., Dashboard], shop: Shop
+) -> None:
+    """An operator's buttons do not get onto the page of somebody who may only look."""
+    shop.send("emails", 1)
+    rights = iter([RIGHTS, frozenset({"view"})])
+    dashboard = made(authorize=lambda request: Access("ada", next(rights)))
+
+    async def watch() -> None:
+        async with stream(dashboard, "/queues/emails") as operator:
+            assert "Pause receiving" in await operator.event()
+            async with stream(dashboard, "/queues/emails") as viewer:
+                assert "Pause receiving" not in await viewer.event()
+
+    asyncio.run(watch())
+
+
+def test_a_stream_ends_with_the_dashboard(made: Callable[..., Dashboard], shop: Shop) -> None:
+    """A process that is stopped does not wait for browsers to go."""
+    dashboard = made()
+
+    async def watch() -> None:
+        async with stream(dashboard, "/") as overview:
+            await overview.event()
+            dashboard.sampler.end()
+
+    asyncio.run(asyncio.wait_for(watch(), DEADLINE_S))
+
+
+@pytest.mark.bad_input("dashboard: a server that is away")
+def test_pages_outlast_a_server_that_is_away(tmp_path: Path) -> None:
+    """Before anything was read a page asks again; afterwards it has the last figures, and says since when."""
+    path = tmp_path / "s"
+    app = QWorker("shop", url=f"unix://{path}")
+    dashboard = asgi(app, authorize=lambda request: Access("ada", RIGHTS))
+    browser = Browser(dashboard)
+
+    answer = browser.get("/")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "3")
+    assert '<meta http-equiv="refresh" content="3">' in answer.text
+    assert browser.get("/healthz").status_code == 503
+    refused = browser.post("/queues/emails/pause", {"direction": "in"})
+    assert (refused.status_code, "refresh" in refused.text) == (503, False)
+
+    async def watch() -> None:
+        async with stream(dashboard, "/queues/emails") as queue:
+            await queue.event("comes back by itself")
+            with start("valkey") as server:
+                os.symlink(server.socket, path)
+                app.queue("emails").send(b"{}")
+                await queue.event('"value ">1<')
+                app.close()
+                path.unlink()
+            assert "These figures are from then" in await queue.event(
+                "No answer from the server since"
+            )
+
+    asyncio.run(watch())
+    assert "No answer from the server since" in browser.get("/").text
+    assert browser.get("/healthz").status_code == 503
+    dashboard.close()
+
+
+def test_the_last_hour_is_kept_and_peaks_are_not_lost() -> None:
+    """A point between two raises the last one; a picture says in words what it shows."""
+    series = Series(apart_s=10)
+    for at, value in ((0, 1), (4, 9), (10, 2), (20, 3), (HOUR_S + 15, 4)):
+        series.add(at, value)
+
+    assert series.points() == [(20 - HOUR_S - 15, 3), (0, 4)]
+    other = Series(apart_s=10)
+    for at, value in ((0, 1), (4, 9), (5, 3), (10, 2)):
+        other.add(at, value)
+    assert other.points() == [(-10, 9), (0, 2)]
+    assert 'aria-label="Ready over the last 10s: 2 to 9"' in sparkline(other, "Ready")
+    assert "points" not in sparkline(None, "Ready")
