@@ -107,7 +107,7 @@ class Dashboard:
         self._link = link
         self._redact = redact
         self._jobs = Jobs(namespace, self._job_ended)
-        self._lives = _Lives()
+        self._lives = _Lives(self.sampler)
         routes = [
             Route("/static/{name}", self._static),
             Route("/healthz", self._healthz),
@@ -242,17 +242,18 @@ class Dashboard:
             if sample.number == number or sample.number == 0:
                 yield b": nothing new\n\n"
                 continue
-            number = sample.number
-            look = self._look(request, access, sample, live=True)
-            text, watched = await run_in_threadpool(
-                self._lives.get, key, number, partial(self._live, make, look)
+            number, text, watched = await run_in_threadpool(
+                self._lives.get, key, partial(self._live, make, request, access)
             )
             if text != sent:
                 sent = text
                 yield _event(text)
 
-    def _live(self, make: Callable[[Look], Page], look: Look) -> tuple[str, tuple[str, ...]]:
+    def _live(
+        self, make: Callable[[Look], Page], request: Request, access: Access, sample: Sample
+    ) -> tuple[str, tuple[str, ...]]:
         """Write the changing part of a page, or what keeps it from being made."""
+        look = self._look(request, access, sample, live=True)
         try:
             _check_read(look.sample)
             page = make(look)
@@ -385,23 +386,26 @@ def _event(text: str) -> bytes:
 class _Lives:
     """The changing parts of pages as last written: those who look at the same share them."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
         self._lock = threading.Lock()
         self._number = -1
         self._texts: dict[Any, tuple[str, tuple[str, ...]]] = {}
 
     def get(
-        self, key: Any, number: int, write: Callable[[], tuple[str, tuple[str, ...]]]
-    ) -> tuple[str, tuple[str, ...]]:
-        """Return what was written of this sample, or write it."""
+        self, key: Any, write: Callable[[Sample], tuple[str, tuple[str, ...]]]
+    ) -> tuple[int, str, tuple[str, ...]]:
+        """Return the number of the last sample and what was written of it; writes it if nothing was.
+
+        A viewer who comes late, for an earlier sample, gets the last one too.
+        """
         with self._lock:
-            if number > self._number:
-                self._number, self._texts = number, {}
-            elif number < self._number:
-                return write()
+            sample = self._sampler.sample
+            if sample.number != self._number:
+                self._number, self._texts = sample.number, {}
             if key not in self._texts:
-                self._texts[key] = write()
-            return self._texts[key]
+                self._texts[key] = write(sample)
+            return self._number, *self._texts[key]
 
 
 @cache

@@ -120,9 +120,9 @@ def test_many_viewers_cost_what_one_does(
     written: list[int] = []
     write = dashboard._live
 
-    def counted(make: Any, look: Any) -> Any:
-        written.append(look.sample.number)
-        return write(make, look)
+    def counted(make: Any, request: Any, access: Any, sample: Any) -> Any:
+        written.append(sample.number)
+        return write(make, request, access, sample)
 
     monkeypatch.setattr(dashboard, "_live", counted)
 
