@@ -23,9 +23,9 @@ from qworker.wire.names import check_queue
 
 if TYPE_CHECKING:
     from qworker.client.dead.pages import Act
+    from qworker.monitor.namespace import Namespace
     from qworker.web.access import Access
     from qworker.web.jobs import Jobs
-    from qworker.web.namespace import Namespace
 
 __all__ = ["ACTIONS", "Action", "Doing", "Done", "act", "record"]
 

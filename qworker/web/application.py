@@ -26,6 +26,7 @@ from starlette.routing import Route
 
 from qworker.client.namespace.audit import Deed, read_deed
 from qworker.errors import InvalidError, QworkerError, ServerError, UnavailableError
+from qworker.monitor.sampler import Sampler
 from qworker.web.access import Access
 from qworker.web.actions import ACTIONS, Action, Doing, act, record
 from qworker.web.guard import Guard, SecureHeaders, read_form
@@ -36,16 +37,15 @@ from qworker.web.pages.health import audit, health
 from qworker.web.pages.overview import overview, queues
 from qworker.web.pages.queue import queue
 from qworker.web.render import ASSETS, asset, render, version
-from qworker.web.sampler import Sampler
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from qworker.monitor.namespace import Namespace
+    from qworker.monitor.sample import Sample
     from qworker.web.access import OneTimeLink
     from qworker.web.body import Redact
-    from qworker.web.namespace import Namespace
-    from qworker.web.sample import Sample
 
 __all__ = ["Dashboard"]
 

@@ -23,7 +23,7 @@ from qworker.formats import count
 if TYPE_CHECKING:
     from qworker.client.dead.filter import DeadFilter
     from qworker.client.dead.pages import Act
-    from qworker.web.namespace import Namespace
+    from qworker.monitor.namespace import Namespace
 
 __all__ = ["Job", "Jobs"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
+    from qworker.monitor.namespace import Namespace
+    from qworker.monitor.sample import Sample
     from qworker.web.access import Access
     from qworker.web.body import Redact
     from qworker.web.jobs import Jobs
-    from qworker.web.namespace import Namespace
-    from qworker.web.sample import Sample
 
 __all__ = ["Look", "Page"]
 

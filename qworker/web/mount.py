@@ -41,12 +41,12 @@ def asgi(
     """
     check_installed(*_PACKAGES)
     from qworker.client.execute.sync import Client
+    from qworker.monitor.namespace import Namespace
     from qworker.store.connections import ConnectionFactory
     from qworker.store.embedded.store import resolve_url
     from qworker.store.url import ServerURL
     from qworker.web.application import Dashboard
     from qworker.web.guard import Guard
-    from qworker.web.namespace import Namespace
 
     server = ServerURL.parse(resolve_url(app.url))
     client = Client(

@@ -12,10 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from qworker.formats import COMMAND, ago, count, moment, rate, safe, size, span
-from qworker.web.history import HOUR_S
+from qworker.monitor.history import HOUR_S
 
 if TYPE_CHECKING:
-    from qworker.web.history import Series
+    from qworker.monitor.history import Series
 
 __all__ = ["ASSETS", "bars", "render", "sparkline"]
 

@@ -58,10 +58,10 @@ def serve(
     import uvicorn
 
     from qworker.client.execute.sync import Client
+    from qworker.monitor.namespace import Namespace
     from qworker.store.connections import ConnectionFactory
     from qworker.web.application import Dashboard
     from qworker.web.guard import Guard
-    from qworker.web.namespace import Namespace
 
     given = None if options.authorize is None else _load(options.authorize)
     listener = _listen(options)

@@ -14,13 +14,13 @@ from starlette.responses import RedirectResponse
 
 from qworker.client.namespace.audit import read_deeds
 from qworker.errors import InvalidOptionError
+from qworker.monitor.namespace import Namespace
 from qworker.store.url import ServerURL
 from qworker.web import DESTROY, OPERATE, RIGHTS, VIEW, Access
 from qworker.web.access import OneTimeLink
 from qworker.web.actions import ACTIONS
 from qworker.web.application import Dashboard
 from qworker.web.guard import Guard
-from qworker.web.namespace import Namespace
 from tests.cli.conftest import Shop
 from tests.web.conftest import HOST, PATHS, Browser
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from qworker import QWorker
+from qworker.monitor.history import HOUR_S, Series
 from qworker.web import RIGHTS, Access, asgi
 from qworker.web.application import Dashboard
-from qworker.web.history import HOUR_S, Series
 from qworker.web.render import sparkline
 from tests.cli.conftest import Shop
 from tests.servers import start
@@ -144,7 +144,7 @@ def test_many_viewers_cost_what_one_does(
 
     asyncio.run(watch())
     assert len(written) == len(set(written))
-    threads = [thread for thread in threading.enumerate() if thread.name == "qworker-web"]
+    threads = [thread for thread in threading.enumerate() if thread.name == "qworker-sampler"]
     assert len(threads) == 1
 
 

@@ -10,8 +10,8 @@ from qworker.client.inspect.peek import Inspection
 from qworker.health.queues import OVERDUE_S
 
 if TYPE_CHECKING:
+    from qworker.monitor.sample import Flow, Sample
     from qworker.web.look import Look
-    from qworker.web.sample import Flow, Sample
 
 __all__ = ["SORTS", "QueueRow", "row_of", "rows_of"]
 

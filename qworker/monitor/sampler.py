@@ -24,11 +24,11 @@ from qworker.client.namespace.queues import is_queue
 from qworker.client.namespace.workers import read_reapers, read_workers
 from qworker.errors import BrokenQueueError, QworkerError, ServerError
 from qworker.health.server import examine
-from qworker.web.history import HOUR_S, Series
-from qworker.web.sample import Sample
+from qworker.monitor.history import HOUR_S, Series
+from qworker.monitor.sample import Sample
 
 if TYPE_CHECKING:
-    from qworker.web.namespace import Namespace
+    from qworker.monitor.namespace import Namespace
     from qworker.wire.shards import Shards
 
 __all__ = ["EVERY_S", "Sampler"]
@@ -56,12 +56,16 @@ _TOTAL_APART_S: Final = 10.0
 class Sampler:
     """Reads a namespace again and again, and keeps the last hour. Starts at the first question, anew after a fork.
 
-    `lasts`: go on without viewers for ever, and not for an hour.
+    `lasts`: go on without viewers for ever, and not for an hour. `every_s`: seconds between readings while somebody
+    looks.
     """
 
-    def __init__(self, namespace: Namespace, *, lasts: bool = False) -> None:
+    def __init__(
+        self, namespace: Namespace, *, lasts: bool = False, every_s: float = EVERY_S
+    ) -> None:
         self._namespace = namespace
         self._lasts = lasts
+        self._every_s = every_s
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
@@ -72,7 +76,7 @@ class Sampler:
         self._taken_s = 0.0
         self._ended = False
         self._sample = Sample()
-        self._pass = _Pass(namespace)
+        self._pass = _Pass(namespace, every_s)
 
     @property
     def sample(self) -> Sample:
@@ -109,12 +113,12 @@ class Sampler:
 
     @contextmanager
     def watching(self, queues: Collection[str]) -> Iterator[None]:
-        """Read these queues every 2 seconds meanwhile."""
+        """Read these queues in every reading meanwhile, also while all others rest."""
         watched: Collection[str] = tuple(queues)
         with self._lock:
             self._viewers.append(watched)
         self._start()
-        if time.monotonic() - self._taken_s > EVERY_S:
+        if time.monotonic() - self._taken_s > self._every_s:
             self._wake.set()
         try:
             yield
@@ -147,7 +151,7 @@ class Sampler:
             if self._pid and self._pid != os.getpid():
                 self._waiters, self._viewers = set(), []
             self._pid = os.getpid()
-            self._thread = threading.Thread(target=self._run, name="qworker-web", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="qworker-sampler", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
@@ -161,9 +165,9 @@ class Sampler:
                 self._publish(replace(self._sample, problem=str(error)))
             except Exception:  # noqa: BLE001  a bug must not leave every page without answers
                 _log.exception("sample_failed")
-                self._publish(replace(self._sample, problem="the dashboard failed to read it"))
+                self._publish(replace(self._sample, problem="reading it failed, see the log"))
             self._taken_s = time.monotonic()
-            self._wake.wait(EVERY_S if seen or self._sample.problem else _UNSEEN_S)
+            self._wake.wait(self._every_s if seen or self._sample.problem else _UNSEEN_S)
             self._wake.clear()
 
     def _publish(self, sample: Sample) -> None:
@@ -184,8 +188,9 @@ class Sampler:
 class _Pass:
     """One reading, and when the next of everything is due."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, every_s: float) -> None:
         self._namespace = namespace
+        self._every_s = every_s
         self._due_s = 0.0
         self._checks_s = 0.0
         self._totals = {
@@ -208,7 +213,7 @@ class _Pass:
         )
         queues.shards, queues.inspections = shards, dict(sample.queues)
         now_s = time.monotonic()
-        self._due_s = now_s + max(EVERY_S / 2, _REST * (now_s - started_s))
+        self._due_s = now_s + max(self._every_s / 2, _REST * (now_s - started_s))
         self._remember(sample, now_s)
         if now_s >= self._checks_s:
             sample = replace(sample, findings=tuple(examine(self._namespace)))

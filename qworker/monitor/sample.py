@@ -11,7 +11,7 @@ from qworker.client.inspect.rates import rates_between
 from qworker.client.namespace.workers import Reaper, Worker
 from qworker.errors import BrokenQueueError
 from qworker.health.finding import Finding
-from qworker.web.history import Series
+from qworker.monitor.history import Series
 
 __all__ = ["Flow", "Sample"]
 
