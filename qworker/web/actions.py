@@ -16,16 +16,16 @@ from qworker.client.manage.pauses import change_pauses
 from qworker.client.namespace.audit import Deed, record_deed
 from qworker.errors import InvalidOptionError, QworkerError
 from qworker.formats import count, safe
+from qworker.monitor.jobs import Job
 from qworker.web.access import DESTROY, OPERATE
-from qworker.web.jobs import Job
 from qworker.web.pages.dead import RATES, filter_of, written
 from qworker.wire.names import check_queue
 
 if TYPE_CHECKING:
     from qworker.client.dead.pages import Act
+    from qworker.monitor.jobs import Jobs
     from qworker.monitor.namespace import Namespace
     from qworker.web.access import Access
-    from qworker.web.jobs import Jobs
 
 __all__ = ["ACTIONS", "Action", "Doing", "Done", "act", "record"]
 

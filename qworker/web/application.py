@@ -26,11 +26,11 @@ from starlette.routing import Route
 
 from qworker.client.namespace.audit import Deed, read_deed
 from qworker.errors import InvalidError, QworkerError, ServerError, UnavailableError
+from qworker.monitor.jobs import Job, Jobs
 from qworker.monitor.sampler import Sampler
 from qworker.web.access import Access
 from qworker.web.actions import ACTIONS, Action, Doing, act, record
 from qworker.web.guard import Guard, SecureHeaders, read_form
-from qworker.web.jobs import Job, Jobs
 from qworker.web.look import Look, Page
 from qworker.web.pages.dead import confirm_drop, confirm_redrive, dead, letter
 from qworker.web.pages.health import audit, health

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
+    from qworker.monitor.jobs import Jobs
     from qworker.monitor.namespace import Namespace
     from qworker.monitor.sample import Sample
     from qworker.web.access import Access
     from qworker.web.body import Redact
-    from qworker.web.jobs import Jobs
 
 __all__ = ["Look", "Page"]
 

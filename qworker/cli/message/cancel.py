@@ -20,8 +20,8 @@ def stop_running(session: Session, message: Stored, *, kill: bool) -> str:
 
     Raises `ClickException` if it was not; the message stays cancelled.
     """
-    from qworker.cli.worker.control import ask_workers
     from qworker.client.inspect.peek import delivered
+    from qworker.client.namespace.requests import ask_workers
     from qworker.client.namespace.workers import read_workers
 
     assert message.receipt is not None

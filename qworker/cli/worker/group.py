@@ -72,8 +72,8 @@ def drain(session: Session, names: tuple[str, ...], host: str | None, everybody:
     request every 2 seconds, and exit with 0: a service manager that always restarts them brings them back. A daemon,
     named as in its log, exits after its current pass; it may also be stopped at any time.
     """
+    from qworker.client.namespace.requests import drain_workers
     from qworker.formats import count
-    from qworker.wire.keys import leaving_key
 
     now_ms = session.now_ms()
     workers = {worker.name: worker for worker in _alive(session, now_ms)}
@@ -85,9 +85,7 @@ def drain(session: Session, names: tuple[str, ...], host: str | None, everybody:
     if unknown:
         _check_daemons(session, unknown, workers, now_ms)
     chosen = list(dict.fromkeys(names)) or list(workers)
-    if chosen:
-        fields = [word for name in chosen for word in (name, now_ms)]
-        session.ask("HSET", leaving_key(session.namespace), *fields)
+    drain_workers(session, chosen, now_ms)
     lines = []
     for name in chosen:
         worker = workers.get(name)
@@ -109,7 +107,7 @@ def scale(session: Session, name: str, processes: str) -> Output:
     The change lasts until the worker exits; --procs sets the initial number. A process that is removed stops
     receiving, and exits when its handlers have finished.
     """
-    from qworker.cli.worker.control import ask_workers
+    from qworker.client.namespace.requests import ask_workers
     from qworker.formats import count
 
     arguments = _change_of(processes)
@@ -136,7 +134,7 @@ def stack(session: Session, name: str | None) -> Iterator[Output]:
 
     Works even if a handler hangs in C or holds the GIL. Shows up to 50 handlers per worker, the oldest first.
     """
-    from qworker.cli.worker.control import ask_workers
+    from qworker.client.namespace.requests import ask_workers
 
     if name is not None:
         _check_worker(session, name)

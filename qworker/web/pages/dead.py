@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.dead.filter import DeadFilter
-from qworker.client.dead.fingerprint import error_line, error_pattern, fingerprint
+from qworker.client.dead.fingerprint import error_line, fingerprint
+from qworker.client.dead.groups import Group, group_by_error
 from qworker.client.dead.newest import newest
 from qworker.client.dead.pages import entries
 from qworker.client.inspect.peek import Inspection
@@ -59,18 +59,6 @@ _BUCKETS: Final = 30
 _EXAMPLES: Final = 5
 
 
-@dataclass(slots=True)
-class Group:
-    """Dead letters with one fingerprint; `letter` is the newest. Times of death in ms."""
-
-    fingerprint: str
-    letter: DeadLetter
-    pattern: str
-    count: int = 0
-    first_ms: int = 0
-    died: list[int] = field(default_factory=list)
-
-
 def filter_of(query: Mapping[str, str]) -> DeadFilter:
     """Read the filter of a query or a form. Raises `InvalidOptionError`."""
     given = {name: query[name].strip() for name in FIELDS if query.get(name, "").strip()}
@@ -106,7 +94,7 @@ def dead(look: Look) -> Page:
     most = look.number("look_at", lowest=_READ, highest=_READ_MOST)
     ref = look.namespace.queues.ref(name)
     found = look.namespace.client.run(newest(ref, wanted, most_read=most, after=after))
-    groups = _groups(found.found)
+    groups = group_by_error(found.found)
     listed = found.found[:_LISTED]
     more = listed[-1].entry if len(found.found) > _LISTED else found.last
     ranked = sorted(groups.values(), key=lambda group: -group.letter.died_ms)
@@ -208,19 +196,6 @@ def _confirm(look: Look, verb: str) -> Page:
         },
         changes=False,
     )
-
-
-def _groups(found: list[DeadLetter]) -> dict[str, Group]:
-    groups: dict[str, Group] = {}
-    for one in found:  # the newest first
-        name = fingerprint(one)
-        group = groups.get(name)
-        if group is None:
-            group = groups[name] = Group(name, one, error_pattern(one))
-        group.count += 1
-        group.first_ms = one.died_ms
-        group.died.append(one.died_ms)
-    return groups
 
 
 def _history(group: Group, now_ms: int) -> object:

@@ -8,8 +8,8 @@ from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.rates import COUNTERS
 from qworker.client.manage.attribute_text import read_attributes
 from qworker.errors import InvalidNameError
+from qworker.monitor.rows import row_of
 from qworker.web.look import Page
-from qworker.web.pages.rows import row_of
 from qworker.wire.names import check_queue
 
 if TYPE_CHECKING:

@@ -2,90 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from qworker.client.inspect.peek import Inspection
-from qworker.health.queues import OVERDUE_S
+from qworker.monitor.rows import SORTS, QueueRow, row_of, urgency
 
 if TYPE_CHECKING:
-    from qworker.monitor.sample import Flow, Sample
     from qworker.web.look import Look
 
-__all__ = ["SORTS", "QueueRow", "row_of", "rows_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """A queue of a table; `states` in words, each with its tone: good, warn, bad."""
-
-    name: str
-    queue: Inspection | None
-    states: tuple[tuple[str, str], ...]
-    flow: Flow | None
-
-    @property
-    def tone(self) -> str:
-        """The worst tone of its states."""
-        tones = [tone for _, tone in self.states]
-        return next((tone for tone in ("bad", "warn") if tone in tones), "good")
-
-
-def _number(row: QueueRow, name: str) -> float:
-    return float(getattr(row.queue, name)) if row.queue is not None else 0.0
-
-
-def _per_s(row: QueueRow, name: str) -> float:
-    return float(getattr(row.flow, name)) if row.flow is not None else 0.0
-
-
-def _urgency(row: QueueRow) -> float:
-    if row.queue is None:
-        return float("inf")
-    worst = {"bad": 1e12, "warn": 1e10}.get(row.tone, 0.0)
-    return worst + max(row.queue.oldest_age_s, row.queue.overdue_s)
-
-
-#: Column → what it is sorted by, the highest first. A queue's name sorts the other way.
-SORTS: Final[Mapping[str, Callable[[QueueRow], float]]] = {
-    "urgency": _urgency,
-    "name": lambda row: 0.0,
-    "ready": lambda row: _number(row, "ready"),
-    "oldest": lambda row: _number(row, "oldest_age_s"),
-    "unacked": lambda row: _number(row, "unacked"),
-    "delayed": lambda row: _number(row, "delayed"),
-    "dead": lambda row: _number(row, "dead"),
-    "sent": lambda row: _per_s(row, "sent"),
-    "done": lambda row: _per_s(row, "done"),
-    "failed": lambda row: _per_s(row, "failed"),
-}
-
-
-def row_of(sample: Sample, name: str) -> QueueRow:
-    """Make the row of a queue."""
-    queue = sample.queues[name]
-    if not isinstance(queue, Inspection):
-        return QueueRow(name, None, (("broken", "bad"),), None)
-    return QueueRow(name, queue, tuple(_states(queue)), sample.flow(name))
+__all__ = ["rows_of"]
 
 
 def rows_of(look: Look) -> list[QueueRow]:
     """Return the queues whose name contains the query's `q`, sorted by its `sort`."""
     wanted = look.query.get("q", "").strip().lower()
-    key = SORTS.get(look.query.get("sort", ""), _urgency)
+    key = SORTS.get(look.query.get("sort", ""), urgency)
     rows = [row_of(look.sample, name) for name in look.sample.queues if wanted in name]
     return sorted(rows, key=lambda row: (-key(row), row.name))
-
-
-def _states(queue: Inspection) -> list[tuple[str, str]]:
-    states = []
-    if queue.overdue_s > OVERDUE_S:
-        states.append(("overdue", "bad"))
-    if queue.unread:
-        states.append(("partly unread", "bad"))
-    if queue.is_full:
-        states.append(("full", "bad"))
-    if queue.paused:
-        states.append(("paused" if queue.paused == "all" else f"paused {queue.paused}", "warn"))
-    return states or [("ok", "good")]

@@ -1,4 +1,4 @@
-"""Changes of many dead letters, in the background: started by a page, shown with their progress, stopped at any time.
+"""Changes of many dead letters, in the background: started from a screen, shown with progress, stopped at any time.
 
 A change that ends early, because it is stopped, the server goes or this process ends, has lost nothing and done
 nothing twice: the same change again continues with the rest.
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 #: Changes at the same time in one process: each has a thread and a connection.
 _RUNNING: Final = 8
-#: Seconds for which a page shows a change that has ended.
+#: Seconds for which a screen shows a change that has ended.
 _SHOWN_S: Final = 600.0
 #: Seconds that a change in progress has at the end of the process.
 _END_S: Final = 5.0
@@ -45,7 +45,7 @@ class _StoppedError(Exception):
 class Job:
     """A change of dead letters; `ended` says how it ended, and is '' while it runs.
 
-    `shown`: how many the page had counted that asked for it, as far as it looked.
+    `shown`: how many the screen had counted that asked for it, as far as it looked.
     """
 
     id: str
@@ -100,7 +100,7 @@ class Jobs:
         with self._lock:
             if job.id in self._jobs:
                 raise InvalidOptionError(
-                    "change", "was started already", "its progress is on the page of the queue"
+                    "change", "was started already", "its progress is shown with the queue"
                 )
             if sum(not other.ended for other in self._jobs.values()) >= _RUNNING:
                 raise InvalidOptionError(
@@ -132,7 +132,7 @@ class Jobs:
 
     def _run(self, job: Job, act: Act, readings: list[Reading]) -> None:
         client, throttle = self._namespace.client, Throttle(job.per_s)
-        ended = "failed: a defect, see the log of the dashboard"
+        ended = "failed: a defect, see the log"
 
         def count_them(changed: Changed) -> None:
             job.changed.add(changed)
