@@ -30,11 +30,14 @@ end
 -- The short way to ack messages that were delivered alone, without a journal. It runs before the functions of the long
 -- way are created, and checks only the keys that it writes. Every other call takes the long way; nothing is written by then.
 
+local LEASE_ID = ':lease:([%w._-]+)$'
+
 -- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each lease and has no other outcome, and no journal
 -- groups.
 local function acks_alone(at, leases)
   if leases == 0 then return ARGV[at] == '0' and #ARGV == at end
-  return #ARGV == at + 5 * leases and table.concat(ARGV, ' ', at) == leases .. string.rep(' 1 0 0 0 0', leases)
+  local all = leases == 1 and '1 1 0 0 0 0' or leases .. string.rep(' 1 0 0 0 0', leases)
+  return #ARGV == at + 5 * leases and table.concat(ARGV, ' ', at) == all
 end
 
 -- The ids of the leases if all of these acks count: a lease has field 0 and no other. Else nil.
@@ -43,22 +46,17 @@ local function held_alone(leases)
   for i = 1, leases do
     local key = KEYS[20 + i]
     local fields = redis.pcall('HKEYS', key)
-    ids[i] = string.match(key, ':lease:([%w._-]+)$')
+    ids[i] = string.match(key, LEASE_ID)
     if fields[1] ~= '0' or fields[2] or not ids[i] then return nil end
   end
   return ids
 end
 
--- The counters received, acked, stored and unacked; nil if one is not a whole number.
-local function read_counters(stats)
-  local found = redis.pcall('HMGET', stats, 'received', 'acked', 'stored', 'unacked')
-  local received, acked = tonumber(found[1] or 0), tonumber(found[2] or 0)
-  local stored, unacked = tonumber(found[3] or 0), tonumber(found[4] or 0)
-  if found.err or not received or not acked or not stored or not unacked
-    or (received + acked + stored + unacked) % 1 ~= 0 then
-    return nil
-  end
-  return received, acked, stored, unacked
+-- The numbers in a reply of HMGET, 0 for a missing one; nil if one is not a whole number.
+local function counters(found)
+  local a, b, c, d = tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0), tonumber(found[4] or 0)
+  if found.err or not a or not b or not c or not d or (a + b + c + d) % 1 ~= 0 then return nil end
+  return a, b, c, d
 end
 -- The short way of a settle, see lib/lone_acks.lua.
 local function settle_alone()
@@ -66,7 +64,7 @@ local function settle_alone()
   if leases < 1 or not acks_alone(3, leases) or redis.pcall('HGET', meta, 'journal') then return nil end
   local ids = held_alone(leases)
   if not ids then return nil end
-  local _, acked, stored, unacked = read_counters(stats)
+  local acked, stored, unacked = counters(redis.pcall('HMGET', stats, 'acked', 'stored', 'unacked'))
   local now, stamp = clock(ARGV[1], meta)
   if not acked or not now or type(redis.pcall('ZCARD', KEYS[13])) ~= 'number' then return nil end
   redis.call('DEL', unpack(KEYS, 21, 20 + leases))

@@ -4,7 +4,8 @@
 -- KEYS       see lib/keys.lua; leases: those settled, and last the new one
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    resume           1: the call was made before with this new lease and its reply was lost:
---                             settle again, return what the lease holds, never create it; else 0
+--                             settle again, return what the lease holds, never create it; else 0, or '' for a
+--                             caller that knows the short reply
 -- ARGV[3]    count            0-1000; 0 settles only
 -- ARGV[4]    visibility ms    1-43200000 (12 h), '' for the queue's
 -- ARGV[5]    suspects         0 never · 1 if nothing else is ready · 2 first
@@ -12,7 +13,8 @@
 -- ARGV[7]…   outcomes         see lib/outcomes.lua
 -- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
 --   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed, and means '0' for one item,
---   '1' … 'n' for several; or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
+--   '1' … 'n' for several; or the short reply {'ALONE', now ms, deadline ms, ready left, hint ms, degraded, item if there is
+--   one}: each lease had one message, which counts, and the rest is 0 or empty; or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
@@ -68,11 +70,14 @@ local DEFAULT_VISIBILITY_MS = 30000
 -- The short way to ack messages that were delivered alone, without a journal. It runs before the functions of the long
 -- way are created, and checks only the keys that it writes. Every other call takes the long way; nothing is written by then.
 
+local LEASE_ID = ':lease:([%w._-]+)$'
+
 -- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each lease and has no other outcome, and no journal
 -- groups.
 local function acks_alone(at, leases)
   if leases == 0 then return ARGV[at] == '0' and #ARGV == at end
-  return #ARGV == at + 5 * leases and table.concat(ARGV, ' ', at) == leases .. string.rep(' 1 0 0 0 0', leases)
+  local all = leases == 1 and '1 1 0 0 0 0' or leases .. string.rep(' 1 0 0 0 0', leases)
+  return #ARGV == at + 5 * leases and table.concat(ARGV, ' ', at) == all
 end
 
 -- The ids of the leases if all of these acks count: a lease has field 0 and no other. Else nil.
@@ -81,30 +86,40 @@ local function held_alone(leases)
   for i = 1, leases do
     local key = KEYS[20 + i]
     local fields = redis.pcall('HKEYS', key)
-    ids[i] = string.match(key, ':lease:([%w._-]+)$')
+    ids[i] = string.match(key, LEASE_ID)
     if fields[1] ~= '0' or fields[2] or not ids[i] then return nil end
   end
   return ids
 end
 
--- The counters received, acked, stored and unacked; nil if one is not a whole number.
-local function read_counters(stats)
-  local found = redis.pcall('HMGET', stats, 'received', 'acked', 'stored', 'unacked')
-  local received, acked = tonumber(found[1] or 0), tonumber(found[2] or 0)
-  local stored, unacked = tonumber(found[3] or 0), tonumber(found[4] or 0)
-  if found.err or not received or not acked or not stored or not unacked
-    or (received + acked + stored + unacked) % 1 ~= 0 then
-    return nil
+-- The numbers in a reply of HMGET, 0 for a missing one; nil if one is not a whole number.
+local function counters(found)
+  local a, b, c, d = tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0), tonumber(found[4] or 0)
+  if found.err or not a or not b or not c or not d or (a + b + c + d) % 1 ~= 0 then return nil end
+  return a, b, c, d
+end
+-- Write the item into the new lease, which must not exist, with its deadline: under a key of its own, or in the `room` of a
+-- lease whose message of field 0 is acked by that. False, with nothing written, if the new one exists or that message is
+-- gone. Other fields of the room, which only another program can have written, move along and so keep a deadline.
+local function made(key, room, item, deadlines, deadline, id)
+  if room and redis.pcall('RENAMENX', room, key) ~= 1 then return false end
+  if redis.pcall('ZADD', deadlines, 'NX', deadline, id) == 1 then
+    if not room and redis.pcall('HSETNX', key, '0', item) == 1 then return true end
+    local added = room and redis.pcall('HSET', key, '0', item)
+    if added == 0 then return true end
+    if added == 1 then redis.call('HDEL', key, '0') end
+    redis.call('ZREM', deadlines, id)
   end
-  return received, acked, stored, unacked
+  if room then redis.call('RENAME', key, room) end
+  return false
 end
 -- The short way to receive at most one message and to ack others, see lib/lone_acks.lua: for a queue with no attributes but
 -- its visibility and priorities, no waiting suspect and no tombstone. Returns nil for any other.
 local function settle_receive_alone()
   local ready, deadlines, wake, dead, meta, stats = KEYS[1], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
   local key, leases, suspects = KEYS[#KEYS], #KEYS - 21, ARGV[5]
-  local count, id = ARGV[3] == '1' and 1 or whole(ARGV[3], 0, 1000), string.match(key, ':lease:([%w._-]+)$')
-  if ARGV[2] ~= '0' or not count or not id or suspects ~= '0' and suspects ~= '1' and suspects ~= '2'
+  local count, id = ARGV[3] == '1' and 1 or whole(ARGV[3], 0, 1000), string.match(key, LEASE_ID)
+  if ARGV[2] ~= '' and ARGV[2] ~= '0' or not count or not id or suspects ~= '0' and suspects ~= '1' and suspects ~= '2'
     or not acks_alone(7, leases) then
     return nil
   end
@@ -113,11 +128,12 @@ local function settle_receive_alone()
     left = redis.pcall('LLEN', ready)
     if type(left) ~= 'number' or count > 1 and left > 1 then return nil end
   end
-  if redis.call('EXISTS', key, KEYS[11], KEYS[19]) > 0 then return nil end
-  -- EXISTS counts a key as often as it is named: 1 for attributes, 2 for a token, 4 for dead letters.
-  local there = redis.call('EXISTS', meta, wake, wake, dead, dead, dead, dead)
-  -- If these cannot be written, nothing is delivered.
-  if there > 3 and redis.call('TYPE', dead).ok ~= 'stream' then return nil end
+  -- EXISTS counts a key as often as it is named: 1 for attributes, 2 for a token, 4 or more for what is looked at closely.
+  local suspect, cancelled = KEYS[11], KEYS[19]
+  local there = redis.call('EXISTS', meta, wake, wake, dead, dead, dead, dead, suspect, suspect, suspect, suspect,
+    cancelled, cancelled, cancelled, cancelled)
+  -- If dead letters cannot be written, nothing is delivered.
+  if there > 3 and (redis.call('EXISTS', suspect, cancelled) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
   local visibility_ms, levels = ARGV[4], nil
   if there % 2 == 1 then
     local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms')
@@ -126,8 +142,7 @@ local function settle_receive_alone()
     if visibility_ms == '' then visibility_ms = set[4] or '' end
   end
   visibility_ms = visibility_ms == '' and DEFAULT_VISIBILITY_MS or whole(visibility_ms, 1, MAX_VISIBILITY_MS)
-  local ids = visibility_ms and held_alone(leases)
-  if not ids then return nil end
+  if not visibility_ms then return nil end
   if levels and count > 0 then
     for level = 1, 9 do
       if string.find(levels, level, 1, true) then
@@ -146,41 +161,50 @@ local function settle_receive_alone()
       return nil
     end
   end
-  local received, acked, stored, unacked = read_counters(stats)
+  -- One acked message makes room for the next: its lease gets the new name and item. Otherwise leases are looked at first.
+  local room = item and leases == 1 and KEYS[21]
+  local ids = room and { string.match(room, LEASE_ID) } or not room and held_alone(leases)
+  local received, acked, stored, unacked
+  if room then
+    received, acked, stored = counters(redis.pcall('HMGET', stats, 'received', 'acked', 'stored'))
+  else
+    received, acked, stored, unacked = counters(redis.pcall('HMGET', stats, 'received', 'acked', 'stored', 'unacked'))
+  end
   local now, stamp = clock(ARGV[1], meta)
-  if not received or not now then return nil end
-  local deadline, hint = count > 0 and string.format('%.0f', now + visibility_ms) or '0', left > 0 and '0' or '-2'
+  if not ids or #ids ~= leases or not received or not now then return nil end
+  local deadline, hint = count > 0 and now + visibility_ms or 0, left > 0 and 0 or -2
   if count > 0 and not item then
     local due = redis.pcall('ZRANGE', KEYS[12], 0, 0, 'WITHSCORES')
     if due.err then return nil end
-    if due[2] then hint = text(math.max(1, tonumber(due[2]) - now)) end
+    if due[2] then hint = math.min(math.max(1, tonumber(due[2]) - now), MAX_MS) end
   end
 
-  -- The first write checks the type of its key, without one a read; those of the others are known.
-  local first = item
-  if item then
-    if type(redis.pcall('ZADD', deadlines, deadline, id)) ~= 'number' then return nil end
-    received, unacked = received + 1, unacked + 1
-  elseif leases > 0 and type(redis.pcall('ZCARD', deadlines)) ~= 'number' then
-    return nil
-  end
-  if leases > 0 then
-    redis.call('DEL', unpack(KEYS, 21, 20 + leases))
-    if redis.call('ZREM', deadlines, unpack(ids)) > 0 then first = nil end
-  end
-  if item then
-    redis.call('HSET', key, '0', item)
+  -- The first write to a key checks its type, or a read; on failure the earlier writes are undone.
+  local first, counted = nil, 0
+  if room then
+    if not made(key, room, item, deadlines, deadline, id) then return nil end
+    first = redis.call('ZREM', deadlines, ids[1]) == 0
     redis.call('LPOP', ready)
-  end
-  local counted, settled = 0, {}
-  for i = 1, leases do settled[i] = 1 end
-  if leases == 0 then
-    if item then counted = redis.pcall('HSET', stats, 'received', received, 'unacked', unacked) end
-  elseif item then
-    counted = redis.pcall('HSET', stats, 'received', received, 'acked', acked + leases, 'stored', stored - leases,
-      'unacked', unacked - leases)
+    counted = redis.pcall('HSET', stats, 'received', received + 1, 'acked', acked + 1, 'stored', stored - 1)
   else
-    counted = redis.pcall('HSET', stats, 'acked', acked + leases, 'stored', stored - leases, 'unacked', unacked - leases)
+    if item then
+      if not made(key, nil, item, deadlines, deadline, id) then return nil end
+      redis.call('LPOP', ready)
+      received, unacked = received + 1, unacked + 1
+    elseif leases > 0 and type(redis.pcall('ZCARD', deadlines)) ~= 'number' then
+      return nil
+    end
+    first = item
+    if leases > 0 then
+      redis.call('DEL', unpack(KEYS, 21, 20 + leases))
+      if redis.call('ZREM', deadlines, unpack(ids)) > 0 then first = nil end
+    end
+    if leases == 0 then
+      if item then counted = redis.pcall('HSET', stats, 'received', received, 'unacked', unacked) end
+    else
+      counted = redis.pcall('HSET', stats, 'received', received, 'acked', acked + leases, 'stored', stored - leases,
+        'unacked', unacked - leases)
+    end
   end
   local degraded = type(counted) == 'number' and 0 or 1
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
@@ -190,7 +214,11 @@ local function settle_receive_alone()
   elseif item and left == 0 and there % 4 > 1 and ARGV[6] ~= '' then
     redis.pcall('LTRIM', wake, 1, 0)
   end
-  return { 'OK', stamp, deadline, left, hint, 0, degraded, settled, { item }, {}, 0, 0 }
+  -- A table in a reply costs the server as much as a command.
+  if ARGV[2] == '' then return { 'ALONE', stamp, deadline, left, hint, degraded, item } end
+  local settled = {}
+  for i = 1, leases do settled[i] = 1 end
+  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, { item }, {}, 0, 0 }
 end
 local alone = settle_receive_alone()
 if alone then return alone end

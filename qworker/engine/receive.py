@@ -71,7 +71,7 @@ def settle_receive(
     """
     args: list[Word] = [
         given(now_ms),
-        int(resume),
+        "1" if resume else "",
         count,
         given(visibility_ms),
         int(suspects),
@@ -82,6 +82,13 @@ def settle_receive(
         args += outcome.words()
 
     def decode(reply: Any) -> Batch:
+        if reply[0] == b"ALONE":
+            _, now, deadline, left, hint, degraded, *items = reply
+            settled = (1,) * len(outcomes)
+            alone = (False, degraded == 1, settled)
+            return Batch(
+                lease_id, items, ["0"] * len(items), int(now), deadline, left, hint, *alone
+            )
         answer = accepted(reply, keys.queue)
         _, now, deadline, left, hint, alone, degraded, settled, items, indices, suspects, on = (
             answer

@@ -4,7 +4,7 @@ local function settle_alone()
   if leases < 1 or not acks_alone(3, leases) or redis.pcall('HGET', meta, 'journal') then return nil end
   local ids = held_alone(leases)
   if not ids then return nil end
-  local _, acked, stored, unacked = read_counters(stats)
+  local acked, stored, unacked = counters(redis.pcall('HMGET', stats, 'acked', 'stored', 'unacked'))
   local now, stamp = clock(ARGV[1], meta)
   if not acked or not now or type(redis.pcall('ZCARD', KEYS[13])) ~= 'number' then return nil end
   redis.call('DEL', unpack(KEYS, 21, 20 + leases))
