@@ -380,6 +380,8 @@ def handle(n: int) -> None:
         (lab.directory / "go on").touch()
         until(lambda: lab.queue().inspect().stored == 0)
     assert sorted(lab.noted("started")) == [[n, 1] for n in range(800)]
+    # The child has nothing to report of the messages that were taken from it.
+    assert worker.events("settle_refused") == []
 
 
 def test_one_slow_message_holds_nothing_up_beside_an_idle_child(lab: Lab) -> None:

@@ -19,6 +19,7 @@ from qworker import (
     Retry,
 )
 from qworker.consumer.board.board import Board
+from qworker.consumer.child.leases import delivery
 from qworker.consumer.child.leases.batch_size import QueueState
 from qworker.consumer.child.leases.delivery import Lease
 from qworker.engine.receive import Batch
@@ -543,3 +544,14 @@ def test_an_ack_waits_for_no_handler_of_another_queue(app: QWorker, messages: in
     drain(app)
 
     assert (acked("first"), acked("second")) == (messages, messages)
+
+
+def test_each_kind_of_end_has_a_letter_of_its_own() -> None:
+    """A delivery ends in one way: no two kinds share the letter that says which."""
+    kinds = {
+        name: letter
+        for name, letter in vars(delivery).items()
+        if name.isupper() and isinstance(letter, str)
+    }
+    assert len(kinds) > 10
+    assert len(set(kinds.values())) == len(kinds)

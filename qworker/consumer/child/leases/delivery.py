@@ -55,7 +55,7 @@ PARKED: Final = "p"  # a run that sleeps or waits
 # These are not sent as they are: never started, to be given back; not this child's any more; started, and left to its
 # deadline.
 DROPPED: Final = "-"
-LEFT: Final = "l"
+LEFT: Final = "~"
 EXPIRED: Final = "x"
 NOT_STARTED: Final = (DROPPED, LEFT)
 
