@@ -27,15 +27,20 @@ from starlette.routing import Route
 from qworker.client.namespace.audit import Deed, read_deed
 from qworker.errors import InvalidError, QworkerError, ServerError, UnavailableError
 from qworker.monitor.jobs import Job, Jobs
+from qworker.monitor.readings import Readings
 from qworker.monitor.sampler import Sampler
 from qworker.web.access import Access
-from qworker.web.actions import ACTIONS, Action, Doing, act, record
+from qworker.web.actions.action import Action, Doing, act, record
+from qworker.web.actions.table import ACTIONS
 from qworker.web.guard import Guard, SecureHeaders, read_form
 from qworker.web.look import Look, Page
 from qworker.web.pages.dead import confirm_drop, confirm_redrive, dead, letter
 from qworker.web.pages.health import audit, health
+from qworker.web.pages.message import confirm_cancel, confirm_delete, message
+from qworker.web.pages.messages import find, messages
 from qworker.web.pages.overview import overview, queues
 from qworker.web.pages.queue import queue
+from qworker.web.pages.workers import confirm_drain, worker, workers
 from qworker.web.render import ASSETS, asset, render, version
 
 if TYPE_CHECKING:
@@ -62,10 +67,18 @@ _PAGES: Final[dict[str, Callable[[Look], Page]]] = {
     "/": overview,
     "/queues": queues,
     "/queues/{queue}": queue,
+    "/queues/{queue}/messages": messages,
+    "/queues/{queue}/messages/{message}": message,
+    "/queues/{queue}/messages/{message}/cancel": confirm_cancel,
+    "/queues/{queue}/messages/{message}/delete": confirm_delete,
     "/queues/{queue}/dead": dead,
     "/queues/{queue}/dead/redrive": confirm_redrive,
     "/queues/{queue}/dead/drop": confirm_drop,
     "/queues/{queue}/dead/{entry:path}": letter,
+    "/workers": workers,
+    "/workers/drain": confirm_drain,
+    "/worker": worker,
+    "/find": find,
     "/health": health,
     "/audit": audit,
 }
@@ -107,13 +120,14 @@ class Dashboard:
         self._link = link
         self._redact = redact
         self._jobs = Jobs(namespace, self._job_ended)
+        self._readings = Readings(namespace)
         self._lives = _Lives(self.sampler)
         routes = [
             Route("/static/{name}", self._static),
             Route("/healthz", self._healthz),
             *(Route(path, self._page(page)) for path, page in _PAGES.items()),
             *(
-                Route(f"/queues/{{queue}}/{path}", self._action(action), methods=["POST"])
+                Route(path, self._action(action), methods=["POST"])
                 for path, action in ACTIONS.items()
             ),
         ]
@@ -166,6 +180,8 @@ class Dashboard:
             _check_read(sample)
             look = self._look(request, access, sample)
             page = await run_in_threadpool(make, look)
+            if page.to:
+                return RedirectResponse(f"{look.base}{page.to}", 303)
             notice = await run_in_threadpool(self._notice, look)
             return self._html(page, look, notice=notice)
 
@@ -186,6 +202,7 @@ class Dashboard:
             self._namespace,
             sample,
             self._jobs,
+            self._readings,
             self._redact,
             live,
         )
@@ -275,11 +292,14 @@ class Dashboard:
         if isinstance(access, Response):
             return access
         form = await read_form(request)
-        name = request.path_params["queue"]
-        doing = Doing(self._namespace, self._jobs, access, name, form)
+        doing = Doing(
+            self._namespace, self._jobs, self._readings, access, request.path_params, form
+        )
         entry, done = await run_in_threadpool(act, action, doing)
-        await run_in_threadpool(self.sampler.refresh, name)
-        to = f"{_base(request)}{done.path}{f'?did={entry}' if entry else ''}"
+        if doing.queue:
+            await run_in_threadpool(self.sampler.refresh, doing.queue)
+        did = f"{'&' if '?' in done.path else '?'}did={entry}" if entry else ""
+        to = f"{_base(request)}{done.path}{did}"
         return RedirectResponse(to, 303)
 
     def _job_ended(self, job: Job) -> None:

@@ -16,7 +16,7 @@ from qworker.wire.codec import decode
 if TYPE_CHECKING:
     from qworker.client.message import Stored
 
-__all__ = ["Body", "Redact", "show_body"]
+__all__ = ["Body", "Redact", "show_body", "show_value"]
 
 _log = structlog.get_logger(__name__)
 
@@ -41,15 +41,28 @@ def show_body(message: Stored, redact: Redact | None) -> Body:
     """Write a body; one that cannot be opened here stays closed, as does one on which the hook fails."""
     if message.unreadable:
         return Body("", message.closed)
+    return _show(message.task, message.body, redact)
+
+
+def show_value(value: bytes, task: str, redact: Redact | None) -> Body:
+    """Write what a task returned or recorded, through the hook too; of a task that is not known any more nothing."""
+    if redact is not None and not task:
+        return Body(
+            "", "not shown: its task is not known any more, so the redaction hook cannot decide"
+        )
+    return _show(task, value, redact)
+
+
+def _show(task: str, data: bytes, redact: Redact | None) -> Body:
     try:
-        content: Any = decode(message.body)
+        content: Any = decode(data)
     except InvalidError:
-        content = message.body
+        content = data
     if redact is not None:
         try:
-            content = redact(message.task, content)
+            content = redact(task, content)
         except Exception:  # noqa: BLE001  the application's code: what it did not pass is not shown
-            _log.exception("redact_failed", task=message.task)
+            _log.exception("redact_failed", task=task)
             return Body("", "not shown: the redaction hook has failed, see the log")
     if isinstance(content, bytes):
         return _binary(content)

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 if TYPE_CHECKING:
     from qworker.monitor.jobs import Jobs
     from qworker.monitor.namespace import Namespace
+    from qworker.monitor.readings import Readings
     from qworker.monitor.sample import Sample
     from qworker.web.access import Access
     from qworker.web.body import Redact
@@ -29,6 +30,7 @@ class Look:
     namespace: Namespace
     sample: Sample
     jobs: Jobs
+    readings: Readings
     redact: Redact | None = None
     #: Whether only the part that changes is made.
     live: bool = False
@@ -66,3 +68,5 @@ class Page:
     status: int = 200
     #: Whether it has a part that changes.
     changes: bool = True
+    #: Another page to go to, with its query, in place of this one.
+    to: str = ""

@@ -17,7 +17,7 @@ from qworker.monitor.history import HOUR_S
 if TYPE_CHECKING:
     from qworker.monitor.history import Series
 
-__all__ = ["ASSETS", "bars", "render", "sparkline"]
+__all__ = ["ASSETS", "bars", "render", "sparkline", "stretches"]
 
 #: File of `static/` → its type.
 ASSETS: Final = {
@@ -29,6 +29,7 @@ ASSETS: Final = {
 }
 _WIDTH: Final = 120
 _HEIGHT: Final = 24
+_SPAN: Final = 600
 #: A series that lasts less than this is drawn over this long: two points are not an hour.
 _SHORTEST_S: Final = 120.0
 
@@ -98,6 +99,22 @@ def bars(counts: Sequence[int], name: str, lasts_s: float) -> Markup:
     label = f"{name} over the last {span(lasts_s)}: up to {top:,} in {span(lasts_s / len(counts))}"
     return Markup(
         '<svg class="spark bars" viewBox="0 0 120 24" preserveAspectRatio="none" role="img" aria-label="%s">%s</svg>'
+    ) % (label, shapes)
+
+
+def stretches(
+    parts: Sequence[tuple[float, float, str]], first: float, last: float, label: str
+) -> Markup:
+    """Draw stretches of time, each with its class, between two instants; `label` says in words what they show."""
+    wide = _SPAN / max(last - first, 1)
+    shapes = Markup("").join(
+        Markup('<rect class="%s" x="%s" y="0" width="%s" height="8"></rect>')
+        % (name, f"{begin:.1f}", f"{min(_SPAN - begin, max(2.0, (end - start) * wide)):.1f}")
+        for start, end, name in parts
+        if (begin := min(_SPAN - 2.0, max(0.0, (start - first) * wide))) >= 0
+    )
+    return Markup(
+        '<svg class="stretch" viewBox="0 0 600 8" preserveAspectRatio="none" role="img" aria-label="%s">%s</svg>'
     ) % (label, shapes)
 
 

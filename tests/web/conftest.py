@@ -19,8 +19,13 @@ from qworker.web.application import _PAGES, Dashboard
 from tests.cli.conftest import Shop
 
 HOST = "ops.test"
-#: Every page, of the queue `emails`.
-PATHS = [path.replace("{queue}", "emails") for path in _PAGES if "{entry" not in path]
+#: Every page of the queue `emails` that is there without anything in it.
+PATHS = [
+    path.replace("{queue}", "emails")
+    for path in _PAGES
+    if not any(name in path for name in ("{entry", "{message"))
+    and path not in ("/worker", "/workers/drain")
+]
 
 
 class Browser:
@@ -38,6 +43,8 @@ class Browser:
         self, path: str, form: Mapping[str, str] | None = None, **headers: str
     ) -> httpx.Response:
         own = {"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}
+        if not form:
+            own["content-type"] = "application/x-www-form-urlencoded"
         return self.request("POST", path, {**own, **headers}, data=form or {})
 
     def request(

@@ -18,20 +18,23 @@ from qworker.monitor.namespace import Namespace
 from qworker.store.url import ServerURL
 from qworker.web import DESTROY, OPERATE, RIGHTS, VIEW, Access
 from qworker.web.access import OneTimeLink
-from qworker.web.actions import ACTIONS
+from qworker.web.actions.table import ACTIONS
 from qworker.web.application import Dashboard
 from qworker.web.guard import Guard
 from tests.cli.conftest import Shop
 from tests.web.conftest import HOST, PATHS, Browser
 
-CHANGES = [f"/queues/emails/{name}" for name in ACTIONS]
+#: Each action, of a queue, message and worker that are there or not.
+CHANGES = [path.replace("{queue}", "emails").replace("{message}", "m-1") for path in ACTIONS]
 FORM = {"direction": "out"}
-#: What each action takes; none of it is there.
+#: What each action takes; where nothing of it is there, it is refused with 400.
 FORMS = {
-    "pause": FORM,
-    "resume": FORM,
-    "dead/redrive": {"entry": "1-1"},
-    "dead/drop": {"entry": "1-1"},
+    "/queues/{queue}/pause": FORM,
+    "/queues/{queue}/resume": FORM,
+    "/queues/{queue}/dead/redrive": {"entry": "1-1"},
+    "/queues/{queue}/dead/drop": {"entry": "1-1"},
+    "/tasks/pause": {"name": "send_email"},
+    "/workers/drain": {"name": "web-1-a"},
 }
 
 
@@ -66,13 +69,17 @@ def test_an_action_needs_its_right_and_every_page_needs_view(
 ) -> None:
     """Each set of rights, and the read-only mode, which nobody's rights overrule."""
     shop.send()
-    needed = ACTIONS[name].right
+    shop.add_worker(tasks=["send_email"])
+    path, needed = (
+        name.replace("{queue}", "emails").replace("{message}", "m-1"),
+        ACTIONS[name].right,
+    )
     for rights in ({VIEW}, {VIEW, OPERATE}, {VIEW, DESTROY}, {OPERATE, DESTROY}, set(), RIGHTS):
         for read_only in (False, True):
             user = Access("ada", frozenset(rights))
             browser = Browser(made(authorize=lambda request, u=user: u, read_only=read_only))
             allowed = {VIEW, needed} <= rights and not read_only
-            answer = browser.post(f"/queues/emails/{name}", FORMS.get(name, {"job": "x"}))
+            answer = browser.post(path, FORMS.get(name, {"job": "x", "name": "x"}))
             done = 303 if name in FORMS else 400
             assert answer.status_code == (done if allowed else 403), (rights, read_only)
             if not allowed:

@@ -12,7 +12,6 @@ from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_op
 from qworker.cli.framework.output import Block, Hint, Line, Output
 from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.message import manage, receive, settle
-from qworker.cli.message.cancel import stop_running
 from qworker.errors import InvalidOptionError
 from qworker.formats import word
 
@@ -119,12 +118,21 @@ def cancel(
             raise click.ClickException(f"too late: message {name} has ended")
         text = _ANSWERS[answer].format(name)
         if (running or kill) and message.receipt is not None:
-            stopped = stop_running(session, message, kill=kill)
+            stopped = _stop(session, opened, message, kill=kill)
             text = f"cancelled {name}: {stopped}; it will be dropped if it is requeued"
     document = {"id": message.id, "queue": message.queue, "state": state}
     return Output(
         {**document, "answer": answer, "cancelled": not dry_run, "stopped": bool(stopped)}, text
     )
+
+
+def _stop(session: Session, queue: Queue, message: Stored, *, kill: bool) -> str:
+    from qworker.monitor.stop import stop_handler
+
+    stopped = stop_handler(session, queue.ref, message, kill=kill)
+    if not stopped.done:
+        raise click.ClickException(stopped.text)
+    return stopped.text
 
 
 def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored]:

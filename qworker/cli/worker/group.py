@@ -107,10 +107,10 @@ def scale(session: Session, name: str, processes: str) -> Output:
     The change lasts until the worker exits; --procs sets the initial number. A process that is removed stops
     receiving, and exits when its handlers have finished.
     """
-    from qworker.client.namespace.requests import ask_workers
+    from qworker.client.namespace.requests import ask_workers, change_of
     from qworker.formats import count
 
-    arguments = _change_of(processes)
+    arguments = change_of(processes, "N|+N|-N")
     _check_worker(session, name)
     for answer in ask_workers(session, [name], "scale", **arguments):
         if not answer.done:
@@ -173,23 +173,6 @@ def _alive(session: Session, now_ms: int | None = None) -> list[Worker]:
     from qworker.client.namespace.workers import read_workers
 
     return [worker for worker in read_workers(session, now_ms) if not worker.is_gone]
-
-
-def _change_of(text: str) -> dict[str, int]:
-    from qworker.errors import InvalidOptionError
-
-    digits = text.lstrip("+-")
-    if (
-        len(text) - len(digits) > 1
-        or not (digits.isascii() and digits.isdigit())
-        or len(digits) > 6
-    ):
-        raise InvalidOptionError(
-            "N|+N|-N", f"{ascii(text)[:40]} is not a number", "write 4, +1 or -1"
-        )
-    if text == digits:
-        return {"to": int(digits)}
-    return {"by": int(text)}
 
 
 def _check_worker(session: Session, name: str) -> None:

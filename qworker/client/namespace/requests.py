@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from qworker.errors import InvalidOptionError
 from qworker.wire.control import KEPT_MS, Request, read_answer, write
 from qworker.wire.ids import new_lane_id
 from qworker.wire.keys import answer_key, control_key, leaving_key
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from qworker.client.namespace.workers import Asks
     from qworker.wire.control import Answer
 
-__all__ = ["ANSWER_S", "ask_workers", "drain_workers"]
+__all__ = ["ANSWER_S", "ask_workers", "change_of", "drain_workers"]
 
 #: Workers check every 2 s; one that does not answer within this is unreachable, or runs an older version.
 ANSWER_S: Final = 6.0
@@ -52,3 +53,15 @@ def ask_workers(
         if answer is not None:
             missing.discard(answer.worker)
             yield answer
+
+
+def change_of(text: str, field: str) -> dict[str, int]:
+    """Read a change of processes, `4`, `+1` or `-1`, as arguments of the verb `scale`. Raises `InvalidOptionError`."""
+    digits = text.lstrip("+-")
+    if (
+        len(text) - len(digits) > 1
+        or not (digits.isascii() and digits.isdigit())
+        or len(digits) > 6
+    ):
+        raise InvalidOptionError(field, f"{ascii(text)[:40]} is not a number", "write 4, +1 or -1")
+    return {"to": int(digits)} if text == digits else {"by": int(text)}

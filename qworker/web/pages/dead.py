@@ -5,22 +5,20 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qworker.client.dead.filter import DeadFilter
 from qworker.client.dead.fingerprint import error_line, fingerprint
 from qworker.client.dead.groups import Group, group_by_error
 from qworker.client.dead.newest import newest
 from qworker.client.dead.pages import entries
-from qworker.client.inspect.peek import Inspection
-from qworker.errors import InvalidNameError, InvalidOptionError
+from qworker.errors import InvalidOptionError
 from qworker.formats import safe
 from qworker.web.body import show_body
 from qworker.web.look import Page
-from qworker.web.pages.queue import unknown
+from qworker.web.pages.queue import inspection_of, unknown
 from qworker.web.render import bars
 from qworker.wire.ids import EntryId
-from qworker.wire.names import check_queue
 
 if TYPE_CHECKING:
     from qworker.client.message import DeadLetter
@@ -44,6 +42,7 @@ FIELDS: Final = (
     "error_class",
     "error",
     "fingerprint",
+    "id",
     "newer_than",
     "older_than",
 )
@@ -61,8 +60,12 @@ _EXAMPLES: Final = 5
 
 def filter_of(query: Mapping[str, str]) -> DeadFilter:
     """Read the filter of a query or a form. Raises `InvalidOptionError`."""
-    given = {name: query[name].strip() for name in FIELDS if query.get(name, "").strip()}
-    return DeadFilter(**given)  # type: ignore[arg-type]  # checked by their kinds
+    given: dict[str, Any] = {
+        name: query[name].strip() for name in FIELDS if query.get(name, "").strip()
+    }
+    if message_id := given.pop("id", ""):
+        given["ids"] = frozenset({message_id})
+    return DeadFilter(**given)
 
 
 def written(query: Mapping[str, str]) -> str:
@@ -77,7 +80,7 @@ def written(query: Mapping[str, str]) -> str:
 
 def dead(look: Look) -> Page:
     """Show the dead letters of a queue that fit, by error, and the newest of them."""
-    inspection = _inspection(look)
+    inspection = inspection_of(look)
     if inspection is None:
         return unknown(look.names["queue"])
     name = look.names["queue"]
@@ -151,7 +154,7 @@ def confirm_drop(look: Look) -> Page:
 
 def _confirm(look: Look, verb: str) -> Page:
     name = look.names["queue"]
-    inspection = _inspection(look)
+    inspection = inspection_of(look)
     if inspection is None:
         return unknown(name)
     entry = look.query.get("entry", "")
@@ -208,20 +211,8 @@ def _history(group: Group, now_ms: int) -> object:
     return bars([counts[bucket] for bucket in range(_BUCKETS)], "Deaths", lasts_ms / 1000)
 
 
-def _inspection(look: Look) -> Inspection | None:
-    name = look.names["queue"]
-    try:
-        check_queue(name)
-    except InvalidNameError:
-        return None
-    queue = look.sample.queues.get(name)
-    if queue is not None and not isinstance(queue, Inspection):
-        raise queue
-    return queue
-
-
 def _letter(look: Look, entry: str) -> DeadLetter | None:
-    if _inspection(look) is None:
+    if inspection_of(look) is None:
         return None
     parsed = EntryId.parse(entry)
     shard = look.namespace.queues.ref(look.names["queue"]).shard(parsed.shard)

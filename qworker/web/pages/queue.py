@@ -15,7 +15,7 @@ from qworker.wire.names import check_queue
 if TYPE_CHECKING:
     from qworker.web.look import Look
 
-__all__ = ["queue", "unknown"]
+__all__ = ["inspection_of", "queue", "unknown"]
 
 #: Counters that are shown even before they count.
 _ALWAYS: Final = ("sent", "acked")
@@ -54,6 +54,22 @@ def queue(look: Look) -> Page:
         },
         (name,),
     )
+
+
+def inspection_of(look: Look, name: str | None = None) -> Inspection | None:
+    """Return what was read of a queue, by default the one that the path names; None if there is no such queue.
+
+    Raises `BrokenQueueError`.
+    """
+    name = look.names["queue"] if name is None else name
+    try:
+        check_queue(name)
+    except InvalidNameError:
+        return None
+    found = look.sample.queues.get(name)
+    if found is not None and not isinstance(found, Inspection):
+        raise found
+    return found
 
 
 def unknown(name: str) -> Page:

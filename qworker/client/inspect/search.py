@@ -1,0 +1,57 @@
+"""Search the messages of a queue by what they hold, from a bounded number that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from qworker.client.inspect.scan import END, scan_page
+from qworker.client.message import Stored
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+
+__all__ = ["Searched", "search"]
+
+_PAGE: Final = 500
+#: Pages without any message, as of leases that are gone meanwhile, before the search counts them as read.
+_EMPTY: Final = 50
+
+
+@dataclass(slots=True)
+class Searched:
+    """What was found, and of how many that were read; `cursor` continues the search, `END` if it is complete."""
+
+    found: list[Stored] = field(default_factory=list)
+    read: int = 0
+    cursor: str = END
+
+
+def search(
+    queue: QueueRef,
+    fits: Callable[[Stored], bool],
+    *states: str,
+    most_read: int,
+    most_found: int,
+    cursor: str = END,
+) -> Plan[Searched]:
+    """Find messages in some states (none given: all) that fit; ends behind a page with the last of `most_found`.
+
+    Raises `InvalidOptionError` for a cursor of another search.
+    """
+    result, empty = Searched(cursor=cursor), 0
+    while True:
+        page = yield from scan_page(
+            queue, result.cursor, *states, count=max(1, min(_PAGE, most_read - result.read))
+        )
+        result.read += len(page.items)
+        result.found += [message for message in page.items if fits(message)]
+        result.cursor = page.cursor
+        empty = 0 if page.items else empty + 1
+        if (
+            page.cursor == END
+            or result.read >= most_read
+            or len(result.found) >= most_found
+            or empty == _EMPTY
+        ):
+            return result

@@ -1,0 +1,132 @@
+"""What only some screens show, read when they ask for it: schedules, paused tasks, stacks of handlers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from qworker.client.namespace.paused_tasks import read_paused_tasks
+from qworker.client.namespace.requests import ask_workers
+from qworker.daemon.schedules import ListedSchedule, list_schedules
+
+if TYPE_CHECKING:
+    from qworker.monitor.namespace import Namespace
+
+__all__ = ["Kept", "Readings", "Stacks"]
+
+T = TypeVar("T")
+
+#: Seconds for which a reading is kept at least, and as a multiple of what it took.
+_KEPT_S: Final = 4.0
+_REST: Final = 150
+#: Seconds for which the stacks of a worker are those of a moment ago; workers that are asked at the same time.
+_STACKS_S: Final = 2.0
+_ASKED: Final = 4
+
+
+class Kept(Generic[T]):
+    """A reading of a namespace: made when it is asked for and old, shared by all who ask meanwhile."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._kept: tuple[T] | None = None
+        self._until_s = 0.0
+
+    def get(self) -> T:
+        """Return the reading. Raises what reading raises."""
+        with self._lock:
+            started_s = time.monotonic()
+            if self._kept is None or started_s >= self._until_s:
+                self._kept = (self._read(),)
+                ended_s = time.monotonic()
+                self._until_s = ended_s + max(_KEPT_S, _REST * (ended_s - started_s))
+            return self._kept[0]
+
+    def forget(self) -> None:
+        """Read again at the next question: something was changed."""
+        with self._lock:
+            self._kept = None
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A running handler of a worker and its stack, the most recent call first; '' if that cannot be read."""
+
+    pid: int
+    task: str
+    id: str
+    seconds: float
+    stack: str
+
+
+class Stacks:
+    """Stacks of the running handlers of workers: one question at a time to each, whatever the number of viewers."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._lock = threading.Lock()
+        self._asked = threading.BoundedSemaphore(_ASKED)
+        self._locks: dict[str, threading.Lock] = {}
+        self._kept: dict[str, tuple[float, Sequence[Handler] | None]] = {}
+
+    def of(self, worker: str) -> Sequence[Handler] | None:
+        """Ask a living worker; None if it does not answer, or too many are being asked. Takes up to 6 seconds."""
+        with self._lock:
+            lock = self._locks.setdefault(worker, threading.Lock())
+        with lock:
+            at_s, handlers = self._kept.get(worker, (0.0, None))
+            if handlers is not None and time.monotonic() - at_s < _STACKS_S:
+                return handlers
+            if not self._asked.acquire(blocking=False):
+                return None
+            try:
+                handlers = self._ask(worker)
+            finally:
+                self._asked.release()
+            with self._lock:
+                if len(self._kept) > 100:
+                    self._kept.clear()
+                self._kept[worker] = (time.monotonic(), handlers)
+            return handlers
+
+    def _ask(self, worker: str) -> Sequence[Handler] | None:
+        for answer in ask_workers(self._namespace, [worker], "stack"):
+            running = answer.data.get("handlers")
+            if answer.done and isinstance(running, list):
+                return [_handler(one) for one in running if isinstance(one, dict)]
+        return None
+
+
+class Readings:
+    """The readings of a namespace."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        client, name = namespace.client, namespace.namespace
+        self.schedules: Kept[list[ListedSchedule]] = Kept(lambda: list_schedules(client, name))
+        self.paused_tasks: Kept[dict[str, int]] = Kept(
+            lambda: read_paused_tasks(client.execute, name)
+        )
+        self.stacks = Stacks(namespace)
+
+    def forget(self) -> None:
+        """Read all again when asked."""
+        for kept in (self.schedules, self.paused_tasks):
+            kept.forget()
+
+
+def _handler(fields: dict[str, Any]) -> Handler:
+    """Read what a worker says of a handler; workers of other versions say other things."""
+
+    def word(name: str) -> str:
+        value = fields.get(name)
+        return value if isinstance(value, str) else ""
+
+    def number(name: str) -> float:
+        value = fields.get(name)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+
+    return Handler(int(number("pid")), word("task"), word("id"), number("seconds"), word("stack"))

@@ -1,0 +1,1 @@
+"""What operators do: the functions that the command line calls. One file per noun, put together in `table`."""

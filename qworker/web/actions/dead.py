@@ -1,0 +1,81 @@
+"""Redrive and drop dead letters: one by its entry, or those that fit a filter, in the background."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from qworker.client.dead import pages as dead_pages
+from qworker.client.dead.throttle import rate_per_s
+from qworker.errors import InvalidOptionError
+from qworker.formats import count, safe
+from qworker.monitor.jobs import Job
+from qworker.web.access import DESTROY, OPERATE
+from qworker.web.actions.action import Action, Doing, Done
+from qworker.web.pages.dead import RATES, filter_of, written
+
+if TYPE_CHECKING:
+    from qworker.client.dead.pages import Act
+
+__all__ = ["DEAD_ACTIONS"]
+
+_JOB: Final = re.compile(r"[A-Za-z0-9_-]{16}", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+
+
+def _redrive(doing: Doing) -> Done:
+    entry, rate = doing.form.get("entry", ""), doing.form.get("rate", "")
+    if rate not in RATES:
+        raise InvalidOptionError("rate", f"{ascii(rate)[:40]} is not offered", "use the form")
+    if entry:
+        number = len(doing.namespace.queues.get(doing.queue).redrive(entry))
+        return _one(doing, entry, number, "redriven")
+    return _start(doing, "redrive", dead_pages.redrive, rate_per_s(rate, "rate") if rate else None)
+
+
+def _drop(doing: Doing) -> Done:
+    entry = doing.form.get("entry", "")
+    if entry:
+        number = doing.namespace.queues.get(doing.queue).drop_dead(entry)
+        return _one(doing, entry, number, "dropped")
+    return _start(doing, "drop", dead_pages.drop, None)
+
+
+def _one(doing: Doing, entry: str, number: int, done: str) -> Done:
+    outcome = f"{count(number, 'dead letter')} {done}"
+    if not number:
+        outcome += ": it is foreign, or was redriven or dropped before"
+    return Done(outcome, f"/queues/{quote(doing.queue)}/dead", f"entry {entry}")
+
+
+def _start(doing: Doing, verb: str, change: Act, per_s: float | None) -> Done:
+    """Start a change of the dead letters that the question has counted, and of no others."""
+    form = doing.form
+    numbers = [form.get(name, "") for name in ("at_ms", "shown")]
+    if not all(_NUMBER.fullmatch(number) for number in numbers):
+        raise InvalidOptionError("form", "is incomplete", "use the question's own form")
+    if _JOB.fullmatch(form.get("job", "")) is None:
+        raise InvalidOptionError("job", "is not from a question", "use the question's own form")
+    at_ms, shown = map(int, numbers)
+    wanted, target = filter_of(form), written(form)
+    job = Job(form["job"], doing.access.user, verb, doing.queue, target, shown, per_s)
+    begin = doing.jobs.prepare(job, change, wanted, at_ms)
+    rate = f" at {per_s:g}/s" if per_s else ""
+    outcome = f"started{rate}: the question had counted {count(shown, 'dead letter')}"
+    return Done(outcome, f"/queues/{quote(doing.queue)}/dead", target, begin)
+
+
+def _stop(doing: Doing) -> Done:
+    job = doing.jobs.stop(doing.queue, doing.form.get("job", ""))
+    if job is None:
+        raise InvalidOptionError("job", "no such change runs here", "it may have ended")
+    outcome = f"asked to stop: {safe(job.outcome)} so far"
+    return Done(outcome, f"/queues/{quote(doing.queue)}/dead", job.filter)
+
+
+DEAD_ACTIONS: Final = {
+    "/queues/{queue}/dead/redrive": Action("dead redrive", OPERATE, _redrive),
+    "/queues/{queue}/dead/drop": Action("dead drop", DESTROY, _drop),
+    "/queues/{queue}/dead/stop": Action("dead stop", OPERATE, _stop),
+}

@@ -1,0 +1,21 @@
+"""All actions, by their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from qworker.web.actions.action import Action
+from qworker.web.actions.dead import DEAD_ACTIONS
+from qworker.web.actions.message import MESSAGE_ACTIONS
+from qworker.web.actions.queue import QUEUE_ACTIONS
+from qworker.web.actions.workers import WORKER_ACTIONS
+
+__all__ = ["ACTIONS"]
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    **QUEUE_ACTIONS,
+    **MESSAGE_ACTIONS,
+    **DEAD_ACTIONS,
+    **WORKER_ACTIONS,
+}

@@ -1,0 +1,284 @@
+"""One message: where it is, what it came to, its life, header and body; the questions before it is changed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from qworker.client.inspect.life import Life, life
+from qworker.client.inspect.peek import Inspection, inspect
+from qworker.client.inspect.results import look as look_at_result
+from qworker.client.inspect.scan import END
+from qworker.client.inspect.search import Searched, search
+from qworker.client.message import Stored
+from qworker.errors import ProtectionError
+from qworker.formats import moment_after, span
+from qworker.web.body import Body, show_body, show_value
+from qworker.web.look import Page
+from qworker.web.pages.life import steps_of
+from qworker.web.pages.queue import inspection_of, unknown
+from qworker.wire.numbers import whole
+from qworker.wire.states import STATES
+
+if TYPE_CHECKING:
+    from qworker.client.queue_ref import QueueRef
+    from qworker.web.look import Look
+    from qworker.wire.result import Outcome
+
+__all__ = ["confirm_cancel", "confirm_delete", "message"]
+
+#: Messages that a page looks at, and at most.
+_READ: Final = 5_000
+_READ_MOST: Final = 500_000
+#: Bytes of the journal that a page reads, and at most.
+_JOURNAL: Final = 2**24
+_JOURNAL_MOST: Final = 2**28
+_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,80}", re.ASCII)
+
+_KINDS: Final = {
+    "plain": "plain JSON, pushed without qworker",
+    "newer": "written by a newer version of qworker",
+    "foreign": "not written by qworker: consumers cannot handle it",
+}
+
+
+def message(look: Look) -> Page:
+    """Show one message: where it is now, what it came to, its life, its headers and its body."""
+    name, message_id = look.names["queue"], look.names["message"]
+    if inspection_of(look) is None:
+        return unknown(name)
+    if not _ID.fullmatch(message_id):
+        return _gone(look)
+    client, ref = look.namespace.client, look.namespace.queues.ref(name)
+    inspection = client.run(inspect(ref))
+    searched = _search_one(look, ref, message_id)
+    stored = searched.found[0] if searched.found else None
+    most = look.number("journal", lowest=_JOURNAL, highest=_JOURNAL_MOST)
+    mode = inspection.meta.get("journal", "off")
+    told = Life()
+    if inspection.journal_entries and len(message_id) <= 64:
+        sent_ms = stored.sent_ms if stored is not None else None
+        told = client.run(life(ref, message_id, most_bytes=most, sent_ms=sent_ms))
+    task = stored.task if stored else next((one.task for one in told.events if one.task), "")
+    outcome, closed = _outcome(look, ref, message_id)
+    if (
+        stored is None
+        and outcome is None
+        and not closed
+        and not told.events
+        and searched.cursor == END
+    ):
+        return _gone(look)
+    receipt = str(stored.receipt) if stored is not None and stored.receipt else ""
+    return Page(
+        "message.html",
+        message_id,
+        {
+            "name": name,
+            "id": message_id,
+            "message": stored,
+            "searched": searched,
+            "searched_all": searched.cursor == END,
+            "looks_further": min(_READ_MOST, 10 * max(searched.read, _READ)),
+            "task": task,
+            "kind": _KINDS.get(stored.kind.value, "") if stored else "",
+            "place": _place(stored, inspection.now_ms) if stored else "",
+            "runs": [
+                run
+                for one in look.sample.workers
+                for run in one.running
+                if receipt and run.message_id == receipt
+            ],
+            "receipt": receipt,
+            "steps": list(steps_of(told, inspection.now_ms if stored is not None else None)),
+            "told": told,
+            "mode": mode,
+            "journal": inspection.journal_entries,
+            "journal_more": min(_JOURNAL_MOST, 8 * most)
+            if not told.whole and most < _JOURNAL_MOST
+            else 0,
+            "headers": _headers(stored, inspection) if stored else [],
+            "body": show_body(stored, look.redact) if stored else None,
+            "outcome": outcome,
+            "value": _value(outcome, task, look),
+            "closed": closed,
+            "verbs": _verbs(look, stored),
+            "is_run": stored is not None and "c" in stored.flags,
+        },
+        changes=False,
+    )
+
+
+def confirm_delete(look: Look) -> Page:
+    """Ask before a message is deleted."""
+    return _confirm(
+        look,
+        "delete",
+        "It is deleted for ever. If its handler runs, it finishes; the message is dropped if it comes back.",
+    )
+
+
+def confirm_cancel(look: Look) -> Page:
+    """Ask before a message is cancelled."""
+    return _confirm(
+        look,
+        "cancel",
+        "It will not run; if its handler runs, it is told to stop within 5 seconds. It is dropped if it comes back "
+        "within 7 days.",
+    )
+
+
+def _confirm(look: Look, verb: str, sentence: str) -> Page:
+    name, message_id = look.names["queue"], look.names["message"]
+    if inspection_of(look) is None:
+        return unknown(name)
+    if not _ID.fullmatch(message_id):
+        return _gone(look)
+    searched = _search_one(look, look.namespace.queues.ref(name), message_id)
+    if not searched.found:
+        return _gone(look)
+    stored = searched.found[0]
+    how, call = look.query.get("how", ""), f", a call of {stored.task}" if stored.task else ""
+    if verb == "cancel" and how == "running":
+        sentence = (
+            "The coroutine of its handler is cancelled now. A handler that is not async goes on."
+        )
+    elif verb == "cancel" and how == "kill":
+        sentence = (
+            "Its handler is stopped now. If it is not async, its process is ended, and what else runs "
+            "there starts again."
+        )
+    return Page(
+        "ask.html",
+        f"{verb.capitalize()} {message_id}",
+        {
+            "sentence": f"1 {stored.state} message of {name}{call}. {sentence}",
+            "warning": "This cannot be undone.",
+            "button": f"{verb.capitalize()} this message",
+            "destroys": True,
+            "to": f"/queues/{quote(name)}/messages/{quote(message_id)}/{verb}",
+            "fields": {
+                "state": stored.state,
+                **({"how": how} if how in ("running", "kill") else {}),
+            },
+            "back": look.to(f"/queues/{quote(name)}/messages/{quote(message_id)}"),
+        },
+        changes=False,
+    )
+
+
+def _search_one(look: Look, ref: QueueRef, message_id: str) -> Searched:
+    """Search a message, first where a link says that it is."""
+    client = look.namespace.client
+    most = look.number("look_at", lowest=4 * _READ, highest=_READ_MOST)
+    state = look.query.get("state", "")
+
+    def is_it(one: Stored) -> bool:
+        return one.id == message_id
+
+    if state in STATES:
+        found = client.run(search(ref, is_it, state, most_read=most, most_found=1))
+        if found.found:
+            return _only(found, message_id)
+    return _only(client.run(search(ref, is_it, most_read=most, most_found=1)), message_id)
+
+
+def _only(searched: Searched, message_id: str) -> Searched:
+    searched.found = [one for one in searched.found if one.id == message_id][-1:]
+    return searched
+
+
+def _outcome(look: Look, ref: QueueRef, message_id: str) -> tuple[Outcome | None, str]:
+    """Read what a message came to, or why that cannot be read."""
+    if len(message_id) > 64:
+        return None, ""
+    try:
+        return look.namespace.client.run(look_at_result(ref, message_id)), ""
+    except ProtectionError as error:
+        return None, error.problem
+
+
+def _value(outcome: Outcome | None, task: str, look: Look) -> Body | None:
+    return (
+        show_value(outcome.value, task, look.redact) if outcome and outcome.state == "ok" else None
+    )
+
+
+def _place(one: Stored, now_ms: int) -> str:
+    """Say where a message is, and when it moves on."""
+    at = moment_after(one.at_ms, now_ms) if one.at_ms is not None else ""
+    return {
+        "ready": "waits to be received",
+        "delayed": f"becomes ready {at}",
+        "held": "waits until it is enqueued",
+        "unacked": f"is being handled; requeued {at} unless it is settled or extended",
+        "dead": "is a dead letter",
+    }.get(one.state, one.state)
+
+
+def _headers(one: Stored, inspection: Inspection) -> list[tuple[str, str]]:
+    now_ms, flags = inspection.now_ms, one.flags
+
+    def moment_of(flag: str) -> str:
+        at_ms = whole(flags.get(flag))
+        return "" if at_ms is None else moment_after(at_ms, now_ms)
+
+    def span_of(flag: str) -> str:
+        lasts_ms = whole(flags.get(flag))
+        return "" if lasts_ms is None else span(lasts_ms / 1000)
+
+    visibility = "at most once" if flags.get("v") == "0" else span_of("v")
+    pairs = [
+        ("sent", moment_after(one.sent_ms, now_ms) if one.sent_ms is not None else ""),
+        ("deliveries", f"{one.receives:,}"),
+        ("failures", f"{one.nacks:,}"),
+        ("timeouts", f"{one.timeouts:,}"),
+        ("priority", flags.get("p", "0")),
+        ("first received", moment_of("f")),
+        ("ready since", moment_of("t")),
+        ("expires", moment_of("x")),
+        ("visibility", visibility),
+        ("max receives", flags.get("m", "")),
+        ("unique key", flags.get("u", "")),
+        ("redrives", flags.get("d", "")),
+        ("keeps its result", span_of("r")),
+        ("schedule", flags.get("n", "")),
+        ("chain ends at", flags.get("j", "")),
+        ("trace", flags.get("w", "")),
+        ("signed with", flags.get("s", "").partition(".")[0]),
+        ("encrypted with", flags.get("e", "").partition(".")[2]),
+        ("size", f"{len(one.item):,} bytes"),
+        ("shard", one.queue if "/" in one.queue else ""),
+    ]
+    return [(name, text) for name, text in pairs if text]
+
+
+def _verbs(look: Look, one: Stored | None) -> list[tuple[str, str, dict[str, str], bool]]:
+    """Return what may be done to a message: the verb, the text of its button, its fields, and whether it destroys."""
+    if one is None or not one.id:
+        return []
+    verbs: list[tuple[str, str, dict[str, str], bool]] = []
+    if look.access.may("operate"):
+        if one.state in ("ready", "delayed"):
+            verbs.append(("hold", "Hold", {}, False))
+        if one.state in ("delayed", "held"):
+            verbs.append(("enqueue", "Enqueue now", {}, False))
+    if look.access.may("destroy"):
+        if one.state != "dead":
+            verbs.append(("cancel", "Cancel …", {}, True))
+        if one.state == "unacked":
+            verbs.append(("cancel", "Stop now …", {"how": "running"}, True))
+            verbs.append(("cancel", "Kill …", {"how": "kill"}, True))
+        verbs.append(("delete", "Delete …", {}, True))
+    return verbs
+
+
+def _gone(look: Look) -> Page:
+    return Page(
+        "no_message.html",
+        "No such message",
+        {"name": look.names["queue"], "id": look.names["message"]},
+        status=404,
+        changes=False,
+    )

@@ -1,0 +1,145 @@
+"""Messages of a queue, searched; and one message found in any queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from qworker.client.inspect.peek import delivered
+from qworker.client.inspect.scan import END
+from qworker.client.inspect.search import search
+from qworker.client.message import Receipt
+from qworker.formats import shortened
+from qworker.web.body import show_body
+from qworker.web.look import Page
+from qworker.web.pages.queue import inspection_of, unknown
+from qworker.wire.states import STATES
+
+if TYPE_CHECKING:
+    from qworker.client.message import Stored
+    from qworker.web.look import Look
+
+__all__ = ["find", "messages"]
+
+#: Messages that a page looks at, and at most.
+_READ: Final = 5_000
+_READ_MOST: Final = 500_000
+_LISTED: Final = 50
+_EXCERPT: Final = 100
+_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,80}", re.ASCII)
+_RECEIPT: Final = re.compile(r"[A-Za-z0-9._-]{1,64}:[0-9]{1,4}(?:/[0-9]{1,2})?", re.ASCII)
+
+
+def messages(look: Look) -> Page:
+    """Search the messages of a queue by state, id, task and text."""
+    name, inspection = look.names["queue"], inspection_of(look)
+    if inspection is None:
+        return unknown(name)
+    wanted = {field: look.query.get(field, "").strip() for field in ("state", "id", "task", "text")}
+    states = [wanted["state"]] if wanted["state"] in STATES else []
+    most = look.number("look_at", lowest=_READ, highest=_READ_MOST)
+    filtered = any(wanted[field] for field in ("id", "task", "text"))
+    found = look.namespace.client.run(
+        search(
+            look.namespace.queues.ref(name),
+            _fits(look, wanted),
+            *states,
+            most_read=most if filtered else _LISTED,
+            most_found=_LISTED,
+            cursor=look.query.get("cursor", "") or END,
+        )
+    )
+    return Page(
+        "messages.html",
+        f"Messages of {name}",
+        {
+            "name": name,
+            "wanted": wanted,
+            "states": STATES,
+            "filtered": filtered or bool(states),
+            "found": found,
+            "stored": inspection.stored + inspection.dead,
+            "rows": [(one, _path(name, one), _excerpt(one, look)) for one in found.found],
+            "now_ms": inspection.now_ms,
+            "cursor": look.query.get("cursor", ""),
+            "more": "" if found.cursor == END else found.cursor,
+            "deeper": min(most * 10, _READ_MOST)
+            if filtered and found.cursor != END and most < _READ_MOST
+            else 0,
+        },
+        changes=False,
+    )
+
+
+def find(look: Look) -> Page:
+    """Find a message by its id, or by the receipt of its delivery, in any queue."""
+    wanted = look.query.get("id", "").strip()
+    names = sorted(look.sample.queues)
+    read, unread = 0, 0
+    if _RECEIPT.fullmatch(wanted):
+        receipt = Receipt.parse(wanted)
+        for name in names:
+            stored = look.namespace.client.run(delivered(look.namespace.queues.ref(name), receipt))
+            if stored is not None and stored.id:
+                return Page("", "", to=f"{_path(name, stored)}?state=unacked")
+    elif _ID.fullmatch(wanted):
+        for name in names:
+            ref, left = look.namespace.queues.ref(name), 10 * _READ - read
+            if left <= 0 or inspection_of(look, name) is None:
+                unread += 1
+                continue
+            found = look.namespace.client.run(
+                search(ref, lambda one: one.id == wanted, most_read=left, most_found=1)
+            )
+            read += found.read
+            unread += found.cursor != END and not found.found
+            if found.found:
+                return Page(
+                    "", "", to=f"{_path(name, found.found[0])}?state={found.found[0].state}"
+                )
+    return Page(
+        "find.html",
+        "Find a message",
+        {
+            "wanted": wanted,
+            "valid": bool(_ID.fullmatch(wanted) or _RECEIPT.fullmatch(wanted)),
+            "receipt": ":" in wanted,
+            "read": read,
+            "unread": unread,
+            "queues": names[:_LISTED],
+        },
+        changes=False,
+    )  # fmt: skip
+
+
+def _path(queue: str, message: Stored) -> str:
+    """Return the path of a message's page; '' of one without an id."""
+    name = queue.partition("/")[0]
+    return f"/queues/{quote(name)}/messages/{quote(message.id)}" if message.id else ""
+
+
+def _fits(look: Look, wanted: dict[str, str]) -> Callable[[Stored], bool]:
+    message_id, task, text = wanted["id"], wanted["task"].lower(), wanted["text"].lower()
+
+    def fits(one: Stored) -> bool:
+        if message_id and not one.id.startswith(message_id):
+            return False
+        if task and task not in one.task.lower():
+            return False
+        # What the hook hides must not be found either.
+        return not text or text in _text(one, look).lower()
+
+    return fits
+
+
+def _text(one: Stored, look: Look) -> str:
+    if look.redact is not None:
+        return show_body(one, look.redact).text
+    return "" if one.unreadable else one.body.decode("utf-8", "replace")
+
+
+def _excerpt(one: Stored, look: Look) -> str:
+    body = show_body(one, look.redact)
+    return shortened(" ".join(body.text[: 4 * _EXCERPT].split()), _EXCERPT) or f"({body.note})"

@@ -1,0 +1,114 @@
+"""Workers: what each runs and how long, the stacks of its handlers, its processes; and the tasks that they know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qworker.web.look import Page
+
+if TYPE_CHECKING:
+    from qworker.client.namespace.workers import Worker
+    from qworker.web.look import Look
+
+__all__ = ["confirm_drain", "tone_of", "worker", "workers"]
+
+#: Handlers and tasks of a page.
+_RUNNING: Final = 25
+_TASKS: Final = 200
+#: Seconds from which a handler runs for long.
+_LONG_S: Final = 180.0
+
+
+def workers(look: Look) -> Page:
+    """List the workers, the handlers that have run the longest, and the tasks."""
+    found = look.sample.workers
+    alive = [one for one in found if not one.is_gone]
+    running = sorted((run for one in alive for run in one.running), key=lambda run: -run.seconds)
+    wanted = look.query.get("task", "").strip().lower()
+    paused = look.readings.paused_tasks.get()
+    known: dict[str, int] = {}
+    for one in alive:
+        for task in one.described.tasks or ():
+            known[task] = known.get(task, 0) + 1
+    tasks = sorted(name for name in {*known, *paused} if wanted in name.lower())
+    # Paused ones first: they are what somebody has to remember.
+    tasks.sort(key=lambda name: name not in paused)
+    return Page(
+        "workers.html",
+        "Workers",
+        {
+            "workers": [(one, tone_of(one)) for one in found],
+            "alive": len(alive),
+            "processes": sum(len(one.described.children) for one in alive),
+            "handled": sum(one.described.handled_per_s for one in alive),
+            "memory": sum(one.rss_bytes for one in alive),
+            "running": running[:_RUNNING],
+            "runs": len(running),
+            "long_s": _LONG_S,
+            "tasks": [(name, known.get(name, 0), paused.get(name)) for name in tasks[:_TASKS]],
+            "more_tasks": max(0, len(tasks) - _TASKS),
+            "wanted": wanted,
+        },
+    )
+
+
+def worker(look: Look) -> Page:
+    """Show one worker: its processes, the handlers that run in them, and their stacks if they are asked for."""
+    found = _find(look)
+    if found is None:
+        return _gone(look)
+    stacks, asked = None, look.query.get("stacks") == "1" and not look.live
+    if asked and not found.is_gone:
+        stacks = look.readings.stacks.of(found.name)
+    return Page(
+        "worker.html",
+        found.name,
+        {
+            "worker": found,
+            "tone": tone_of(found),
+            "running": found.running,
+            "long_s": _LONG_S,
+            "asked": asked,
+            "stacks": stacks,
+        },
+    )
+
+
+def confirm_drain(look: Look) -> Page:
+    """Ask before a worker is drained."""
+    found = _find(look)
+    if found is None or found.is_gone:
+        return _gone(look)
+    number = len(found.running)
+    return Page(
+        "ask.html",
+        f"Drain {found.name}",
+        {
+            "sentence": f"It takes no more messages, and exits when {number:,} running "
+            f"{'handler has' if number == 1 else 'handlers have'} ended. A service manager that always restarts it "
+            "brings it back.",
+            "warning": "",
+            "button": "Drain this worker",
+            "destroys": False,
+            "to": "/workers/drain",
+            "fields": {"name": found.name},
+            "back": look.to("/worker", name=found.name),
+        },
+        changes=False,
+    )
+
+
+def tone_of(found: Worker) -> tuple[str, str]:
+    """Say how a worker does, and the tone of that."""
+    if found.is_gone:
+        return "gone", "bad"
+    return ("leaving", "warn") if found.described.leaving else ("alive", "good")
+
+
+def _find(look: Look) -> Worker | None:
+    name = look.query.get("name", "")
+    return next((one for one in look.sample.workers if one.name == name), None)
+
+
+def _gone(look: Look) -> Page:
+    return Page("no_worker.html", "No such worker", {}, status=404)
