@@ -9,6 +9,7 @@ import pytest
 from qworker import OutOfMemoryError, QWorker, TaskEndedError
 from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
+from qworker.consumer.board.counters import TaskCounts
 from qworker.consumer.board.states import Mark
 from qworker.consumer.supervisor.leases.postmortem import Death
 from qworker.engine.settle import Outcomes, result_effect, settle
@@ -27,6 +28,21 @@ def test_what_a_dead_child_had_not_settled_runs_again(scene: Scene) -> None:  # 
     stats = scene.app.queue("q").inspect()
     assert (stats.ready, stats.unacked, stats.stats["acked"]) == (2, 0, 1)
     assert [message.receives for message in scene.app.queue("q").peek(10)] == [1, 1]
+    # Its counts said nothing of these messages; what it had counted would have come to nothing.
+    assert scene.keeper.stale == 0
+
+
+def test_a_result_that_was_counted_and_died_with_its_child_is_stale(scene: Scene) -> None:  # noqa: F811
+    """The metrics say that it was handled, and will say so again when it has run again: one of the two is stale."""
+    scene.receive(0, [Mark.DONE, Mark.SETTLING, Mark.SETTLING])
+    marks = scene.board.leases.marks_at(0)
+    counts = TaskCounts.none()
+    counts.outcomes[0] = 2
+    scene.board.tally.add(0, counts, (marks, marks + 1), 0)
+    scene.settle_dead(Death(-9))
+    stats = scene.app.queue("q").inspect()
+    assert (stats.ready, stats.unacked, stats.stats["acked"]) == (2, 0, 1)
+    assert scene.keeper.stale == 1
 
 
 def test_what_a_dead_child_had_settled_stays_settled(scene: Scene) -> None:  # noqa: F811

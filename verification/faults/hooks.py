@@ -127,8 +127,8 @@ def _watch_supervisors(history: History) -> None:
             found[lease.lease_id, lease.index_of(position)] = key_of(envelope.body)
         return items
 
-    def settle_and_note(self: Any, keys: Any, outcomes: Any, *until: Any) -> int:
-        count = settle(self, keys, outcomes, *until)
+    def settle_and_note(self: Any, keys: Any, outcomes: Any, *until: Any, **given: Any) -> int:
+        count = settle(self, keys, outcomes, *until, **given)
         if count and count == len(outcomes):
             indices = [*outcomes.acks, *outcomes.uniques[::3]]
             acked = [found[outcomes.lease_id, index] for index in indices]
@@ -138,4 +138,4 @@ def _watch_supervisors(history: History) -> None:
         return count
 
     LeaseKeeper._read = read_and_remember  # type: ignore[method-assign]
-    LeaseKeeper._settle = settle_and_note  # type: ignore[assignment, method-assign]
+    LeaseKeeper._settle = settle_and_note  # type: ignore[method-assign]

@@ -106,9 +106,9 @@ class ChildrenCollector(Collector):
         )
         yield CounterMetricFamily(
             "qworker_stale_outcomes",
-            "Outcomes that came too late: their leases had run out, or an earlier attempt, whose reply was lost, had "
-            "counted.",
-            supervisor.totals.stale,
+            "Counted outcomes that changed nothing: their lease had run out, an earlier attempt whose reply was lost "
+            "had counted, or their process died before it sent them.",
+            supervisor.totals.stale + supervisor.keeper.stale,
         )
         reapers = GaugeMetricFamily(
             "qworker_reapers_seen",

@@ -64,6 +64,7 @@ def test_leaks_are_reported_when_they_grow(
     leave(left, "first")
     leave(left, "qworker-handler-7")
     leave(left, "asyncio_0")
+    leave(left, "uvloop_0")
     look()
     assert seen(logs) == []
     look(3)

@@ -23,7 +23,7 @@ _log = guarded(__name__)
 
 EVERY_S: Final = 30.0
 #: Our own threads, and those of the pool of an event loop for `asyncio.to_thread`, which stay.
-_EXPECTED: Final = ("qworker-", "asyncio_")
+_EXPECTED: Final = ("qworker-", "asyncio_", "uvloop_")
 _MAX_NAMES: Final = 10
 
 

@@ -46,7 +46,7 @@ class ChildRelay:
             self._waiting[keys.queue] = keys
             self._told.notify()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="qworker-relay", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:

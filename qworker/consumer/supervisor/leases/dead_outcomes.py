@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from qworker.consumer.board.states import LeaseState, Mark
@@ -16,20 +16,24 @@ if TYPE_CHECKING:
     from qworker.consumer.supervisor.leases.postmortem import Death
     from qworker.wire.envelope import Envelope
 
-__all__ = ["outcomes_of", "task_of", "times_of"]
+__all__ = ["outcomes_of", "stale_of", "task_of", "times_of"]
 
 #: A message that failed when its child died waits this long before the next try.
 _CRASH_DELAY_MS: Final = 1000
 
 
 def outcomes_of(
-    lease: LeaseView, items: Mapping[int, Envelope], death: Death, running: int
+    lease: LeaseView,
+    items: Mapping[int, Envelope],
+    death: Death,
+    running: int,
+    uncounted: Container[int] = (),
 ) -> Outcomes:
     """Decide how the messages of a lease end. `items`: at least the handled ones, by position.
 
     Handled messages are acked. Unstarted ones are released uncounted, and so are handled ones whose results died with
-    the child. Of `running` ones those to blame are nacked, and the others go back; if that is unknown, all of them
-    share the blame.
+    the child; `stale_of` releases those of them that it had counted (not `uncounted`). Of `running` ones those to blame
+    are nacked, and the others go back; if that is unknown, all of them share the blame.
     """
     outcomes = Outcomes(lease.lease_id)
     if lease.state is LeaseState.PENDING:
@@ -41,16 +45,25 @@ def outcomes_of(
             done.append(position)
         elif mark == Mark.FAILED:
             outcomes.nack(index, _CRASH_DELAY_MS, times=times_of(lease))
-        elif mark == Mark.SETTLING:
-            # Its result is lost unless the child has settled it; then this changes nothing.
-            outcomes.release(index, started=True, times=times_of(lease))
         elif mark == Mark.RUNNING:
             _blame(outcomes, lease, position, death, running)
         elif mark == Mark.UNSTARTED and death.idle_before and not running:
             outcomes.share(index, times=times_of(lease))
+        elif mark == Mark.SETTLING:
+            if position in uncounted:
+                outcomes.release(index, started=True, times=times_of(lease))
         elif mark != Mark.RECALLED:
             outcomes.release(index, times=times_of(lease))
     _ack(outcomes, lease, [(position, items[position]) for position in done if position in items])
+    return outcomes
+
+
+def stale_of(lease: LeaseView, uncounted: Container[int]) -> Outcomes:
+    """Release messages that the child has counted as handled, and whose results died with it unless it settled them."""
+    outcomes = Outcomes(lease.lease_id)
+    for position, mark in enumerate(lease.marks):
+        if mark == Mark.SETTLING and position not in uncounted:
+            outcomes.release(lease.index_of(position), started=True, times=times_of(lease))
     return outcomes
 
 

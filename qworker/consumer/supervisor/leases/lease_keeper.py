@@ -19,7 +19,12 @@ from qworker.client.execute.recurring import RecurringCalls
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.counters import ACKED, CANCELLED, NACKED, OTHER, RELEASED
 from qworker.consumer.board.states import LeaseState, Mark
-from qworker.consumer.supervisor.leases.dead_outcomes import outcomes_of, task_of, times_of
+from qworker.consumer.supervisor.leases.dead_outcomes import (
+    outcomes_of,
+    stale_of,
+    task_of,
+    times_of,
+)
 from qworker.consumer.supervisor.leases.fates import Fate, log_fates
 from qworker.engine.command import Command
 from qworker.engine.extend import extend
@@ -81,7 +86,8 @@ class LeaseKeeper:
     """Extends, recalls and settles leases over one client. Not thread-safe.
 
     `who` makes the calls, for the journal. `note_fates` gets messages that dead children have not counted. `extended`
-    and `lost` count leases. A board comes with the keys of its queues, by their numbers on it.
+    and `lost` count leases; `stale` counts outcomes that dead children have counted and not settled. A board comes with
+    the keys of its queues, by their numbers on it.
     """
 
     def __init__(
@@ -95,7 +101,7 @@ class LeaseKeeper:
         self._clustered = client.factory.clustered
         self._settle_give_up_s = _EXTEND_GIVE_UP_S if self._clustered else _SETTLE_GIVE_UP_S
         #: What a node of a Cluster that is away has left to be done, in order.
-        self._unsettled: list[Callable[[], None]] = []
+        self._unsettled: list[Callable[[], object]] = []
         self._note_fates = note_fates
         self._who = who
         self._first_seen: dict[str, float] = {}
@@ -104,6 +110,7 @@ class LeaseKeeper:
         self._pending: deque[tuple[float, QueueKeys, str]] = deque()
         self.extended = 0
         self.lost = 0
+        self.stale = 0
 
     # -- extending -----------------------------------------------------------------------------
 
@@ -236,9 +243,10 @@ class LeaseKeeper:
                 "lease_unread", queue=keys.queue, lease_id=lease.lease_id, error=str(error)
             )
             items = {}
-        outcomes = outcomes_of(lease, items, death, ended.running)
+        outcomes = outcomes_of(lease, items, death, ended.running, ended.uncounted)
         fates = [*self._fates(keys, lease, items, ended.uncounted, death, ended.running)]
         self._settle(keys, outcomes, ended.until)
+        self._settle(keys, stale_of(lease, ended.uncounted), ended.until, stale=True)
         return fates
 
     def _end_again(self, ended: _EndedLease) -> None:
@@ -352,8 +360,18 @@ class LeaseKeeper:
                 envelopes[position] = envelope
         return envelopes
 
-    def _settle(self, keys: QueueKeys, outcomes: Outcomes, until: float | None = None) -> int:
-        """Settle; if the server cannot be reached until then, leave it to the visibility deadline."""
+    def _settle(
+        self,
+        keys: QueueKeys,
+        outcomes: Outcomes,
+        until: float | None = None,
+        *,
+        stale: bool = False,
+    ) -> int:
+        """Settle; if the server cannot be reached until then, leave it to the visibility deadline.
+
+        Returns the number of messages settled; `stale`: each was counted with an outcome that was never settled.
+        """
         if not outcomes:
             return 0
         until = boot_time() + _SETTLE_GIVE_UP_S if until is None else until
@@ -362,7 +380,8 @@ class LeaseKeeper:
             settled = self._calls.execute(command, give_up_s=self._settle_give_up_s)
         except QworkerError as error:
             if self._may_be_back(error, until):
-                self._unsettled.append(partial(self._settle_once_more, keys, outcomes, until))
+                again = partial(self._settle, keys, outcomes, until, stale=stale)
+                self._unsettled.append(again)
                 return 0
             _log.warning(
                 "lease_left_to_expire",
@@ -371,10 +390,10 @@ class LeaseKeeper:
                 error=str(error),
             )
             return 0
-        return settled.per_lease[0]
-
-    def _settle_once_more(self, keys: QueueKeys, outcomes: Outcomes, until: float) -> None:
-        self._settle(keys, outcomes, until)
+        count = settled.per_lease[0]
+        if stale:
+            self.stale += count
+        return count
 
 
 def _stop_cancelled(board: Board, slot: int, lease_id: str, index: str) -> None:
