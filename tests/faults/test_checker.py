@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from qworker.engine.scripts import load_script
 from verification.faults.accounts import Agreement, agreement_of
 from verification.faults.checker import Account, account_of
+from verification.faults.composition import figures_of
 from verification.faults.history import Event, History, events_of
 from verification.faults.hooks import key_of
 from verification.faults.mutations import MUTATIONS, mutated
@@ -221,7 +223,7 @@ class TestRows:
     def test_are_named_once_and_in_order(self) -> None:
         """And a choice of them is what was asked for."""
         assert [row.name for row in chosen("F7,F1")] == ["F7", "F1"]
-        assert len(chosen("all")) == len(ROWS)
+        assert [*chosen("all"), *chosen("composition")] == [*ROWS.values()]
         assert {"F1", "F5", "F6", "F7", "F9", "F11", "F15", "F17", "F25", "F33"} <= {
             row.name for row in chosen("commit")
         }
@@ -234,6 +236,39 @@ class TestRows:
         most = {bound.figure for bound in row.bounds if bound.sign == "≤"}
         assert not row.takes or "taken" in most
         assert not row.undoes or "undone" in most
+
+
+class TestFlows:
+    """Chains and runs, as `composition` judges their histories."""
+
+    def _figures(self, directory: Path, *lines: str) -> Mapping[str, float]:
+        text = "".join(f"{number} {line}\n" for number, line in enumerate(lines))
+        (directory / "7-0.history").write_text(text)
+        return figures_of(directory)
+
+    def test_steps_that_ran_twice_with_one_message_and_one_value_are_sound(
+        self, tmp_path: Path
+    ) -> None:
+        """Handlers run at least once."""
+        lines = ["link p0/1-4 id1", "value p0/run-4 0 a", "ended p0/run-4", "ended p0/5-4"]
+        assert self._figures(tmp_path, *lines, *lines) == {
+            "chains": 1,
+            "runs": 1,
+            "forked": 0,
+            "rewritten": 0,
+        }
+
+    def test_a_second_message_or_value_of_a_step_is_seen(self, tmp_path: Path) -> None:
+        """A chain that continues twice, and a run that forgets what a step returned."""
+        figures = self._figures(
+            tmp_path,
+            "link p0/2-4 id1",
+            "link p0/2-4 id2",
+            "value p0/run-4 3 a",
+            "value p0/run-4 3 b",
+            "value p0/run-4 2 a",
+        )
+        assert (figures["forked"], figures["rewritten"]) == (1, 1)
 
 
 FIGURES = {

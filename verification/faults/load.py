@@ -13,7 +13,8 @@ __all__ = ["Load"]
 class Load:
     """Producers, workers and daemons, and how their queues are set.
 
-    `flags` go to `qworker run`; `queues` are those it receives from. `proxied`: each process reaches the server through
+    `flags` go to `qworker run`, which runs `app`; `queues` are those it receives from. `producer` is the module of a
+    producer. `proxied`: each process reaches the server through
     its own chaos proxy, `stage.proxies[role]`. `fewest` workers have to be there, whatever is saved.
     """
 
@@ -23,6 +24,8 @@ class Load:
     procs: int = 2
     daemons: int = 1
     sending: Sending = field(default_factory=Sending)
+    producer: str = "verification.faults.producer"
+    app: str = "verification.faults.jobs:app"
     flags: tuple[str, ...] = ()
     queues: str = "load"
     visibility: str = "2s"

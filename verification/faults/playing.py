@@ -152,6 +152,7 @@ def _play(row: Row, stage: Stage, played: Played, patience: float) -> None:
     played.unseen = stage.unseen
     _check_store(row, stage, played)
     _take_figures(stage, played)
+    played.figures.update(row.figures(stage.history))
     _forgive(row, played, named=bool(stage.gone))
     _judge(row, played, patience)
     # Not what a fault brings about: a mistake in a supervisor, or in what watches it here.

@@ -81,7 +81,7 @@ class Processes:
         """Start a `qworker run`, as the load says."""
         given = ["--procs", str(self.load.procs), "--no-reaper", "--queues", self.load.queues]
         given += ["--log-messages", "info"]
-        words = ["run", "verification.faults.jobs:app", *given, *self.load.flags, *flags]
+        words = ["run", self.load.app, *given, *self.load.flags, *flags]
         return self._listening(self.workers, "worker", words)
 
     def daemon(self, *flags: str) -> Worker:
@@ -94,7 +94,7 @@ class Processes:
         role = f"p{len(self.producers)}"
         sending = msgspec.structs.replace(self.load.sending, **changes)
         text = msgspec.json.encode(sending).decode()
-        return self._start(self.producers, role, "verification.faults.producer", role, text)
+        return self._start(self.producers, role, self.load.producer, role, text)
 
     def pull(self, queues: str = "load") -> Worker:
         """Start a consumer that receives from queues by the low-level calls."""

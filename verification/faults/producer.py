@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 import msgspec
 
@@ -28,7 +29,7 @@ from qworker.errors import (
 )
 from verification.faults.history import History
 
-__all__ = ["Sending"]
+__all__ = ["Sending", "in_doubt", "is_behind", "steadily"]
 
 
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,29 +54,34 @@ _LOOK_S = 0.2
 
 def main() -> None:
     """Send until SIGTERM."""
-    stopped: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     name, text = sys.argv[1:]
     sending = msgspec.json.decode(text, type=Sending)
     history = History(os.environ["FAULTS_HISTORY"])
     app = QWorker(os.environ["FAULTS_NAMESPACE"])
     queue = app.queue(sending.queue)
     chance = random.Random(name)
-    number, look_at, due = 0, 0.0, time.monotonic()
+    for first in steadily(sending, queue):
+        _send(queue, history, name, first, first + sending.chunk - 1, sending, chance)
+    app.close()
+
+
+def steadily(sending: Sending, queue: Queue) -> Iterator[int]:
+    """Yield the number of the first message of each chunk, at the rate of `sending`, until SIGTERM."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    number, look_at, due = 1, 0.0, time.monotonic()
     while not stopped:
         if time.monotonic() >= look_at:
             look_at = time.monotonic() + _LOOK_S
-            if _stored(queue) > sending.backlog:
+            if is_behind(sending, queue):
                 time.sleep(_LOOK_S / 2)
                 look_at, due = 0.0, time.monotonic()
                 continue
-        first, last = number + 1, number + sending.chunk
-        number = last
-        _send(queue, history, name, first, last, sending, chance)
+        yield number
+        number += sending.chunk
         # What could not be sent in time is not made up for by a burst.
         due = max(due + sending.chunk / sending.rate, time.monotonic() - 1)
         time.sleep(max(0.0, due - time.monotonic()))
-    app.close()
 
 
 def _send(
@@ -106,13 +112,13 @@ def _send(
     try:
         queue.send_all(bodies, None, **options)
     except QworkerError as error:
-        history.note("doubt" if _leaves_doubt(error) else "refused", name, first, last)
+        history.note("doubt" if in_doubt(error) else "refused", name, first, last)
         time.sleep(0.02)
     else:
         history.note("sent", name, first, last, synced=True)
 
 
-def _leaves_doubt(error: QworkerError) -> bool:
+def in_doubt(error: QworkerError) -> bool:
     """Whether messages may be stored in spite of an error.
 
     An error of no known kind may come from the middle of a script, such as a right that is missing for one of its
@@ -122,12 +128,13 @@ def _leaves_doubt(error: QworkerError) -> bool:
     return isinstance(error, kinds) or server_refused(error)
 
 
-def _stored(queue: Queue) -> int:
+def is_behind(sending: Sending, queue: Queue) -> bool:
+    """Whether more messages wait than the load allows."""
     try:
         seen = queue.inspect()
     except QworkerError:
-        return 0
-    return seen.ready + seen.delayed
+        return False
+    return seen.ready + seen.delayed > sending.backlog
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ class Row:
     says why the row cannot run on this machine, or ''. `commit_s`: for this long it runs for every commit. `mends`:
     kinds of repairs by `fsck` that the fault makes needful. `unfinished`: the figure of messages that were acked before
     they began and never ended. `miscounts`: why the server's counters may be wrong afterwards, '' where they may not.
+    `figures` reads more figures from the history.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Row:
     unfinished: str = ""
     miscounts: str = ""
     needs: Callable[[], str] = lambda: ""
+    figures: Callable[[Path], Mapping[str, float]] = lambda history: {}
 
     @property
     def commit(self) -> bool:

@@ -7,6 +7,7 @@ import re
 from verification.faults import (
     built,
     clocks,
+    composition,
     consumers,
     handlers,
     memory,
@@ -22,10 +23,10 @@ from verification.faults.row import Row
 __all__ = ["ROWS", "chosen"]
 
 
-def _number(row: Row) -> tuple[int, str]:
-    match = re.fullmatch(r"F(\d+)(\w*)", row.name)
+def _number(row: Row) -> tuple[bool, int, str]:
+    match = re.fullmatch(r"([A-Z])(\d+)(\w*)", row.name)
     assert match is not None, row.name
-    return int(match[1]), match[2]
+    return match[1] != "F", int(match[2]), match[3]
 
 
 ROWS: dict[str, Row] = {
@@ -43,6 +44,7 @@ ROWS: dict[str, Row] = {
             *built.ROWS,
             *partial.ROWS,
             *topology.ROWS,
+            *composition.ROWS,
         ],
         key=_number,
     )
@@ -50,9 +52,14 @@ ROWS: dict[str, Row] = {
 
 
 def chosen(words: str) -> list[Row]:
-    """Find rows by `all`, `commit`, or their names with commas between. Raises `LookupError` for another name."""
-    if words == "all":
-        return list(ROWS.values())
+    """Find rows by `all`, `composition`, `commit`, or their names with commas between.
+
+    `all` are those of single messages. Raises `LookupError` for another name.
+    """
+    if words in ("all", "composition"):
+        return [
+            row for row in ROWS.values() if row.name.startswith("C") == (words == "composition")
+        ]
     if words == "commit":
         return [row for row in ROWS.values() if row.commit]
     names = words.split(",")

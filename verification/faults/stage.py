@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from qworker import QueueAttributes, QWorker, SendOptions
 from qworker.client.queue import Queue
+from qworker.client.relay import outboxes
 from qworker.errors import QworkerError
 from qworker.fsck.check import check
 from qworker.fsck.damage import Damage
@@ -327,9 +328,19 @@ class Stage(Processes):
         return self.until(self.is_drained, "drained queue")
 
     def is_drained(self) -> bool:
-        """Whether nothing is ready, delayed or in a lease."""
-        seen = [self.queue(name).inspect() for name in self.in_use]
-        return not any(each.ready or each.delayed or each.leases for each in seen)
+        """Whether nothing is ready, delayed, in a lease or in an outbox, in two looks that saw the same.
+
+        One look visits the queues one by one, and an ack may send a message to a queue that was visited before.
+        """
+        looks = []
+        for _ in range(2):
+            seen = [self.queue(name).inspect() for name in self.in_use]
+            if any(each.ready or each.delayed or each.leases for each in seen):
+                return False
+            if any(self.app.client.run(outboxes(self.queue(name).ref)) for name in self.in_use):
+                return False
+            looks.append([each.stats for each in seen])
+        return looks[0] == looks[1]
 
     def stop_consumers(self) -> None:
         """Stop workers, daemons and pullers gracefully; each has to end with code 0 (`bad_exits`).

@@ -1,0 +1,121 @@
+"""Faults of chains and runs: the faults of single messages, under a load of flows.
+
+A chain sends five messages over two queues; a run takes ten steps, sleeps once and waits for a signal. All their
+messages count as sent once the start is confirmed, so a flow that stops anywhere is a lost message, and one that
+continues twice is acked more often than it was handled. The history shows two more kinds of damage: a step of a chain
+that was sent as two messages (`forked`), and a step of a run that had two values (`rewritten`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from verification.faults import built, consumers, network, reapers, servers, surroundings, topology
+from verification.faults.history import events_of
+from verification.faults.load import Load
+from verification.faults.producer import Sending
+from verification.faults.row import Row, at_least, exactly
+
+__all__ = ["ROWS", "figures_of"]
+
+FLOWS: Final = Sending(rate=60, chunk=1, backlog=300)
+#: The faults of single messages that flows go through as well.
+_FAULTS: Final = [
+    "F1",
+    "F1t",
+    "F1w",
+    "F2",
+    "F2w",
+    "F3",
+    "F5",
+    "F7",
+    "F9",
+    "F9c",
+    "F15",
+    "F17",
+    "F18",
+    "F20",
+    "F21",
+    "F21a",
+    "F23",
+    "F24",
+    "F25",
+    "F26d",
+    "F26l",
+    "F26r",
+    "F27",
+    "F28r",
+    "F31",
+    "F32",
+    "F40b",
+    "F46",
+    "F51",
+    "F57",
+    "F57c",
+]
+#: What a failover takes or undoes stays bounded.
+_FORGIVEN: Final = ("taken", "undone")
+#: Figures that only the load of single messages brings about.
+_OF_MESSAGES: Final = ("held_again", "stale_acks")
+
+
+def figures_of(history: Path) -> Mapping[str, float]:
+    """Count the flows that came to their end, and the steps that were forked or rewritten."""
+    links: dict[str, set[str]] = {}
+    values: dict[tuple[str, str], set[str]] = {}
+    ended: set[str] = set()
+    for event in events_of(history):
+        match event.word, event.rest:
+            case "link", (key, message_id):
+                links.setdefault(key, set()).add(message_id)
+            case "value", (key, step, value):
+                values.setdefault((key, step), set()).add(value)
+            case "ended", (key,):
+                ended.add(key)
+    runs = sum("/run-" in key for key in ended)
+    return {
+        "chains": len(ended) - runs,
+        "runs": runs,
+        "forked": sum(len(ids) > 1 for ids in links.values()),
+        "rewritten": sum(len(drawn) > 1 for drawn in values.values()),
+    }
+
+
+def _with_flows(row: Row) -> Row:
+    """Play the course of a row under a load of flows."""
+    kept = [
+        bound
+        for bound in row.bounds
+        if (bound.sign == "≥" and bound.figure not in _OF_MESSAGES) or bound.figure in _FORGIVEN
+    ]
+    # What the old master had confirmed and the new one had not got is done again, with other values.
+    exact = [] if row.undoes else [exactly("rewritten", 0)]
+    return replace(
+        row,
+        name=f"C{row.name[1:]}",
+        load=_load(row.load),
+        bounds=(*kept, at_least("chains", 1), at_least("runs", 1), exactly("forked", 0), *exact),
+        figures=figures_of,
+        commit_s=0.0,
+    )
+
+
+def _load(load: Load) -> Load:
+    return replace(
+        load,
+        app="verification.faults.flow_jobs:app",
+        producer="verification.faults.flow_producer",
+        queues="load,aload",
+        sending=FLOWS,
+    )
+
+
+_SINGLE: Final = {
+    row.name: row
+    for module in (consumers, reapers, servers, network, surroundings, built, topology)
+    for row in module.ROWS
+}
+ROWS = [_with_flows(_SINGLE[name]) for name in _FAULTS]

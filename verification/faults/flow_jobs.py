@@ -1,0 +1,79 @@
+"""Chains and runs under fire: `qworker run verification.faults.flow_jobs:app`.
+
+A chain of number n has the keys `<producer>/1-n` to `<producer>/5-n`, one for the message of each step, which is the
+value of the step before. A run has the key `<producer>/run-n`.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from qworker import Retry, Run, SyncRun
+from verification.faults.jobs import app, delivery, history
+
+__all__ = ["CHAIN_STEPS", "GO", "ajourney", "alink", "app", "journey", "link"]
+
+CHAIN_STEPS: Final = 5
+RUN_STEPS: Final = 10
+#: The signal that each run waits for.
+GO: Final = "go"
+_SLEEPS_BEFORE, _WAITS_BEFORE = 3, 6
+_retry = Retry.fixed("100ms")
+
+
+def _follow(key: str) -> str:
+    """Note one step of a chain, and return the key of the next."""
+    history.note("started", key, delivery().receive_count)
+    history.note("link", key, delivery().message_id)
+    history.note("done", key)
+    producer, _, number = key.rpartition("-")
+    base, _, step = producer.rpartition("/")
+    if int(step) == CHAIN_STEPS:
+        history.note("ended", key)
+    return f"{base}/{int(step) + 1}-{number}"
+
+
+@app.task(queue="load", retry=_retry, result="1m")
+def link(key: str) -> str:
+    """Be one step of a chain."""
+    return _follow(key)
+
+
+@app.task(queue="aload", retry=_retry, result="1m")
+async def alink(key: str) -> str:
+    """Be one step of a chain in another queue."""
+    return _follow(key)
+
+
+def draw() -> str:
+    """Return a value that no other call returns."""
+    return f"{random.SystemRandom().getrandbits(64):x}"
+
+
+@app.workflow(queue="load", retry=_retry)
+def journey(run: SyncRun, key: str) -> None:
+    """Take ten steps, sleep once, wait for a signal once."""
+    history.note("started", key, delivery().receive_count)
+    for number in range(RUN_STEPS):
+        if number == _SLEEPS_BEFORE:
+            run.sleep("100ms")
+        if number == _WAITS_BEFORE:
+            history.note("value", key, GO, run.wait(str, name=GO))
+        history.note("value", key, number, run.step(draw))
+    history.note("done", key)
+    history.note("ended", key)
+
+
+@app.workflow(queue="aload", retry=_retry)
+async def ajourney(run: Run, key: str) -> None:
+    """Do the same on an event loop."""
+    history.note("started", key, delivery().receive_count)
+    for number in range(RUN_STEPS):
+        if number == _SLEEPS_BEFORE:
+            await run.sleep("100ms")
+        if number == _WAITS_BEFORE:
+            history.note("value", key, GO, await run.wait(str, name=GO))
+        history.note("value", key, number, await run.step(draw))
+    history.note("done", key)
+    history.note("ended", key)

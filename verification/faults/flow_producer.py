@@ -1,0 +1,102 @@
+"""A producer of chains and runs: starts one of each in turn, and gives each run its signal a moment later.
+
+    python -m verification.faults.flow_producer NAME '{"rate": …}'
+
+It ends at SIGTERM, once all signals are given.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from qworker import chain
+from qworker.errors import QworkerError, RunEndedError, RunUnknownError
+from verification.faults.flow_jobs import CHAIN_STEPS, GO, ajourney, alink, app, journey, link
+from verification.faults.history import History
+from verification.faults.producer import Sending, in_doubt, steadily
+
+_SIGNAL_AFTER_S = 0.3
+_AGAIN_S = 0.1
+
+
+def main() -> None:
+    """Start flows until SIGTERM."""
+    name, text = sys.argv[1:]
+    sending = msgspec.json.decode(text, type=Sending)
+    flows = Flows(name, History(os.environ["FAULTS_HISTORY"]))
+    for number in steadily(sending, app.queue(sending.queue)):
+        flows.start_chain(number)
+        flows.start_run(number)
+        flows.signal()
+    while flows.waiting:
+        flows.signal()
+        time.sleep(_AGAIN_S)
+    app.close()
+
+
+class Flows:
+    """Starts flows and notes what became of each start. `waiting`: runs that have not got their signal."""
+
+    def __init__(self, name: str, history: History) -> None:
+        self._name, self._history = name, history
+        #: When to give the next signal, its run and its queue.
+        self.waiting: deque[tuple[float, str, str]] = deque()
+
+    def start_chain(self, number: int) -> None:
+        """Start a chain over two queues."""
+        first, second = (link, alink) if number % 2 else (alink, link)
+        steps = [f"{self._name}/{step}" for step in range(1, CHAIN_STEPS + 1)]
+        flow = chain(
+            first.call(f"{steps[0]}-{number}"),
+            second.then(),
+            first.then(),
+            first.then(),
+            second.then(),
+        )
+        self._start(steps, number, flow.send)
+
+    def start_run(self, number: int) -> None:
+        """Start a run under an id of its own, and remember to give it a signal."""
+        producer, run_id = f"{self._name}/run", f"{self._name}-{number}"
+        task = journey if number % 2 else ajourney
+        sender = task.options(id=run_id)
+        if self._start([producer], number, lambda: sender.send(f"{producer}-{number}")):
+            self.waiting.append((time.monotonic() + _SIGNAL_AFTER_S, run_id, task.queue))
+
+    def _start(self, producers: list[str], number: int, send: Callable[[], object]) -> bool:
+        """Start a flow; returns whether it may have been stored."""
+        for producer in producers:
+            self._history.note("sending", producer, number, number, synced=True)
+        try:
+            send()
+        except QworkerError as error:
+            doubtful = in_doubt(error)
+            for producer in producers:
+                self._history.note("doubt" if doubtful else "refused", producer, number, number)
+            time.sleep(0.02)
+            return doubtful
+        for producer in producers:
+            self._history.note("sent", producer, number, number, synced=True)
+        return True
+
+    def signal(self) -> None:
+        """Give the signals that are due; one that fails is given again."""
+        while self.waiting and self.waiting[0][0] <= time.monotonic():
+            _, run_id, queue = self.waiting.popleft()
+            try:
+                app.handle(queue, run_id).signal(run_id, name=GO)
+            except (RunEndedError, RunUnknownError):
+                continue  # the reply of the signal was lost, or the start was not stored
+            except QworkerError:
+                self.waiting.append((time.monotonic() + _AGAIN_S, run_id, queue))
+                return
+
+
+if __name__ == "__main__":
+    main()
