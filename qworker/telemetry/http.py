@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import structlog
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+
+from qworker.telemetry.exposition import exposed
 
 __all__ = ["MetricsListener"]
 
@@ -87,8 +88,7 @@ class MetricsListener:
 
     def _answer(self, path: str, accept: str) -> tuple[HTTPStatus, str, bytes]:
         if path == "/metrics":
-            encode, content_type = choose_encoder(accept)
-            return HTTPStatus.OK, content_type, encode(self._registry)
+            return HTTPStatus.OK, *exposed(self._registry, accept)
         check = self._checks.get(path)
         if check is None:
             return _words(HTTPStatus.NOT_FOUND, "try /metrics, /healthz or /readyz")
