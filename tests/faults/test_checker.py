@@ -128,6 +128,15 @@ def test_a_second_start_is_explained_by_the_loss_of_the_first() -> None:
     assert (twice.unexplained, twice.redelivery_s) == (0, [1.5])
 
 
+def test_the_wait_between_gaps_is_what_lies_within_none_of_them() -> None:
+    """Gaps that overlap count once, and only as far as they meet the wait."""
+    account = check("16 9 started p0-2 2", without="acked", losses={8: [5 * SECOND]})
+    assert account.redelivery_s == [11.0]
+    gaps = [(9, 12), (1, 6), (7, 10), (15, 20), (30, 40)]
+    assert account.waits_s([(a * SECOND, b * SECOND) for a, b in gaps]) == [4.0]
+    assert account.waits_s([(0, 30 * SECOND)]) == [0.0]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_planted_damage_is_found_in_a_large_history(seed: int) -> None:
     """Random runs of thousands of messages: exactly what was planted is found."""

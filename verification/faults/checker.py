@@ -40,9 +40,9 @@ class Account:
     `acked_unstarted`: acked, and no handler ever began with it. `finished`: handled to the end, and not dead.
     `duplicates`: starts beyond the first of each message. `recovered`: started although their send was in doubt.
     `unexplained`: those of them whose process before was not lost. `latest_receives`: the highest receive count of a
-    start. `redelivery_s`: for each delivery that a lost process had begun, the seconds from the loss to the
-    next start. `held_s`: the same of all that processes held which crashed by themselves, begun or not. `taken`: what
-    the fault itself has deleted, by name; it is not `lost`.
+    start. `redelivered_ns`: for each delivery that a lost process had begun, the times of the loss and of the next
+    start. `held_s`: the seconds between them, of all that processes held which crashed by themselves, begun or not.
+    `taken`: what the fault itself has deleted, by name; it is not `lost`.
     """
 
     attempts: int = 0
@@ -60,8 +60,24 @@ class Account:
     unexplained: int = 0
     taken: int = 0
     held_s: list[float] = field(default_factory=list)
-    redelivery_s: list[float] = field(default_factory=list)
+    redelivered_ns: list[tuple[int, int]] = field(default_factory=list)
     examples: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def redelivery_s(self) -> list[float]:
+        """Seconds from each loss to the next start, in order of length."""
+        return self.waits_s()
+
+    def waits_s(self, gaps: Sequence[tuple[int, int]] = ()) -> list[float]:
+        """Return the same without the time within `gaps`, which are from one ns to another and may overlap."""
+        waits = []
+        for lost, again in self.redelivered_ns:
+            waited, at = 0, lost
+            for first, last in sorted(gaps):
+                waited += max(0, min(first, again) - at)
+                at = max(at, last)
+            waits.append((waited + max(0, again - at)) / 1e9)
+        return sorted(waits)
 
 
 def account_of(
@@ -141,7 +157,7 @@ def account_of(
         latest_receives=latest,
         taken=sum(key in gone for key in never),
         held_s=_waits_of_held(holds, starts, crashes, first_ack),
-        redelivery_s=waits,
+        redelivered_ns=waits,
         unexplained=unexplained,
         examples={kind: keys[:NAMED] for kind, keys in damage.items() if keys},
     )
@@ -149,8 +165,8 @@ def account_of(
 
 def _redeliveries(
     starts: Mapping[str, list[tuple[int, int]]], losses: Mapping[int, Sequence[int]]
-) -> tuple[list[float], int]:
-    """Seconds from a loss to the next start, in order of length; and starts again that no loss explains."""
+) -> tuple[list[tuple[int, int]], int]:
+    """When deliveries were lost and started again; and how many starts again no loss explains."""
     waits, unexplained = [], 0
     for runs in starts.values():
         if len(runs) < 2:
@@ -162,8 +178,8 @@ def _redeliveries(
                 unexplained += 1
             else:
                 lost_at = min((time for time in times if time >= began), default=began)
-                waits.append((again - lost_at) / 1e9)
-    return sorted(waits), unexplained
+                waits.append((lost_at, again))
+    return waits, unexplained
 
 
 def _waits_of_held(

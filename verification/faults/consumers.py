@@ -13,7 +13,16 @@ from verification.faults.producer import Sending
 from verification.faults.row import Row, at_least, at_most, within
 from verification.faults.stage import Stage
 
-__all__ = ["AFTER_GAP", "KILLED", "LONG", "REDELIVERY", "ROWS", "kill_children", "nothing"]
+__all__ = [
+    "AFTER_GAP",
+    "BETWEEN_GAPS",
+    "KILLED",
+    "LONG",
+    "REDELIVERY",
+    "ROWS",
+    "kill_children",
+    "nothing",
+]
 
 #: Visibility, tick and a second: how soon what a lost worker held begins again.
 REDELIVERY = within("redelivery_p99_s", 2.0 + 0.2 + 1.0)
@@ -128,6 +137,8 @@ def cut_off_workers(stage: Stage) -> None:
 #: After a gap (no reaper, a clock that jumped, a server that was frozen) leases that were good before it are reaped
 #: 6 s later at the earliest: by then living workers have extended theirs. So 6 s, a tick and a second.
 AFTER_GAP = within("redelivery_p99_s", 6.0 + 0.2 + 1.0)
+#: The same where one gap may follow another: without the time of all gaps, until their leases may be reaped.
+BETWEEN_GAPS = within("redelivery_outside_gaps_p99_s", 2.0 + 0.2 + 1.0)
 #: So long that no lease runs out where a supervisor has to wait for a core: what a dead child held is back at once.
 LONG = "10s"
 #: Handlers that are at work whenever something happens to their process.

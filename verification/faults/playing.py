@@ -209,14 +209,21 @@ def _take_figures(stage: Stage, played: Played) -> None:
     figures["sent_per_s"] = round(account.acked / max(figures["load_s"], 0.1))
     waits = account.redelivery_s
     figures["redeliveries"] = len(waits)
-    p99 = waits[math.ceil(0.99 * len(waits)) - 1] if waits else 0.0
-    figures["redelivery_p99_s"] = round(p99, 2)
+    figures["redelivery_p99_s"] = _p99(waits)
+    if stage.gaps:
+        stage.note_gaps()
+    figures["gaps_seen"] = len(stage.gaps)
+    figures["redelivery_outside_gaps_p99_s"] = _p99(account.waits_s([*stage.gaps]))
     figures["held_again"] = len(account.held_s)
     figures["held_longest_s"] = round(max(account.held_s, default=0.0), 2)
     ended = stage.logged("child_ended")
     figures["killed_running"] = sum(
         child.get("running", 0) for child in ended if child["reason"] not in ("stopped", "recycled")
     )
+
+
+def _p99(sorted_s: list[float]) -> float:
+    return round(sorted_s[math.ceil(0.99 * len(sorted_s)) - 1], 2) if sorted_s else 0.0
 
 
 def _forgive(row: Row, played: Played, *, named: bool) -> None:

@@ -63,6 +63,8 @@ class Stage(Processes):
         self.measured: dict[str, float] = {}
         self.losses: dict[int, list[int]] = {}
         self.gone: set[str] = set()
+        #: From when until when, in ns, a course has seen leases spared after a gap (lua/lib/grace.lua).
+        self.gaps: set[tuple[int, int]] = set()
         self.app = QWorker(NAMESPACE, url=server.near)
         #: Of the workers' metrics and log: why they do not tell of all acks.
         self.unseen: dict[str, str] = {}
@@ -227,6 +229,18 @@ class Stage(Processes):
         """Let `fsck` repair what it finds, and return that."""
         findings = check(self.app.client, NAMESPACE, repair=True)
         return [finding for finding in findings if isinstance(finding, Damage)]
+
+    def note_gaps(self) -> None:
+        """Note the last gap that the reapers of each queue have found; the server's clock is that of this machine."""
+        ahead_ns = time.time_ns() - time.monotonic_ns()
+        for name in self.in_use:
+            stats = self.queue(name).inspect().stats
+            if until_ms := stats.get("gap_until_ms"):
+                first, last = stats["gap_from_ms"] * 10**6, until_ms * 10**6
+                # Rounded, so that a clock which is being adjusted makes no second one.
+                self.gaps.add(
+                    ((first - ahead_ns) // 10**7 * 10**7, (last - ahead_ns) // 10**7 * 10**7)
+                )
 
     # -- what is seen --------------------------------------------------------------------------
 
