@@ -24,7 +24,7 @@ from qworker.errors import (
 )
 from qworker.store.nodes import Address
 
-__all__ = ["Durability", "Grade", "Weakness", "inspect_server"]
+__all__ = ["Durability", "Grade", "NodeFacts", "Weakness", "inspect_server"]
 
 _GIVE_UP_S: Final = 2.0
 
@@ -56,6 +56,15 @@ class Weakness:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A server: what it says in INFO, and its settings, as far as it may be asked for them."""
+
+    node: Address
+    info: Mapping[str, str]
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Durability:
     """A server and its weaknesses."""
 
@@ -63,6 +72,8 @@ class Durability:
     """"redis" or "valkey"."""
     version: str
     findings: tuple[Weakness, ...]
+    #: What each server that serves now reports.
+    nodes: tuple[NodeFacts, ...] = ()
 
     @property
     def durable(self) -> bool | None:
@@ -93,7 +104,8 @@ def inspect_server(client: Client) -> Durability:
     if not seen:
         raise silent
     findings = dict.fromkeys(finding for server in seen for finding in server.findings)
-    return Durability(seen[0].engine, seen[0].version, tuple(findings))
+    nodes = tuple(facts for server in seen for facts in server.nodes)
+    return Durability(seen[0].engine, seen[0].version, tuple(findings), nodes)
 
 
 def _inspect(client: Client, node: Address) -> Durability:
@@ -107,7 +119,7 @@ def _inspect(client: Client, node: Address) -> Durability:
     ]
     engine = "valkey" if "valkey_version" in info else "redis"
     version = info.get("valkey_version") or info.get("redis_version", "unknown")
-    return Durability(engine, version, tuple(findings))
+    return Durability(engine, version, tuple(findings), (NodeFacts(node, info, config),))
 
 
 #: Settings are asked for by name, because the others include passwords.
@@ -117,6 +129,8 @@ _SETTINGS: Final = (
     "maxmemory",
     "maxmemory-policy",
     "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "save",
     "protected-mode",
     "bind",
 )

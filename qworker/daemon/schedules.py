@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
@@ -22,11 +21,10 @@ from qworker.client.namespace.owners import (
     read_owners,
     same_owner,
 )
-from qworker.client.namespace.queues import named
+from qworker.client.namespace.queues import holding, named
 from qworker.daemon.registry import Execute
 from qworker.engine.command import Brief
 from qworker.engine.index import announce
-from qworker.engine.inspect import existing
 from qworker.engine.raw import raw, server_time
 from qworker.errors import (
     AccessDeniedError,
@@ -54,8 +52,6 @@ __all__ = [
 ]
 
 _log = structlog.get_logger(__name__)
-
-_ASKED_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,18 +178,8 @@ def _queues(client: Client, namespace: str) -> list[str]:
 
 
 def find_scheduled(execute: Execute, queues: Sequence[QueueKeys]) -> list[QueueKeys]:
-    """Find the queues that have schedules. One call per 500 queues without, some more around each that has."""
-    scheduled: list[QueueKeys] = []
-    chunks = [queues[at : at + _ASKED_AT_ONCE] for at in range(0, len(queues), _ASKED_AT_ONCE)]
-    while chunks:
-        chunk = chunks.pop()
-        number = execute(existing([keys.schedules for keys in chunk]))
-        if number == len(chunk):
-            scheduled += chunk
-        elif number:
-            half = len(chunk) // 2
-            chunks += [chunk[:half], chunk[half:]]
-    return sorted(scheduled, key=lambda keys: keys.queue)
+    """Find the queues that have schedules, as `holding` does."""
+    return holding(execute, queues, lambda keys: keys.schedules)
 
 
 def read_schedules(execute: Execute, keys: QueueKeys) -> dict[str, WrittenSchedule]:

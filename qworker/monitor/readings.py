@@ -1,4 +1,4 @@
-"""What only some screens show, read when they ask for it: schedules, paused tasks, stacks of handlers."""
+"""What only some screens show, read when they ask for it: schedules, runs, durability, paused tasks, stacks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from qworker.client.inspect.runs import RunStatus
 from qworker.client.namespace.paused_tasks import read_paused_tasks
+from qworker.client.namespace.queues import holding
 from qworker.client.namespace.requests import ask_workers
+from qworker.daemon.durability import Durability, inspect_server
 from qworker.daemon.schedules import ListedSchedule, list_schedules
+from qworker.errors import BrokenQueueError
+from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from qworker.monitor.namespace import Namespace
 
-__all__ = ["Kept", "Readings", "Stacks"]
+__all__ = ["Handler", "Kept", "ListedRuns", "Readings", "Stacks"]
 
 T = TypeVar("T")
 
@@ -25,6 +30,10 @@ _REST: Final = 150
 #: Seconds for which the stacks of a worker are those of a moment ago; workers that are asked at the same time.
 _STACKS_S: Final = 2.0
 _ASKED: Final = 4
+#: Runs that are read of each queue, and of all; messages of a queue up to which those of its runs are searched for.
+_OF_QUEUE: Final = 100
+_OF_ALL: Final = 500
+_SEARCHED: Final = 20_000
 
 
 class Kept(Generic[T]):
@@ -50,6 +59,18 @@ class Kept(Generic[T]):
         """Read again at the next question: something was changed."""
         with self._lock:
             self._kept = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRuns:
+    """Runs that have not ended, the oldest first; `cut`: there are more.
+
+    `unsearched`: queues so long that their runs which neither sleep nor wait are `ACTIVE`.
+    """
+
+    runs: Sequence[RunStatus]
+    cut: bool
+    unsearched: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +131,44 @@ class Readings:
         self.paused_tasks: Kept[dict[str, int]] = Kept(
             lambda: read_paused_tasks(client.execute, name)
         )
+        self.runs: Kept[ListedRuns] = Kept(lambda: _list_runs(namespace))
+        self.durability: Kept[Durability] = Kept(lambda: inspect_server(client))
         self.stacks = Stacks(namespace)
 
     def forget(self) -> None:
         """Read all again when asked."""
-        for kept in (self.schedules, self.paused_tasks):
+        for kept in (self.schedules, self.paused_tasks, self.runs):
             kept.forget()
+
+
+def _list_runs(namespace: Namespace) -> ListedRuns:
+    """Read runs of the queues that have any; of a queue that cannot be read none, which its page says."""
+    shards = namespace.queues.list()
+    every = [
+        QueueKeys(namespace.namespace, shard)
+        for name in shards
+        for shard in shards[name].names(name)
+    ]
+    names = dict.fromkeys(
+        keys.name for keys in holding(namespace.client.execute, every, lambda keys: keys.runs)
+    )
+    runs: list[RunStatus] = []
+    cut, unsearched = False, []
+    for name in names:
+        if len(runs) >= _OF_ALL:
+            cut = True
+            break
+        try:
+            queue = namespace.queues.get(name)
+            short = queue.inspect().stored <= _SEARCHED
+            found = queue.runs(_OF_QUEUE, search=short)
+        except BrokenQueueError:
+            continue
+        runs += found
+        cut = cut or len(found) >= _OF_QUEUE
+        unsearched += [] if short else [name]
+    runs.sort(key=lambda run: run.started_ms or run.now_ms)
+    return ListedRuns(runs, cut, unsearched)
 
 
 def _handler(fields: dict[str, Any]) -> Handler:

@@ -34,12 +34,15 @@ from qworker.web.actions.action import Action, Doing, act, record
 from qworker.web.actions.table import ACTIONS
 from qworker.web.guard import Guard, SecureHeaders, read_form
 from qworker.web.look import Look, Page
-from qworker.web.pages.dead import confirm_drop, confirm_redrive, dead, letter
+from qworker.web.pages.dead import confirm_drop, confirm_redrive, dead, edit, letter
+from qworker.web.pages.durability import durability
 from qworker.web.pages.health import audit, health
 from qworker.web.pages.message import confirm_cancel, confirm_delete, message
 from qworker.web.pages.messages import find, messages
 from qworker.web.pages.overview import overview, queues
 from qworker.web.pages.queue import queue
+from qworker.web.pages.runs import confirm_cancel_run, run, runs
+from qworker.web.pages.schedules import confirm_remove, schedules
 from qworker.web.pages.workers import confirm_drain, worker, workers
 from qworker.web.render import ASSETS, asset, render, version
 
@@ -74,11 +77,18 @@ _PAGES: Final[dict[str, Callable[[Look], Page]]] = {
     "/queues/{queue}/dead": dead,
     "/queues/{queue}/dead/redrive": confirm_redrive,
     "/queues/{queue}/dead/drop": confirm_drop,
+    "/queues/{queue}/dead/edit": edit,
     "/queues/{queue}/dead/{entry:path}": letter,
     "/workers": workers,
     "/workers/drain": confirm_drain,
     "/worker": worker,
+    "/schedules": schedules,
+    "/schedules/rm": confirm_remove,
+    "/runs": runs,
+    "/runs/{queue}/{message}": run,
+    "/runs/{queue}/{message}/cancel": confirm_cancel_run,
     "/find": find,
+    "/durability": durability,
     "/health": health,
     "/audit": audit,
 }

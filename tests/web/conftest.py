@@ -19,12 +19,13 @@ from qworker.web.application import _PAGES, Dashboard
 from tests.cli.conftest import Shop
 
 HOST = "ops.test"
+#: Pages of what a query names.
+ASKED_FOR = ("/worker", "/workers/drain", "/schedules/rm", "/queues/{queue}/dead/edit")
 #: Every page of the queue `emails` that is there without anything in it.
 PATHS = [
     path.replace("{queue}", "emails")
     for path in _PAGES
-    if not any(name in path for name in ("{entry", "{message"))
-    and path not in ("/worker", "/workers/drain")
+    if not any(name in path for name in ("{entry", "{message")) and path not in ASKED_FOR
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -319,3 +320,40 @@ def test_a_body_is_shown_through_the_hook_of_the_application(
     assert "4111" in text(bare, f"{PAGE}/{pay}")
     assert "800 B of binary data, cut at 512 bytes" in text(bare, f"{PAGE}/{binary}")
     assert "plain text" in text(bare, f"{PAGE}/{plain}")
+
+
+def test_a_dead_letter_is_edited_and_redriven(made: Callable[..., Dashboard], shop: Shop) -> None:
+    """What a form cannot hold, or the hook hides, is edited on the command line."""
+    browser = Browser(made())
+    shop.bury("ValueError: no such address", "ValueError: x")
+    first, second = (letter.entry_id for letter in shop.queue().dead(2))
+
+    page = browser.get(f"{PAGE}/edit?entry={first}").text
+    assert "send_email" in page
+    for body, status in (("{", 400), ("", 400), ('{"no": "call"}', 400), ("NaN", 400)):
+        form = {"entry": first, "body": body}
+        assert browser.post(f"{PAGE}/edit", form).status_code == status, body
+    edited = {"task": "send_email", "args": ["grace@example.org"], "kwargs": {}}
+    moved = browser.post(f"{PAGE}/edit", {"entry": first, "body": json.dumps(edited)})
+    assert moved.status_code == 303
+    assert "grace@example.org" in text(browser, moved.headers["location"])
+    other = {"entry": first, "body": json.dumps({**edited, "args": []})}
+    assert browser.post(f"{PAGE}/edit", other).status_code == 400
+    again = {"entry": second, "body": json.dumps(edited), "redrive": "1"}
+    assert browser.post(f"{PAGE}/edit", again).status_code == 303
+    [ready] = shop.queue().peek(2)
+    assert b"grace@example.org" in ready.body
+    assert (shop.queue().inspect().dead, len(outcomes(shop))) == (1, 7)
+    [left] = shop.queue().dead(1)
+    hides = Browser(made(redact=lambda task, body: "hidden"))
+    page = text(hides, f"{PAGE}/edit?entry={left.entry_id}")
+    assert "the redaction hook hides a part of its body here" in page
+    assert "grace@example.org" not in page
+    shop.queue().send_all([encode_call("send_email", ["x" * 20_000], {})])
+    for message in shop.queue().receive(2):
+        shop.queue().bury(message, error="x")
+    assert "too long for a form" in text(
+        browser, f"{PAGE}/edit?entry={shop.queue().dead(9)[-1].entry_id}"
+    )
+    assert browser.get(f"{PAGE}/edit?entry=1-1").status_code == 404
+    assert browser.get(f"{PAGE}/edit").status_code == 400

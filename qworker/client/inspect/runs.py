@@ -23,10 +23,12 @@ from qworker.errors import ProtectionError
 from qworker.wire.memo import memo_ms, read_memo
 from qworker.wire.names import check_message_id
 
-__all__ = ["LOST", "RunStatus", "RunStep", "run_status", "run_steps", "runs", "statuses"]
+__all__ = ["ACTIVE", "LOST", "RunStatus", "RunStep", "run_status", "run_steps", "runs", "statuses"]
 
 #: The state of a run whose message was not found; `qworker fsck` mends it if that stays so.
 LOST: Final = "lost"
+#: The state of a run that neither sleeps nor waits, if its message was not searched for.
+ACTIVE: Final = "active"
 _PER_CALL: Final = 100
 #: Walks through a queue: a message that moves may be missed by one.
 _WALKS: Final = 2
@@ -38,9 +40,9 @@ class RunStatus:
     """A run at `now_ms`. Times in ms since 1970 by the server's clock.
 
     `state`: ready, running, sleeping, waiting (for the signal `waits_for`), delayed (before its start, or a retry),
-    held, dead, `LOST`; after its end `ok`, cancelled, discarded, expired, purged, or `ended` if that is not known any
-    more. `since_ms`: when it began to sleep or wait. `due_ms`: when it goes on by itself. `recorded`: the size of its
-    state, in fields. `workflow` is '' if its message cannot be read.
+    held, dead, `LOST`, `ACTIVE`; after its end `ok`, cancelled, discarded, expired, purged, or `ended` if that is not
+    known any more. `since_ms`: when it began to sleep or wait. `due_ms`: when it goes on by itself. `recorded`: the
+    size of its state, in fields. `workflow` is '' if its message cannot be read.
     """
 
     queue: str
@@ -81,15 +83,18 @@ def _by_age(shards: list[list[RunStatus]]) -> list[RunStatus]:
 
 
 @everywhere(_by_age)
-def runs(queue: QueueRef, count: int = 100, *, skip: int = 0) -> Plan[list[RunStatus]]:
+def runs(
+    queue: QueueRef, count: int = 100, *, skip: int = 0, search: bool = True
+) -> Plan[list[RunStatus]]:
     """List up to `count` (1-1,000) runs of each shard that have not ended and have recorded something, oldest first.
 
     Those that were started under an id of their own are listed from the start. One call for a hundred runs that sleep
-    or wait; to find others takes O(n) of the queue.
+    or wait; to find others takes O(n) of the queue, and without `search` they are `ACTIVE`.
     """
     check_count(count)
     names: list[bytes] = yield raw("ZRANGE", queue.keys.runs, skip, skip + count - 1, decode=list)
-    return (yield from statuses(queue, [name.decode("utf-8", "replace") for name in names]))
+    ids = [name.decode("utf-8", "replace") for name in names]
+    return (yield from statuses(queue, ids, search=search))
 
 
 @until_found
@@ -133,8 +138,8 @@ def _step(queue: QueueRef, message_id: str, name: str, stored: bytes) -> RunStep
         return RunStep(name, memo_ms(stored), b"", error.problem)
 
 
-def statuses(queue: QueueRef, ids: Sequence[str]) -> Plan[list[RunStatus]]:
-    """Tell where runs stand, also of those without a state."""
+def statuses(queue: QueueRef, ids: Sequence[str], *, search: bool = True) -> Plan[list[RunStatus]]:
+    """Tell where runs stand, also of those without a state; without `search` many are `ACTIVE`."""
     looks: list[RunLook] = []
     while len(looks) < len(ids):
         page: list[RunLook] = yield look_at_runs(
@@ -145,7 +150,7 @@ def statuses(queue: QueueRef, ids: Sequence[str]) -> Plan[list[RunStatus]]:
         run_id for run_id, seen in zip(ids, looks, strict=True) if not seen.item and not seen.ended
     ]
     found: dict[str, Stored] = {}
-    for _ in range(_WALKS):
+    for _ in range(_WALKS if search else 0):
         missing = [run_id for run_id in elsewhere if run_id not in found]
         found |= yield from _find(queue, missing)
     statuses = []
@@ -154,12 +159,16 @@ def statuses(queue: QueueRef, ids: Sequence[str]) -> Plan[list[RunStatus]]:
             outcome = yield from _outcome(queue, run_id)
             statuses.append(_ended(queue, run_id, outcome, seen.now_ms, seen.fields))
         else:
-            statuses.append(_live(queue, run_id, seen, found.get(run_id)))
+            statuses.append(
+                _live(queue, run_id, seen, found.get(run_id), LOST if search else ACTIVE)
+            )
     return statuses
 
 
-def _live(queue: QueueRef, run_id: str, seen: RunLook, message: Stored | None) -> RunStatus:
-    state, due_ms = LOST, None
+def _live(
+    queue: QueueRef, run_id: str, seen: RunLook, message: Stored | None, unfound: str
+) -> RunStatus:
+    state, due_ms = unfound, None
     if seen.item:
         message = queue.stored("delayed", seen.item, seen.due_ms)
         state = "waiting" if seen.waits else "sleeping"

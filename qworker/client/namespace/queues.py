@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from qworker.client.plan import Plan
+from qworker.engine.command import Command
 from qworker.engine.index import MAX_ASKED, NamesPage, present
 from qworker.engine.index import names as names_page
+from qworker.engine.inspect import existing as keys_existing
 from qworker.errors import InvalidNameError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_namespace, check_queue, check_queue_or_shard
@@ -14,6 +17,7 @@ from qworker.wire.shards import Shards
 
 __all__ = [
     "existing",
+    "holding",
     "is_queue",
     "is_shard_name",
     "list_queues",
@@ -23,6 +27,9 @@ __all__ = [
 ]
 
 _END: Final = "0"
+_ASKED_AT_ONCE: Final = 500
+
+Execute = Callable[[Command[Any]], Any]
 
 
 def list_queues(namespace: str) -> Plan[list[str]]:
@@ -64,6 +71,23 @@ def existing(namespace: str, names: list[str]) -> Plan[dict[str, Shards]]:
             name: shards for name, shards in zip(page, divisions, strict=True) if shards is not None
         }
     return queues
+
+
+def holding(
+    execute: Execute, queues: Sequence[QueueKeys], part: Callable[[QueueKeys], str]
+) -> list[QueueKeys]:
+    """Find the queues (or shards) that have a key. One call per 500 without, some more around each that has it."""
+    found: list[QueueKeys] = []
+    chunks = [queues[at : at + _ASKED_AT_ONCE] for at in range(0, len(queues), _ASKED_AT_ONCE)]
+    while chunks:
+        chunk = chunks.pop()
+        number: int = execute(keys_existing([part(keys) for keys in chunk]))
+        if number == len(chunk):
+            found += chunk
+        elif number:
+            half = len(chunk) // 2
+            chunks += [chunk[:half], chunk[half:]]
+    return sorted(found, key=lambda keys: keys.queue)
 
 
 def is_shard_name(name: str) -> bool:

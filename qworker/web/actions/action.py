@@ -43,7 +43,7 @@ class Doing:
     def subject(self) -> str:
         """What the action is done to: the queue, and what the path or the form names in it."""
         within = self.names.get("message") or self.form.get("name", "")
-        return f"{self.queue} {within}".strip()
+        return f"{self.queue or self.form.get('queue', '')} {within}".strip()
 
 
 @dataclass(frozen=True, slots=True)

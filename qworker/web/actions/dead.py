@@ -8,12 +8,13 @@ from urllib.parse import quote
 
 from qworker.client.dead import pages as dead_pages
 from qworker.client.dead.throttle import rate_per_s
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidBodyError, InvalidOptionError
 from qworker.formats import count, safe
 from qworker.monitor.jobs import Job
 from qworker.web.access import DESTROY, OPERATE
 from qworker.web.actions.action import Action, Doing, Done
-from qworker.web.pages.dead import RATES, filter_of, written
+from qworker.web.pages.dead import RATES, filter_of, letter_at, written
+from qworker.wire.codec import decode
 
 if TYPE_CHECKING:
     from qworker.client.dead.pages import Act
@@ -40,6 +41,23 @@ def _drop(doing: Doing) -> Done:
         number = doing.namespace.queues.get(doing.queue).drop_dead(entry)
         return _one(doing, entry, number, "dropped")
     return _start(doing, "drop", dead_pages.drop, None)
+
+
+def _edit(doing: Doing) -> Done:
+    entry, queue = doing.form.get("entry", ""), doing.namespace.queues.get(doing.queue)
+    try:
+        body = decode(doing.form.get("body", "").encode())
+    except InvalidBodyError as error:
+        raise error.at("body") from error
+    edited = queue.edit_dead(entry, body)
+    # An entry that somebody else has just edited is taken for a repeated call, whose reply was lost.
+    stored = letter_at(doing.namespace, doing.queue, edited)
+    if stored is None or decode(stored.message.body) != body:
+        raise InvalidOptionError("entry", "was edited by somebody else meanwhile", "look again")
+    path = f"/queues/{quote(doing.queue)}/dead"
+    if doing.form.get("redrive") == "1" and queue.redrive(edited):
+        return Done("edited and redriven", path, f"entry {entry}")
+    return Done(f"edited: its entry is {edited} now", f"{path}/{edited}", f"entry {entry}")
 
 
 def _one(doing: Doing, entry: str, number: int, done: str) -> Done:
@@ -77,5 +95,6 @@ def _stop(doing: Doing) -> Done:
 DEAD_ACTIONS: Final = {
     "/queues/{queue}/dead/redrive": Action("dead redrive", OPERATE, _redrive),
     "/queues/{queue}/dead/drop": Action("dead drop", DESTROY, _drop),
+    "/queues/{queue}/dead/edit": Action("dead edit", DESTROY, _edit),
     "/queues/{queue}/dead/stop": Action("dead stop", OPERATE, _stop),
 }

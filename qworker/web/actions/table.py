@@ -9,6 +9,8 @@ from qworker.web.actions.action import Action
 from qworker.web.actions.dead import DEAD_ACTIONS
 from qworker.web.actions.message import MESSAGE_ACTIONS
 from qworker.web.actions.queue import QUEUE_ACTIONS
+from qworker.web.actions.runs import RUN_ACTIONS
+from qworker.web.actions.schedules import SCHEDULE_ACTIONS
 from qworker.web.actions.workers import WORKER_ACTIONS
 
 __all__ = ["ACTIONS"]
@@ -18,4 +20,6 @@ ACTIONS: Final[Mapping[str, Action]] = {
     **MESSAGE_ACTIONS,
     **DEAD_ACTIONS,
     **WORKER_ACTIONS,
+    **SCHEDULE_ACTIONS,
+    **RUN_ACTIONS,
 }

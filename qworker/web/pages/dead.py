@@ -22,6 +22,7 @@ from qworker.wire.ids import EntryId
 
 if TYPE_CHECKING:
     from qworker.client.message import DeadLetter
+    from qworker.monitor.namespace import Namespace
     from qworker.web.look import Look
 
 __all__ = [
@@ -30,8 +31,10 @@ __all__ = [
     "confirm_drop",
     "confirm_redrive",
     "dead",
+    "edit",
     "filter_of",
     "letter",
+    "letter_at",
     "written",
 ]
 
@@ -56,6 +59,8 @@ _LISTED: Final = 25
 _GROUPS: Final = 50
 _BUCKETS: Final = 30
 _EXAMPLES: Final = 5
+#: Characters of a body that a form can hold; each may be sent as nine bytes.
+_EDITED: Final = 6_000
 
 
 def filter_of(query: Mapping[str, str]) -> DeadFilter:
@@ -142,6 +147,35 @@ def letter(look: Look) -> Page:
     )
 
 
+def edit(look: Look) -> Page:
+    """Show the body of a dead letter to be edited, unless it is closed, hidden, binary or too long for a form."""
+    found = _letter(look, look.query.get("entry", ""))
+    if found is None:
+        return _gone(look)
+    name, text, problem = look.names["queue"], "", ""
+    whole = show_body(found.message, None)
+    if found.message.unreadable or not found.message.id:
+        problem = found.message.closed or "it was not written by qworker"
+    elif show_body(found.message, look.redact) != whole:
+        problem = "the redaction hook hides a part of its body here"
+    elif whole.note or len(whole.text) > _EDITED:
+        problem = "its body is too long for a form, or not JSON"
+    else:
+        text = whole.text
+    return Page(
+        "dead_edit.html",
+        f"Edit a dead letter of {name}",
+        {
+            "name": name,
+            "letter": found,
+            "line": error_line(found),
+            "text": text,
+            "problem": problem,
+        },
+        changes=False,
+    )
+
+
 def confirm_redrive(look: Look) -> Page:
     """Ask before dead letters are put back."""
     return _confirm(look, "redrive")
@@ -211,14 +245,19 @@ def _history(group: Group, now_ms: int) -> object:
     return bars([counts[bucket] for bucket in range(_BUCKETS)], "Deaths", lasts_ms / 1000)
 
 
+def letter_at(namespace: Namespace, queue: str, entry: str) -> DeadLetter | None:
+    """Read a dead letter by its entry; None if there is none. Raises `InvalidOptionError`."""
+    parsed = EntryId.parse(entry)
+    shard = namespace.queues.ref(queue).shard(parsed.shard)
+    span = (parsed.in_stream, parsed.in_stream)
+    read = namespace.client.execute(entries(shard, "XRANGE", *span, 1))
+    return read[0] if read else None
+
+
 def _letter(look: Look, entry: str) -> DeadLetter | None:
     if inspection_of(look) is None:
         return None
-    parsed = EntryId.parse(entry)
-    shard = look.namespace.queues.ref(look.names["queue"]).shard(parsed.shard)
-    span = (parsed.in_stream, parsed.in_stream)
-    read = look.namespace.client.execute(entries(shard, "XRANGE", *span, 1))
-    return read[0] if read else None
+    return letter_at(look.namespace, look.names["queue"], entry)
 
 
 def _gone(look: Look) -> Page:

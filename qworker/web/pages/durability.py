@@ -1,0 +1,48 @@
+"""What can be lost: each fault of the server, and what it takes with the present settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qworker.daemon.durability import Grade
+from qworker.health.losses import Extent, losses, replicas
+from qworker.web.look import Page
+
+if TYPE_CHECKING:
+    from qworker.web.look import Look
+
+__all__ = ["durability"]
+
+_TONES: Final = {Extent.NOTHING: "good", Extent.LATEST: "warn", Extent.MUCH: "bad"}
+_GRADES: Final = {
+    Grade.LOSS: ("problem", "loses messages"),
+    Grade.OPEN: ("warning", "open to others"),
+    Grade.RISK: ("warning", "risk"),
+    Grade.UNKNOWN: ("warning", "unknown"),
+}
+
+
+def durability(look: Look) -> Page:
+    """Show what each fault takes of the messages whose send was confirmed, for each server of the namespace."""
+    found = look.readings.durability.get()
+    return Page(
+        "durability.html",
+        "What can be lost",
+        {
+            "engine": found.engine,
+            "release": found.version,
+            "durable": found.durable,
+            "nodes": [
+                (
+                    str(facts.node) if len(found.nodes) > 1 else "",
+                    [
+                        (one, _TONES.get(one.extent, ""))
+                        for one in losses(facts, look.sample.now_ms)
+                    ],
+                    replicas(facts.info),
+                )
+                for facts in found.nodes
+            ],
+            "weaknesses": [(one, *_GRADES[one.grade]) for one in found.findings],
+        },
+    )
