@@ -264,7 +264,7 @@ def prune(
 
     return Command(
         load_script("prune"),
-        (keys.producers, keys.unique, keys.rows, keys.cancelled, keys.meta),
+        (keys.producers, keys.unique, keys.rows, keys.cancelled, keys.meta, keys.stats),
         (given(now_ms), idle_ms, *cursors),
         decode,
     )

@@ -16,6 +16,7 @@ from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
 __all__ = [
+    "LANE_PREFIX",
     "MAX_PAIRS",
     "CounterRepair",
     "Spot",
@@ -29,6 +30,8 @@ __all__ = [
     "repair_unique",
 ]
 
+#: Before a lane that stands among the counters.
+LANE_PREFIX = b"lane:"
 #: Unique keys, or runs, per call.
 MAX_PAIRS = 100
 
@@ -109,10 +112,10 @@ def repair_twice(keys: QueueKeys, stays: Spot, goes: Spot, *, repair: bool) -> C
     )
 
 
-def repair_lane(keys: QueueKeys, lane: bytes, *, repair: bool) -> Command[str]:
-    """Check a lane. Returns the problem."""
-    names = (keys.producers, keys.meta)
-    return Command(load_script("repair_lane"), names, ("", int(repair), lane), _problem(keys.queue))
+def repair_lane(keys: QueueKeys, place: str, field: bytes, *, repair: bool) -> Command[str]:
+    """Check a lane: a field of `place`, which is the key of producers or stats. Returns the problem."""
+    words = ("", int(repair), field)
+    return Command(load_script("repair_lane"), (place, keys.meta), words, _problem(keys.queue))
 
 
 def repair_unique(

@@ -161,7 +161,7 @@ def send(
         args.append(message.tail)
         if message.unique:
             uniques += (number, message.unique, message.held)
-    args.append(len(uniques) // 3)
+    args.append(len(uniques) // 3 or "")
     args += uniques
     if maxlen:
         args.append(maxlen)
@@ -174,6 +174,8 @@ def send(
         return sent
 
     def decode_sent(reply: Any) -> Sent:
+        if isinstance(reply, bytes):
+            return Sent((messages[0].id,), (), int(reply), False)
         fields = accepted(reply, keys.queue, lane, sequence)
         if len(fields) == 4:
             plain = tuple([message.id for message in messages])

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from qworker.engine.repair import MAX_PAIRS, repair_counters, repair_lane, repair_unique
+from qworker.engine.repair import (
+    LANE_PREFIX,
+    MAX_PAIRS,
+    repair_counters,
+    repair_lane,
+    repair_unique,
+)
 from qworker.errors import InvalidNameError
 from qworker.fsck.damage import Damage, Kind
 from qworker.fsck.reading import hash_pages, lease_ids
@@ -65,15 +71,24 @@ def _wrong(queue: str, name: str, value: str, right: str, *, repair: bool) -> Da
 
 def check_lanes(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[Damage]:
     """Check the lanes of senders."""
-    for page in hash_pages(client, keys.producers):
-        for lane, value in page:
-            words = value.split(b" ")
-            if len(words) >= 2 and words[0].isdigit() and words[1].isdigit() and len(words[1]) < 14:
-                continue
-            problem = client.execute(repair_lane(keys, lane, repair=repair))
-            if problem:
-                where = f"producers {lane.decode('utf-8', 'replace')}"
-                yield Damage(keys.queue, Kind.LANE, where, _LANES[problem], repair)
+    for place, name, prefix in (
+        (keys.producers, "producers", b""),
+        (keys.stats, "stats", LANE_PREFIX),
+    ):
+        for page in hash_pages(client, place):
+            for field, value in page:
+                elsewhere = not field.startswith(prefix) or (prefix and value == b"-")
+                if elsewhere or _is_dated(value):
+                    continue
+                problem = client.execute(repair_lane(keys, place, field, repair=repair))
+                if problem:
+                    where = f"{name} {field.decode('utf-8', 'replace')}"
+                    yield Damage(keys.queue, Kind.LANE, where, _LANES[problem], repair)
+
+
+def _is_dated(lane: bytes) -> bool:
+    words = lane.split(b" ")
+    return len(words) >= 2 and words[0].isdigit() and words[1].isdigit() and len(words[1]) < 14
 
 
 def check_uniques(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[Damage | str]:

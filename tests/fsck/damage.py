@@ -194,6 +194,10 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
         lambda d: d.redis.hset(d.keys.producers, "lane", "hello"),
         [Kind.LANE],
     ),
+    "a lane among the counters that says nothing": (
+        lambda d: d.redis.hset(d.keys.stats, "lane:a", "hello"),
+        [Kind.LANE],
+    ),
     "a lane of the future": (
         lambda d: d.redis.hset(d.keys.producers, "lane", "1 99999999999999"),
         [Kind.LANE],

@@ -179,9 +179,13 @@ class Drive:
         return _held(self.redis.hgetall(key))
 
     def stats(self, *names: str) -> dict[str, int]:
-        """The counters as numbers; only those named, if any, where they exist."""
+        """The counters as numbers, without lanes; only those named, if any, where they exist."""
         raw = self.state("stats").get("stats", {})
-        return {name: int(value) for name, value in raw.items() if not names or name in names}
+        return {
+            name: int(value)
+            for name, value in raw.items()
+            if (not names or name in names) and not name.startswith("lane:")
+        }
 
 
 @contextmanager

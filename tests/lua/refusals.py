@@ -323,7 +323,7 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
             5: _BAD_IF_GIVEN,
             6: [*BAD_NUMBERS, 10],
             7: [*BAD_NUMBERS, 0, 2, 1001],
-            10: BAD_NUMBERS,
+            10: [bad for bad in BAD_NUMBERS if bad != ""],
         },
         calls=_send_calls,
     ),
@@ -466,7 +466,8 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
     ),
     "prune": Refusals(
         _on_parts(
-            "producers", "unique", "rows", "cancelled", "meta", words=(NOW, 9, "0", "0", "0")
+            *("producers", "unique", "rows", "cancelled", "meta", "stats"),
+            words=(NOW, 9, "0", "0", "0"),
         ),
         words={2: [*BAD_NUMBERS, 0], 3: _BAD_CURSORS, 4: _BAD_CURSORS, 5: _BAD_CURSORS},
         calls=lambda drive, call: [call.only(4)],

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from qworker.engine.reap import prune
 from qworker.engine.send import NewMessage, send
 from qworker.errors import (
     BodyTooLargeError,
@@ -39,6 +40,12 @@ def words(*messages: tuple[str, str], **changed: Any) -> list[Any]:
 A = ("q1 a ", "\nA")
 
 
+def lanes(drive: Drive) -> dict[str, str]:
+    """The lanes that stand among the counters."""
+    stats = drive.state("stats").get("stats", {})
+    return {name[5:]: value for name, value in stats.items() if name.startswith("lane:")}
+
+
 def test_stores_messages_at_the_tail_of_ready(engine_drive: Drive) -> None:
     """Messages stand in ready in order, stamped with the server's time, counted, and one waiter each is woken."""
     drive = engine_drive
@@ -48,8 +55,7 @@ def test_stores_messages_at_the_tail_of_ready(engine_drive: Drive) -> None:
     assert drive.state() == {
         "ready": [own("a"), own("b"), own("c", NOW + 5)],
         "wake": ["1", "1"],
-        "stats": {"sent": "3", "stored": "3"},
-        "producers": {"lane": "2 1000005"},
+        "stats": {"sent": "3", "stored": "3", "lane:lane": "2 1000005"},
     }
 
 
@@ -152,10 +158,8 @@ def test_large_times_are_written_in_full(drive: Drive) -> None:
     """From fourteen digits on a time is still written with all its digits."""
     at = 123_456_789_012_345
     drive.send("a", at=at, ttl_ms=1, lane="l", sequence=2**53 - 1)
-    assert drive.state("ready", "producers") == {
-        "ready": [own("a", at, flags=" x=123456789012346")],
-        "producers": {"l": "9007199254740991 123456789012345"},
-    }
+    assert drive.state("ready") == {"ready": [own("a", at, flags=" x=123456789012346")]}
+    assert lanes(drive) == {"l": "9007199254740991 123456789012345"}
 
 
 def test_thousand_messages_go_in_one_call(engine_drive: Drive) -> None:
@@ -211,10 +215,8 @@ def test_numbers_may_skip_and_lanes_are_apart(drive: Drive) -> None:
     drive.send("a", lane="one", sequence=1)
     drive.send("b", lane="one", sequence=7)
     drive.send("c", lane="two", sequence=1)
-    assert drive.state("ready", "producers") == {
-        "ready": [own("a"), own("b"), own("c")],
-        "producers": {"one": "7 1000000", "two": "1 1000000"},
-    }
+    assert drive.state("ready") == {"ready": [own("a"), own("b"), own("c")]}
+    assert lanes(drive) == {"one": "7 1000000", "two": "1 1000000"}
 
 
 def test_interleaved_lanes_lose_nothing(drive: Drive) -> None:
@@ -250,10 +252,8 @@ def test_refused_number_may_be_followed_by_a_newer_one(drive: Drive) -> None:
         drive.send("a", lane="lane", sequence=1)
     drive.redis.hset(drive.keys.meta, "paused", "")
     drive.send("a", lane="lane", sequence=2)
-    assert drive.state("ready", "producers") == {
-        "ready": [own("a")],
-        "producers": {"lane": "2 1000000"},
-    }
+    assert drive.state("ready") == {"ready": [own("a")]}
+    assert lanes(drive) == {"lane": "2 1000000"}
 
 
 @pytest.mark.parametrize("paused", ["in", "all"])
@@ -381,6 +381,47 @@ def test_repetition_is_answered_as_the_first_time(drive: Drive) -> None:
     again = send_unique(drive, *call, lane="lane", sequence=1)
     assert (again.ids, again.duplicates, again.repeated) == (("a", "c", "a"), (0, 2), True)
     assert drive.state("producers") == {"producers": {"lane": "1 1000000 1 a 3 a"}}
+    assert lanes(drive) == {"lane": "-"}
+
+
+def test_what_a_lane_keeps_out_moves_it_from_the_counters(drive: Drive) -> None:
+    """Its numbers go on among the producers, and repeated calls are known there."""
+    drive.send("first", lane="lane", sequence=1)
+    assert lanes(drive) == {"lane": "1 1000000"}
+    send_unique(drive, ("a", "k"), ("b", "k"), lane="lane", sequence=2)
+    moved = lanes(drive), drive.state("producers")["producers"]
+    assert moved == ({"lane": "-"}, {"lane": "2 1000000 2 a"})
+    drive.send("c", lane="lane", sequence=3)
+    assert drive.send("c", lane="lane", sequence=3).repeated
+    with pytest.raises(GhostSendError):
+        drive.send("b", lane="lane", sequence=2)
+    moved = lanes(drive), drive.state("producers")["producers"]
+    assert moved == ({"lane": "-"}, {"lane": "3 1000000"})
+    assert drive.run(prune(drive.keys, now_ms=NOW)).forgotten == 1  # the sign alone
+    assert drive.send("c", lane="lane", sequence=3).repeated
+
+
+def test_lanes_beyond_the_first_have_their_place_among_the_producers(drive: Drive) -> None:
+    """So that all counters can be read at once; a lane stays where it is, whichever way its sends take."""
+    for number in range(70):
+        drive.send(f"a{number}", lane=f"l{number}", sequence=1)
+        drive.send(f"b{number}", lane=f"l{number}", sequence=2, delay_ms=5 if number % 2 else None)
+        drive.send(f"c{number}", lane=f"l{number}", sequence=3)
+        assert drive.send(f"c{number}", lane=f"l{number}", sequence=3).repeated
+    near, far = lanes(drive), drive.state("producers")["producers"]
+    assert len(near) == 62
+    assert {**near, **far} == {f"l{number}": "3 1000000" for number in range(70)}
+    assert drive.stats("sent", "stored") == {"sent": 210, "stored": 210}
+
+
+def test_a_lane_that_an_earlier_version_began_goes_on_where_it_is(drive: Drive) -> None:
+    """By the short way and by the long one."""
+    drive.redis.hset(drive.keys.producers, "old", "4 5")
+    assert drive.send("a", lane="old", sequence=4).repeated
+    drive.send("b", lane="old", sequence=5)
+    drive.send("c", "d", lane="old", sequence=6)
+    assert drive.state("producers")["producers"] == {"old": "6 1000000"}
+    assert (lanes(drive), len(drive.state("ready")["ready"])) == ({}, 3)
 
 
 def test_kept_out_messages_need_no_room(drive: Drive) -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from qworker.engine.receive import settle_receive
 from qworker.engine.scripts import load_script
+from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
-from tests.lua.drive import NOW, STANDARD_PARTS, Drive
+from tests.lua.drive import NOW, STANDARD_PARTS, Drive, deny, guarded
 
 PARTS: Final = files("qworker").joinpath("lua/lib")
 #: The included text that makes a script's short way.
@@ -84,6 +85,7 @@ class World:
     leases: list[str] = field(default_factory=list)
     tokens: int = 0
     lane: str = ""
+    near: str = ""
     broken: str = ""
     #: Without attributes, so that the call takes the time of the server.
     bare: bool = False
@@ -110,6 +112,8 @@ class World:
         if self.lane:
             redis.hset(base + "producers", "lane", self.lane)
         redis.hset(base + "stats", mapping={"sent": 7, "stored": 5, "received": 3, "unacked": 2})
+        if self.near:
+            redis.hset(base + "stats", "lane:lane", self.near)
         for number, shape in enumerate(self.leases):
             key = f"{base}lease:L{number}"
             fields: dict[str, Any] = {
@@ -183,6 +187,9 @@ CHANGES: Final[list[dict[str, Any]]] = [
     {"tokens": 1},
     {"tokens": 8},
     *({"lane": last} for last in ("4 1", "5 1", "5 1 1 other", "6 1", "x")),
+    *({"near": last} for last in ("4 1", "5 1", "5 1 1 other", "6 1", "x")),
+    *({"near": "4 1", "broken": part} for part in BROKEN),
+    *({"near": "4 1", "meta": {"shards": "2 2 5", "paused": paused}} for paused in ("out", "")),
     *({"broken": part} for part in BROKEN),
     {"ready": [], "broken": "delayed"},
     {"parts": ["dead"], "leases": ["gone"], "broken": "dead"},
@@ -321,6 +328,45 @@ def test_the_short_reply_means_the_same(drive: Drive, leases: int, count: int) -
         batches.append(replace(command.decode(raw), lease_id="", items=[], ready_left=0, hint_ms=0))
     assert batches[0] == batches[1]
     assert batches[0].settled == (1,) * leases
+
+
+def test_the_short_reply_of_a_send_means_the_same(drive: Drive) -> None:
+    """A caller that asks for it gets the time alone, if the rest is as usual."""
+    command = send(drive.keys, [NewMessage("a", b"\nb")], lane="l", sequence=1, now_ms=NOW)
+    sha = drive.redis.script_load(command.script.source)
+    replies = {}
+    for sequence, asked in enumerate(("", "", "0"), 1):
+        words = [*command.args]
+        assert words[9] == ""
+        words[2], words[9] = sequence, asked
+        replies[sequence] = drive.redis.evalsha(sha, len(command.keys), *command.keys, *words)
+    assert replies == {
+        1: [b"OK", 1, b"1000000", 0],  # the first of a lane goes the long way
+        2: b"1000000",
+        3: [b"OK", 1, b"1000000", 0],
+    }
+    assert len({command.decode(reply) for reply in replies.values()}) == 1
+
+
+def test_rules_of_an_earlier_version_lose_nothing() -> None:
+    """A user without the rights that only the short ways need sends, receives and acks all the same."""
+    with guarded() as drive:
+        drive.redis.hset(drive.keys.meta, "test", "1")
+        deny(drive, "hlen", "renamenx", "rename", "hsetnx")
+        for number in range(1, 4):
+            drive.send(f"m{number}", lane="lane", sequence=number)
+        assert drive.state("producers")["producers"] == {"lane": f"3 {NOW}"}
+        taken = drive.receive("L1", 1)
+        for lease in ("L2", "L3", "L4"):
+            before = f"L{int(lease[1:]) - 1}"
+            done = drive.receive(lease, 1, Outcomes(before, acks=["0"]))
+            assert done.settled == (1,)
+            taken.items.extend(done.items)
+        assert [each.split()[1] for each in taken.items] == [b"m1", b"m2", b"m3"]
+        assert drive.state("ready", "unacked", "lease:L3") == {}
+        assert drive.stats("sent", "stored", "received", "acked", "unacked") == {
+            "sent": 3, "stored": 0, "received": 3, "acked": 3, "unacked": 0,
+        }  # fmt: skip
 
 
 @pytest.fixture

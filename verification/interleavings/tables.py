@@ -28,6 +28,8 @@ _LONG_AGO_MS: Final = 6000
 _NEVER_MS: Final = 2**53
 #: Counters that say what is there, and times: part of the state.
 _STANDING: Final = {"stored", "unacked", "reaped_ms", "gap_from_ms", "gap_until_ms"}
+#: Before a lane that stands among the counters.
+_LANE: Final = "lane:"
 #: Attributes that no script reads.
 _DATES: Final = {"created_ms", "modified_ms"}
 #: Entry ids of dead letters count on from here, so that none is ever used again.
@@ -85,17 +87,22 @@ class View:
         self.deadlines = _numbers(rows.get("unacked", ("", []))[1])
         self.cancelled = _numbers(rows.get("cancelled", ("", []))[1])
         self.meta: dict[str, str] = _pairs(rows.get("meta", ("", []))[1])
-        self.lanes = {
-            lane: int(known.split(" ")[0])
-            for lane, known in _pairs(rows.get("producers", ("", []))[1]).items()
+        stats = _pairs(rows.get("stats", ("", []))[1])
+        lanes = _pairs(rows.get("producers", ("", []))[1])
+        lanes |= {
+            name.removeprefix(_LANE): known
+            for name, known in stats.items()
+            if name.startswith(_LANE)
         }
+        self.lanes = {lane: int(known.split(" ")[0]) for lane, known in lanes.items()}
         #: unique key → (message id, until)
         self.unique: dict[str, tuple[str, int]] = {}
         for key, held in _pairs(rows.get("unique", ("", []))[1]).items():
             holder, until_ms = held.split(" ")
             self.unique[key] = (holder, int(until_ms))
-        stats = _pairs(rows.get("stats", ("", []))[1])
-        self.stats = {name: int(value) for name, value in stats.items()}
+        self.stats = {
+            name: int(value) for name, value in stats.items() if not name.startswith(_LANE)
+        }
         self.fired = int(_pairs(rows.get("schedules", ("", []))[1]).get("s:fired", -1))
 
     def _read(self, part: str, kind: str, content: list[Any]) -> None:
@@ -154,8 +161,14 @@ def normal(dumped: bytes, before: bytes) -> Written:
             rung = len(content)
         elif part == "stats":
             fields = _pairs(content)
-            counted = {name: int(value) for name, value in fields.items() if name not in _STANDING}
+            lanes = {name: value for name, value in fields.items() if name.startswith(_LANE)}
+            counted = {
+                name: int(value)
+                for name, value in fields.items()
+                if name not in _STANDING and name not in lanes
+            }
             kept = {name: fields[name] for name in fields if name in _STANDING}
+            kept |= {name: _undated(known) for name, known in lanes.items()}
             # A counter that came to nothing is as good as none.
             kept = {name: value for name, value in kept.items() if value != "0"}
             rows[part] = (kind, _flat(kept))

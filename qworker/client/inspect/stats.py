@@ -99,16 +99,18 @@ def stat(queue: QueueRef) -> Plan[QueueStat]:
 def _last_activity_ms(queue: QueueRef) -> Plan[int | None]:
     """Return the time of the last send on a lane, or of the last journal entry."""
     times: list[int] = []
-    cursor = "0"
-    for _ in range(_CALLS):
-        reply: list[Any] = yield raw(
-            "HSCAN", queue.keys.producers, cursor, "COUNT", _LANES, decode=list
-        )
-        lanes = (lane.split(b" ", 2) for lane in reply[1][1::2])
-        times += [at_ms for words in lanes if (at_ms := whole(b"".join(words[1:2]))) is not None]
-        cursor = reply[0].decode()
-        if cursor == "0":
-            break
+    for place in (queue.keys.stats, queue.keys.producers):
+        cursor = "0"
+        for _ in range(_CALLS):
+            reply: list[Any] = yield raw("HSCAN", place, cursor, "COUNT", _LANES, decode=list)
+            # A lane is a number and a time; a counter is a number alone.
+            lanes = (lane.split(b" ", 2) for lane in reply[1][1::2])
+            times += [
+                at_ms for words in lanes if (at_ms := whole(b"".join(words[1:2]))) is not None
+            ]
+            cursor = reply[0].decode()
+            if cursor == "0":
+                break
     entries: list[Any] = yield raw(
         "XREVRANGE", queue.keys.journal, "+", "-", "COUNT", 1, decode=list
     )

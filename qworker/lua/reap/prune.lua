@@ -6,6 +6,7 @@
 -- KEYS[3]    rows HASH        row id → message id and expiry ms
 -- KEYS[4]    cancelled ZSET   message id → expiry ms
 -- KEYS[5]    meta HASH
+-- KEYS[6]    stats HASH       `lane:<lane>` → as in producers, and counters
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    idle ms          a lane without a send for this long is forgotten
 -- ARGV[3-5]  cursor           of producers, unique and rows: '0' to begin, '' to leave it out
@@ -15,8 +16,10 @@
 --- include lib/clock.lua
 --- include lib/checks.lua
 
-local producers, unique, rows, cancelled, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local refused = broken({ producers, 'hash', unique, 'hash', rows, 'hash', cancelled, 'zset', meta, 'hash' })
+local producers, unique, rows, cancelled, meta, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local refused = broken({
+  stats, 'hash', producers, 'hash', unique, 'hash', rows, 'hash', cancelled, 'zset', meta, 'hash',
+})
 if refused then return refused end
 local now, idle_ms = clock(ARGV[1], meta), whole(ARGV[2], 1, MAX_MS)
 if not now or not idle_ms then return { 'ARG', 'idle_ms' } end
@@ -28,18 +31,20 @@ local MAX_TOMBSTONES, COUNT = 500, 250
 local over = redis.call('ZCOUNT', cancelled, '-inf', text(now))
 local forgotten = math.min(over, MAX_TOMBSTONES)
 if forgotten > 0 then redis.call('ZREMRANGEBYRANK', cancelled, 0, forgotten - 1) end
--- Drop the fields whose second word, a time in ms, is at or before `limit_ms`.
-local function slice(key, cursor, limit_ms)
+-- Drop the fields whose second word, a time in ms, is at or before `limit_ms`; only those with a prefix, if one is given.
+local function slice(key, cursor, limit_ms, prefix)
   if cursor == '' then return '' end
   local page = redis.call('HSCAN', key, cursor, 'COUNT', COUNT)
   for i = 1, #page[2], 2 do
     local at_ms = tonumber(string.match(page[2][i + 1], '^%S+ (%d+)'))
-    if not at_ms or at_ms <= limit_ms then
+    if (not at_ms or at_ms <= limit_ms) and (not prefix or string.find(page[2][i], prefix, 1, true) == 1) then
       forgotten = forgotten + redis.call('HDEL', key, page[2][i])
     end
   end
   return page[1] == '0' and '' or page[1]
 end
+-- Lanes have a place among the counters only while these are few: one slice sees them all.
+if ARGV[3] == '0' then slice(stats, '0', now - idle_ms, 'lane:') end
 local next_lane = slice(producers, ARGV[3], now - idle_ms)
 local next_unique = slice(unique, ARGV[4], now)
 local next_row = slice(rows, ARGV[5], now)

@@ -26,7 +26,7 @@ local flat = redis.call('HGETALL', stats)
 for i = 1, #flat, 2 do
   local name, value = flat[i], flat[i + 1]
   counted[name] = string.find(value, '^%-?%d+$') and whole(value, -MAX_MS, MAX_MS) or false -- false: it exists but is not a number
-  if not counted[name] and name ~= 'stored' and name ~= 'unacked' then
+  if not counted[name] and name ~= 'stored' and name ~= 'unacked' and not string.find(name, '^lane:') then
     tell(name, value, '')
     if repair then redis.call('HDEL', stats, name) end
   end

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- repair_lane.lua: check a lane of senders, and repair it.
 -- ROLES      operator
--- KEYS[1]    producers HASH   lane → last sequence number and ms, …
+-- KEYS[1]    producers HASH   lane → last sequence number and ms, …; or stats, with `lane:` before the lane
 -- KEYS[2]    meta HASH
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    repair           1 to repair, 0 to report
--- ARGV[3]    lane
+-- ARGV[3]    field            of the lane
 -- Returns {'OK', now ms, problem} or {'BROKEN', key, type} {'ARG', name}; problem:
 --   unreadable: not a number and a time; it is forgotten · future: last used after now; set to now · '' none
 -- O(1).

@@ -2,7 +2,8 @@
 -- send.lua: store new messages once, even if the call is repeated.
 -- ROLES      producer, operator
 -- KEYS[1-5]  see lib/sender_keys.lua
--- KEYS[6]    producers HASH   lane → last sequence number, ms, and (message number, id) per message kept out by it
+-- KEYS[6]    producers HASH   lane → last sequence number, ms, and (message number, id) per message kept out by it; the
+--                             first lanes of a queue are in stats as `lane:<lane>`, where they are read with the counters
 -- KEYS[7]    unique HASH      see lib/unique_keys.lua
 -- KEYS[8]    journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
@@ -11,14 +12,14 @@
 -- ARGV[4]    delay ms         '' for the queue's, or '@' and a due time in ms since 1970
 -- ARGV[5-6]  ttl ms, priority '' for the queue's, 0 none; 0-9
 -- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
--- then       u                then u × (message number 1…n, unique key, how it is held: `<ms>` until the message has ended
+-- then       u                or '' for none and a caller that knows the short reply; then u × (message number 1…n, unique key, how it is held: `<ms>` until the message has ended
 --                             (flag u frees it), at most so long; `=<ms>` for so long (no flag u); `~<ms>` until it is
 --                             due: a later one takes its place in delayed, with a due time of its own, but at most so
 --                             long after the first of them, 0: no limit)
 -- then       maxlen           may be left out: of this call; the lower of this and the queue's counts
 -- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique
 --   key was held, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
---   same} for a repeated call, or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen}
+--   same} for a repeated call, or the short reply now ms: one message was stored, and the rest is 0 or missing; or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen}
 --   {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already; O(m) more to replace one of m (at most 1,000)
 --   that are due in the same millisecond.
@@ -49,14 +50,23 @@ end
 local ttl_ms = ARGV[5] == '' and attributes.ttl_ms or whole(ARGV[5], 0, MAX_MS)
 if not delay_ms or not ttl_ms then return { 'ARG', 'delay or ttl' } end
 local first_key = 8 + 2 * number
-local keyed = whole(ARGV[first_key], 0, number)
+local keyed = ARGV[first_key] == '' and 0 or whole(ARGV[first_key], 0, number)
 if not keyed then return { 'ARG', 'messages' } end
 if not lower_maxlen(attributes, ARGV[first_key + 1 + 3 * keyed]) then return { 'ARG', 'maxlen' } end
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
 
+-- A lane has its place among the counters while these are few, since others read all of them. The sign there for a lane
+-- that stands among the producers is `-`.
+local MAX_FIELDS = 64
+local place, field = stats, 'lane:' .. lane
 if lane ~= '' then
-  local found = redis.pcall('HGET', producers, lane) or ''
-  if type(found) == 'table' then return { 'BROKEN', producers, redis.call('TYPE', producers).ok } end
+  local found = redis.call('HGET', stats, field)
+  if not found or found == '-' then
+    found = redis.pcall('HGET', producers, lane) or ''
+    if type(found) == 'table' then return { 'BROKEN', producers, redis.call('TYPE', producers).ok } end
+    local fields = found == '' and redis.pcall('HLEN', stats) -- a right that older rules do not give to senders
+    if type(fields) ~= 'number' or fields >= MAX_FIELDS then place, field = producers, lane end
+  end
   local last, out = string.match(found, '^(%d+) %d+(.*)$')
   last = tonumber(last)
   if last and sequence == last then
@@ -90,7 +100,12 @@ push(items, priority, delay_ms, attributes, now)
 for _, one in ipairs(early) do push({ one[1] }, priority, one[2], attributes, now) end
 write_keys(holds)
 if lane ~= '' then
-  redis.call('HSET', producers, lane, table.concat({ text(sequence), text(now), unpack(kept_out) }, ' '))
+  -- What was kept out makes a lane long, and counters are read often.
+  if place == stats and #kept_out > 0 then
+    redis.call('HSET', stats, field, '-')
+    place, field = producers, lane
+  end
+  redis.call('HSET', place, field, table.concat({ text(sequence), text(now), unpack(kept_out) }, ' '))
 end
 local stored = #items + #early
 local amounts = { sent = stored, stored = stored - replaced, cancelled = replaced }
