@@ -37,11 +37,11 @@ QworkerError
 ├── StaleReceiptError             the receipt's lease is gone, or the message was settled before
 │   └── LeaseLostError            a run's delivery lost its lease: its step was not recorded
 ├── UnknownTaskError              a task name that the app does not have
-├── ResultError                   there is no value where a result was asked for
+├── ResultError                   a message has no result to return
 │   ├── TaskFailedError           the message is a dead letter
 │   ├── TaskEndedError            it ended without a value: cancelled, discarded, expired, purged
 │   ├── ResultTimeoutError (TimeoutError)  it has not ended in time
-│   └── ResultUnknownError        no result is kept, and no such message waits: it expired, or never was
+│   └── ResultUnknownError        no result is kept, and the message does not wait or run
 ├── ServerError                   Redis cannot serve the call now; `retry` says what you may do
 │   ├── UnavailableError          not reached, or the connection broke before the call was sent
 │   │   └── ScriptsNotLoadedError the server lacks our scripts, and this user may not load them
@@ -63,8 +63,8 @@ QworkerError
 │   ├── JavaMissingError          no Java that Spark can use
 │   ├── ArchiveDamagedError       a file of an archive cannot be read
 │   ├── EventsLostError           journal events were trimmed before they were read
-│   └── JournalRolledBackError    the journal is older than what was read of it
-├── SignalTimeoutError (TimeoutError)  a run has waited for a signal as long as it wanted to
+│   └── JournalRolledBackError    the journal is older than the part that was read
+├── SignalTimeoutError (TimeoutError)  a run's wait for a signal timed out
 └── TimeLimitError                a handler ran past its time limit
 
 The control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is in `qworker.app.control`: it is
@@ -233,7 +233,7 @@ class WrongNamespaceError(InvalidError):
 
 
 class RefusedError(QworkerError):
-    """The server answered and refused the call: definite, nothing was written."""
+    """The server refused the call: nothing was written."""
 
 
 class QueueFullError(RefusedError):
@@ -350,7 +350,7 @@ class GhostSendError(RefusedError):
 
 
 class TooLateError(RefusedError):
-    """More time was asked for after half of the message's time to live, at `half_ms` (since 1970, server's clock)."""
+    """Half of the message's time to live was over at `half_ms` (server's clock, since 1970): it gets no more time."""
 
     def __init__(self, queue: str, message_id: str, half_ms: int) -> None:
         super().__init__(queue, message_id, half_ms)
@@ -416,13 +416,13 @@ class RunStartedError(RefusedError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.message_id} of queue {self.queue!r} was started before, by another call: start this one under "
-            "another id. An id is free again once the steps of its run are forgotten (result=, after its end)"
+            f"run {self.message_id} of queue {self.queue!r} was already started with another call: start this one "
+            "under another id. An id is free again when the steps of its run have expired (result=, after its end)"
         )
 
 
 class RunUnknownError(RefusedError):
-    """No run of this id waits, runs or is dead, and none has lately ended."""
+    """No run has this id, or it ended long ago."""
 
     def __init__(self, queue: str, message_id: str) -> None:
         super().__init__(queue, message_id)
@@ -444,7 +444,7 @@ class RunEndedError(RefusedError):
 
 
 class SignalGivenError(RefusedError):
-    """The run was given this signal with another value before, or no longer waits for it. The first one counts."""
+    """The run already has this signal with another value, or its wait has timed out. The first one counts."""
 
     def __init__(self, queue: str, message_id: str, signal: str) -> None:
         super().__init__(queue, message_id, signal)
@@ -452,8 +452,8 @@ class SignalGivenError(RefusedError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.message_id} of queue {self.queue!r} has the signal {self.signal!r} already, with another "
-            "value, or has stopped waiting for it"
+            f"run {self.message_id} of queue {self.queue!r} already has the signal {self.signal!r} with another "
+            "value, or no longer waits for it"
         )
 
 
@@ -600,7 +600,7 @@ class UnknownTaskError(QworkerError):
 
 
 class ResultError(QworkerError):
-    """There is no value where the result of a message was asked for. `queue` and `message_id` name the message."""
+    """A message has no result to return. `queue` and `message_id` name the message."""
 
     def __init__(self, queue: str, message_id: str) -> None:
         super().__init__(queue, message_id)
@@ -651,7 +651,7 @@ class TaskEndedError(ResultError):
 
 
 class ResultTimeoutError(ResultError, TimeoutError):
-    """The message has not ended within `waited_s` seconds. It may still: ask again."""
+    """The message has not ended within `waited_s` seconds. It may end later: ask again."""
 
     def __init__(self, queue: str, message_id: str, waited_s: float) -> None:
         super().__init__(queue, message_id)
@@ -720,7 +720,7 @@ class UnfinishedError(ServerError):
 
 
 def server_refused(error: BaseException) -> bool:
-    """Say whether the server refused a command for a reason without a class here, mostly a key of another type."""
+    """Say whether the server refused a command for a reason that has no class here, mostly a key of another type."""
     return type(error) is ServerError
 
 
@@ -855,7 +855,7 @@ class JournalRolledBackError(PipelineError):
             f"entries {self.now_entry} to {self.entry - 1} of epoch {self.epoch} were read, and are not in Redis any "
             "more"
             if self.now_epoch == self.epoch and self.now_entry < self.entry
-            else f"what was read up to entry {self.entry - 1} of epoch {self.epoch} is not what Redis has there now"
+            else f"the entries up to {self.entry - 1} of epoch {self.epoch} that were read differ from those in Redis"
         )
         return (
             f"journal of queue {self.queue!r}: {went}: the server came back with older data (a failover or a restored "
@@ -879,7 +879,7 @@ class ArchiveDamagedError(PipelineError):
 
 
 class SignalTimeoutError(QworkerError, TimeoutError):
-    """A run has waited for a signal for as long as it wanted to. It may go on, and will not get the signal."""
+    """The wait of a run for a signal has timed out. The run may continue, and will not get the signal."""
 
     def __init__(self, signal: str) -> None:
         super().__init__(signal)

@@ -4,7 +4,7 @@ ControlFlow
 ├── Retry      nack: ready again after a delay, counted
 ├── Discard    ack, counted as discarded
 ├── Cancel     ended as cancelled
-├── Bury       dead at once, whatever the receive count
+├── Bury       dead at once, at any receive count
 ├── Release    back to the head of the queue, uncounted
 ├── RateLimited  the same, and its queue waits
 └── LetExpire  not settled: back when the visibility timeout runs out

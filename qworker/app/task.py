@@ -260,7 +260,7 @@ class Sender(Generic[P, R]):
             raise InvalidOptionError(
                 "schedule",
                 "has arguments, which are stored unencrypted",
-                "let it send a task without arguments, which looks for what is to be done",
+                "let it send a task without arguments, which looks up the work to do",
             )
         body = task.signature.encode(args, kwargs)
         return StoredSchedule(

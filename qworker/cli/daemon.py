@@ -22,7 +22,7 @@ __all__ = ["command"]
 def command(session: Session, given: dict[str, Any]) -> None:
     """Run the reaper: it requeues due and timed-out messages, fires schedules and serves /metrics.
 
-    One is enough, any number may run, and `qworker run` carries one too. SIGTERM or Ctrl-C stops it within a second.
+    One is enough; any number may run, and `qworker run` includes one. SIGTERM or Ctrl-C stops it within a second.
     With --durability strict, a server that may lose messages or is open to others is refused (exit code 3).
     """
     from qworker.service.daemon import Daemon

@@ -25,7 +25,7 @@ SECTIONS: Final = {
         "send": "Send messages from arguments, a file or a pipe.",
         "queue": "List, show, set, peek, pause, resume, purge and remove queues.",
         "message": "Show, move, cancel or delete messages; receive and settle them.",
-        "result": "Show what messages came to.",
+        "result": "Show the results of messages.",
         "workflow": "List and show runs of workflows; signal, cancel and redrive them.",
         "dead": "List, show, edit, redrive and drop dead letters.",
         "import": "Import waiting messages from RSMQ, RQ or Celery.",

@@ -1,4 +1,4 @@
-"""`qworker result`: what messages came to."""
+"""`qworker result`: results of messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["command"]
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Show results of messages, whose tasks keep them (`@app.task(result="1h")`)."""
+    """Show the results of messages whose tasks keep them (`@app.task(result="1h")`)."""
 
 
 @command.command("show")
@@ -31,9 +31,9 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def show(session: Session, queue: str, message_id: str, wait: str | None) -> Output:
-    """Show what a message came to: the value that its handler returned, or how it ended without one.
+    """Show the result of a message: the value that its handler returned, or how it ended without one.
 
-    Exit code 1 if nothing is kept: it has not ended, its task keeps no results, or its result has expired.
+    Exit code 1 if there is no result: the message has not ended, its task keeps no results, or it has expired.
     """
     from qworker.cli.message.bodies import body_lines
     from qworker.client.queue import Queue

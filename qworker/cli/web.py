@@ -21,10 +21,10 @@ __all__ = ["command"]
 @flags_of(WebOptions)
 @click.pass_obj
 def command(session: Session, given: dict[str, Any]) -> None:
-    """Serve the dashboard: queues, what needs a person, health, and the actions of operators.
+    """Serve the dashboard: queues, problems, health, and the actions of operators.
 
-    Listens on loopback, and prints a link that lets one browser in; the next link follows when it is used. Elsewhere it
-    needs --authorize: a function that knows the users and what they may do. SIGTERM or Ctrl-C stops it.
+    Listens on loopback and prints a link that admits one browser; when it is used, the next link is printed. On other
+    addresses it needs --authorize: a function that knows the users and their rights. SIGTERM or Ctrl-C stops it.
     """
     from qworker.web.server import check_options, serve
 

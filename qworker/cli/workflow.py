@@ -48,8 +48,8 @@ def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
 def list_runs(session: Session, queue: str | None, state: str | None, limit: int) -> Output:
     """List runs that have not ended: what each waits for, and since when.
 
-    A run is listed once it has recorded a step, slept or waited; one that was started under an id of its own, from the
-    start. Without QUEUE, lists those of all queues.
+    A run is listed once it has recorded a step, slept or waited; a run started with `id=`, from its start. Without
+    QUEUE, lists the runs of all queues.
     """
     names = [queue] if queue is not None else [name for name, _ in session.queues.readable()]
     runs = [
@@ -82,9 +82,9 @@ def show(session: Session, run_id: str, queue: str | None) -> Output:
 @json_option
 @click.pass_obj
 def signal(session: Session, run_id: str, name: str, value: str, queue: str | None) -> Output:
-    """Give a run a signal: it goes on if it waits for it, else once it does.
+    """Give a run a signal; a run that waits for it continues, another finds it when it waits.
 
-    NAME is the type that the run waits for, or the name of the wait; JSON is its value, null if it is left out.
+    NAME is the type that the run waits for, or the name of the wait; JSON is the value, null by default.
     """
     from qworker.errors import InvalidBodyError
     from qworker.wire.codec import decode
@@ -109,9 +109,9 @@ def signal(session: Session, run_id: str, name: str, value: str, queue: str | No
 @json_option
 @click.pass_obj
 def cancel(session: Session, run_id: str, queue: str | None, dry_run: bool, yes: bool) -> Output:
-    """Cancel a run: one that sleeps or waits ends now, the handler of one that runs is told to stop.
+    """Cancel a run: end it if it sleeps or waits, ask its handler to stop if it runs.
 
-    What its steps have done stays done. To stop a handler at once: qworker message cancel --running, or --kill.
+    Completed steps are not undone. To stop a handler at once: qworker message cancel --running, or --kill.
     """
     from qworker.cli.framework.confirm import confirm
 
@@ -144,7 +144,7 @@ def redrive(session: Session, run_id: str, queue: str | None, dry_run: bool) -> 
     if run.state != "dead":
         raise click.ClickException(f"run {name} is not dead, but {run.state}")
     if not dry_run and not opened.redrive(ids={run.id}):
-        raise click.ClickException(f"run {name} is not dead any more; look again")
+        raise click.ClickException(f"run {name} is no longer dead; run this again")
     text = f"redrove {name}: it continues after its last step"
     return Output(
         {"id": run.id, "queue": run.queue, "redriven": not dry_run},
@@ -163,7 +163,7 @@ def _find(session: Session, run_id: str, queue: str | None) -> tuple[Queue, RunS
             return opened, run
     where = f"queue {queue!r}" if queue else f"the queues of namespace {session.namespace!r}"
     raise click.ClickException(
-        f"run {run_id} not found in {where}: it ended long ago, its id is wrong, or it is no run"
+        f"run {run_id} not found in {where}: it ended long ago, its id is wrong, or it is not a run"
     )
 
 

@@ -46,7 +46,7 @@ def put_schedule(queue: QueueRef, name: str, schedule: StoredSchedule) -> Plan[b
             raise InvalidOptionError(
                 "schedule",
                 f"cannot be added: queue {queue.keys.queue!r} has {MOST_SCHEDULES:,}",
-                "remove some, or send the messages by one schedule that looks for what is due",
+                "remove some, or send the messages by one schedule that looks up the due work",
             )
     words: list[str | int | bytes] = [name, value]
     known = None if before is None else _parsed(before)

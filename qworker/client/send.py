@@ -359,7 +359,7 @@ def _mark_unique(flags: dict[str, str], options: SendOptions) -> None:
         raise InvalidOptionError(
             "debounce",
             "is set for a message whose result is kept",
-            "a later message may replace it, and nobody would be told; send it by a task without result=",
+            "a later message may replace it, and its result would never come; send it by a task without result=",
         )
 
 

@@ -77,7 +77,7 @@ def next_message(
         call["kwargs"] = step.kwargs
     body = with_steps(_encode(call), rest)
     if is_too_deep(body):
-        raise InvalidBodyError("body", "is nested deeper than 64 levels", "return less deep values")
+        raise InvalidBodyError("body", "is nested deeper than 64 levels", "return flatter values")
     check_size(body, LARGEST_MAXSIZE)
     flags = {"w": trace} if trace else {}
     for flag, number in (

@@ -88,7 +88,7 @@ class KeyKind(Kind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueAttributes(Options):
-    """What a queue does with its messages unless the message or the task overrides it.
+    """The settings of a queue, for messages and tasks that do not override them.
 
     A queue that stores `maxlen` messages (ready, delayed and unacked) refuses more; it never trims.
     """
@@ -197,7 +197,7 @@ class SendOptions(Options):
     unique_for: Annotated[
         Duration | None,
         DurationKind(
-            "the unique key keeps others out for so long, whatever becomes of the message",
+            "how long the unique key keeps others out, even after the message has ended",
             minimum_ms=1,
             none="see unique_until",
         ),
@@ -205,7 +205,7 @@ class SendOptions(Options):
     debounce: Annotated[
         Duration | None,
         DurationKind(
-            "delay, in which a later message with this unique key replaces the message and waits as long again",
+            "delay during which a later message with this unique key replaces the message and restarts the delay",
             minimum_ms=1,
             none="it is not replaced",
         ),
@@ -213,9 +213,9 @@ class SendOptions(Options):
     debounce_max: Annotated[
         Duration | None,
         DurationKind(
-            "how long after the first one a message that replaces others waits at most",
+            "limit of the wait from the first message on, however many replace it",
             minimum_ms=1,
-            none="no limit: while messages follow each other, none is delivered",
+            none="no limit: a steady stream of messages delivers none",
         ),
     ] = None
     max_receives: Annotated[

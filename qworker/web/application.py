@@ -321,7 +321,7 @@ class Dashboard:
         session = self._link.enter(request.query_params.get("token", ""))
         if session is None:
             raise HTTPException(
-                401, "This link was used before, or is not from this process. Take its last one."
+                401, "This link was used before, or another process printed it. Use the newest one."
             )
         base = _base(request)
         response = RedirectResponse(f"{base}/", 303)

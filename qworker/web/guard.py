@@ -100,7 +100,7 @@ class Guard:
         )
         if not ours or (fetched != "same-origin" and origin not in self._origins):
             raise HTTPException(
-                403, "This change was not asked for by a page of this dashboard (wrong Origin)."
+                403, "The request does not come from a page of this dashboard (wrong Origin)."
             )
 
 

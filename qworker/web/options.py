@@ -29,8 +29,8 @@ def _check_function(value: object, name: str) -> str:
     if not isinstance(value, str) or _FUNCTION.fullmatch(value) is None:
         raise InvalidOptionError(
             name,
-            f"{shown(value)} names no function",
-            "write MODULE:FUNCTION, as shop.ops:authorize",
+            f"{shown(value)} is not a function",
+            "write MODULE:FUNCTION, such as shop.ops:authorize",
         )
     return value
 
@@ -43,7 +43,7 @@ class WebOptions(Options):
 
     web_host: Annotated[
         str,
-        NameKind("address to listen on; another than loopback needs authorize", rule=_check_host),
+        NameKind("address to listen on; other than loopback, it needs authorize", rule=_check_host),
     ] = "127.0.0.1"
     web_port: Annotated[
         int, IntegerKind("port to listen on", maximum=65_535, zero="any free port")
@@ -51,7 +51,7 @@ class WebOptions(Options):
     authorize: Annotated[
         str | None,
         NameKind(
-            "function that says who a request is from and what they may do, as MODULE:FUNCTION",
+            "function that returns the user of a request and their rights, as MODULE:FUNCTION",
             none="the link that qworker web prints",
             rule=_check_function,
         ),

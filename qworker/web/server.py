@@ -40,7 +40,7 @@ def check_options(options: WebOptions) -> None:
     if options.authorize is None and not _is_loopback(options.web_host):
         raise InvalidOptionError(
             "web-host",
-            f"{options.web_host} can be reached from other hosts, and nothing says who may do what",
+            f"{options.web_host} can be reached from other hosts, and has no users and rights",
             "pass --authorize MODULE:FUNCTION (docs/guides/web.md), or listen on 127.0.0.1 and use an SSH tunnel",
         )
 

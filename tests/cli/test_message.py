@@ -118,7 +118,7 @@ def test_cancel_of_a_running_message_says_that_it_runs(run, shop):
 
     ran = run("message", "cancel", message.id, "--yes")
 
-    assert f"cancelling {message.id} of emails: its handler is told to stop" in ran.out
+    assert f"cancelling {message.id} of emails: its handler is asked to stop" in ran.out
 
 
 def test_cancel_of_a_dead_letter_names_the_verb_for_it(run, shop):

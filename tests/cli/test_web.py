@@ -22,7 +22,7 @@ def test_bad_options_are_refused_before_anything_listens(run: Callable[..., Ran]
     for host in ("0.0.0.0", "::", "10.0.0.1", "example.test"):
         ran = run("web", "--web-host", host)
         assert ran.code == 2
-        assert "can be reached from other hosts, and nothing says who may do what" in ran.err
+        assert "can be reached from other hosts, and has no users and rights" in ran.err
         assert "--authorize MODULE:FUNCTION" in ran.err
     for arguments, said in (
         (("--authorize", "shop"), "names no function"),

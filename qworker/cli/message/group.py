@@ -26,7 +26,7 @@ __all__ = ["command"]
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}(?:/[0-9]{1,2})?")
 _ANSWERS: Final = {
     "cancelled": "cancelled {}: it will not run",
-    "cancelling": "cancelling {}: its handler is told to stop within 5 s; it will be dropped if it is requeued",
+    "cancelling": "cancelling {}: its handler is asked to stop within 5 s; it will be dropped if it is requeued",
 }
 
 
@@ -94,11 +94,11 @@ def cancel(
     dry_run: bool,
     yes: bool,
 ) -> Output:
-    """Cancel a message: it does not run, or its handler is told to stop. Remembered for 7 days.
+    """Cancel a message: delete it if it waits, ask its handler to stop if it runs. Remembered for 7 days.
 
-    A worker learns within 5 s that a message that it runs was cancelled. It cancels the coroutine of an async handler;
-    a sync handler may ask. A process whose handler still runs after `qworker run --cancel-grace` is ended, and other
-    messages of it start again elsewhere. --running and --kill do not wait. A message of a batch is not stopped.
+    Its worker sees the cancel within 5 s. It cancels the coroutine of an async handler; a sync handler can check. If
+    the handler still runs after `qworker run --cancel-grace`, its process is ended, and other messages of that process
+    start again elsewhere. --running and --kill do not wait. A message of a batch is not stopped.
     """
     from qworker.cli.framework.confirm import confirm
 
@@ -158,7 +158,7 @@ def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, 
     for name in (queue,) if queue is not None else (name for name, _ in session.queues.readable()):
         if receipt is None and session.queues.get(name).look(message_id) is not None:
             raise click.ClickException(
-                f"message {message_id} of {name} has ended; what it came to: qworker result show {name} "
+                f"message {message_id} of {name} has ended; its result: qworker result show {name} "
                 f"{word(message_id)}"
             )
     where = f"queue {queue!r}" if queue else f"the queues of namespace {session.namespace!r}"

@@ -36,7 +36,7 @@ _queues: Final = stacked(
 @click.option(
     "--strict", is_flag=True, help="Do not requeue timed-out messages while input is paused."
 )
-@click.option("--state", is_flag=True, help="Only show what is paused.")
+@click.option("--state", is_flag=True, help="Only show which directions are paused.")
 @json_option
 @click.pass_obj
 def pause(

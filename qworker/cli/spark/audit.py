@@ -51,7 +51,7 @@ _NUMBERED: Final = {
 @click.option(
     "--incremental",
     is_flag=True,
-    help="Audit what the archive got since the last incremental audit, and what had not ended then.",
+    help="Audit only events since the last incremental audit, and messages that had not ended then.",
 )
 @click.option("--restart", is_flag=True, help="With --incremental: audit all of the archive again.")
 @json_option
@@ -67,8 +67,8 @@ def command(
     """Check that every message sent in the window ended exactly once.
 
     The window is that of the sends; later events count. Without the live journal, losses cannot be detected: messages
-    without an end count as open. Exit code 3 if anything is wrong, 5 if nothing is but a stretch cannot be told about:
-    the journal was off, or the queue was made anew.
+    without an end count as open. Exit code 3 if anything is wrong; 5 if nothing is wrong but part of the record is
+    missing: the journal was off, or the queue was removed and created again.
     """
     from qworker.pipeline.jobs.audit import Window
     from qworker.pipeline.jobs.reading import audit_all

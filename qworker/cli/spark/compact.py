@@ -31,7 +31,7 @@ Examples:
 def command(archive: Path, before: str | None, keep: str | None) -> Output:
     """Rewrite the small files of each day of an archive as few large ones. An archiver may run meanwhile.
 
-    Readers go on with the files that they have; a week later the next run deletes those. Needs no Java.
+    Readers keep using the old files; the first run after a week deletes those. Needs no Java.
     """
     from dataclasses import asdict
 

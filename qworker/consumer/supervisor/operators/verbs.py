@@ -133,7 +133,7 @@ def _wanted(arguments: Mapping[str, Any], before: int) -> int:
     if type(wanted) is not int or not 1 <= wanted <= MAX_PROCESSES:
         raise InvalidOptionError(
             "processes",
-            f"{ascii(wanted)[:40]} cannot be had",
+            f"{ascii(wanted)[:40]} is not possible",
             f"a number from 1 to {MAX_PROCESSES}; to end a worker: qworker worker drain",
         )
     return wanted
