@@ -14,7 +14,8 @@
 -- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
 --   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed, and means '0' for one item,
 --   '1' … 'n' for several; or the short reply {'ALONE', now ms, deadline ms, ready left, hint ms, degraded, item if there is
---   one}: each lease had one message, which counts, and the rest is 0 or empty; or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
+--   one}: each lease had one message, which counts, and the rest is 0 or empty; or a refusal: {'LEASEUSED', id}
+--   {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
@@ -174,6 +175,8 @@ local function settle_receive_alone()
   if not ids or #ids ~= leases or not received or not now then return nil end
   local deadline, hint = count > 0 and now + visibility_ms or 0, left > 0 and 0 or -2
   if count > 0 and not item then
+    -- `made` refuses a lease that exists; without an item it is not called.
+    if redis.call('EXISTS', key) == 1 then return nil end
     local due = redis.pcall('ZRANGE', KEYS[12], 0, 0, 'WITHSCORES')
     if due.err then return nil end
     if due[2] then hint = math.min(math.max(1, tonumber(due[2]) - now), MAX_MS) end

@@ -16,6 +16,7 @@ from qworker.engine.receive import settle_receive
 from qworker.engine.scripts import load_script
 from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
+from qworker.errors import LeaseUsedError
 from tests.lua.drive import NOW, STANDARD_PARTS, Drive, deny, guarded
 
 PARTS: Final = files("qworker").joinpath("lua/lib")
@@ -297,6 +298,15 @@ def test_a_new_lease_that_exists_is_refused_with_nothing_written(drive: Drive, t
     assert drive.state("ready", "lease:L0", "lease:N", "unacked") == before
     if taken == "lease":
         assert drive.redis.evalsha(sha, len(keys), *keys, *words)[0] == b"LEASEUSED"
+
+
+def test_a_repeated_receive_is_refused_by_an_empty_queue_too(drive: Drive) -> None:
+    """A caller whose reply was lost learns that its lease exists, although no message is left."""
+    drive.send("only")
+    drive.receive("L", 1)
+
+    with pytest.raises(LeaseUsedError, match="'L'"):
+        drive.receive("L", 1)
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -14,7 +14,8 @@
 -- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
 --   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed, and means '0' for one item,
 --   '1' … 'n' for several; or the short reply {'ALONE', now ms, deadline ms, ready left, hint ms, degraded, item if there is
---   one}: each lease had one message, which counts, and the rest is 0 or empty; or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
+--   one}: each lease had one message, which counts, and the rest is 0 or empty; or a refusal: {'LEASEUSED', id}
+--   {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 --- include lib/clock.lua
 --- include lib/checks.lua

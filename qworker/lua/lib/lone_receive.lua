@@ -74,6 +74,8 @@ local function settle_receive_alone()
   if not ids or #ids ~= leases or not received or not now then return nil end
   local deadline, hint = count > 0 and now + visibility_ms or 0, left > 0 and 0 or -2
   if count > 0 and not item then
+    -- `made` refuses a lease that exists; without an item it is not called.
+    if redis.call('EXISTS', key) == 1 then return nil end
     local due = redis.pcall('ZRANGE', KEYS[12], 0, 0, 'WITHSCORES')
     if due.err then return nil end
     if due[2] then hint = math.min(math.max(1, tonumber(due[2]) - now), MAX_MS) end
