@@ -108,7 +108,14 @@ def make_history(url: str, directory: Path, view: View) -> History:
             "every message is accounted for: none lost, none acked twice, none started after its ack"
         )
     view.say("")
-    return History(_counted(), rows, audit, lake.root, report, time.monotonic() - begun)
+    return History(
+        _counted(),
+        rows,
+        audit,
+        (directory / "archive").absolute(),
+        report,
+        time.monotonic() - begun,
+    )
 
 
 def _counted() -> int:

@@ -283,9 +283,11 @@ def test_a_day_that_lacks_a_file_is_not_compacted(tmp_path):
     assert len(lake.files()) == 2
 
 
-@pytest.mark.parametrize("name", ["s3a://bucket/lake", Path("hdfs://host/lake")])
-def test_an_archive_is_a_directory(name):
-    with pytest.raises(InvalidOptionError, match="is a URL; name a directory"):
+@pytest.mark.parametrize("name", ["gs://bucket/lake", Path("hdfs://host/lake")])
+def test_an_archive_is_a_directory_or_in_a_store_that_is_known(name):
+    with pytest.raises(
+        InvalidOptionError, match="is a URL of another kind; name s3://BUCKET/PATH, or a directory"
+    ):
         Lake(name)
 
 

@@ -1,6 +1,7 @@
 """What may be wrong with a journal or an archive, planted one by one: the audit names each, and accuses nothing else.
 
-Each wrong has its own queue. All are archived and audited together: over the archive, the live journal, and both.
+Each wrong has its own queue. All are archived and audited together: over the archive, in a directory and in an object
+store, over the live journal, and both.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -26,8 +26,10 @@ from qworker.pipeline.jobs.archive import Archiver, archive
 from qworker.pipeline.jobs.audit import AuditResult, Window
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_all, audit_increment, read_events, server_options
+from qworker.pipeline.jobs.store import open_write
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys, queues_key
+from tests.pipeline.object_store import object_store
 
 # The first test of the module pays for the jobs of all.
 pytestmark = [pytest.mark.slow, pytest.mark.wrongs, pytest.mark.timeout(600)]
@@ -40,6 +42,7 @@ class Wrongs:
     client: Client
     namespace: str
     lake: Lake
+    stored: Lake
     url: str
     results: dict[str, AuditResult] = field(default_factory=dict)
 
@@ -67,6 +70,7 @@ class Wrongs:
 
     def archive(self, spark, **options: str) -> int:
         source = {**server_options(self.url, self.namespace), "failOnDataLoss": "false", **options}
+        archive(spark, self.stored, source, once=True)
         return archive(spark, self.lake, source, once=True).events
 
     def delete_entry(self, name: str, at: int) -> None:
@@ -92,12 +96,6 @@ class Wrongs:
                 self.ask("DEL", key)
         for key in kept:
             self.ask("RENAME", key, key.removesuffix(":kept"))
-
-    def files(self, name: str) -> list[Path]:
-        return sorted(
-            self.lake.root.glob(f"queue={name}/day=*/*.parquet"),
-            key=lambda file: file.stat().st_mtime_ns,
-        )
 
     def holes(self, kind: str, name: str) -> list[tuple[str, int | None]]:
         """Why each hole of a queue is there, and how many events are missing."""
@@ -154,20 +152,32 @@ def late(wrongs: Wrongs) -> None:
         wrongs.finish(reused, 5)
 
 
-def break_files(wrongs: Wrongs) -> None:
+def break_files(lake: Lake) -> None:
     """What is done to the archive afterwards."""
-    wrongs.files("cut")[-1].unlink()
-    shutil.rmtree(wrongs.lake.root / "queue=vanished")
-    copied = wrongs.files("copied")[-1]
-    shutil.copy(copied, copied.with_name("part-copy.parquet"))
+    files = {name: [] for name in ("cut", "vanished", "copied")}
+    for file in lake.appended(-1):
+        files.get(file.parent.parent.name.removeprefix("queue="), []).append(file)
+    files["cut"][-1].unlink()
+    for file in files["vanished"]:
+        file.unlink()
+    copied = files["copied"][-1]
+    with open_write(copied.parent / "part-copy.parquet") as copy:
+        copy.write(copied.read_bytes())
 
 
 @pytest.fixture(scope="module")
 def wrongs(spark, store_url, tmp_path_factory) -> Iterator[Wrongs]:
     namespace = f"wrongs{datetime.now(UTC).timestamp():.0f}"
     lake = Lake(tmp_path_factory.mktemp("wrongs") / "lake")
-    with Client(ConnectionFactory(store_url), give_up_s=10.0) as client:
-        wrongs = Wrongs(client, namespace, lake, store_url)
+    with (
+        Client(ConnectionFactory(store_url), give_up_s=10.0) as client,
+        object_store() as store,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in store.environment().items():
+            patch.setenv(name, value)
+        stored = Lake(store.url("lake"))
+        wrongs = Wrongs(client, namespace, lake, stored, store_url)
         early(wrongs)
         wrongs.archive(spark)
         wrongs.results["begun"] = audit_increment(spark, lake=lake)[0]
@@ -177,25 +187,28 @@ def wrongs(spark, store_url, tmp_path_factory) -> Iterator[Wrongs]:
         now = lake.offsets()
         assert now != offsets
         # As a version does that was restored, with the files of later ones.
-        lake.commit([], after=lake.last(), offsets={**now, "put-back": offsets["put-back"]})
+        for each in (lake, stored):
+            back = {**each.offsets(), "put-back": offsets["put-back"]}
+            each.commit([], after=each.last(), offsets=back)
         wrongs.archive(spark)
-        break_files(wrongs)
+        for each in (lake, stored):
+            break_files(each)
         source = server_options(store_url, namespace)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(auditing, "SAMPLES", 1000)  # all queues share the samples
-            for kind, given in (
-                ("archive", {"lake": lake}),
-                ("live", {"source": source}),
-                ("both", {"lake": lake, "source": source}),
-            ):
-                wrongs.results[kind] = audit_all(spark, window=Window(), **given)
-            for kind in ("increment", "nothing new"):
-                wrongs.results[kind], _ = audit_increment(spark, lake=lake, source=source)
+        patch.setattr(auditing, "SAMPLES", 1000)  # all queues share the samples
+        for kind, given in (
+            ("archive", {"lake": lake}),
+            ("stored", {"lake": stored}),
+            ("live", {"source": source}),
+            ("both", {"lake": lake, "source": source}),
+        ):
+            wrongs.results[kind] = audit_all(spark, window=Window(), **given)
+        for kind in ("increment", "nothing new"):
+            wrongs.results[kind], _ = audit_increment(spark, lake=lake, source=source)
         yield wrongs
 
 
-EVERYWHERE = ("archive", "live", "both", "increment")
-ARCHIVED = ("archive", "both", "increment")
+EVERYWHERE = ("archive", "stored", "live", "both", "increment")
+ARCHIVED = ("archive", "stored", "both", "increment")
 
 
 @pytest.mark.parametrize("kind", EVERYWHERE)
@@ -219,7 +232,7 @@ def test_an_entry_deleted_in_the_middle_is_a_hole_in_every_audit(wrongs, kind):
 def test_what_ended_while_the_journal_was_off_is_not_lost(wrongs, kind):
     assert wrongs.holes(kind, "off") == [("journal off", None)]
     accused = wrongs.accused(kind, "off")
-    assert accused == ({} if kind == "archive" else {"unsure": 20})
+    assert accused == ({} if kind in ("archive", "stored") else {"unsure": 20})
 
 
 @pytest.mark.parametrize("kind", ARCHIVED)
@@ -259,7 +272,7 @@ def test_a_deleted_file_is_a_hole_also_at_the_end(wrongs, kind):
     assert wrongs.holes(kind, "cut") == [("file gone", 20)]
 
 
-@pytest.mark.parametrize("kind", ["archive", "both"])
+@pytest.mark.parametrize("kind", ["archive", "stored", "both"])
 def test_a_queue_whose_files_are_all_gone_is_a_hole(wrongs, kind):
     assert wrongs.holes(kind, "vanished") == [("file gone", 20)]
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,9 +35,8 @@ Examples:
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Directory of the archive.",
+    metavar="DIR|URL",
+    help="Directory of the archive, or s3://BUCKET/PATH.",
 )
 @click.option("--once", is_flag=True, help="Archive the current events, then exit.")
 @click.option(
@@ -73,7 +71,7 @@ Examples:
 @click.pass_obj
 def command(
     session: Session,
-    out: Path,
+    out: str,
     once: bool,
     every: str,
     queues: str | None,

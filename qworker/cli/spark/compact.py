@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 import click
 
@@ -28,7 +27,7 @@ Examples:
 @click.option("--before", metavar="DAY", help="Only days before this one, such as 2031-05-04.")
 @keep_option
 @json_option
-def command(archive: Path, before: str | None, keep: str | None) -> Output:
+def command(archive: str, before: str | None, keep: str | None) -> Output:
     """Rewrite the small files of each day of an archive as few large ones. An archiver may run meanwhile.
 
     Readers keep using the old files; the first run after a week deletes those. Needs no Java.
@@ -45,7 +44,7 @@ def command(archive: Path, before: str | None, keep: str | None) -> Output:
     lake = Lake(archive)
     if not lake.exists():
         raise InvalidOptionError(
-            "--archive", f"{str(archive)!r} is not an archive", "pass the directory of one"
+            "--archive", f"{str(archive)!r} is not an archive", "pass the directory or URL of one"
         )
     limit, keep_ms = None if before is None else _day(before), kept_ms(keep)
     with step("compacting") as report:

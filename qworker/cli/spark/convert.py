@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from qworker.cli.framework.commands import Verb, json_option
@@ -25,7 +23,7 @@ Examples:
 @archive_option(required=True)
 @json_option
 @click.pass_obj
-def command(session: Session, archive: Path) -> Output:
+def command(session: Session, archive: str) -> Output:
     """Make an archive that an earlier version wrote a Delta table of this namespace, in place. Needs no Java.
 
     Stop its archiver first. No file is rewritten; killed at any moment, run it again.

@@ -66,13 +66,12 @@ def spark_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def archive_option(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --archive, as `archive`: a `Path` or None."""
+    """Add --archive, as `archive`: give it to `Lake`; or None."""
     return click.option(
         "--archive",
         required=required,
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Directory of the archive.",
+        metavar="DIR|URL",
+        help="Directory of the archive, or s3://BUCKET/PATH.",
     )
 
 
@@ -113,7 +112,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def with_reading(
         *args: Any,
-        archive: Path | None,
+        archive: str | None,
         live: bool | None,
         queues: str | None,
         since: str | None,
@@ -158,7 +157,7 @@ class Reading:
     @classmethod
     def of(
         cls,
-        archive: Path | None,
+        archive: str | None,
         live: bool,
         queues: str | None,
         since: datetime | None,

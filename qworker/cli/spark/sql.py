@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +48,7 @@ Examples:
 def command(
     session: Session,
     sql: str,
-    archive: Path | None,
+    archive: str | None,
     live: bool,
     limit: int,
     as_csv: bool,

@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qworker.errors import ArchiveDamagedError
-from qworker.pipeline.failures import clear_errors
+from qworker.pipeline.failures import clear_errors, marked_errors
 from qworker.pipeline.jobs.compact import compact, expire, plan, vacuum
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.objects import read_objects
+from qworker.pipeline.jobs.store import Place, absent
 from qworker.pipeline.source.journal import Journals, Known
 from qworker.pipeline.source.offsets import Offsets, Position, Range, dump, read
 from qworker.pipeline.source.reading import Reader
@@ -68,7 +69,7 @@ class Archived:
 
 
 def read_archive(
-    spark: SparkSession, lake: Lake, files: Sequence[Path] | None = None, *, in_part: bool = False
+    spark: SparkSession, lake: Lake, files: Sequence[Place] | None = None, *, in_part: bool = False
 ) -> DataFrame:
     """Read the events of an archive: the columns of `journal`, then `day`.
 
@@ -76,11 +77,14 @@ def read_archive(
     out, for those who find out by the numbers of the events.
     """
     named = lake.files() if files is None else files
-    there = [file for file in named if file.exists()]
-    if not in_part and len(there) < len(named):
-        raise ArchiveDamagedError(str(min({*named} - {*there})), "the file is missing")
+    gone = absent(named)
+    if gone and not in_part:
+        raise ArchiveDamagedError(min(map(str, gone)), "the file is missing")
+    there = [file for file in named if file not in gone]
     if not there:
         return spark.createDataFrame([], _schema())
+    if lake.in_store:
+        return read_objects(spark, there, _schema())
     reader = spark.read.schema(_schema()).option("basePath", str(lake.root))
     return reader.parquet(*map(str, there))
 
@@ -206,7 +210,7 @@ def archive(
 
 
 def _write(
-    spark: SparkSession, reader: JournalStreamReader, parts: list[InputPartition], root: Path
+    spark: SparkSession, reader: JournalStreamReader, parts: list[InputPartition], root: Place
 ) -> list[EventFile]:
     """Write the events of each partition in its own task; returns the files of the attempts that succeeded."""
     if not parts:
@@ -221,7 +225,8 @@ def _write(
             for number in batch_of_ids.column("id").to_pylist():
                 # Every attempt has its own files; those that no commit names are deleted by a vacuum.
                 name = f"part-{secrets.token_hex(16)}"
-                files = write_events(reader.read(parts[number]), root, name=name)
+                with marked_errors():
+                    files = write_events(reader.read(parts[number]), root, name=name)
                 if files:
                     columns = zip(*map(astuple, files), strict=True)
                     yield pa.RecordBatch.from_arrays(

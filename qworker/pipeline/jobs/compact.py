@@ -13,6 +13,7 @@ from typing import Final
 from qworker.errors import PipelineError
 from qworker.pipeline.jobs.files import FEW_VALUES, GROWING, ROWS
 from qworker.pipeline.jobs.lake import Day, Lake
+from qworker.pipeline.jobs.store import one_line
 
 __all__ = ["KEPT_H", "Compacted", "compact", "expire", "plan", "vacuum"]
 
@@ -75,10 +76,9 @@ def compact(
                 writer_properties=writer,
             )
         except (DeltaError, OSError) as error:
-            text = str(error).strip().split("\n", 1)[0]
             raise PipelineError(
-                f"{day.queue} {day.day} cannot be compacted ({text}); the archive {lake.root} has not changed: "
-                "qworker spark audit names what is missing"
+                f"{day.queue} {day.day} cannot be compacted ({one_line(error)}); the archive {lake.root} has not "
+                "changed: qworker spark audit names what is missing"
             ) from error
         total = Compacted(
             total.days + 1,

@@ -28,6 +28,12 @@ def convert(lake: Lake, namespace: str) -> int:
     `ArchiveDamagedError` for a file that cannot be read.
     """
     root = lake.root
+    if not isinstance(root, Path):
+        raise InvalidOptionError(
+            "--archive",
+            f"{str(root)!r} is a URL, and earlier versions archived into directories",
+            "convert the directory, then copy all of it to the store",
+        )
     batches = sorted(root.glob("queue=*/day=*/batch=*"))
     if not batches:
         raise InvalidOptionError(

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from qworker.pipeline.jobs.store import Place, cannot_write, open_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,23 +61,38 @@ class EventFile:
 
 
 def write_events(
-    batches: Iterable[pa.RecordBatch], directory: Path, *, name: str
+    batches: Iterable[pa.RecordBatch], directory: Place, *, name: str
 ) -> list[EventFile]:
     """Write batches of the table `journal`, each of one queue, to `queue=…/day=…/<name>.parquet`.
 
-    Each file is on the disk when this returns.
+    Each file is on the disk, or in the store, when this returns. Raises `PipelineError` if one cannot be written; then
+    there is none of them.
     """
-    files: dict[Path, _File] = {}
-    for events in batches:
-        queue = events.column("queue")[0].as_py()
-        rows = events.drop_columns(["queue"])
-        for day, part in _by_day(rows):
-            path = directory / f"queue={queue}" / f"day={day}" / f"{name}.parquet"
-            if path not in files:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                files[path] = _File(path, queue, day, _open_parquet(path, part.schema))
-            files[path].add(part)
-    return [file.close() for file in files.values()]
+    files: dict[Place, _File] = {}
+    try:
+        for events in batches:
+            queue = events.column("queue")[0].as_py()
+            rows = events.drop_columns(["queue"])
+            with _clear_errors(directory):
+                for day, part in _by_day(rows):
+                    path = directory / f"queue={queue}" / f"day={day}" / f"{name}.parquet"
+                    if path not in files:
+                        files[path] = _File.open(path, queue, day, part.schema)
+                    files[path].add(part)
+        with _clear_errors(directory):
+            return [file.close() for file in files.values()]
+    except BaseException:
+        for file in files.values():
+            file.discard()
+        raise
+
+
+@contextmanager
+def _clear_errors(directory: Place) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(directory, error, "nothing was committed") from error
 
 
 def sync(path: Path) -> None:
@@ -84,21 +102,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _open_parquet(path: Path, schema: pa.Schema) -> Any:
-    """Open a file for rows of the journal (a `pyarrow.parquet.ParquetWriter`)."""
-    import pyarrow.parquet as pq
-
-    names = set(schema.names)
-    return pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=[name for name in FEW_VALUES if name in names],
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in GROWING if name in names},
-    )
 
 
 def event_file(path: Path, queue: str, day: date, **counts: int) -> EventFile:
@@ -147,15 +150,35 @@ def _bound(value: Any, more: timedelta = timedelta()) -> Any:
 class _File:
     """A file being written: rows are gathered until they fill a row group."""
 
-    path: Path
+    path: Place
     queue: str
     day: date
+    stream: Any
     writer: Any
+    footer: list[Any]
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
     gaps: int = 0
     missing: int = 0
     rolled_back: int = 0
+
+    @classmethod
+    def open(cls, path: Place, queue: str, day: date, schema: pa.Schema) -> _File:
+        import pyarrow.parquet as pq
+
+        if isinstance(path, Path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        stream, footer, names = open_write(path), list[Any](), set(schema.names)
+        writer = pq.ParquetWriter(
+            stream,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[name for name in FEW_VALUES if name in names],
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in GROWING if name in names},
+            metadata_collector=footer,
+        )
+        return cls(path, queue, day, stream, writer, footer)
 
     def add(self, rows: pa.RecordBatch) -> None:
         import pyarrow.compute as pc
@@ -173,16 +196,30 @@ class _File:
     def close(self) -> EventFile:
         self._flush()
         self.writer.close()
-        sync(self.path)
-        return event_file(
-            self.path,
+        size = self.stream.tell()
+        self.stream.close()
+        if isinstance(self.path, Path):
+            sync(self.path)
+        return EventFile(
+            str(self.path),
             self.queue,
-            self.day,
+            self.day.isoformat(),
+            size,
+            _stats(self.footer[0]),
             events=self.rows - self.gaps,
             gaps=self.gaps,
             missing=self.missing,
             rolled_back=self.rolled_back,
         )
+
+    def discard(self) -> None:
+        """Delete it after an error, as far as that is possible; a vacuum deletes the rest."""
+        with suppress(OSError, ValueError):
+            self.writer.close()
+        with suppress(OSError):
+            self.stream.close()
+        with suppress(OSError):
+            self.path.unlink()
 
     def _flush(self) -> None:
         import pyarrow as pa

@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -23,8 +24,11 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.jobs.files import sync
+from qworker.pipeline.jobs.objects import read_objects, write_objects, written_objects
 from qworker.pipeline.jobs.record import IN_RECORD, Hole, Record, Seen, Shard
+from qworker.pipeline.jobs.store import Place, one_line
 from qworker.pipeline.source.offsets import Offsets
+from qworker.pipeline.source.schemas import struct_of
 from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
@@ -43,7 +47,7 @@ _WATCHED: Final = timedelta(hours=1)
 class Increment:
     """How far the last audit came. `version`: of the archive; -1: there was none."""
 
-    root: Path
+    root: Place
     version: int = -1
     events: str = ""
     at: datetime | None = None
@@ -56,7 +60,7 @@ class Increment:
         root = lake.root / "_audit"
         file = root / "state.json"
         try:
-            document = json.loads(file.read_text(encoding="utf-8"))
+            document = json.loads(file.read_text())
             if document["format"] != _FORMAT:
                 raise ValueError(
                     f"its format is {document['format']}, and this version knows {_FORMAT}"
@@ -93,7 +97,12 @@ class Increment:
                 str(path),
                 "the events that the last audit kept are gone; audit with --incremental --restart",
             )
-        return Seen(self.at, dict(self.begins), spark.read.parquet(str(path)), self.holes)
+        events = (
+            spark.read.parquet(str(path))
+            if isinstance(path, Path)
+            else read_objects(spark, written_objects(path), struct_of("journal"))
+        )
+        return Seen(self.at, dict(self.begins), events, self.holes)
 
     def keep(self, rows: DataFrame, record: Record, *, version: int, ends: Offsets) -> Increment:
         """Write what the next audit needs. `rows`: lifecycles of `record`, which reaches to `ends` in the archive."""
@@ -133,20 +142,33 @@ class Increment:
             if (row.epoch, row.number) < dict(begins).get((row.queue, row.shard), (0, 0))
         ]
         name = f"events-{secrets.token_hex(8)}"
-        self.root.mkdir(exist_ok=True)
-        (
+        needed = (
             events.join(kept, keys, "left_semi")
             .unionByName(spark.createDataFrame(modes, events.schema))
             .coalesce(8)
-            .write.parquet(str(self.root / name))
         )
+        if isinstance(self.root, Path):
+            self.root.mkdir(exist_ok=True)
+            needed.write.parquet(str(self.root / name))
+        else:
+            write_objects(needed, self.root / name)
         holes = _last((*self.holes, *record.holes), at)
         done = Increment(self.root, version, name, at, tuple(begins.items()), holes)
         done._write()
-        for old in self.root.glob("events-*"):
-            if old.name != name:
-                shutil.rmtree(old, ignore_errors=True)
+        done._delete_others()
         return done
+
+    def _delete_others(self) -> None:
+        """Delete the events of earlier audits, and of those that were killed."""
+        if isinstance(self.root, Path):
+            for old in self.root.glob("events-*"):
+                if old.name != self.events:
+                    shutil.rmtree(old, ignore_errors=True)
+            return
+        with suppress(OSError):
+            for file in [*self.root.under()]:
+                if file.parent.name.startswith("events-") and file.parent.name != self.events:
+                    file.unlink()
 
     def _write(self) -> None:
         assert self.at is not None
@@ -163,11 +185,14 @@ class Increment:
             ],
         }
         file = self.root / "state.json"
+        if not isinstance(file, Path):
+            file.write_text(json.dumps(document))
+            return
         new = file.with_suffix(".new")
         new.write_text(json.dumps(document), encoding="utf-8")
         sync(new)
         os.replace(new, file)
-        sync(self.root)
+        sync(file.parent)
 
 
 def _last(holes: Iterable[Hole], at: datetime) -> tuple[Hole, ...]:
@@ -188,9 +213,13 @@ def _last(holes: Iterable[Hole], at: datetime) -> tuple[Hole, ...]:
 
 def forget(lake: Lake) -> None:
     """Delete what the last audit of an archive has kept: the next one begins anew."""
+    kept = lake.root / "_audit"
     try:
-        shutil.rmtree(lake.root / "_audit")
+        if isinstance(kept, Path):
+            shutil.rmtree(kept)
+        else:
+            kept.remove()
     except FileNotFoundError:
         return
     except OSError as error:
-        raise PipelineError(f"{lake.root / '_audit'} cannot be deleted ({error})") from error
+        raise PipelineError(f"{kept} cannot be deleted ({one_line(error)})") from error

@@ -1,4 +1,6 @@
-"""The lake: an archive as a Delta table in a directory. Each commit adds files and says where the journals continue.
+"""The lake: an archive as a Delta table in a directory or an object store (`qworker.pipeline.jobs.store`).
+
+Each commit adds files and says where the journals continue.
 
     LAKE/queue=emails/day=2031-05-04/part-….parquet    events; day: of ts, in UTC
     LAKE/_delta_log/                                   commits: which files belong to the table, and the offsets
@@ -10,7 +12,6 @@ others write. Each commit of an archiver has an application transaction, so that
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,17 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
+from qworker.pipeline.jobs.conditional import check_conditional_puts
 from qworker.pipeline.jobs.files import EventFile, sync
+from qworker.pipeline.jobs.store import (
+    ObjectPath,
+    Place,
+    absent,
+    cannot_read,
+    cannot_write,
+    one_line,
+    place_of,
+)
 from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
@@ -30,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Day", "Lake"]
 
-_URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 #: The version of the table's columns and metadata; a newer one is refused.
 _FORMAT: Final = 1
 _FORMAT_KEY: Final = "qworker.format"
@@ -50,40 +60,37 @@ class Day:
 
     queue: str
     day: date
-    sizes: dict[Path, int]
+    sizes: dict[Place, int]
 
     @property
-    def files(self) -> list[Path]:
+    def files(self) -> list[Place]:
         """The files, by name."""
-        return sorted(self.sizes)
+        return sorted(self.sizes, key=str)
 
 
 class Lake:
-    """The directory of an archive, which need not exist yet.
+    """The place of an archive, which need not exist yet: a directory, or `s3://BUCKET/PATH`.
 
     `version`: read this one; None: the newest at each call.
     """
 
-    def __init__(self, root: Path | str, *, version: int | None = None) -> None:
-        """Raises `InvalidOptionError` for a URL or a file: all hosts must see a directory."""
-        text = str(root)
-        # Path() replaces two slashes by one.
-        if _URL.match(text):
-            raise InvalidOptionError(
-                "archive",
-                f"{text!r} is a URL",
-                "name a directory; mount the storage where driver and executors see it",
-            )
-        self.root = Path(root).absolute()
+    def __init__(self, root: Path | str | ObjectPath, *, version: int | None = None) -> None:
+        """Raises `InvalidOptionError` for another kind of URL, or a file."""
+        self.root: Place = place_of(root)
         self.version = version
-        if self.root.exists() and not self.root.is_dir():
-            raise InvalidOptionError("archive", f"{text!r} is a file", "name a directory")
+
+    @property
+    def in_store(self) -> bool:
+        """Whether it is in an object store: Spark reads its files through Python then."""
+        return isinstance(self.root, ObjectPath)
 
     def exists(self) -> bool:
         """Whether there is an archive; it may be empty. Raises `InvalidOptionError` if it is not ours."""
-        if (self.root / "_delta_log").is_dir():
+        if self._has_log():
             return bool(self.offsets() is not None or self.files())
-        if next(self.root.glob("queue=*/day=*/batch=*/*.parquet"), None) is not None:
+        if isinstance(self.root, Path) and (
+            next(self.root.glob("queue=*/day=*/batch=*/*.parquet"), None) is not None
+        ):
             raise InvalidOptionError(
                 "archive",
                 f"{str(self.root)!r} has the layout of an earlier version",
@@ -93,7 +100,7 @@ class Lake:
 
     def create(self, namespace: str) -> None:
         """Create the table unless it is there. Raises `InvalidOptionError` if it holds another namespace."""
-        if not (self.root / "_delta_log").is_dir():
+        if not self._has_log():
             self.exists()
             self.create_table(namespace)
         self.check_namespace(namespace)
@@ -102,10 +109,13 @@ class Lake:
         """Create the table, whatever lies in its directory."""
         from deltalake import DeltaTable
 
-        with self._clear_errors("it cannot be created"):
-            self.root.mkdir(parents=True, exist_ok=True)
+        with self._clear_errors("it was not created"):
+            if isinstance(self.root, Path):
+                self.root.mkdir(parents=True, exist_ok=True)
+            else:
+                check_conditional_puts(self.root)
             DeltaTable.create(
-                self.root,
+                str(self.root),
                 _schema(),
                 mode="ignore",
                 partition_by=_PARTITIONS,
@@ -117,6 +127,7 @@ class Lake:
                     "delta.enableExpiredLogCleanup": "false",
                 },
                 raise_if_key_not_exists=False,
+                storage_options=self._options(),
             )
 
     def check_namespace(self, namespace: str) -> None:
@@ -135,11 +146,15 @@ class Lake:
         from deltalake.exceptions import DeltaError
 
         try:
-            table = DeltaTable(self.root, version=self.version)
+            table = DeltaTable(
+                str(self.root), version=self.version, storage_options=self._options()
+            )
         except (DeltaError, OSError, ValueError) as error:
+            if isinstance(self.root, ObjectPath) and isinstance(error, OSError):
+                raise cannot_read(self.root, error) from error
             raise ArchiveDamagedError(
                 str(self.root / "_delta_log"),
-                f"not a log of commits that can be read ({_line(error)})",
+                f"not a log of commits that can be read ({one_line(error)})",
             ) from error
         form = (table.metadata().configuration or {}).get(_FORMAT_KEY)
         if form is None:
@@ -164,9 +179,9 @@ class Lake:
         """Yield the days of all queues, in order."""
         import pyarrow as pa
 
-        if not (self.root / "_delta_log").is_dir():
+        if not self._has_log():
             return
-        found: dict[tuple[str, date], dict[Path, int]] = {}
+        found: dict[tuple[str, date], dict[Place, int]] = {}
         columns = ["path", "size_bytes", "partition.queue", "partition.day"]
         actions = pa.table(self.table().get_add_actions(flatten=True))
         for path, size, queue, day in zip(
@@ -176,26 +191,26 @@ class Lake:
         for (queue, day), sizes in sorted(found.items()):
             yield Day(queue, day, sizes)
 
-    def files(self) -> list[Path]:
+    def files(self) -> list[Place]:
         """List the Parquet files of the lake, for `read_parquet` of DuckDB and others."""
         return [file for day in self.days() for file in day.files]
 
-    def appended(self, after: int) -> list[Path]:
+    def appended(self, after: int) -> list[Place]:
         """List the files that archivers have added in the commits after this version, compacted meanwhile or not.
 
         Raises `PipelineError` if they are not all there any more.
         """
-        found: list[Path] = []
+        found: list[Place] = []
         now = {*self.files()}
         for version in range(after + 1, self.table().version() + 1):
             try:
-                lines = self._commit_file(version).read_text(encoding="utf-8").splitlines()
+                lines = self._read(self._commit_file(version)).splitlines()
             except FileNotFoundError:
                 raise self._too_old(after) from None
             adds = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
             found += [self.root / unquote(add["path"]) for add in adds if add["dataChange"]]
         # A file of the lake that is missing is damage, which the numbers tell; others were deleted by a vacuum.
-        if any(not file.exists() and file not in now for file in found):
+        if absent(found) - now:
             raise self._too_old(after)
         return found
 
@@ -223,14 +238,14 @@ class Lake:
         found = self._noted_offsets()
         return None if found is None else found[1]
 
-    def _noted_offsets(self) -> tuple[Path, dict[str, Any] | None] | None:
+    def _noted_offsets(self) -> tuple[Place, dict[str, Any] | None] | None:
         """Find the newest commit with offsets: its file, and these."""
-        if not (self.root / "_delta_log").is_dir():
+        if not self._has_log():
             return None
         for version in range(self.table().version(), -1, -1):
             file = self._commit_file(version)
             try:
-                text = file.read_text(encoding="utf-8")
+                text = self._read(file)
             except FileNotFoundError:
                 return None
             for line in text.splitlines():
@@ -253,15 +268,16 @@ class Lake:
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, CommitProperties, Transaction
 
-        for directory in {Path(file.path).parent for file in files}:
-            sync(directory)
+        if isinstance(self.root, Path):
+            for directory in {Path(file.path).parent for file in files}:
+                sync(directory)
         table = self.table()
         if (table.transaction_version(_APP) or 0) != after:
             raise self._other()
         now_ms = int(time.time() * 1000)
         adds: list[AddAction | RemoveAction] = [
             AddAction(
-                str(Path(file.path).relative_to(self.root)),
+                file.path.removeprefix(f"{self.root}/"),
                 file.bytes,
                 {"queue": file.queue, "day": file.day},
                 now_ms,
@@ -281,11 +297,12 @@ class Lake:
                 )
         except CommitFailedError:
             raise self._other() from None
-        begun = table.version()
-        table.update_incremental()
-        for version in range(begun + 1, table.version() + 1):
-            sync(self._commit_file(version))
-        sync(self.root / "_delta_log")
+        if isinstance(self.root, Path):
+            begun = table.version()
+            table.update_incremental()
+            for version in range(begun + 1, table.version() + 1):
+                sync(self.root / "_delta_log" / _commit_name(version))
+            sync(self.root / "_delta_log")
         return after + 1
 
     def expire(self, before: date) -> int:
@@ -310,7 +327,7 @@ class Lake:
                 )
         except CommitFailedError as error:
             raise PipelineError(
-                f"another process has deleted days of {self.root} or compacted them meanwhile ({_line(error)}); "
+                f"another process has deleted days of {self.root} or compacted them meanwhile ({one_line(error)}); "
                 "no day was deleted: run it again"
             ) from error
         return len(days)
@@ -329,12 +346,33 @@ class Lake:
     def clean_log(self) -> None:
         """Delete commits of more than a month ago, for which a checkpoint stands; the newest offsets stay."""
         noted = self._noted_offsets()
-        if noted is None or time.time() - noted[0].stat().st_mtime < _OFFSETS_S:
+        if noted is None or time.time() - _written(noted[0]) < _OFFSETS_S:
             with self._clear_errors("its log has not changed"):
                 self.table().cleanup_metadata()
 
-    def _commit_file(self, version: int) -> Path:
-        return self.root / "_delta_log" / f"{version:020d}.json"
+    def _commit_file(self, version: int) -> Place:
+        return self.root / "_delta_log" / _commit_name(version)
+
+    def _has_log(self) -> bool:
+        log = self.root / "_delta_log"
+        if isinstance(log, Path):
+            return log.is_dir()
+        try:
+            return log.is_dir()
+        except OSError as error:
+            raise cannot_read(self.root, error) from error
+
+    def _read(self, file: Place) -> str:
+        """Read a file of the log. Raises `FileNotFoundError`, `PipelineError`."""
+        try:
+            return file.read_text(encoding="utf-8") if isinstance(file, Path) else file.read_text()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise cannot_read(self.root, error) from error
+
+    def _options(self) -> dict[str, str] | None:
+        return None if isinstance(self.root, Path) else self.root.options.delta()
 
     def _other(self) -> PipelineError:
         return PipelineError(
@@ -351,10 +389,7 @@ class Lake:
         except CommitFailedError:
             raise
         except (DeltaError, OSError) as error:
-            raise PipelineError(
-                f"the archive {self.root} cannot be written ({_line(error)}); {effect}: check the rights and the "
-                "space on its disk, then run it again"
-            ) from error
+            raise cannot_write(self.root, error, effect) from error
 
 
 def _schema() -> Any:
@@ -367,5 +402,9 @@ def _schema() -> Any:
     return Schema.from_arrow(arrow_of("journal").append(pa.field("day", pa.date32())))
 
 
-def _line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
+def _commit_name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def _written(file: Place) -> float:
+    return file.stat().st_mtime if isinstance(file, Path) else file.mtime()

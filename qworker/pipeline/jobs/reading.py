@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs.archive import continued, ends_of_rows, read_archive
@@ -16,6 +15,7 @@ from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, lo
 from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Day, Lake
 from qworker.pipeline.jobs.record import Record, Seen
+from qworker.pipeline.jobs.store import Place
 from qworker.pipeline.source import offsets
 from qworker.pipeline.source.offsets import Offsets, Range
 from qworker.pipeline.source.options import ReadOptions
@@ -58,7 +58,7 @@ def read_events(
     source: Mapping[str, str] | None = None,
     queues: str | None = None,
     since: datetime | None = None,
-    files: Sequence[Path] | None = None,
+    files: Sequence[Place] | None = None,
 ) -> DataFrame:
     """Read events, each once: columns of `journal`.
 
@@ -102,7 +102,7 @@ def earlier_queues(lake: Lake | None, since: datetime | None) -> frozenset[str]:
     return expired | {queue for queue, (_, last) in lake.since(since).items() if last is not None}
 
 
-def _files(lake: Lake, queues: str | None, since: datetime | None) -> list[Path]:
+def _files(lake: Lake, queues: str | None, since: datetime | None) -> list[Place]:
     """List the files that a read needs."""
     patterns = [part.strip() for part in (queues or "*").split(",")]
     wanted = {} if since is None else lake.since(since)

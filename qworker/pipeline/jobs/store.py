@@ -1,0 +1,300 @@
+"""Where an archive is: a directory that all hosts see, or an object store by URL.
+
+    s3://BUCKET/PATH      (or s3a://) S3 and what speaks like it
+
+Credentials, region and endpoint of a store come from the environment of the driver, as other tools read them:
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL. The tasks get these with
+their work; without keys each host finds its own (profile, role). No query plan shows them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, total_ordering
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from qworker.errors import InvalidOptionError, PipelineError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
+
+__all__ = [
+    "ObjectPath",
+    "Place",
+    "S3Options",
+    "absent",
+    "cannot_read",
+    "cannot_write",
+    "one_line",
+    "open_write",
+    "place_of",
+]
+
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+_S3: Final = re.compile(r"s3a?:/+", re.IGNORECASE)
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}", re.IGNORECASE)
+_ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
+_NESTED: Final = re.compile(r"\s*\n\s*(?:↳\s*)?")
+#: Bound what a store that is away costs: without them an error comes after three minutes.
+_PATIENCE: Final[Mapping[str, str]] = {
+    "max_retries": "4",
+    "retry_timeout": "30s",
+    "connect_timeout": "5s",
+    "timeout": "120s",
+}
+#: From this number of files on, all of the archive are listed rather than each one asked for.
+_LISTED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """How to reach a store. Empty: not given."""
+
+    key: str = field(default="", repr=False)
+    secret: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    region: str = ""
+    endpoint: str = ""
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] | None = None) -> S3Options:
+        """Read AWS_* variables. Raises `InvalidOptionError` for a key without secret, an endpoint without scheme."""
+        given = os.environ if environment is None else environment
+        endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL") or ""
+        if endpoint and urlsplit(endpoint).scheme not in ("http", "https"):
+            raise InvalidOptionError(
+                "AWS_ENDPOINT_URL",
+                f"{endpoint!r} is not an address",
+                "write https://HOST, or http://HOST:PORT",
+            )
+        key, secret = given.get("AWS_ACCESS_KEY_ID", ""), given.get("AWS_SECRET_ACCESS_KEY", "")
+        if bool(key) != bool(secret):
+            missing = "AWS_SECRET_ACCESS_KEY" if key else "AWS_ACCESS_KEY_ID"
+            raise InvalidOptionError(missing, "is not set, but the other one is", "set both")
+        region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or ""
+        return cls(
+            key,
+            secret,
+            given.get("AWS_SESSION_TOKEN", ""),
+            # Stores of other makers have no regions, and do not mind a name.
+            region or ("us-east-1" if endpoint else ""),
+            endpoint.rstrip("/"),
+        )
+
+    def delta(self) -> dict[str, str]:
+        """The options of `deltalake`. A commit is a put that fails if the object is there."""
+        given = {
+            "aws_access_key_id": self.key,
+            "aws_secret_access_key": self.secret,
+            "aws_session_token": self.token,
+            "aws_region": self.region,
+            "aws_endpoint_url": self.endpoint,
+            "aws_allow_http": str(self.endpoint.startswith("http://")).lower(),
+            "aws_conditional_put": "etag",
+        }
+        return {**{name: value for name, value in given.items() if value}, **_PATIENCE}
+
+    def filesystem(self) -> S3FileSystem:
+        """The file system of pyarrow, one for each process."""
+        return _filesystem(self)
+
+
+@cache
+def _filesystem(options: S3Options) -> Any:
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    given: dict[str, Any] = {
+        "connect_timeout": 5,
+        "request_timeout": 120,
+        "retry_strategy": AwsStandardS3RetryStrategy(max_attempts=4),
+    }
+    if options.key:
+        given |= {"access_key": options.key, "secret_key": options.secret}
+        given |= {"session_token": options.token} if options.token else {}
+    if options.region:
+        given["region"] = options.region
+    if options.endpoint:
+        scheme, _, host = options.endpoint.partition("://")
+        given |= {"scheme": scheme, "endpoint_override": host}
+    return S3FileSystem(**given)
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class ObjectPath:
+    """An object of a store, or a prefix of objects; has what is used of `Path`. `key`: BUCKET/PATH."""
+
+    key: str
+    options: S3Options = field(default=S3Options(), repr=False)
+
+    @classmethod
+    def of(cls, url: str) -> ObjectPath:
+        """Read a URL, and the options from the environment. Raises `InvalidOptionError`."""
+        key = _S3.sub("", url).strip("/")
+        bucket, _, path = key.partition("/")
+        if not _BUCKET.fullmatch(bucket) or not path or "//" in path:
+            raise InvalidOptionError(
+                "archive", f"{url!r} does not name a place in a bucket", "write s3://BUCKET/PATH"
+            )
+        return cls(key, S3Options.of_environment())
+
+    def __str__(self) -> str:
+        return f"s3://{self.key}"
+
+    def __lt__(self, other: object) -> bool:
+        return self.key < other.key if isinstance(other, ObjectPath) else NotImplemented
+
+    def __truediv__(self, more: str) -> ObjectPath:
+        return ObjectPath(f"{self.key}/{more}", self.options)
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> ObjectPath:
+        """All but the last part."""
+        return ObjectPath(self.key.rpartition("/")[0], self.options)
+
+    def relative_to(self, root: ObjectPath) -> str:
+        """The part after `root`."""
+        assert self.key.startswith(f"{root.key}/")
+        return self.key[len(root.key) + 1 :]
+
+    def exists(self) -> bool:
+        """Whether there is such an object, or any under it."""
+        return not absent([self])
+
+    def is_dir(self) -> bool:
+        """Whether there are objects under it."""
+        from pyarrow.fs import FileType
+
+        return bool(self._fs().get_file_info(self.key).type == FileType.Directory)
+
+    def mtime(self) -> float:
+        """When it was written, as `time.time()`."""
+        moment = self._fs().get_file_info(self.key).mtime
+        return time.time() if moment is None else float(moment.timestamp())
+
+    def read_bytes(self) -> bytes:
+        """Read it whole. Raises `FileNotFoundError`."""
+        with self._fs().open_input_stream(self.key) as stream:
+            return bytes(stream.read())
+
+    def read_text(self) -> str:
+        """Read it whole, as UTF-8. Raises `FileNotFoundError`."""
+        return self.read_bytes().decode()
+
+    def write_text(self, text: str) -> None:
+        """Write or replace it, whole or not at all."""
+        with self.open_write() as stream:
+            stream.write(text.encode())
+
+    def open_write(self) -> Any:
+        """Open a stream that writes it; it is there when the stream is closed."""
+        return self._fs().open_output_stream(self.key)
+
+    def open_read(self) -> Any:
+        """Open it for reading at any place."""
+        return self._fs().open_input_file(self.key)
+
+    def under(self) -> Iterator[ObjectPath]:
+        """List the objects under it."""
+        from pyarrow.fs import FileSelector, FileType
+
+        selector = FileSelector(self.key, allow_not_found=True, recursive=True)
+        for info in self._fs().get_file_info(selector):
+            if info.type == FileType.File:
+                yield ObjectPath(info.path, self.options)
+
+    def unlink(self) -> None:
+        """Delete it. Raises `FileNotFoundError`."""
+        self._fs().delete_file(self.key)
+
+    def remove(self) -> None:
+        """Delete all that is under it."""
+        if self.is_dir():
+            self._fs().delete_dir(self.key)
+
+    def _fs(self) -> Any:
+        return self.options.filesystem()
+
+
+Place: TypeAlias = Path | ObjectPath
+
+
+def place_of(root: Path | str | ObjectPath) -> Place:
+    """Read where an archive is. Raises `InvalidOptionError` for another kind of URL, and for a file."""
+    if isinstance(root, ObjectPath):
+        return root
+    text = str(root)
+    # Path() replaces two slashes by one.
+    if _S3.match(text):
+        return ObjectPath.of(text)
+    if _URL.match(text):
+        raise InvalidOptionError(
+            "archive",
+            f"{text!r} is a URL of another kind",
+            "name s3://BUCKET/PATH, or a directory; mount other storage where driver and executors see it",
+        )
+    path = Path(root).absolute()
+    if path.exists() and not path.is_dir():
+        raise InvalidOptionError("archive", f"{text!r} is a file", "name a directory")
+    return path
+
+
+def open_write(path: Place) -> Any:
+    """Open a stream of pyarrow that writes a file."""
+    import pyarrow as pa
+
+    return pa.OSFile(str(path), "wb") if isinstance(path, Path) else path.open_write()
+
+
+def absent(files: Sequence[Place]) -> set[Place]:
+    """Find the files that are not there."""
+    stored = [file for file in files if isinstance(file, ObjectPath)]
+    gone: set[Place] = {file for file in files if isinstance(file, Path) and not file.exists()}
+    if not stored:
+        return gone
+    if len(stored) > _LISTED:
+        # One request for a thousand names.
+        roots = {ObjectPath(file.key.partition("/queue=")[0], file.options) for file in stored}
+        there = {file.key for root in roots for file in root.under()}
+        return gone | {file for file in stored if file.key not in there}
+    from pyarrow.fs import FileType
+
+    infos = stored[0].options.filesystem().get_file_info([file.key for file in stored])
+    none = FileType.NotFound
+    return gone | {file for file, info in zip(stored, infos, strict=True) if info.type == none}
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error of a store or of `deltalake`, which nest causes over lines and colour them."""
+    text = _NESTED.sub(": ", _ANSI.sub("", str(error)).strip())
+    text = re.sub(r"(:\s*){2,}", ": ", re.sub(r"\s+", " ", text)).strip(" .:")
+    return text if len(text) <= 600 else f"{text[:600]}…"
+
+
+def cannot_read(root: Place, error: BaseException) -> PipelineError:
+    """The error of an archive that cannot be read."""
+    return PipelineError(f"the archive {root} cannot be read ({one_line(error)}): {_checks(root)}")
+
+
+def cannot_write(root: Place, error: BaseException, effect: str) -> PipelineError:
+    """The error of an archive that cannot be written. `effect`: what became of it."""
+    return PipelineError(
+        f"the archive {root} cannot be written ({one_line(error)}); {effect}: {_checks(root)}, then run it again"
+    )
+
+
+def _checks(root: Place) -> str:
+    if isinstance(root, Path):
+        return "check the rights and the space on its disk"
+    return "check its bucket and space, AWS_ENDPOINT_URL, AWS_REGION, the keys and their rights"
