@@ -1,16 +1,40 @@
-"""Run the plan of an operation for each shard of a queue. A queue that is not divided is its only shard."""
+"""Run the plan of an operation for each shard of a queue. A queue that is not divided is its only shard.
+
+A shard that cannot serve (a key of another type, its node away) does not keep the others from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import structlog
 
 from qworker.client.message import Message
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.errors import (
+    BrokenQueueError,
+    InDoubtError,
+    LoadingError,
+    QworkerError,
+    UnavailableError,
+    server_refused,
+)
 
-__all__ = ["chained", "everywhere", "nothing", "sum_of", "until_found", "where_held"]
+__all__ = [
+    "chained",
+    "each_readable",
+    "everywhere",
+    "nothing",
+    "of_one_shard",
+    "sum_of",
+    "until_found",
+    "where_held",
+]
+
+_log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,17 +56,57 @@ def sum_of(numbers: list[int]) -> int:
     return sum(numbers)
 
 
+def of_one_shard(error: QworkerError) -> bool:
+    """Say whether an error is one that other shards of the queue may not have: a key, or a node that is away."""
+    away = isinstance(error, UnavailableError | InDoubtError | LoadingError)
+    return away or isinstance(error, BrokenQueueError) or server_refused(error)
+
+
+def each_readable(shards: Sequence[QueueRef], read: Callable[[QueueRef], Plan[T]]) -> Plan[list[T]]:
+    """Read every shard; one that cannot be read is logged (`shard_unread`). If none can, raises the first error."""
+    results: list[T] = []
+    failed: list[tuple[QueueRef, QworkerError]] = []
+    for shard in shards:
+        try:
+            results.append((yield from read(shard)))
+        except QworkerError as error:
+            if not of_one_shard(error):
+                raise
+            failed.append((shard, error))
+    if failed and not results:
+        raise failed[0][1]
+    for shard, problem in failed:
+        _log.warning("shard_unread", queue=shard.keys.queue, error=str(problem))
+    return results
+
+
 def everywhere(
-    merge: Callable[[list[T]], T],
+    merge: Callable[[list[T]], T], *, reads: bool = False
 ) -> Callable[[Operation[P, T]], Operation[P, T]]:
-    """Run an operation in every shard; `merge` makes one result of theirs, in the order of the shards."""
+    """Run an operation in every shard; `merge` makes one result of theirs, in the order of the shards.
+
+    The error of a shard is raised after all others had their turn; with `reads` as by `each_readable`.
+    """
 
     def decorate(operation: Operation[P, T]) -> Operation[P, T]:
         @wraps(operation)
         def run(queue: QueueRef, /, *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
-            results = []
-            for shard in (yield from queue.every_shard()):
-                results.append((yield from operation(shard, *args, **kwargs)))
+            shards = yield from queue.every_shard()
+            if reads:
+                results = yield from each_readable(
+                    shards, lambda shard: operation(shard, *args, **kwargs)
+                )
+                return results[0] if len(shards) == 1 else merge(results)
+            results, failed = [], None
+            for shard in shards:
+                try:
+                    results.append((yield from operation(shard, *args, **kwargs)))
+                except QworkerError as error:
+                    if not of_one_shard(error):
+                        raise
+                    failed = failed or error
+            if failed is not None:
+                raise failed
             return results[0] if len(results) == 1 else merge(results)
 
         return run
@@ -51,16 +115,27 @@ def everywhere(
 
 
 def until_found(operation: Operation[P, T | None]) -> Operation[P, T | None]:
-    """Run an operation in one shard after the other, until one has a result."""
+    """Run an operation in one shard after the other, until one has a result.
+
+    Without any, raises the error of a shard that could not be asked.
+    """
 
     @wraps(operation)
     def run(queue: QueueRef, /, *args: P.args, **kwargs: P.kwargs) -> Plan[T | None]:
-        result = None
+        failed = None
         for shard in (yield from queue.every_shard()):
-            result = yield from operation(shard, *args, **kwargs)
-            if result is not None:
-                break
-        return result
+            try:
+                result = yield from operation(shard, *args, **kwargs)
+            except QworkerError as error:
+                if not of_one_shard(error):
+                    raise
+                failed = failed or error
+            else:
+                if result is not None:
+                    return result
+        if failed is not None:
+            raise failed
+        return None
 
     return run
 

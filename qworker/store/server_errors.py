@@ -74,8 +74,11 @@ _IN_A_SCRIPT: Final = re.compile(r" script: (?:[0-9a-f]{40}, )?on @user_script:(
 #: scriptVerifyOOM), so nothing was written.
 _BEFORE_WRITES: Final = frozenset(("OOM", "READONLY", "MASTERDOWN", "MISCONF", "NOREPLICAS"))
 _LOAD: Final = "'script|load'"
+_WRONG_TYPE: Final = "WRONGTYPE"
 _TOO_MANY_CLIENTS: Final = "max number of clients reached"
 _TEXT_LIMIT: Final = 300
+
+Key = str | bytes
 
 
 def is_noscript(error: BaseException) -> bool:
@@ -83,12 +86,12 @@ def is_noscript(error: BaseException) -> bool:
     return isinstance(error, redis_errors.NoScriptError)
 
 
-def map_error(error: Exception, *, sent: bool) -> ServerError:
+def map_error(error: Exception, *, sent: bool, key: Key | None = None) -> ServerError:
     """Turn an exception of redis-py, or an OSError, into a named error, for you to raise from it.
 
     `sent`: the last byte of the call may have left. A connection that broke is then an `InDoubtError`, otherwise an
     `UnavailableError`. Error replies ignore `sent`: they are definite, except for the `UnfinishedError` of a script. An
-    unknown error reply becomes a plain `ServerError`.
+    unknown error reply becomes a plain `ServerError`. `key`: that of a plain command, which may hold another type.
     """
     if isinstance(error, ServerError):
         return error
@@ -137,7 +140,7 @@ def map_error(error: Exception, *, sent: bool) -> ServerError:
             f"the server does not speak the Redis protocol; check the URL ({text})"
         )
     if isinstance(error, redis_errors.ResponseError):
-        return _refused(text)
+        return _refused(_with_code(code, text) if code == _WRONG_TYPE else text, key)
     if isinstance(error, _BROKEN):
         return _broken(text, sent=sent)
     return ServerError(f"the call failed ({text})")
@@ -176,7 +179,12 @@ def _broken(text: str, *, sent: bool) -> ServerError:
     )
 
 
-def _refused(text: str) -> ServerError:
+def _refused(text: str, key: Key | None) -> ServerError:
+    if key is not None and text.startswith(_WRONG_TYPE):
+        name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+        return ServerError(
+            f"key {name!r} holds another type than qworker stores there: rename or delete it ({text})"
+        )
     if text.startswith(("unknown command", "ERR unknown command", "unknown subcommand")):
         return UnsupportedServerError(
             f"the server lacks or has renamed a command that qworker needs ({text})"

@@ -84,6 +84,23 @@ def test_extend_prints_the_new_receipt(shop: Shop, run: Run) -> None:
     assert run("message", "ack", "emails", new).code == 0
 
 
+def test_extend_takes_many_receipts_and_names_stale_ones(shop: Shop, run: Run) -> None:
+    """In one call; the new receipts come in the order of the old ones, and the others are extended all the same."""
+    sent = shop.send(number=4)
+    receipts = [receipt_of(run) for _ in range(4)]
+    assert run("message", "ack", "emails", receipts[1]).code == 0
+    asked = [receipts[2], receipts[1], receipts[0], receipts[3], receipts[0]]
+    ran = run("message", "extend", "emails", *asked, "1h", "--json")
+    document = ran.json
+    assert (ran.code, document["stale"]) == (1, [receipts[1]])
+    assert f"1 of 4 receipts are stale: {receipts[1]}" in ran.err
+    assert [message["id"] for message in document["extended"]] == [sent[2], sent[0], sent[3]]
+    new = [message["receipt"] for message in document["extended"]]
+    assert len({*new, *receipts}) == 7
+    assert run("message", "extend", "emails", *new, "0").code == 0
+    assert shop.queue().inspect().ready == 3
+
+
 def test_pending_lists_unacked_messages(shop: Shop, run: Run) -> None:
     """Receipt, id, last delivery, elapsed and deliveries."""
     (sent,) = shop.send()

@@ -20,6 +20,8 @@ from qworker.client.dead import pages
 from qworker.client.dead.filter import DeadFilter, DeadTally
 from qworker.client.dead.pages import Act, Changed, Reading
 from qworker.client.dead.throttle import Throttle
+from qworker.client.per_shard import of_one_shard
+from qworker.errors import QworkerError
 from qworker.formats import count, span
 
 if TYPE_CHECKING:
@@ -62,10 +64,16 @@ def change_dead_letters(
     if choice.wanted.is_empty and not choice.everything:
         raise click.UsageError(f"choose the dead letters to {change.verb}: pass a filter or --all")
     per_s = choice.rate_per_s
-    readings = [
-        (shard.keys, session.client.run(Reading.begin(shard, choice.wanted)))
-        for shard in session.client.run(queue.ref.every_shard())
-    ]
+    readings, failed = [], None
+    for shard in session.client.run(queue.ref.every_shard()):
+        try:
+            readings.append((shard.keys, session.client.run(Reading.begin(shard, choice.wanted))))
+        except QworkerError as error:
+            if not of_one_shard(error):
+                raise
+            failed = failed or error
+    if failed is not None and not readings:
+        raise failed
     tally = _count(session, [reading.again() for _, reading in readings], choice)
     yield Output(text=[Note(f"{name}: {line}") for name, line in tally_lines(tally).items()])
     what = f"{count(tally.total, 'dead letter')} of {queue.name}"
@@ -81,6 +89,8 @@ def change_dead_letters(
         text = run.text
     document = {"queue": queue.name, "matched": tally.total, **run.document}
     yield Output({**document, "dry_run": choice.dry_run, **tally_document(tally)}, text)
+    if failed is not None:
+        raise failed  # of a shard; the others had their turn
 
 
 @dataclass(slots=True)

@@ -11,6 +11,9 @@ from qworker.cli.message.bodies import message_document
 from qworker.client.dead.filter import DeadFilter, DeadTally, same_class
 from qworker.client.dead.fingerprint import error_line, fingerprint
 from qworker.client.dead.pages import Reading
+from qworker.client.per_shard import each_readable
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
 from qworker.config.kinds import DurationKind
 from qworker.errors import InvalidOptionError
 from qworker.formats import count
@@ -100,15 +103,19 @@ class Listing:
 
     def add(self, queue: Queue) -> None:
         """Read the dead letters of one queue."""
-        for shard in queue.client.run(queue.ref.every_shard()):
-            kept: list[DeadLetter] = []
-            reading = queue.client.run(Reading.begin(shard, self.wanted))
-            while not reading.ended:
-                page = queue.client.run(reading.page(self._seen))
-                for dead_letter in page:
-                    self.matching.add(dead_letter)
-                kept = (kept + page)[-self.limit :] if self.newest else (kept + page)[: self.limit]
+        shards = queue.client.run(queue.ref.every_shard())
+        for kept in queue.client.run(each_readable(shards, self._add)):
             self.dead_letters += kept
+
+    def _add(self, shard: QueueRef) -> Plan[list[DeadLetter]]:
+        kept: list[DeadLetter] = []
+        reading = yield from Reading.begin(shard, self.wanted)
+        while not reading.ended:
+            page = yield from reading.page(self._seen)
+            for dead_letter in page:
+                self.matching.add(dead_letter)
+            kept = (kept + page)[-self.limit :] if self.newest else (kept + page)[: self.limit]
+        return kept
 
     def finish(self) -> None:
         """Sort the ones that were kept; raises `InvalidOptionError` if the filter names what no dead letter has."""

@@ -67,9 +67,10 @@ _TABLE: Final = (
     ),
     _SettleVerb(
         "extend",
-        None,
-        "Set a new visibility timeout for a received message, from now; 0 returns it. Prints its new receipt.",
-        (_RECEIPT, _VISIBILITY),
+        "extended",
+        "Set a new visibility timeout for received messages, from now; 0 returns them. Prints their new receipts, in "
+        "the same order; exits with 1 if a receipt was stale.",
+        (_RECEIPTS, _VISIBILITY),
     ),
     _SettleVerb(
         "working",
@@ -82,7 +83,7 @@ _TABLE: Final = (
 
 
 def _verb(settle: _SettleVerb) -> click.Command:
-    run = _renew if settle.done is None else _settle
+    run = _renew if settle.done is None else _extend if settle.name == "extend" else _settle
 
     @click.command(settle.name, cls=Verb, help=settle.help)
     @stacked(_QUEUE, *settle.parameters)
@@ -105,9 +106,39 @@ def _settle(
     except StaleReceiptError:
         messages = []
     settled = [str(message.receipt) for message in messages]
-    stale = [receipt for receipt in asked if receipt not in settled]
-    yield Output({"queue": queue.name, settle.done: settled, "stale": stale}, settled)
-    if stale:
+    yield Output(
+        {"queue": queue.name, settle.done: settled, "stale": _others(asked, settled)}, settled
+    )
+    _check_stale(asked, settled)
+
+
+def _extend(
+    queue: Queue, settle: _SettleVerb, receipts: Sequence[str], visibility: str
+) -> Iterator[Output]:
+    from qworker.cli.message.bodies import delivery_document
+
+    asked = list(dict.fromkeys(receipts))
+    held = _held(queue, asked)
+    extended = queue.extend_all(held, visibility)
+    receipt_of = {message.id: str(message.receipt) for message in held}
+    renewed = [receipt_of[message.id] for message in extended]
+    yield Output(
+        {
+            "queue": queue.name,
+            settle.done: [delivery_document(message) for message in extended],
+            "stale": _others(asked, renewed),
+        },
+        [str(message.receipt) for message in extended],
+    )
+    _check_stale(asked, renewed)
+
+
+def _others(asked: Sequence[str], settled: Sequence[str]) -> list[str]:
+    return [receipt for receipt in asked if receipt not in settled]
+
+
+def _check_stale(asked: Sequence[str], settled: Sequence[str]) -> None:
+    if stale := _others(asked, settled):
         raise click.ClickException(
             f"{len(stale)} of {len(asked)} receipts are stale: {', '.join(stale[:3])}; "
             "their messages were settled, or delivered again"

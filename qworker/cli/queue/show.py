@@ -30,6 +30,8 @@ def state_of(queue: Inspection | BrokenQueueError) -> Cell:
     if isinstance(queue, BrokenQueueError):
         return Cell("broken", "bad")
     states = []
+    if queue.unread:
+        states.append("partly unread")
     if (late_s := queue.overdue_s) > OVERDUE_S:
         states.append(f"overdue {span(late_s)}")
     if queue.paused:
@@ -40,7 +42,8 @@ def state_of(queue: Inspection | BrokenQueueError) -> Cell:
         states.append("full")
     if not states:
         return Cell("ok", "good")
-    return Cell(", ".join(states), "bad" if states[0].startswith("overdue") else "warn")
+    is_bad = states[0].startswith("overdue") or bool(queue.unread)
+    return Cell(", ".join(states), "bad" if is_bad else "warn")
 
 
 def queue_row(name: str, queue: Inspection | BrokenQueueError) -> list[Cell | str]:
@@ -192,6 +195,7 @@ def _reasons(counter: str, stats: Mapping[str, int]) -> str:
 
 def _next_steps(queue: Inspection, workers: int) -> list[str]:
     name, steps = queue.queue, []
+    steps += [f"a shard cannot be read, {unread}" for unread in queue.unread]
     if queue.overdue_s > OVERDUE_S:
         steps.append("messages are overdue, as no reaper serves this queue: qworker doctor")
     if queue.paused:

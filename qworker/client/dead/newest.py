@@ -8,6 +8,7 @@ from typing import Final
 from qworker.client.dead.filter import DeadFilter, DeadTally
 from qworker.client.dead.pages import Reading
 from qworker.client.message import DeadLetter
+from qworker.client.per_shard import each_readable
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.raw import server_time
@@ -42,7 +43,8 @@ def newest(
     """
     shards = yield from queue.every_shard()
     result = Newest((yield server_time()))
-    for shard in shards:
+
+    def read(shard: QueueRef) -> Plan[None]:
         behind = after and _behind(after, shard.keys.shard)
         reading = Reading(
             shard, wanted, now_ms=result.now_ms, after=behind, newest=True, size=_PAGE
@@ -56,6 +58,8 @@ def newest(
             if not reading.ended and reading.last is not None:
                 result.last = max(filter(None, (result.last, reading.last)))
         result.read += seen.total
+
+    yield from each_readable(shards, read)
     result.found.sort(key=lambda dead_letter: dead_letter.entry, reverse=True)
     return result
 

@@ -19,14 +19,14 @@ from qworker.client.dead.pages import (
 from qworker.client.dead.pages import redrive as redrive_page
 from qworker.client.dead.throttle import Rate, Throttle, rate_per_s
 from qworker.client.message import DeadLetter
-from qworker.client.per_shard import everywhere
+from qworker.client.per_shard import chained, each_readable, everywhere, of_one_shard
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.kinds import IntegerKind
 from qworker.engine import dead as commands
 from qworker.engine.options import DEFAULT_MAXSIZE
 from qworker.engine.raw import server_time
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, QworkerError
 from qworker.wire.codec import check_size, decode, decode_call, encode
 from qworker.wire.ids import EntryId
 
@@ -57,10 +57,12 @@ def dead(
     chosen, count = DeadFilter.of(wanted, given), _COUNT.check(count, "count")
     last = None if after == "-" else EntryId.parse(after)
     shards = yield from queue.every_shard()
-    dead_letters: list[DeadLetter] = []
-    for shard in shards:
+
+    def read(shard: QueueRef) -> Plan[list[DeadLetter]]:
         behind = last and _behind(last, shard.keys.shard, newest=newest)
-        dead_letters += yield from dead_of(shard, count, chosen, after=behind, newest=newest)
+        return dead_of(shard, count, chosen, after=behind, newest=newest)
+
+    dead_letters = chained((yield from each_readable(shards, read)))
     if len(shards) > 1:
         dead_letters.sort(key=lambda dead_letter: dead_letter.entry, reverse=newest)
     return dead_letters[:count]
@@ -78,7 +80,7 @@ def find_dead(queue: QueueRef, message_id: str) -> Plan[DeadLetter | None]:
     return None
 
 
-@everywhere(DeadTally.sum)
+@everywhere(DeadTally.sum, reads=True)
 def tally_dead(
     queue: QueueRef, /, wanted: DeadFilter | None = None, **given: object
 ) -> Plan[DeadTally]:
@@ -237,8 +239,18 @@ def _change(
     which = DeadFilter.of(wanted, named)
     if which.is_empty and not everything:
         raise InvalidOptionError("filter", "fits every dead letter", "pass everything=True for all")
+    failed = None
     for shard in (yield from queue.every_shard()):
-        reading = yield from Reading.begin(shard, which)
         left = None if limit is None else limit - changed.total
-        changed.add((yield from change(shard.keys, reading, act, throttle=throttle, limit=left)))
+        try:
+            reading = yield from Reading.begin(shard, which)
+            changed.add(
+                (yield from change(shard.keys, reading, act, throttle=throttle, limit=left))
+            )
+        except QworkerError as error:
+            if not of_one_shard(error):
+                raise
+            failed = failed or error
+    if failed is not None:
+        raise failed
     return changed

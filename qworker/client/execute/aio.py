@@ -58,7 +58,8 @@ async def acall(
             await _within(seconds, _load(connection, command.script))
         return await _within(seconds, _ask(connection, command, asking))
     except (RedisError, OSError) as error:
-        raise map_error(error, sent=True) from error
+        key = None if command.script else command.key
+        raise map_error(error, sent=True, key=key) from error
 
 
 async def _within(seconds: float | None, trip: Awaitable[T]) -> T:

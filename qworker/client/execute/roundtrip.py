@@ -58,7 +58,8 @@ def call(
             connection.read_response()
         return _ask(connection, command, asking)
     except (RedisError, OSError) as error:
-        raise map_error(error, sent=True) from error
+        key = None if command.script else command.key
+        raise map_error(error, sent=True, key=key) from error
 
 
 @contextmanager

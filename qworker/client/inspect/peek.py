@@ -10,20 +10,14 @@ from qworker.client.inspect.find import Search, find_delayed, scored
 from qworker.client.limits import check_count, check_skip, check_state
 from qworker.client.message import Receipt, Stored
 from qworker.client.page_size import PageSize
-from qworker.client.per_shard import until_found
+from qworker.client.per_shard import chained, each_readable, of_one_shard, until_found
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.inspect import Inspection, total
 from qworker.engine.inspect import inspect as inspect_command
 from qworker.engine.message import ANYWHERE, NEVER_MS
 from qworker.engine.raw import raw
-from qworker.errors import (
-    BrokenQueueError,
-    InDoubtError,
-    LoadingError,
-    QworkerError,
-    UnavailableError,
-)
+from qworker.errors import QworkerError
 from qworker.wire.leases import held_items
 from qworker.wire.numbers import score_ms, whole
 
@@ -47,7 +41,9 @@ def inspect(queue: QueueRef) -> Plan[Inspection]:
     for shard in shards:
         try:
             inspections.append((yield inspect_command(shard.keys)))
-        except (BrokenQueueError, UnavailableError, InDoubtError, LoadingError) as error:
+        except QworkerError as error:
+            if not of_one_shard(error):
+                raise
             unread.append(f"{shard.keys.queue}: {error}")
             failed = failed or error
     if failed is not None and not inspections:
@@ -71,7 +67,7 @@ def peek(
     """Read messages of a state (ready, delayed, held, unacked, dead) without receiving them.
 
     At most `count` (1-1,000), in the order of delivery; from the other end with `newest` or a negative count. Leaves
-    out the first `skip`, which are read all the same.
+    out the first `skip`, which are read all the same. A shard that cannot be read is logged (`shard_unread`).
     """
     if isinstance(count, int) and count < 0:
         count, newest = -count, not newest
@@ -79,9 +75,13 @@ def peek(
     check_skip(skip)
     check_state(state)
     shards = yield from queue.every_shard()
-    messages: list[Stored] = []
-    for shard in shards:
-        messages += yield from _peek(shard, skip + count, state, newest=newest)
+    messages = chained(
+        (
+            yield from each_readable(
+                shards, lambda shard: _peek(shard, skip + count, state, newest=newest)
+            )
+        )
+    )
     if len(shards) > 1:
         # Shards have no common order; their times do.
         messages.sort(key=_when, reverse=newest)

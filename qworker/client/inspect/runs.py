@@ -82,7 +82,7 @@ def _by_age(shards: list[list[RunStatus]]) -> list[RunStatus]:
     )
 
 
-@everywhere(_by_age)
+@everywhere(_by_age, reads=True)
 def runs(
     queue: QueueRef, count: int = 100, *, skip: int = 0, search: bool = True
 ) -> Plan[list[RunStatus]]:

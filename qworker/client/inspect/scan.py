@@ -10,18 +10,21 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+import structlog
+
 from qworker.client.dead import verbs
 from qworker.client.inspect import peek
 from qworker.client.inspect.walk import ListWalk
 from qworker.client.limits import check_state
 from qworker.client.message import Stored
 from qworker.client.namespace.queues import existing, is_queue
+from qworker.client.per_shard import of_one_shard
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.index import NamesPage, names
 from qworker.engine.inspect import lengths
 from qworker.engine.raw import raw
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, QworkerError
 from qworker.wire.ids import EntryId
 from qworker.wire.keys import LEVELS, QueueKeys
 from qworker.wire.states import STATES
@@ -41,6 +44,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
 
 #: The cursor of the first page, and the one after the last page.
 END: Final = "0"
@@ -120,7 +125,8 @@ def scan_page(
 ) -> Plan[Page[Stored]]:
     """Read one page of a scan: about `count` messages, and the cursor of the next one, '0' after the last.
 
-    At most 16 calls. Ready messages come newest first.
+    At most 16 calls. Ready messages come newest first. A shard that cannot be read is logged (`shard_unread`) and left
+    out.
     """
     _check(count)
     wanted = states or STATES
@@ -129,7 +135,13 @@ def scan_page(
     if not (number or "0").isdecimal() or int(number or "0") >= len(shards):
         raise _bad_cursor(cursor)
     at = int(number or "0")
-    page = yield from _scan(shards[at], rest, wanted, count, cursor)
+    try:
+        page = yield from _scan(shards[at], rest, wanted, count, cursor)
+    except QworkerError as error:
+        if len(shards) == 1 or not of_one_shard(error):
+            raise
+        _log.warning("shard_unread", queue=shards[at].keys.queue, error=str(error))
+        page = Page(END, [])
     if page.cursor != END:
         return Page(f"{at}@{page.cursor}" if at else page.cursor, page.items)
     after = f"{at + 1}@{END}" if at + 1 < len(shards) else END

@@ -68,7 +68,7 @@ def together(shards: Sequence[QueueStat]) -> QueueStat:
     )
 
 
-@everywhere(together)
+@everywhere(together, reads=True)
 def stat(queue: QueueRef) -> Plan[QueueStat]:
     """Read the queue's age and idle time, its consumers, messages in and out, and its pause.
 

@@ -15,6 +15,7 @@ from msgspec import structs
 from qworker.client.inspect import peek
 from qworker.client.limits import check_count, check_skip, check_visibility_ms
 from qworker.client.message import Message, Receipt, Stored, deliver
+from qworker.client.per_shard import chained, each_readable
 from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import QueueRef
 from qworker.client.receive.deliver import NewLeases, delivered
@@ -79,9 +80,14 @@ def pending(
     check_skip(skip)
     elapsed_ms = duration_ms(elapsed, "elapsed")
     shards = yield from queue.every_shard()
-    messages: list[Pending] = []
-    for shard in shards:
-        messages += yield from _pending_in(shard, skip + count, elapsed_ms, newest=newest)
+    messages = chained(
+        (
+            yield from each_readable(
+                shards,
+                lambda shard: _pending_in(shard, skip + count, elapsed_ms, newest=newest),
+            )
+        )
+    )
     if len(shards) > 1:
         messages.sort(key=lambda message: message.deadline_ms, reverse=newest)
     return messages[skip : skip + count]
