@@ -155,7 +155,7 @@ class QWorker:
         · time_limit: 10 ms to 12 h, default 15 min, None for none · ttl: drop calls that have not started by then ·
         priority: 0-9, 9 first · batch: most messages per call (1-1000), the handler takes a list; None for a handler
         of one message · max_wait: how long an incomplete batch waits for more, up to a minute · at_most_once: ack
-        before the handler starts, never run it twice · result: keep what it returns for so long (1 s to 30 days), for
+        before the handler starts, never run it twice · result: how long to keep its return value (1 s to 30 days) for
         handles of `start`, default not at all.
 
         A function that is redefined (a notebook cell or a module loaded again) replaces its task; another function
@@ -235,7 +235,7 @@ class QWorker:
         """Send a task on a schedule: `@app.schedule("0 4 * * *")`, `cron(…)` or `every("30s")`.
 
         Text is a cron expression in UTC. A plain function is registered as a task first. A function can have several
-        schedules, each with a `name` of its own; default the task's name. Raises `InvalidNameError` for a name in use,
+        schedules, each with its own `name`; default the task's name. Raises `InvalidNameError` for a name in use,
         and `InvalidOptionError` for anything but a schedule.
         """
         for option in options:

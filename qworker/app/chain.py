@@ -73,7 +73,7 @@ class Chain(Generic[R_co]):
     def start(self) -> Handle[R_co]:
         """Send the first call and return a handle to the result of the last one.
 
-        A step that dies ends the wait with `TaskFailedError`, which names it; if you redrive it, the chain goes on.
+        A step that dies ends the wait with `TaskFailedError`, which names it; if you redrive it, the chain continues.
         Raises `NoResultError` if the last task keeps no results, and all that `Queue.send` raises.
         """
         queue = self._app.queue(self._first.sender.task.queue)

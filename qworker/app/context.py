@@ -99,7 +99,7 @@ class Context:
 
     @property
     def feed(self) -> Feed:
-        """What the handler tells while it runs: `current().feed.append({"done": 3})`, read by `handle.feed()`."""
+        """The feed of the message, for progress: `current().feed.append({"done": 3})`, read by `handle.feed()`."""
         assert self._feed is not None
         return self._feed()
 

@@ -68,7 +68,7 @@ class Discard(ControlFlow):
 
 
 class Cancel(ControlFlow):
-    """End the message as cancelled: what a handler raises that has seen `current().cancelled` and stops its work."""
+    """End the message as cancelled; raise it when `current().cancelled` is true and the work is stopped."""
 
 
 class Bury(ControlFlow):
@@ -98,8 +98,8 @@ class RateLimited(ControlFlow):
     """Another system refuses calls for now (a 429): put the message back uncounted, and let its queue wait.
 
     For `delay` (1 ms to a day) no worker receives from the queue, or from the message's shard of a divided one; then
-    the message comes first. What workers have received already still runs. Give tasks that call a limited system a
-    queue of their own. Raises `InvalidOptionError` for a delay that is not such a duration.
+    the message comes first. What workers have received already still runs. Give tasks that call a limited system their
+    own queue. Raises `InvalidOptionError` for a delay that is not such a duration.
     """
 
     delay_ms: int = 0
@@ -110,10 +110,10 @@ class RateLimited(ControlFlow):
 
 
 class Parked(BaseException):
-    """A run sleeps or waits: its function ends here, and starts again when it goes on.
+    """A run sleeps or waits: its function ends here, and starts again when the run continues.
 
     Raised by `run.sleep` and `run.wait`. Not an Exception, so that `except Exception` lets it pass; a function that
-    catches it is parked all the same.
+    catches it is parked nevertheless.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Feeds: what a handler tells while it runs, such as progress, or tokens as a model makes them."""
+"""Feeds: entries that a handler publishes while it runs, such as progress, or tokens as a model produces them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handles: what a started task will come to."""
+"""Handles to messages, and waits for their results."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Keeper(Protocol):
 
 
 class Handle(Generic[R]):
-    """A message, and what it will come to: `handle.result("30s")`, or `await handle` in async code.
+    """A message and its result: `handle.result("30s")`, or `await handle` in async code.
 
     You may keep its `queue` and `id` anywhere, and make a handle of them again with `task.handle(id)` or
     `app.handle(queue, id)`: the latter returns plain JSON. Thread-safe.
@@ -112,7 +112,7 @@ class Handle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Wait until the message has ended, and return what its handler returned.
 
-        `timeout`: 0 only looks, None waits for ever. A message that fails and is retried has not ended.
+        `timeout`: 0 does not wait, None waits forever. A message that fails and is retried has not ended.
 
         Raises `TaskFailedError` once it is a dead letter, `TaskEndedError` if it was cancelled, discarded, purged or
         expired, `ResultTimeoutError` if it has not ended in time, and `ResultUnknownError` after the timeout if the
@@ -129,7 +129,7 @@ class Handle(Generic[R]):
         return self._value(outcome, seconds)
 
     def signal(self, value: object, *, name: str | None = None) -> None:
-        """Give a run a signal: it goes on if it waits for it. Its name is that of the value's type, unless given.
+        """Give a run a signal, which continues it if it waits for that. The name defaults to that of the value's type.
 
         Raises `SignalGivenError`, `RunEndedError`, `RunUnknownError`, and `InvalidBodyError`.
         """
@@ -163,7 +163,7 @@ class Handle(Generic[R]):
         return self._app.queue(self.queue).run_status(self.id)
 
     async def astatus(self) -> RunStatus | None:
-        """Tell where a run stands in async code, as `status` does."""
+        """Return where a run stands in async code, as `status` does."""
         return await self._app.aqueue(self.queue).run_status(self.id)
 
     def steps(self) -> list[RunStep] | None:
@@ -178,7 +178,7 @@ class Handle(Generic[R]):
         return self.aresult().__await__()
 
     def cancel(self) -> Cancellation:
-        """Cancel the message: it does not run, or its handler is told to stop; the answer says which, or too late.
+        """Cancel the message: it does not run, or its handler is asked to stop; the answer says which, or too late.
 
         See `Cancellation`. A wait for its result ends with `TaskEndedError` once it has. Raises `ServerError`.
         """

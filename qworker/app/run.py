@@ -1,6 +1,6 @@
 """Runs: functions whose steps are recorded, so that another worker can resume them.
 
-`Run` is what an async workflow gets, `SyncRun` a plain one; `Steps` is what both know, without I/O.
+An async workflow gets a `Run`, a plain one a `SyncRun`; `Steps` is their common part, without I/O.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class RunDelivery(Protocol):
 
 
 class Steps:
-    """The steps of one activation of a run: numbers them, and keeps what was read of recorded ones."""
+    """The steps of one activation of a run: numbers them, and keeps the recorded ones that were read."""
 
     def __init__(self, app: RunApp, delivery: RunDelivery, keep_ms: int) -> None:
         envelope = delivery.envelope()
@@ -93,7 +93,7 @@ class Steps:
         self._marked = "c" in flags
         self._now_ms: int = delivery.lease.now_ms
         self._began = time.monotonic()
-        #: Set once the run is parked: whatever the function does then, it ends here.
+        #: Set once the run is parked: nothing that the function does afterwards counts.
         self.parked: Parked | None = None
         self._blamed = envelope.nacks + envelope.timeouts > 0
 
@@ -115,7 +115,7 @@ class Steps:
         return recall_steps(self.keys, self.id, [step, *ahead])
 
     def learn(self, recalled: Recalled) -> None:
-        """Take what was read."""
+        """Keep recorded steps that were read."""
         self._read.update(recalled.values)
         self._whole = recalled.whole
 
@@ -204,7 +204,7 @@ class _Wait(Generic[T]):
 
 
 class _Base:
-    """What runs of both kinds have."""
+    """Base of both kinds of runs."""
 
     def __init__(self, app: RunApp, steps: Steps) -> None:
         self._app = app
@@ -321,9 +321,9 @@ class Run(_Base):
     ) -> T:
         """Wait for a signal, without a worker and without a lease: `await run.wait(Approval, timeout="7d")`.
 
-        A signal has the name of its type, or another `name`, and each name is waited for once. One that was given
-        before the wait is there at once. Raises `SignalTimeoutError` when the time is over, and `InvalidResultError`
-        for a value of another type. The function ends here as in `sleep`.
+        A signal has the name of its type, or another `name`; a run can wait for each name once. A signal that was
+        given before the wait is returned at once. Raises `SignalTimeoutError` when the time is over, and
+        `InvalidResultError` for a value of another type. The function ends here as in `sleep`.
         """
         wait = self._steps.begin_wait(signal, name, timeout)
         value = await self._recalled(wait.signal)

@@ -31,7 +31,7 @@ _KEEP: Final = "1d"
 
 
 class RunSender(Sender[P, R]):
-    """Starts one run, under an id that its user has chosen, once."""
+    """Starts one run once, under an id that you have chosen."""
 
     def __init__(self, task: Task[P, R], options: SendOptions, run_id: str) -> None:
         self._message_id: str = check_message_id(run_id, "id")

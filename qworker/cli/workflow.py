@@ -257,7 +257,7 @@ def _text(run: RunStatus, steps: list[RunStep]) -> Iterator[str | Block]:
         yield Hint("after the fix       ", f"qworker workflow redrive {name}")
     elif run.state == "waiting":
         yield Line()
-        yield Hint("to let it go on     ", f"qworker workflow signal {name} {run.waits_for} JSON")
+        yield Hint("to let it continue  ", f"qworker workflow signal {name} {run.waits_for} JSON")
     elif run.ended:
         yield Line()
         yield Hint(

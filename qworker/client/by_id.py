@@ -108,7 +108,7 @@ def enqueue(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
 
 
 def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[None]:
-    """Give a run a signal by its name; it goes on at once if it waits for it, else when it does.
+    """Give a run a signal by its name; a run that waits for it continues at once, another when it waits.
 
     `value` is any JSON value. A signal with the same value may be repeated. Raises `SignalGivenError` for another one,
     `RunEndedError`, `RunUnknownError`, and `InvalidBodyError`. O(1); O(n) of a run that has not recorded anything.
@@ -137,9 +137,9 @@ def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[N
 def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
     """Delete a message in any state; returns it as it was found, None if it was not found. O(n).
 
-    The handler of an unacked message is told to stop, as by `cancel`: an ack before ends it as usual, and it is dropped
-    if it comes back. It is returned as `marked`, like a message that moved while it was being deleted; all others are
-    gone.
+    The handler of an unacked message is asked to stop, as by `cancel`: an ack before that ends it as usual, and it is
+    dropped if it comes back. It is returned as `marked`, like a message that moved while it was being deleted; all
+    others are gone.
     """
     message, spot = yield from find(queue, message_id)
     if message is None:

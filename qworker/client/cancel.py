@@ -26,10 +26,10 @@ _WALKS: Final = 2
 class Cancellation(StrEnum):
     """The answer to a cancel.
 
-    `CANCELLED`: it waited, and will not run. `CANCELLING`: it runs, and its worker is told within a heartbeat (5 s); if
+    `CANCELLED`: it waited, and will not run. `CANCELLING`: it runs, and its worker sees it within a heartbeat (5 s); if
     its handler finishes before, it has finished. Too late: `ENDED` (acked, dead, or ended in another way), or
-    `UNKNOWN` (not found: it has ended and no result is kept, or never was). A message that one missed while it moved is
-    dropped all the same.
+    `UNKNOWN` (not found: it has ended and no result is kept, or never was). A message that was missed while it moved is
+    dropped nevertheless.
     """
 
     CANCELLED = "cancelled"
@@ -44,9 +44,9 @@ class Cancellation(StrEnum):
 
 
 def cancel(queue: QueueRef, message_id: str) -> Plan[Cancellation]:
-    """Cancel a message: one that waits is deleted, the handler of one that runs is told to stop.
+    """Cancel a message: delete it if it waits, ask its handler to stop if it runs.
 
-    Whatever the answer, it is dropped if it comes back within 7 days. Dead letters stay, and may be redriven. O(n) of
+    After any answer it is dropped if it comes back within 7 days. Dead letters stay, and may be redriven. O(n) of
     the queue to find it. A server out of memory refuses it (`OutOfMemoryError`); `delete` removes
     waiting messages even then.
     """
@@ -55,7 +55,7 @@ def cancel(queue: QueueRef, message_id: str) -> Plan[Cancellation]:
         return ended
     for shard in shards:
         yield from leave_tombstone(shard, message_id)
-    # From here on no receive delivers it: what is found waiting will not run.
+    # From here on no receive delivers it: if it is found waiting, it will not run.
     for _ in range(_WALKS):
         for shard in shards:
             message, spot = yield from find(shard, message_id)

@@ -69,7 +69,7 @@ def relay(
     failed: dict[str, QworkerError] = {}
     announced = {} if announced is None else announced
     for name in (yield destinations(keys)):
-        # The first shard: it is there however the queue is divided, so a repetition finds what was stored before.
+        # The first shard exists in any division of the queue, so a repetition finds what was stored before.
         target = QueueKeys(namespace, name)
         page: Page = yield forward(keys, name)
         done = 0

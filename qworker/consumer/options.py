@@ -136,7 +136,7 @@ class RunOptions(Options):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is accepted but may surprise, a line each."""
+        """Settings that are accepted but may surprise, a line each."""
         if self.grace_ms < 30_000:
             return ()
         return (

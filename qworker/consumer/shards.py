@@ -22,7 +22,7 @@ __all__ = ["ShardWatch", "read_shards"]
 #: How often a worker checks the shards of its queues.
 _EVERY_S: Final = 4.0
 _PATIENCE_S: Final = 1.0
-#: So many queues are asked together whether any of them has attributes, its division among them.
+#: Number of queues that one call asks whether any of them has attributes, its division among them.
 _TOGETHER: Final = 100
 
 

@@ -100,7 +100,7 @@ class QueueCollector(Collector):
                 _log.warning("queue_figures_unread", problem=str(error), held_back=suppressed)
         self._figures = figures
         ended = self._clock()
-        # A server that is waited for in vain is not used.
+        # A server that does not answer in time is not used.
         used_s = ended - started - (WITHIN_S if self._away else 0.0)
         self._good_until = ended + max(self._kept_s, _KEPT_TIMES * used_s)
 

@@ -23,7 +23,7 @@ _MOST: Final = 50
 _SLICES: Final = 400
 #: Queues whose first calls go in one trip, about 1 ms of the server.
 _TOGETHER: Final = 10
-#: Part of a tick that pruning may take; each queue whose turn it is gets one slice all the same.
+#: Part of a tick that pruning may take; each queue whose turn it is gets at least one slice.
 _SHARE: Final = 0.05
 _TRIMMED: Final = 100
 

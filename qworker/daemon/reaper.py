@@ -54,7 +54,7 @@ MAX_TICK_MS: Final = 60_000
 #: Queues of one sweep: 2 ms of the server (500 took up to 4 ms).
 SWEPT_AT_ONCE: Final = 250
 #: With more queues than that, most are first asked whether they hold anything that has a time: queues of a question,
-#: questions in a trip. Each pass sweeps a tenth of the others all the same, for expired messages at the head of ready.
+#: questions in a trip. Each pass still sweeps a tenth of the others, for expired messages at the head of ready.
 _TOGETHER: Final = 10
 _QUESTIONS: Final = 100
 _HEADS_EVERY: Final = 10
@@ -134,7 +134,7 @@ class Reaper:
         tick = Tick(queues=len(queues))
         candidates = self._candidates(queues)
         duties = self._sweep(self._in_turn(candidates), tick, now_ms)
-        # The budget is for moving alone: if the sweep of many queues takes longer, some work is done all the same.
+        # The budget is for moving alone: if the sweep of many queues takes longer, some work is still done.
         tick.sweep_s = self._clock() - started
         deadline = started + tick.sweep_s + self._budget_s
         if not candidates:

@@ -244,7 +244,7 @@ class Registry:
             self._keys[name] = QueueKeys(self._namespace, name)
 
     def _without_index(self, problem: str, error: QworkerError) -> None:
-        """Go on with the known queues, and find others by frequent walks."""
+        """Continue with the known queues, and find others by frequent walks."""
         self._page = None
         now = self._clock()
         self._alert_until = now + _ALERT_S

@@ -58,7 +58,7 @@ class Notifier:
     def _send(self, state: str) -> None:
         if not self._address:
             return
-        # A leading @ stands for the zero byte of an abstract socket (Linux).
+        # A leading @ is the zero byte of an abstract socket (Linux).
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagram:

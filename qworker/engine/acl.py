@@ -164,7 +164,7 @@ ROLES: Final[dict[str, Role]] = {
         announces=True,
     ),
     "results": Role(
-        about="waits for results of its queues, reads them, feeds and runs (with producer, for those who start tasks)",
+        about="waits for and reads results, feeds and runs of its queues (with producer: starts tasks)",
         raw=("get", "mget", "hmget", "hget", "xrange", "ssubscribe", "sunsubscribe"),
         reads=lambda keys: (*_results(keys), keys.meta, f"{keys.run_prefix}{_ANY}"),
         channels=_results,

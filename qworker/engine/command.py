@@ -188,7 +188,7 @@ class Patience:
     """How long a call is tried: attempts begin for `give_up_s` seconds.
 
     `within_s`: the longest wait for each reply, connecting included; None for that of the connection. `ends_waits`: no
-    wait lasts longer than what is left of `give_up_s`, either.
+    wait lasts longer than the rest of `give_up_s`, either.
     """
 
     give_up_s: float
@@ -202,7 +202,7 @@ class Patience:
         return max(self.give_up_s, LEAST_S) if 0 < self.give_up_s < usual_s else None
 
     def is_over(self, waited_s: float) -> bool:
-        """Whether a server that was waited for so long gets no other attempt."""
+        """Whether a server that was waited for this long gets no other attempt."""
         return waited_s >= self.give_up_s
 
     def after(self, waited_s: float) -> Patience:
@@ -252,7 +252,7 @@ class Attempt(Generic[T]):
         After doubt a refusal proves nothing (an earlier attempt may have run), so the doubt is raised.
         """
         if isinstance(error, NotReplicatedError):
-            raise error  # The messages are stored, whatever earlier attempts did.
+            raise error  # The messages are stored, by this attempt or an earlier one.
         if isinstance(error, UnfinishedError):
             self.command.name_script(error)
             raise error  # A repetition would do the first part twice.

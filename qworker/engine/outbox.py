@@ -124,7 +124,7 @@ def accept(
 def tell(
     keys: QueueKeys, lane: str, notices: Sequence[Notice], *, now_ms: int | None = None
 ) -> Command[int]:
-    """Store results, in order, and tell those who wait; returns the number of the last one."""
+    """Store results, in order, and notify readers; returns the number of the last one."""
     args: list[Word] = [given(now_ms), lane, len(notices)]
     for notice in notices:
         args += (notice.number, notice.message_id, notice.keep_ms, notice.words)

@@ -83,7 +83,7 @@ class Copies(msgspec.Struct, frozen=True):
         return self.within_ms / 1000 if self else 0.0
 
     def check(self, queue: str, ids: list[str], reply: Any) -> None:
-        """Raise `NotReplicatedError` or `NotSyncedError` if there are fewer; the messages are stored all the same."""
+        """Raise `NotReplicatedError` or `NotSyncedError` if there are fewer; the messages are stored nevertheless."""
         refused = reply if isinstance(reply, Exception) else None
         if self.fsync:
             here, there = (0, 0) if refused else map(int, reply)

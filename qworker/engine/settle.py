@@ -32,12 +32,12 @@ __all__ = [
 #: Events of acks for the journal: how many, and their text.
 Group = tuple[int, bytes]
 
-#: What an ack brings about besides, applied if and only if it counts: words of `lua/lib/effects.lua`.
+#: Writes that an ack carries, applied if and only if it counts: words of `lua/lib/effects.lua`.
 Effect = tuple[Word, ...]
 
 _ERROR_BYTES: Final = 2048
 _OUT: Final = "out"
-#: Effects of up to so many bytes are applied on a full server as well: about what the message itself leaves.
+#: Effects up to this many bytes are applied on a full server as well: about what the message itself frees.
 LIGHT: Final = 512
 #: Bytes of a group, see `lua/lib/journal.lua`.
 MAX_GROUP: Final = 16384

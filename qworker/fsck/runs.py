@@ -47,7 +47,9 @@ def check_runs(client: Client, queue: QueueRef, *, repair: bool) -> Iterator[Dam
                 return
             for name, is_gone in zip(some, gone, strict=True):
                 if is_gone:
-                    text = "its message is gone, so it never ends, and those who wait for it wait for ever"
+                    text = (
+                        "its message is gone, so it never ends, and waits for its result do not end"
+                    )
                     yield Damage(keys.queue, Kind.RUN, f"run {name}", text, repair)
 
 

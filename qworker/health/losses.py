@@ -195,4 +195,4 @@ def _full(facts: NodeFacts) -> Iterator[Loss]:
             "set maxmemory-policy noeviction",
         )
     else:
-        yield Loss(fault, Extent.NOTHING, "nothing", "it refuses sends; workers go on")
+        yield Loss(fault, Extent.NOTHING, "nothing", "it refuses sends; workers continue")

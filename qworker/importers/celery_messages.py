@@ -73,7 +73,7 @@ class MessageReader:
         return Content(
             body=self._tasks.call(function, args, kwargs),
             delay_ms=max((eta_ms or 0) - now_ms, 0),
-            # An expired one is moved all the same: our queue counts and drops it.
+            # An expired one is moved nevertheless: our queue counts and drops it.
             ttl_ms=None if expires_ms is None else max(expires_ms - now_ms, 1),
             receives=min(retries, _MAX_RECEIVES) if isinstance(retries, int) and retries > 0 else 0,
             function=function,

@@ -158,7 +158,7 @@ def _probe(java: Path) -> _Probe:
         return _Probe(problem=f"did not answer in {_PATIENCE_S:g} s")
     match = _BASE.search(done.stdout)
     if match is None:
-        # Java 8 knows no modules; the stub of macOS only says that there is no Java.
+        # Java 8 has no modules; the stub of macOS only reports that Java is missing.
         return _Probe(problem=f"is older than Java {OLDEST}, or not Java")
     version = (match[1] + match[2]).rstrip("._+-")
     if int(match[1]) < OLDEST:

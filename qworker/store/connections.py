@@ -150,7 +150,7 @@ class ConnectionFactory:
     def last_node(self, key: Key | None = None) -> Address | None:
         """Return the server that was last known for this key, even if calls have to search for it again.
 
-        Tells whose failure the failure of a call was. None only before the first search, and for a master that
+        Shows which server caused the failure of a call. None only before the first search, and for a master that
         Sentinels have to name again: then all calls share one server.
         """
         return self._topology.last_node(key)

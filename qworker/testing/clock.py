@@ -110,7 +110,7 @@ def _age_lease(redis: Redis, name: str, by_ms: int) -> None:
 
 
 def _age_run(redis: Redis, name: str, by_ms: int) -> None:
-    """Age when a run goes on, and its message as it was parked."""
+    """Age when a run continues, and its message as it was parked."""
     fields: Any = redis.hgetall(name)
     for field, value in fields.items():
         if field.startswith(b"~") and int(value) < _NEVER_MS:

@@ -109,7 +109,7 @@ class QueueKeys:
 
         #: STRING per message that ended, which expires: what it came to (see `result`). Also a channel.
         self.result_prefix = base + "result:"
-        #: STREAM per message, which expires: what its handler tells while it runs. Also a channel.
+        #: STREAM per message, which expires: the entries of its feed. Also a channel.
         self.feed_prefix = base + "feed:"
         #: ZSET message id → when its first step was recorded, ms: runs that have not ended.
         self.runs = base + "runs"
@@ -152,11 +152,11 @@ class QueueKeys:
         return f"{self.out}:{destination}"
 
     def result(self, message_id: str) -> str:
-        """Return the key of a message's result, a STRING, and the channel that tells of it."""
+        """Return the key of a message's result, a STRING, and the channel that announces it."""
         return self.result_prefix + message_id
 
     def feed(self, message_id: str) -> str:
-        """Return the key of a message's feed, a STREAM, and the channel that tells of its entries."""
+        """Return the key of a message's feed, a STREAM, and the channel that announces its entries."""
         return self.feed_prefix + message_id
 
     def run(self, message_id: str) -> str:

@@ -1,4 +1,4 @@
-r"""What a message came to, as stored under its id: `<state>[ words]\n<rest>`.
+r"""The result of a message, as stored under its id: `<state>[ words]\n<rest>`.
 
 ok[ k=v …]\n<value>                  acked; the value as JSON. Flags e and s as of an envelope, of a protected value
 dead <reason> <error class>\n<text>  a dead letter
@@ -26,7 +26,7 @@ ENDS: Final = ("cancelled", "discarded", "expired", "purged")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a message came to: `state` is ok, dead or one of `ENDS`; another version of ours may write others.
+    """The result of a message: `state` is ok, dead or one of `ENDS`; another version of ours may write others.
 
     `value` is JSON, of ok; `reason`, `error` (its class) and `text` are those of a dead letter.
     """

@@ -70,7 +70,7 @@ def _key_of(key: bytes, about: bytes) -> bytes:
 
 @cache
 def _crypto() -> tuple[type[AESGCM], type[Exception]]:
-    # Imported late: only those who encrypt need it.
+    # Imported late: only encryption needs it.
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

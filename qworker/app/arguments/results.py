@@ -1,4 +1,4 @@
-"""Results of tasks: written by workers, read by those who wait, both by the return annotation of the function."""
+"""Results of tasks: written by workers and read by handles, both by the return annotation of the function."""
 
 from __future__ import annotations
 

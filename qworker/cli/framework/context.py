@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-#: Seconds after which an operator is told that the server does not answer.
+#: Seconds after which a note says that the server does not answer.
 _PATIENCE_S: Final = 3.0
 
 

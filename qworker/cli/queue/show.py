@@ -201,7 +201,7 @@ def _next_steps(queue: Inspection, workers: int) -> list[str]:
     if queue.paused:
         steps.append(f"it is paused: qworker queue resume {name}")
     if queue.limited_until_ms is not None:
-        steps.append(f"a handler raised RateLimited; to go on now: qworker queue resume {name}")
+        steps.append(f"a handler raised RateLimited; to continue now: qworker queue resume {name}")
     if queue.ready and not workers:
         steps.append(f"no worker receives from it: qworker run MODULE --queues {name}")
     if queue.is_full:

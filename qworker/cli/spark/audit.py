@@ -28,7 +28,7 @@ Examples:
   qworker spark audit                                   the live journal, and Redis
   qworker spark audit --archive lake --live             the archive, and what came after it
   qworker spark audit --archive lake --since 24h --json
-  qworker spark audit --archive lake --live --incremental   daily: what is new, and what was open then
+  qworker spark audit --archive lake --live --incremental   daily: new events, and messages that were open
 """
 _WORDS: Final = {
     "lost": "accepted, without an end, and not in Redis",
@@ -182,7 +182,7 @@ def _text(result: AuditResult, reading: Reading | None) -> Iterator[str | Block]
     if result.wrong:
         yield Line(_listed({**result.wrong, **result.doubts}), "bad")
     elif result.doubts:
-        yield Line(f"nothing wrong, but nobody can tell about {_listed(result.doubts)}", "bad")
+        yield Line(f"nothing wrong, but unknown: {_listed(result.doubts)}", "bad")
     elif result.lost is None:
         yield Line("no errors in the journal; --live also checks Redis", "good")
     else:

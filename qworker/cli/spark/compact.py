@@ -18,7 +18,7 @@ _EXAMPLES = """\b
 Examples:
   qworker spark compact --archive lake
   qworker spark compact --archive lake --before 2031-05-04     earlier days only
-  qworker spark compact --archive lake --keep 90d              and delete what is older
+  qworker spark compact --archive lake --keep 90d              and delete older days
 """
 
 

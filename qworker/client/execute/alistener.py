@@ -137,7 +137,7 @@ class _AsyncSubscriptions:
         try:
             if address not in self._servers:
                 opened = (await self._factory.aopen(address)).connection
-                # It is read all the time, mostly in vain.
+                # It is polled all the time; mostly nothing is there.
                 opened.socket_timeout = None
                 reader = asyncio.create_task(self._read_all(address, opened))
                 self._servers[address] = opened, reader

@@ -79,7 +79,7 @@ class AwayServers:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        #: By address; None stands for those that know the addresses: Sentinels, or the nodes of a Cluster.
+        #: By address; None is for the servers that know the addresses: Sentinels, or the nodes of a Cluster.
         self._failures: dict[Address | None, _Failure] = {}
 
     def check(self, address: Address | None, since: float) -> None:

@@ -56,7 +56,7 @@ class BaseClient:
 
     `give_up_s`: seconds after which a call that keeps failing raises its error. Transient errors are retried until
     then; refusals and permanent errors are raised at once. No step of a call, such as connecting, waits longer than
-    what is left of it for a server that does not answer.
+    the rest of it for a server that does not answer.
     """
 
     def __init__(

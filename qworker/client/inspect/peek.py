@@ -67,7 +67,7 @@ def peek(
     """Read messages of a state (ready, delayed, held, unacked, dead) without receiving them.
 
     At most `count` (1-1,000), in the order of delivery; from the other end with `newest` or a negative count. Leaves
-    out the first `skip`, which are read all the same. A shard that cannot be read is logged (`shard_unread`).
+    out the first `skip`, which are still read. A shard that cannot be read is logged (`shard_unread`).
     """
     if isinstance(count, int) and count < 0:
         count, newest = -count, not newest

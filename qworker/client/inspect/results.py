@@ -1,4 +1,4 @@
-"""Look at what a message came to."""
+"""Read the result of a message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEARCHED: Final = 1000
 
 
 def look(queue: QueueRef, message_id: str, *, merged: bool = True) -> Plan[Outcome | None]:
-    """Read what a message came to; None if nothing is kept: it has not ended, or the result has expired.
+    """Read the result of a message; None without one: it has not ended, or the result has expired.
 
     `merged`: also in shards that the queue has had, and which may have left results behind. Raises `ProtectionError`
     for a value that was changed, or whose key is missing. One trip per server.

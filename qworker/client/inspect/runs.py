@@ -41,7 +41,7 @@ class RunStatus:
 
     `state`: ready, running, sleeping, waiting (for the signal `waits_for`), delayed (before its start, or a retry),
     held, dead, `LOST`, `ACTIVE`; after its end `ok`, cancelled, discarded, expired, purged, or `ended` if that is not
-    known any more. `since_ms`: when it began to sleep or wait. `due_ms`: when it goes on by itself. `recorded`: the
+    known any more. `since_ms`: when it began to sleep or wait. `due_ms`: when it continues by itself. `recorded`: the
     size of its state, in fields. `workflow` is '' if its message cannot be read.
     """
 
@@ -88,8 +88,8 @@ def runs(
 ) -> Plan[list[RunStatus]]:
     """List up to `count` (1-1,000) runs of each shard that have not ended and have recorded something, oldest first.
 
-    Those that were started under an id of their own are listed from the start. One call for a hundred runs that sleep
-    or wait; to find others takes O(n) of the queue, and without `search` they are `ACTIVE`.
+    Those that were started with `id=` are listed from the start. One call for a hundred runs that sleep or wait;
+    finding others takes O(n) of the queue, and without `search` they are `ACTIVE`.
     """
     check_count(count)
     names: list[bytes] = yield raw("ZRANGE", queue.keys.runs, skip, skip + count - 1, decode=list)
@@ -99,7 +99,7 @@ def runs(
 
 @until_found
 def run_status(queue: QueueRef, message_id: str) -> Plan[RunStatus | None]:
-    """Tell where a run stands; None if it is unknown. O(n) of the queue, unless it sleeps, waits or has ended."""
+    """Return where a run stands; None if it is unknown. O(n) of the queue, unless it sleeps, waits or has ended."""
     check_message_id(message_id)
     [status] = yield from statuses(queue, [message_id])
     if status.recorded or (status.message is not None and "c" in status.message.flags):
@@ -139,7 +139,7 @@ def _step(queue: QueueRef, message_id: str, name: str, stored: bytes) -> RunStep
 
 
 def statuses(queue: QueueRef, ids: Sequence[str], *, search: bool = True) -> Plan[list[RunStatus]]:
-    """Tell where runs stand, also of those without a state; without `search` many are `ACTIVE`."""
+    """Return where runs stand, also of those without a state; without `search` many are `ACTIVE`."""
     looks: list[RunLook] = []
     while len(looks) < len(ids):
         page: list[RunLook] = yield look_at_runs(

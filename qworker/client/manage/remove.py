@@ -60,8 +60,8 @@ def purge_shard(
 def remove(queue: QueueRef) -> Plan[None]:
     """Delete the queue with all its messages, attributes and counters, and all shards that it ever had.
 
-    What its acks have sent to other queues is stored there, if these take it now. Leases become stale. Messages sent
-    during the call are deleted as well, or create the queue again. If it fails halfway, call it again.
+    Messages that its acks have sent to other queues are stored there, if these take them now. Leases become stale.
+    Messages sent during the call are deleted as well, or create the queue again. If it fails halfway, call it again.
     """
     if queue.single:
         yield from _remove(queue)
@@ -88,7 +88,7 @@ def remove(queue: QueueRef) -> Plan[None]:
 
 def _remove(shard: QueueRef) -> Plan[None]:
     keys = shard.keys
-    # What its acks have brought about in other queues is stored there if they take it now.
+    # Messages that its acks have sent to other queues are stored there, if these take them now.
     with suppress(ServerError, BrokenQueueError):
         yield from relay(shard.namespace, keys)
         for name in (yield destinations(keys)):

@@ -228,15 +228,15 @@ def _holds_messages(shard: QueueRef) -> Plan[bool]:
     inspection: Inspection = yield inspect(shard.keys)
     if inspection.stored or inspection.dead or inspection.leases:
         return True
-    # What its acks have brought about in other queues is stored there first.
+    # Messages that its acks have sent to other queues are stored there first.
     return bool((yield from outboxes_of(shard.keys)))
 
 
 def _move_totals(queue: QueueRef, number: int) -> Plan[None]:
     """Add the totals of a shard to those of the first one, so that the totals of the queue do not fall.
 
-    Two servers change one after the other. After a crash or a lost reply the next attempt goes on: the shard keeps what
-    it has taken until it was added, and the queue adds it once.
+    Two servers change one after the other. After a crash or a lost reply the next attempt continues: the shard keeps
+    the totals until they were added, and the queue adds them once.
     """
     keys = queue.shard_of(number).keys
     retired: Retired = yield retire(keys, queue.ids.lease_id())

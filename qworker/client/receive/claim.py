@@ -74,7 +74,7 @@ def pending(
 ) -> Plan[list[Pending]]:
     """List unacked messages delivered `elapsed` ago or earlier, from the earliest deadline or (`newest`) the latest.
 
-    Leaves out the first `skip`, which are read all the same.
+    Leaves out the first `skip`, which are still read.
     """
     check_count(count)
     check_skip(skip)

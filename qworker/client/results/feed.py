@@ -109,7 +109,7 @@ class _Reading:
     def pause(self) -> float:
         """For how many seconds to wait for a hint. Raises `ResultTimeoutError`."""
         if self.over or self._ended:
-            return 0.0  # what was appended before the end is there
+            return 0.0  # entries that were appended before the end can be read
         if self._seconds is None:
             return _LOOK_S
         left_s = self._quiet_since + self._seconds - time.monotonic()

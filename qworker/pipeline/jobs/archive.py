@@ -74,7 +74,7 @@ def read_archive(
     """Read the events of an archive: the columns of `journal`, then `day`.
 
     `files`: of these files only. Raises `ArchiveDamagedError` for a file that is missing; with `in_part` it is left
-    out, for those who find out by the numbers of the events.
+    out, for readers that compare the numbers of the events.
     """
     named = lake.files() if files is None else files
     gone = absent(named)
@@ -109,7 +109,7 @@ class Archiver:
             given["startingOffsets"] = json.dumps(dump(ends))
         options = ReadOptions.of(given)
         self._options = options
-        #: Entries from which on a batch is full; 0: there is no limit.
+        #: Number of entries at which a batch is full; 0: no limit.
         self.limit = 1 if options.max_events_per_trigger else options.max_entries_per_trigger
         self._reader = JournalStreamReader(options)
         self._reached = self._reader.initialOffset() if begun is None else begun
@@ -121,7 +121,7 @@ class Archiver:
     def archive_batch(self) -> Archived | None:
         """Archive the next batch and return its totals; None if there was nothing to archive.
 
-        A journal that was rolled back is read on from where it and the archive part; a row `gap` tells of it.
+        A journal that was rolled back is read from the point where it and the archive differ; a row `gap` records it.
         Raises `JournalRolledBackError` instead if `failOnDataLoss` is set, the `QworkerError` that ended a task,
         `PipelineError` if another archiver has written since, or Spark's error.
         """

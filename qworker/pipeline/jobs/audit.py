@@ -11,7 +11,7 @@ message is judged by the events that are there.
     unsure             absent like a lost one, but its end may be in a hole of the journal, or in an event `unsure`
     duplicate_rows     rows that are there again: a copied file, two archivers; no message is accused because of them
     gaps               holes in the numbers of the journal, and why: `qworker.pipeline.jobs.record`
-    untold             those of them in which nobody can tell whether anything happened: the journal was off, or new
+    untold             those of them in which anything may have happened: the journal was off, or new
 
 **The snapshot of Redis.** Messages move while they are read, so absence alone proves nothing. In order: `taken` = the
 server's time; then the messages; then the journal, to its end *after* that. A message counts as lost only if it is not

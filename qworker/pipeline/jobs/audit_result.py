@@ -38,7 +38,7 @@ class AuditResult:
     unsure: int
     duplicate_rows: int
     gaps: int
-    #: Gaps in which nobody can tell whether anything happened.
+    #: Gaps in which anything may have happened.
     untold: int
     missing: int
     holes: tuple[dict[str, Any], ...] = ()
@@ -55,7 +55,7 @@ class AuditResult:
 
     @property
     def doubts(self) -> dict[str, int]:
-        """What nobody can tell, as numbers: messages that may have ended, and stretches without a record."""
+        """What the record cannot show, as numbers: messages that may have ended, and stretches without a record."""
         numbers = {"unsure": self.unsure, "untold": self.untold}
         return {name: number for name, number in numbers.items() if number}
 

@@ -1,6 +1,6 @@
 """Compacts the many small files of a day into a few large ones, without Spark, and deletes days and files of the past.
 
-A commit replaces them, so readers see either; the old files stay for `KEPT_H`, for those who still read them.
+A commit replaces them, so readers see either; the old files stay for `KEPT_H`, for readers that still use them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def compact(
         except (DeltaError, OSError) as error:
             raise PipelineError(
                 f"{day.queue} {day.day} cannot be compacted ({one_line(error)}); the archive {lake.root} has not "
-                "changed: qworker spark audit names what is missing"
+                "changed: qworker spark audit names the missing events"
             ) from error
         total = Compacted(
             total.days + 1,

@@ -4,7 +4,7 @@
     LAKE/_audit/events-…/         events that the next audit needs
 
 These are the events of messages that have not ended, and of those that ended in the last hour of the data: a second end
-comes soon, if it comes. What was found is not kept, so it is told once. `state.json` is replaced when all is written.
+comes soon, if it comes. Findings are not kept, so each is reported once. `state.json` is replaced when all is written.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Each commit adds files and says where the journals continue.
     LAKE/queue=emails/day=2031-05-04/part-….parquet    events; day: of ts, in UTC
     LAKE/_delta_log/                                   commits: which files belong to the table, and the offsets
 
-A file that no commit names is not in the lake, whoever wrote it. Readers see one version, whole, and keep it while
+A file that no commit names is not in the lake. Readers see one version, whole, and keep it while
 others write. Each commit of an archiver has an application transaction, so that of two archivers one fails.
 """
 
@@ -106,7 +106,7 @@ class Lake:
         self.check_namespace(namespace)
 
     def create_table(self, namespace: str) -> None:
-        """Create the table, whatever lies in its directory."""
+        """Create the table, even if its directory is not empty."""
         from deltalake import DeltaTable
 
         with self._clear_errors("it was not created"):
@@ -172,7 +172,7 @@ class Lake:
         return table
 
     def pinned(self) -> Lake:
-        """The lake as it is now, whatever is written later."""
+        """The lake as it is now, without later commits."""
         return Lake(self.root, version=self.table().version())
 
     def days(self) -> Iterator[Day]:

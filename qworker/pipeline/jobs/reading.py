@@ -195,7 +195,7 @@ def audit_increment(
     ends = ends_of(lake)
     if ends is None:
         ends = ends_of_rows(spark, lake)
-    # Without the number of its next event it is not known where a journal that was seen goes on.
+    # Without the number of its next event it is unknown where a journal continues.
     unknown = {split_shard_name(name)[0] for name, end in ends.items() if end.event is None}
     earlier = earlier_queues(lake, None) if seen is None else frozenset(unknown)
 

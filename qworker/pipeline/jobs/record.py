@@ -7,7 +7,7 @@ was off, and the offsets of an archive how far its rows must reach. Why there is
     shed          the server was nearly full: events were counted and not written
     file gone     the archive had the events: a file was deleted or replaced
     rolled back   Redis came back with older data: the events are in the record, and count no more
-    used twice    different events have the same numbers: Redis was rolled back, and nobody noticed at the time
+    used twice    different events have the same numbers: Redis was rolled back, and it was not noticed at the time
     journal off   the mode was `off`; what happened meanwhile is unknown
     new epoch     the queue was removed and made again, or its counters were lost; what happened between is unknown
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["IN_RECORD", "UNKNOWN", "Hole", "Record", "Seen", "Shard", "examine"]
 
-#: Reasons after which nobody can tell whether anything is missing.
+#: Reasons for which it is unknown whether anything is missing.
 UNKNOWN: Final = ("journal off", "new epoch")
-#: Holes whose events are in the record, but for those that have no number of their own.
+#: Holes whose events are in the record, except those without their own number.
 IN_RECORD: Final = ("rolled back", "used twice")
 #: Numbers are also added up by their last 16 bits, squared, so that no missing ones hide behind doubled ones.
 _BITS: Final = 65_536

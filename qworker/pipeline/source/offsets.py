@@ -77,7 +77,7 @@ class Range:
 
     `event` and `stop_event` are the numbers that the first event, and the first event after the range, must have (None:
     not known). `begin` is the first entry that was still stored when the read was planned. With `forgotten` there is
-    nothing to read: the range stands for entries that were read and are not in Redis any more.
+    nothing to read: the range represents entries that were read and are no longer in Redis.
     """
 
     queue: str

@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Reader:
     """Sends commands that may be repeated, and returns their raw replies. Connects at the first one.
 
-    Goes on through a restart, a failover or a move of slots for up to `give_up_s` seconds without any reply.
+    Continues through a restart, a failover or a move of slots for up to `give_up_s` seconds without any reply.
     """
 
     def __init__(self, server: ServerURL, *, give_up_s: float = _GIVE_UP_S) -> None:

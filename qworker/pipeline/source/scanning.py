@@ -37,7 +37,7 @@ def scan(
 
 
 def forgotten_batch(part: Range) -> pa.RecordBatch:
-    """Make the row `gap` of a journal rolled back: from its number on, what was written before counts no more."""
+    """Make the row `gap` of a journal rolled back: earlier events no longer count from its number on."""
     lost = part.forgotten
     assert lost is not None
     events = "some" if lost.events is None else str(lost.events)

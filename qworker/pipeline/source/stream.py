@@ -224,9 +224,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def forgotten(
     journals: Journals, queue: str, read: Position, fork: Position | None = None
 ) -> Range:
-    """Make the range that stands for what was read up to `read`, and is not in Redis from `fork` on.
+    """Make the range of entries from `fork` up to `read`, which were read and are no longer in Redis.
 
-    Without a fork it is not known where the journal that was read and the present one part.
+    Without a fork it is unknown where the journal that was read and the present one differ.
     """
     at = fork or Position(read.epoch, read.entry, read.event)
     events = entries = None

@@ -1,6 +1,6 @@
 """The directory of an embedded store: its files, its two locks and its socket.
 
-Besides the server's own `appendonlydir/` it contains
+Beside the server's own `appendonlydir/` it contains
 
     lock          held by the process that checks, starts or stops the server: one at a time
     running       held by the server while it lives

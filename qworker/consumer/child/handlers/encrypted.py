@@ -1,6 +1,6 @@
 """Verifies and decrypts messages that are signed or encrypted before anything of their bodies is read.
 
-In classes of their own, so that apps without keys pay nothing for it.
+In separate classes, so that apps without keys pay nothing for it.
 """
 
 from __future__ import annotations

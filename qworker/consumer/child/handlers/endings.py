@@ -205,7 +205,7 @@ class Endings:
         delivery.kind = kind
         delivery.outcome = _OUTCOME[kind]
         delivery.reason = reason
-        # An ack by the supervisor would tell nobody of the end.
+        # An ack by the supervisor would not announce the end.
         lost_with_child = kind == DISCARDED and delivery.awaited
         self._marks[delivery.mark_at] = Mark.SETTLING if lost_with_child else _MARK[kind]
         return False

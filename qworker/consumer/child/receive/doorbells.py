@@ -5,7 +5,7 @@ Each has its own connection, so that a wait never delays a settle. One BLPOP can
 them, less often the longer nothing comes.
 
 A BLPOP costs the server 0.7 µs per key. So a child of many queues divides them over several doorbells: after a message
-it waits anew at that of its queue alone. The waits at the others go on meanwhile, and are long. A child that runs long
+it waits anew at that of its queue alone. The waits at the others continue, and are long. A child that runs long
 handlers in the thread of its loop would not hear those: it waits at the first doorbell for the tokens of all queues.
 """
 
@@ -56,7 +56,7 @@ class Doorbells:
     def __init__(self, bells: Sequence[Doorbell], *, many: bool = False) -> None:
         self._bells = tuple(bells)
         self.many = many
-        #: Waits go on while the child polls, receives and runs handlers. If there are many it waits at the first else.
+        #: Waits continue while the child polls, receives and runs handlers; else, of many, it waits at the first.
         self.patient = False
 
     def __iter__(self) -> Iterator[Doorbell]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Glances", "Group"]
 
 _TOGETHER: Final = 100
-#: After so many rounds every queue was polled: every two minutes in an idle child.
+#: Rounds in which every queue is polled once: every two minutes in an idle child.
 _ROUNDS: Final = 60
 
 

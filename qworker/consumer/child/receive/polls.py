@@ -103,7 +103,7 @@ class Poller:
         try:
             found: int = self._pipeline.connection.finish()
         except QworkerError:
-            found = 1  # the poll tells which queue is the cause
+            found = 1  # the poll shows which queue is the cause
         if found:
             self._poll(self._chooser.usable(monotonic(), group.queues))
 

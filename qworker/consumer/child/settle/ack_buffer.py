@@ -291,7 +291,7 @@ def add_outcome(delivery: Delivery, outcomes: Outcomes) -> None:
         return
     times = times_of(delivery) if lease.journal else ""
     if delivery.then:
-        outcomes.relayed = True  # if its chain has ended, those who wait are told
+        outcomes.relayed = True  # the end of its chain has to be announced
     if kind == KEPT:
         lease.note_effects(delivery.index, delivery.effects, times)
     elif kind == NACKED:

@@ -1,6 +1,6 @@
 """Relays what the acks of a child bring about in other queues, right after they counted.
 
-In a thread of its own: a destination that does not answer must not hold up the child. What it leaves behind, a reaper
+In its own thread: a destination that does not answer must not hold up the child. What it leaves behind, a reaper
 relays.
 """
 
@@ -24,12 +24,12 @@ __all__ = ["ChildRelay"]
 _log = guarded(__name__)
 
 _GIVE_UP_S: Final = 0.5
-#: How long a child that ends waits for what is on its way.
+#: How long an ending child waits for messages that are being relayed.
 _LAST_S: Final = 2.0
 
 
 class ChildRelay:
-    """Relays the outboxes of queues that it is told of. Its thread starts with the first one."""
+    """Relays the outboxes of queues that were passed to it. Its thread starts with the first one."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._calls = RecurringCalls(client, give_up_s=_GIVE_UP_S)
@@ -50,7 +50,7 @@ class ChildRelay:
                 self._thread.start()
 
     def close(self) -> None:
-        """Relay what is left, for up to two seconds."""
+        """Relay the rest, for up to two seconds."""
         with self._told:
             self._ended = True
             self._told.notify()

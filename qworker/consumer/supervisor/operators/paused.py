@@ -1,4 +1,4 @@
-"""Tells children which of their tasks are paused."""
+"""Informs children which of their tasks are paused."""
 
 from __future__ import annotations
 

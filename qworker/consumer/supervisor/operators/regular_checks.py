@@ -89,7 +89,7 @@ class RegularChecks:
             try:
                 check()
             except ServerError as error:
-                # What each check reads may be on a node of its own.
+                # Each check may read from a different node.
                 if not self._clustered:
                     raise
                 failures.append(error)
