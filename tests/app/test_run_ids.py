@@ -47,7 +47,7 @@ def test_a_run_is_started_once_by_its_id(app: QWorker) -> None:
     named = order.options(id="order-17")
     first = named.start("17", {"a": 1, "b": 2})
     assert named.start(number="17", prices={"b": 2, "a": 1}) == first == order.handle("order-17")
-    with pytest.raises(RunStartedError, match="order-17 of queue 'orders' was started before"):
+    with pytest.raises(RunStartedError, match="order-17 of queue 'orders' was already started"):
         named.start("18")
     assert app.queue("orders").inspect().ready == 1
     drain(app)
