@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
@@ -60,6 +61,14 @@ def commands(text: str) -> Markup:
         parts += [escape(text[end : match.start()]), Markup("<code>%s</code>") % match[0]]
         end = match.end()
     return Markup("").join([*parts, escape(text[end:])])
+
+
+def iso(instant_ms: int) -> str:
+    """Write an instant for programs, in UTC; '' if no calendar has it."""
+    try:
+        return datetime.fromtimestamp(instant_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def sparkline(
@@ -137,7 +146,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        commands=commands, count=count, moment=moment, plain=safe, rate=rate, size=size, span=span
+        commands=commands,
+        count=count,
+        iso=iso,
+        moment=moment,
+        plain=safe,
+        rate=rate,
+        size=size,
+        span=span,
     )
     environment.globals.update(ago=ago, rate=rate, span=span, sparkline=sparkline, version=version)
     return environment

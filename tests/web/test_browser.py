@@ -15,7 +15,6 @@ import pytest
 
 from qworker.web.application import Dashboard
 from tests.cli.conftest import Shop
-from tests.web.conftest import PATHS
 
 pytestmark = [
     pytest.mark.browser,
@@ -75,41 +74,6 @@ def page(chromium: Any) -> Iterator[Any]:
     yield page
     context.close()
     assert page.said == []
-
-
-def fill(shop: Shop) -> None:
-    """Everything that a page can show, long names and long errors among it."""
-    shop.send("emails", 3)
-    shop.send("a-queue-with-the-longest-name-that-a-queue-may-have.and-one-more", 2)
-    shop.bury(*[f"ValueError: {'x' * 300} {at}" for at in range(3)], "Error: of\nseveral\nlines")
-    shop.break_queue("broken")
-    shop.queue("emails").pause("in")
-    shop.add_worker("a-host-with-a-name.internal.example.org-12345-abcdef")
-
-
-def test_no_page_overflows_or_is_refused_anything(
-    made: Callable[..., Dashboard], shop: Shop, page: Any
-) -> None:
-    """At 320 and 1440 pixels, light and dark: nothing is wider than the window, and the console is silent."""
-    fill(shop)
-    entry = shop.queue().dead(1)[0].entry_id
-    with serving(made(), page) as port:
-        for path in (*PATHS, f"/queues/emails/dead/{entry}", "/queues/broken"):
-            page.goto(f"http://127.0.0.1:{port}{path}")
-            for scheme in ("light", "dark"):
-                page.emulate_media(color_scheme=scheme)
-                for width in (320, 1440):
-                    page.set_viewport_size({"width": width, "height": 800})
-                    wide = page.evaluate("document.documentElement.scrollWidth")
-                    assert wide <= width, (path, scheme)
-                    cut = page.evaluate(
-                        "[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > "
-                        "innerWidth + 1 && !e.closest('pre, thead')).map(e => e.outerHTML.slice(0, 80))"
-                    )
-                    assert cut == [], (path, width)
-        backs = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        page.emulate_media(color_scheme="light")
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != backs
 
 
 def test_a_page_changes_by_itself_and_keeps_the_focus(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from qworker.client.inspect.peek import delivered
+from qworker.client.inspect.peek import Inspection, delivered
 from qworker.client.inspect.scan import END
 from qworker.client.inspect.search import search
 from qworker.client.message import Receipt
@@ -81,13 +81,15 @@ def find(look: Look) -> Page:
     if _RECEIPT.fullmatch(wanted):
         receipt = Receipt.parse(wanted)
         for name in names:
+            if not isinstance(look.sample.queues[name], Inspection):
+                continue
             stored = look.namespace.client.run(delivered(look.namespace.queues.ref(name), receipt))
             if stored is not None and stored.id:
                 return Page("", "", to=f"{_path(name, stored)}?state=unacked")
     elif _ID.fullmatch(wanted):
         for name in names:
             ref, left = look.namespace.queues.ref(name), 10 * _READ - read
-            if left <= 0 or inspection_of(look, name) is None:
+            if left <= 0 or not isinstance(look.sample.queues[name], Inspection):
                 unread += 1
                 continue
             found = look.namespace.client.run(

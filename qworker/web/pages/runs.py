@@ -196,7 +196,7 @@ def _steps(
         title = (
             f"Signal {one.name[1:]}{': not given in time' if late else ''}" if signal else one.name
         )
-        notes = [f"{span((at_ms - before_ms) / 1000)} after the record before"]
+        notes = [f"+{span((at_ms - before_ms) / 1000)}"]
         if one.closed:
             notes.append(one.closed)
         elif one.value:

@@ -1,0 +1,216 @@
+"""A shop at work, with everything that a page can show: a real worker, failures, runs, schedules, long names.
+
+For the tests that look at every page in a browser, and for the pictures of the guide (`python -m tests.web.pictures`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from qworker.client.namespace.audit import Deed, record_deed
+from qworker.client.namespace.paused_tasks import pause_task
+from qworker.client.namespace.workers import Worker, read_workers
+from qworker.daemon.schedule_changes import pause
+from qworker.wire.codec import encode_call
+from tests.cli.conftest import Shop, clean_environment
+from tests.topologies.servers import until
+
+__all__ = ["LONG", "exhibit"]
+
+LONG = "a-queue-with-the-longest-name-that-a-queue-may-have.and-one-more"
+APP = '''
+"""The tasks of a shop."""
+import time
+from qworker import QWorker, Retry, SyncRun, every
+
+app = QWorker({namespace!r}, url={url!r})
+
+
+@app.task(queue="emails", retry=Retry.none())
+def send_email(to: str, template: str) -> None:
+    if template == "invoice":
+        raise ConnectionRefusedError(f"no answer from mail-{{len(to)}}.example.org port 25")
+    if template == "receipt":
+        raise KeyError(to)
+    time.sleep(0.005)
+
+
+@app.task(queue="payments", result="1h", retry=Retry.fixed("250ms"))
+def charge_card(order: str, cents: int) -> dict:
+    if order not in seen:
+        seen.add(order)
+        time.sleep(0.12)
+        raise TimeoutError("the bank did not answer within 120 ms")
+    time.sleep(0.08)
+    return {{"order": order, "cents": cents, "state": "charged"}}
+
+
+seen = set()
+
+
+@app.task(queue="images")
+def resize_image(path: str) -> None:
+    scale(path)
+
+
+def scale(path: str) -> None:
+    while True:
+        time.sleep(0.05)
+
+
+@app.workflow(queue="orders", result="1h", retry=Retry.none())
+def fulfil_order(run: SyncRun, order: str) -> str:
+    run.step("reserve", reserve, order)
+    paid = run.step("charge", charge, order)
+    if paid["cents"] > 10_000:
+        run.wait(str, name="approval", timeout="2d")
+    run.step("ship", lambda: f"parcel of {{order}}")
+    return f"parcel of {{order}}"
+
+
+def reserve(order: str) -> dict:
+    time.sleep(0.06)
+    return {{"shelf": "B-17", "items": 3}}
+
+
+def charge(order: str) -> dict:
+    time.sleep(0.15)
+    if order == "order-13":
+        raise ValueError("order-13 has no address")
+    return {{"cents": 12_900 if order == "order-17" else 4_200}}
+
+
+@app.schedule("0 4 * * *", name="nightly-report")
+@app.schedule(every("30m", overlap="skip"), name="stock-count")
+@app.schedule("*/5 * * * *", name="refresh-prices")
+@app.task(queue="reports")
+def report() -> None:
+    time.sleep(0.01)
+'''
+
+
+@contextmanager
+def exhibit(shop: Shop, folder: Path, *, ordinary: bool = False) -> Iterator[dict[str, str]]:
+    """Open the shop; yields the path of each page by a name. `ordinary`: without what is long, foreign or broken."""
+    for name in ("payments", "orders"):
+        shop.queue(name).create(journal="all")
+    source = APP.format(namespace=shop.namespace, url=shop.url)
+    (folder / "shop_tasks.py").write_text(source)
+    command = [sys.executable, "-m", "qworker", "run", "shop_tasks", "--procs", "2"]
+    options = ["--concurrency", "4", "--grace", "100ms", "--metrics-port", "0"]
+    environment = clean_environment(QWORKER_URL=shop.url, PYTHONPATH=str(folder))
+    worker = subprocess.Popen(
+        [*command, *options],
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    tasks: dict[str, Any] = {"__name__": "shop_tasks"}
+    exec(source, tasks)
+    try:
+        yield _fill(shop, tasks, ordinary=ordinary)
+    finally:
+        tasks["app"].close()
+        os.kill(worker.pid, signal.SIGTERM)
+        worker.wait(60)
+
+
+def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str]:
+    emails, orders = shop.queue("emails"), shop.queue("orders")
+    people = ("ada", "grace", "alan", "edsger", "barbara", "donald")
+    shop.queue("images").send_all(
+        [encode_call("resize_image", [f"/srv/images/{at}.png"], {}) for at in range(3)]
+    )
+    charged = tasks["charge_card"].send("order-17", 12_900)
+    for template, number in (("invoice", 7), ("receipt", 3), ("welcome", 20)):
+        to = [f"{people[at % 6]}@example.org" for at in range(number)]
+        emails.send_all([encode_call("send_email", [one, template], {}) for one in to])
+    for order in ("order-17", "order-13", "order-21"):
+        tasks["fulfil_order"].options(id=order).start(order)
+    emails.send_all(
+        [encode_call("send_email", ["ada@example.org", "reminder"], {})] * 4, delay="2h"
+    )
+    shop.queue("webhooks").send_all([encode_call("call_webhook", [at], {}) for at in range(12)])
+    if not ordinary:
+        shop.send(LONG, 2)
+        shop.bury(
+            f"ValueError: {'x' * 300}", "Error: of\nseveral\nlines", name=LONG, task="t" * 100
+        )
+        shop.break_queue("broken")
+        shop.queue(LONG).pause("in")
+        shop.add_worker("a-host-with-a-name.internal.example.org-12345-abcdef", tasks=["t" * 100])
+        shop.add_worker("silent", age_ms=90_000)
+        record_deed(
+            shop.client.execute, shop.namespace, Deed("eve", "queue pause", LONG, "x" * 300)
+        )
+    until(lambda: emails.inspect().dead == 10)
+    until(lambda: {run.state for run in orders.runs()} == {"waiting", "dead"})
+    until(lambda: shop.queue("payments").look(charged) is not None)
+    until(lambda: shop.queue("images").inspect().unacked == 3)
+    workers: list[Worker] = []
+
+    def described() -> bool:
+        workers[:] = [
+            one
+            for one in read_workers(_Asks(shop))
+            if one.described.app.startswith("shop_tasks") and len(one.running) == 3
+        ]
+        return bool(workers)
+
+    until(described)
+    pause(shop.client, shop.keys("reports"), "refresh-prices")
+    pause_task(shop.client.execute, shop.namespace, "charge_card", shop.now_ms())
+    record_deed(
+        shop.client.execute,
+        shop.namespace,
+        Deed("ada", "dead redrive", "emails --error KeyError", "3 dead letters redriven; done"),
+    )
+    entry = emails.dead(1)[0].entry_id
+    running = shop.queue("images").peek(1, state="unacked")[0]
+    worker = f"/worker?name={quote(workers[0].name)}"
+    busiest = "emails" if ordinary else LONG
+    return {
+        "overview": "/",
+        "queues": "/queues",
+        "queue": f"/queues/{busiest}",
+        "messages": f"/queues/{busiest}/messages?task=s",
+        "message": f"/queues/payments/messages/{charged}",
+        "running": f"/queues/images/messages/{running.id}?state=unacked",
+        "delete": f"/queues/images/messages/{running.id}/delete?state=unacked",
+        "dead": f"/queues/{busiest}/dead",
+        "emails-dead": "/queues/emails/dead",
+        "letter": f"/queues/emails/dead/{entry}",
+        "edit": f"/queues/emails/dead/edit?entry={entry}",
+        "redrive": "/queues/emails/dead/redrive?error=KeyError&rate=10/s",
+        "workers": "/workers",
+        "worker": f"{worker}&stacks=1",
+        "drain": worker.replace("/worker", "/workers/drain"),
+        "schedules": "/schedules",
+        "runs": "/runs",
+        "run": "/runs/orders/order-17",
+        "ended": "/runs/orders/order-21",
+        "durability": "/durability",
+        "health": "/health",
+        "audit": "/audit",
+        "find": "/find?id=nothing",
+        "missing": "/queues/nothing",
+        **({} if ordinary else {"broken": "/queues/broken"}),
+    }
+
+
+class _Asks:
+    """Asks for the namespace of a shop."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.namespace = shop.namespace
+        self.ask = shop.ask
+        self.now_ms = shop.now_ms
