@@ -230,6 +230,9 @@ def start_spark(master: str, settings: dict[str, str]) -> SparkSession:
             master=master,
             settings={"spark.sql.warehouse.dir": warehouse, **settings},
         )
+    from qworker.pipeline.failures import silence
+
+    silence(spark)
     from pyspark.logger import PySparkLogger
 
     # It writes errors of SQL to stderr as JSON; we print them as one line.

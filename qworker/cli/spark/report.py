@@ -15,7 +15,7 @@ from qworker.cli.framework.output import Output
 from qworker.cli.framework.terminal import note
 from qworker.cli.spark.reading import Reading, reading_options, spark_options, step
 from qworker.durations import duration_ms
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, PipelineError
 from qworker.formats import count, size
 from qworker.wire.names import check_queue
 
@@ -69,6 +69,7 @@ def command(
         raise InvalidOptionError(
             "--out", f"no such directory: {str(out.absolute().parent)!r}", "create it first"
         )
+    write(out, None)
     scope = Scope(
         namespace=session.namespace,
         source=reading.words,
@@ -95,12 +96,17 @@ def command(
     return Output(document, f"{out} ({size(len(page.encode()))}): {events}")
 
 
-def write(file: Path, text: str) -> None:
-    """Write a file atomically."""
+def write(file: Path, text: str | None) -> None:
+    """Write a file atomically; None: only see whether it can be. Raises `PipelineError`."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(file)
+        draft.write_text(text or "", encoding="utf-8")
+        if text is not None:
+            draft.replace(file)
+    except OSError as error:
+        raise PipelineError(
+            f"{file} cannot be written ({error.strerror}): check the rights and the space on its disk"
+        ) from error
     finally:
         draft.unlink(missing_ok=True)
 

@@ -97,6 +97,4 @@ def expire(lake: Lake, keep_ms: int) -> int:
 def vacuum(lake: Lake, *, kept_h: int = KEPT_H) -> int:
     """Delete files that have not been in the lake for `kept_h` hours, and old commits; returns the number of files."""
     lake.clean_log()
-    return len(
-        lake.table().vacuum(kept_h, dry_run=False, enforce_retention_duration=False, full=True)
-    )
+    return lake.vacuum(kept_h)

@@ -214,7 +214,7 @@ class _File:
 
     def discard(self) -> None:
         """Delete it after an error, as far as that is possible; a vacuum deletes the rest."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RuntimeError):
             self.writer.close()
         with suppress(OSError):
             self.stream.close()

@@ -26,7 +26,7 @@ from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.jobs.files import sync
 from qworker.pipeline.jobs.objects import read_objects, write_objects, written_objects
 from qworker.pipeline.jobs.record import IN_RECORD, Hole, Record, Seen, Shard
-from qworker.pipeline.jobs.store import Place, one_line
+from qworker.pipeline.jobs.store import Place, cannot_write, one_line
 from qworker.pipeline.source.offsets import Offsets
 from qworker.pipeline.source.schemas import struct_of
 from qworker.wire.names import split_shard_name
@@ -147,14 +147,18 @@ class Increment:
             .unionByName(spark.createDataFrame(modes, events.schema))
             .coalesce(8)
         )
-        if isinstance(self.root, Path):
-            self.root.mkdir(exist_ok=True)
-            needed.write.parquet(str(self.root / name))
-        else:
-            write_objects(needed, self.root / name)
         holes = _last((*self.holes, *record.holes), at)
         done = Increment(self.root, version, name, at, tuple(begins.items()), holes)
-        done._write()
+        try:
+            if isinstance(self.root, Path):
+                self.root.mkdir(exist_ok=True)
+                needed.write.parquet(str(self.root / name))
+            else:
+                write_objects(needed, self.root / name)
+            done._write()
+        except OSError as error:
+            effect = "the next audit begins where this one did"
+            raise cannot_write(self.root, error, effect) from error
         done._delete_others()
         return done
 

@@ -350,6 +350,14 @@ class Lake:
             with self._clear_errors("its log has not changed"):
                 self.table().cleanup_metadata()
 
+    def vacuum(self, kept_h: int) -> int:
+        """Delete files that have not been in the table for some hours; returns their number."""
+        with self._clear_errors("no commit was lost, and files that no reader needs stay"):
+            deleted = self.table().vacuum(
+                kept_h, dry_run=False, enforce_retention_duration=False, full=True
+            )
+        return len(deleted)
+
     def _commit_file(self, version: int) -> Place:
         return self.root / "_delta_log" / _commit_name(version)
 
