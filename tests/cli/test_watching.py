@@ -308,11 +308,12 @@ def test_the_live_screen_fits_the_terminal(run, shop, width, height, problem):
     output = io.StringIO()
     screen = Console(file=output, width=width, height=height, color_system=None)
 
-    screen.print(compose(dataclasses.replace(picture, problem=problem), screen))
+    hint = "full screen: pip install 'qworker-redis[top]'"
+    screen.print(compose(dataclasses.replace(picture, problem=problem), screen, hint))
 
     lines = output.getvalue().splitlines()
     assert len(lines) <= height
-    assert lines[-1].strip() == "q quits · rates per second"
+    assert lines[-1].strip().startswith("q quits · rates per second · full screen: pip install")
     assert "QUEUES (41, " in output.getvalue()
     assert "not shown" in output.getvalue()
     assert ("no answer from the server since" in output.getvalue()) == bool(problem)

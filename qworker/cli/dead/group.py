@@ -14,7 +14,7 @@ from qworker.cli.framework.commands import (
     stacked,
     yes_option,
 )
-from qworker.cli.framework.output import Block, Fields, Heading, Hint, Line, Note, Output, Table
+from qworker.cli.framework.output import Block, Fields, Hint, Line, Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE, rate_option
 from qworker.cli.framework.terminal import Cell, Column
 
@@ -148,36 +148,11 @@ def _table(dead_letters: list[DeadLetter], now_ms: int, *, with_queue: bool) -> 
 def show(session: Session, queue: str, dead_letter_id: str) -> Output:
     """Show one dead letter in full. ID is its entry id, or the id of its message."""
     from qworker.cli.dead.filter import dead_letter_document
+    from qworker.cli.dead.show import dead_letter_text
 
     dead_letter = _find(session.queues.get(queue), dead_letter_id)
-    return Output(dead_letter_document(dead_letter), _text(session, queue, dead_letter))
-
-
-def _text(session: Session, queue: str, dead_letter: DeadLetter) -> Iterator[str | Block]:
-    from qworker.cli.message.bodies import message_text
-    from qworker.formats import moment_after
-    from qworker.wire.reasons import DEATH_REASONS
-
-    now_ms, reason = session.now_ms(), dead_letter.reason
-    meaning = DEATH_REASONS.get(reason, "")
-    yield Fields(
-        {
-            "entry": dead_letter.entry_id,
-            "died": moment_after(dead_letter.died_ms, now_ms),
-            "reason": Cell(f"{reason}: {meaning}" if meaning else reason, "bad"),
-            **({"error class": dead_letter.error_class} if dead_letter.error_class else {}),
-        }
-    )
-    if dead_letter.error:
-        yield Heading("ERROR")
-        yield from dead_letter.error.split("\n")
-    yield Heading("MESSAGE")
-    yield from message_text(dead_letter.message, now_ms)
-    yield Heading("WHAT TO DO")
-    entry = dead_letter.entry_id
-    yield Hint("after the fix   ", f"qworker dead redrive {queue} --id {entry}")
-    yield Hint("with a change   ", f"qworker dead edit {queue} {entry} --redrive")
-    yield Hint("or give it up   ", f"qworker dead drop {queue} --id {entry}")
+    text = dead_letter_text(queue, dead_letter, session.now_ms())
+    return Output(dead_letter_document(dead_letter), text)
 
 
 @command.command("edit")

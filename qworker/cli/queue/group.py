@@ -90,7 +90,7 @@ def show(session: Session, queue: str, over: str) -> Output:
     """Show one queue: sizes by state and priority, ages, attributes, counters, rates."""
     import time
 
-    from qworker.cli.queue.show import queue_document, queue_text
+    from qworker.cli.queue.show import queue_document
     from qworker.client.inspect.rates import rates_between
     from qworker.config.kinds import DurationKind
     from qworker.durations import duration_ms
@@ -105,8 +105,15 @@ def show(session: Session, queue: str, over: str) -> Output:
     rates = rates_between(first, inspection)
     return Output(
         queue_document(queue, inspection, rates=rates, full=True),
-        queue_text(session, inspection, rates),
+        _text(session, inspection, rates),
     )
+
+
+def _text(session: Session, inspection: Inspection, rates: Mapping[str, float]) -> Iterator[Block]:
+    from qworker.cli.queue.show import queue_text
+    from qworker.client.namespace.workers import read_workers
+
+    yield from queue_text(inspection, rates, read_workers(session))
 
 
 @click.command("peek", cls=Verb)

@@ -16,12 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS"]
 
-_WORDS: Final = {
-    "": "not paused",
-    "in": "paused in: sends are refused",
-    "out": "paused out: nothing is delivered",
-    "all": "paused: sends are refused, nothing is delivered",
-}
 _STRICT: Final = "; timed-out messages are not requeued"
 _queues: Final = stacked(
     click.argument("queues", type=QUEUE, nargs=-1, metavar="[QUEUE...]"),
@@ -101,7 +95,7 @@ def _change(
 
     Without names: of all queues. All names are checked before the first queue is changed.
     """
-    from qworker.client.manage.pauses import change_pauses
+    from qworker.client.manage.pauses import PAUSES, change_pauses
 
     queues = [session.queues.get(name) for name in dict.fromkeys(names or session.queues.names())]
     inspections = {
@@ -118,7 +112,7 @@ def _change(
             ]
         },
         [
-            f"{name}: {_WORDS.get(inspection.paused, inspection.paused)}"
+            f"{name}: {PAUSES.get(inspection.paused, inspection.paused)}"
             f"{_STRICT if inspection.strict else ''}"
             for name, inspection in inspections.items()
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from qworker.cli.framework.output import Block, Fields, Hanging, Heading, Table
@@ -15,7 +15,7 @@ from qworker.formats import ago, count, moment, moment_after, rate, span
 from qworker.health.queues import OVERDUE_S
 
 if TYPE_CHECKING:
-    from qworker.cli.framework.context import Session
+    from qworker.client.namespace.workers import Worker
 
 __all__ = [
     "queue_document",
@@ -104,13 +104,11 @@ def queue_document(
 
 
 def queue_text(
-    session: Session, inspection: Inspection, rates: Mapping[str, float]
+    inspection: Inspection, rates: Mapping[str, float], workers: Iterable[Worker]
 ) -> Iterator[Block]:
-    """Write one queue in full, and what to do about it at the end."""
-    from qworker.client.namespace.workers import read_workers
-
-    workers = sum(worker.listens_to(inspection.queue) for worker in read_workers(session))
-    yield Fields({**_sizes(inspection), "workers": count(workers), **_times(inspection)})
+    """Write one queue in full, and what to do about it at the end; `workers`: those of the namespace."""
+    served = sum(worker.listens_to(inspection.queue) for worker in workers)
+    yield Fields({**_sizes(inspection), "workers": count(served), **_times(inspection)})
     yield Heading("ATTRIBUTES")
     rows: list[list[Cell | str]] = [
         [attribute.name, attribute.text, _origin(attribute.problem, is_set=attribute.is_set)]
@@ -119,7 +117,7 @@ def queue_text(
     yield Table([Column("ATTRIBUTE"), Column("VALUE"), Column("FROM", wide=True)], rows)
     yield Heading("COUNTERS")
     yield _counters(inspection.stats, rates)
-    steps = _next_steps(inspection, workers)
+    steps = _next_steps(inspection, served)
     if steps:
         yield Heading("WHAT TO DO")
         for step in steps:

@@ -1,7 +1,9 @@
-"""`qworker top`: queues, workers and running handlers, live."""
+"""`qworker top`: queues, workers, running handlers and dead letters, live."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +20,7 @@ __all__ = ["command"]
 
 @click.command(cls=Verb)
 @click.option("--once", is_flag=True, help="Print one snapshot and exit.")
+@click.option("--plain", is_flag=True, help="Only watch: without tables to choose from, and keys.")
 @click.option(
     "--every",
     default="1s",
@@ -26,11 +29,11 @@ __all__ = ["command"]
 )
 @json_option
 @click.pass_obj
-def command(session: Session, once: bool, every: str) -> Output | None:
-    """Watch queues, workers and running handlers; `q` or Ctrl-C exits.
+def command(session: Session, once: bool, plain: bool, every: str) -> Output | None:
+    """Watch queues, workers, handlers and dead letters, and act on them; `q` exits, `?` lists the keys.
 
-    Rates are per second, over the last few intervals. In a pipe, or with --once or --json, it prints one snapshot, with
-    rates over one interval.
+    The full screen needs the extra `top`; without it, or with --plain, it only watches. Rates are per second, over some
+    seconds. In a pipe, or with --once or --json, it prints one snapshot, with rates over one interval.
     """
     from qworker.cli.top.sampler import Sampler, snapshot_document, snapshot_text
     from qworker.cli.top.screen import watch
@@ -39,13 +42,19 @@ def command(session: Session, once: bool, every: str) -> Output | None:
 
     text = DurationKind("", minimum_ms=200, maximum_ms=60_000).parse(every, "--every")
     every_s = duration_ms(text, "--every") / 1000
-    session.patience_s = every_s
-    sampler = Sampler(session)
     # rich draws nothing on a dumb terminal.
     if once or wants_json() or not is_terminal() or console().is_dumb_terminal:
-        snapshot = sampler.take_pair(every_s)
+        session.patience_s = every_s
+        snapshot = Sampler(session).take_pair(every_s)
         return Output(snapshot_document(snapshot), snapshot_text(snapshot))
+    installed = importlib.util.find_spec("textual") is not None
+    if installed and not plain and sys.stdin.isatty():
+        from qworker.cli.top.full.start import start
+
+        click.get_current_context().exit(start(session, every_s))
+    session.patience_s = every_s
+    sampler = Sampler(session)
     # Notes about the server come before the screen.
     session.url  # noqa: B018
-    watch(sampler, every_s)
+    watch(sampler, every_s, "" if installed else "full screen: pip install 'qworker-redis[top]'")
     return None

@@ -45,8 +45,11 @@ _QUIT: Final = frozenset("qQ\x03")
 _FRAME: Final = 13
 
 
-def watch(sampler: Sampler, every_s: float) -> None:
-    """Show snapshots until `q` or Ctrl-C. While the server does not answer, the last one stays, with the problem."""
+def watch(sampler: Sampler, every_s: float, hint: str = "") -> None:
+    """Show snapshots until `q` or Ctrl-C, with a hint at the foot.
+
+    While the server does not answer, the last one stays, with the problem.
+    """
     snapshots: queue.SimpleQueue[Snapshot | Exception] = queue.SimpleQueue()
     ended = threading.Event()
     reader = threading.Thread(
@@ -61,11 +64,11 @@ def watch(sampler: Sampler, every_s: float) -> None:
         while not _QUIT & set(pressed()):
             snapshot = _latest(snapshots)
             if snapshot is not None:
-                live.update(compose(snapshot, screen), refresh=True)
+                live.update(compose(snapshot, screen, hint), refresh=True)
     ended.set()
 
 
-def compose(snapshot: Snapshot, screen: Console) -> RenderableType:
+def compose(snapshot: Snapshot, screen: Console, hint: str = "") -> RenderableType:
     """Lay a snapshot out for the size of the screen: queues get half of the rows, workers and handlers the rest."""
     problem = _problem(snapshot)
     rows = max(3, screen.height - _FRAME - len(problem.wrap(screen, screen.width)))
@@ -80,7 +83,8 @@ def compose(snapshot: Snapshot, screen: Console) -> RenderableType:
     parts += _section("WORKERS", TOP_WORKER_COLUMNS, workers, for_workers, width)
     parts += _section("RUNNING HANDLERS", HANDLER_COLUMNS, handlers, for_handlers, width)
     parts.append(Text())
-    parts.append(Text("q quits · rates per second", style="dim"))
+    foot = " · ".join(["q quits", "rates per second", *([hint] if hint else [])])
+    parts.append(Text(foot, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 

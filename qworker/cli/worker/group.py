@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
     from qworker.client.namespace.workers import Worker
 
-__all__ = ["command", "last_seen"]
+__all__ = ["command", "last_seen", "stack_lines"]
 
 # A worker's name holds its host and pid.
 _COLUMNS: Final = (
@@ -146,7 +146,7 @@ def stack(session: Session, name: str | None) -> Iterator[Output]:
     }
     handlers = {name: handlers[name] for name in names if name in handlers}
     silent = [name for name in names if name not in handlers]
-    text: list[str | Note] = [*_stacks(handlers)]
+    text: list[str | Note] = [*stack_lines(handlers)]
     if not names:
         text = [Note(f"no worker in namespace {session.namespace!r}")]
     elif handlers and not text:
@@ -158,7 +158,8 @@ def stack(session: Session, name: str | None) -> Iterator[Output]:
         )
 
 
-def _stacks(handlers: Mapping[str, Any]) -> Iterator[str]:
+def stack_lines(handlers: Mapping[str, Any]) -> Iterator[str]:
+    """Write the stacks of workers as they answered, each with its handler."""
     from qworker.formats import span
 
     for name, running in handlers.items():

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from qworker.client.inspect.peek import Inspection, inspect
 from qworker.client.manage.attributes import pause
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 
-__all__ = ["change_pauses"]
+__all__ = ["PAUSES", "change_pauses"]
+
+#: The directions in which a queue is paused → what that means.
+PAUSES: Final = {
+    "": "not paused",
+    "in": "paused in: sends are refused",
+    "out": "paused out: nothing is delivered",
+    "all": "paused: sends are refused, nothing is delivered",
+}
 
 
 def change_pauses(

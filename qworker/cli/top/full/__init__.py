@@ -1,0 +1,1 @@
+"""The full screen of `qworker top`, on Textual: an extra, imported by nothing else."""

@@ -1,0 +1,217 @@
+"""What the operator at the screen does: the functions of the command line, each recorded in the audit trail."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from qworker.client.dead import pages
+from qworker.client.dead.newest import newest
+from qworker.client.dead.throttle import rate_per_s
+from qworker.client.manage.pauses import PAUSES, change_pauses
+from qworker.client.namespace.audit import Deed, record_deed
+from qworker.client.namespace.paused_tasks import pause_task, read_paused_tasks, resume_task
+from qworker.client.namespace.requests import ask_workers, change_of, drain_workers
+from qworker.errors import InvalidOptionError, QworkerError
+from qworker.formats import count
+from qworker.monitor.jobs import Job, Jobs
+
+if TYPE_CHECKING:
+    from qworker.client.dead.filter import DeadFilter
+    from qworker.monitor.namespace import Namespace
+
+__all__ = ["Counted", "Operator"]
+
+_log = structlog.get_logger(__name__)
+#: Dead letters that are looked at before a question.
+_COUNTED: Final = 20_000
+_DONE: Final = {"redrive": "redriven", "drop": "dropped"}
+_ACTS: Final = {"redrive": pages.redrive, "drop": pages.drop}
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Dead letters that fit a filter, as far as was looked, and the server's time then."""
+
+    number: int
+    whole: bool
+    at_ms: int
+
+
+class Operator:
+    """Changes a namespace for one user. All of it waits for the server, and raises `QworkerError`."""
+
+    def __init__(self, namespace: Namespace, user: str = "") -> None:
+        self._namespace = namespace
+        self._user = user or _user()
+        self.jobs = Jobs(namespace, self._ended)
+
+    def pause(self, queue: str, directions: Collection[str]) -> str:
+        """Pause a queue in some directions; returns what holds then."""
+        return self._pauses("queue pause", queue, close=directions)
+
+    def resume(self, queue: str) -> str:
+        """Resume a queue in both directions."""
+        return self._pauses("queue resume", queue, reopen=("in", "out"))
+
+    def drain(self, worker: str) -> str:
+        """Ask a worker to end its handlers and exit."""
+        namespace = self._namespace
+
+        def act() -> str:
+            drain_workers(namespace, [worker], namespace.now_ms())
+            return "exits when its handlers have ended"
+
+        return self._recorded("worker drain", worker, act)
+
+    def scale(self, worker: str, processes: str) -> str:
+        """Change the processes of a worker: 4, +1, -1."""
+        change = change_of(processes, "processes")
+
+        def act() -> str:
+            answer = self._ask(worker, "scale", **change)
+            wanted, before = answer["processes"], answer["before"]
+            return f"{count(wanted, 'process', 'processes')} (was {before})"
+
+        return self._recorded("worker scale", worker, act)
+
+    def stacks(self, worker: str) -> list[Mapping[str, Any]]:
+        """Read the stack of each handler of a worker."""
+        return list(self._ask(worker, "stack").get("handlers") or ())
+
+    def pause_task(self, task: str) -> str:
+        """Pause a task."""
+        namespace = self._namespace
+
+        def act() -> str:
+            now_ms = namespace.now_ms()
+            done = pause_task(namespace.client.execute, namespace.namespace, task, now_ms)
+            return "paused" if done else "already paused"
+
+        return self._recorded("task pause", task, act)
+
+    def resume_task(self, task: str) -> str:
+        """Resume a task."""
+        namespace = self._namespace
+
+        def act() -> str:
+            done = resume_task(namespace.client.execute, namespace.namespace, task)
+            return "resumed" if done else "is not paused"
+
+        return self._recorded("task resume", task, act)
+
+    def paused_tasks(self) -> dict[str, int]:
+        """Read the paused tasks."""
+        namespace = self._namespace
+        return read_paused_tasks(namespace.client.execute, namespace.namespace)
+
+    def count_dead(self, queue: str, wanted: DeadFilter) -> Counted:
+        """Count the dead letters of a queue that fit, among the newest 20,000."""
+        ref = self._namespace.queues.ref(queue)
+        found = self._namespace.client.run(newest(ref, wanted, most_read=_COUNTED))
+        return Counted(len(found.found), found.last is None, found.now_ms)
+
+    def change_dead(
+        self, verb: str, queue: str, wanted: DeadFilter, counted: Counted, per_s: str
+    ) -> str:
+        """Start to redrive or drop the dead letters that were counted, and no later ones, at a rate ('': no limit).
+
+        Returns '': the change says how far it is.
+        """
+        limit = rate_per_s(per_s, "rate") if per_s else None
+        written = f"--fingerprint {wanted.fingerprint}" if wanted.fingerprint else "--all"
+        job_id = secrets.token_urlsafe(12)
+        job = Job(job_id, self._user, verb, queue, written, counted.number, limit)
+
+        begin: list[Callable[[], None]] = []
+
+        def act() -> str:
+            begin.append(self.jobs.prepare(job, _ACTS[verb], wanted, counted.at_ms))
+            return f"started: {count(counted.number, 'dead letter')} counted"
+
+        self._recorded(f"dead {verb}", f"{queue} {written}", act)
+        begin[0]()  # its end is recorded behind its start
+        return ""
+
+    def change_letter(self, verb: str, queue: str, entry: str) -> str:
+        """Redrive or drop one dead letter."""
+
+        def act() -> str:
+            opened = self._namespace.queues.get(queue)
+            number = len(opened.redrive(entry)) if verb == "redrive" else opened.drop_dead(entry)
+            if number:
+                return f"{count(number, 'dead letter')} {_DONE[verb]}"
+            return "unchanged: it is foreign, its unique key is taken, or it is gone"
+
+        return self._recorded(f"dead {verb}", f"{queue} entry {entry}", act)
+
+    def stop(self, queue: str) -> str:
+        """Stop the change of a queue that runs."""
+        running = [job for job in self.jobs.of(queue) if not job.ended]
+        if not running:
+            raise InvalidOptionError("stop", f"no change runs in {queue}", "it may have ended")
+        for job in running:
+            self.jobs.stop(queue, job.id)
+        return f"{queue}: asked to stop"
+
+    def running(self) -> list[Job]:
+        """Return the changes that run, and those that ended a short time ago, the latest first."""
+        return self.jobs.all()
+
+    def close(self) -> None:
+        """Stop the changes that run; the rest of them is unchanged."""
+        self.jobs.close()
+
+    def _pauses(
+        self, verb: str, queue: str, close: Collection[str] = (), reopen: Collection[str] = ()
+    ) -> str:
+        def act() -> str:
+            if not self._namespace.queues.look_up([queue]):
+                raise InvalidOptionError("queue", f"no such queue: {queue!r}", "it was removed")
+            ref = self._namespace.queues.ref(queue)
+            inspection = self._namespace.client.run(change_pauses(ref, close=close, reopen=reopen))
+            return PAUSES.get(inspection.paused, inspection.paused)
+
+        return self._recorded(verb, queue, act)
+
+    def _ask(self, worker: str, verb: str, **arguments: Any) -> dict[str, Any]:
+        for answer in ask_workers(self._namespace, [worker], verb, **arguments):
+            if not answer.done:
+                raise InvalidOptionError(worker, answer.text, f"qworker worker {verb} --help")
+            return answer.data
+        raise InvalidOptionError(
+            worker, "did not answer", "it is unreachable, or runs an older version"
+        )
+
+    def _recorded(self, verb: str, target: str, act: Callable[[], str]) -> str:
+        """Do it, and write it to the audit trail, with what came of it."""
+        try:
+            outcome = act()
+        except QworkerError as error:
+            self._record(verb, target, f"failed: {error}")
+            raise
+        self._record(verb, target, outcome)
+        return f"{target}: {outcome}"
+
+    def _ended(self, job: Job) -> None:
+        self._record(f"dead {job.verb}", f"{job.queue} {job.filter}", job.outcome)
+
+    def _record(self, verb: str, target: str, outcome: str) -> None:
+        deed = Deed(self._user, verb, target, outcome)
+        try:
+            record_deed(self._namespace.client.execute, self._namespace.namespace, deed)
+        except QworkerError as error:
+            # What was done is done.
+            _log.error("audit_failed", user=self._user, verb=verb, target=target, error=str(error))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without a name for its user
+        return "operator"

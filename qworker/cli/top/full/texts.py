@@ -1,0 +1,175 @@
+"""What the pages of the screen say: of a queue, a worker, a handler, a dead letter, a finding; and the help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.cli.dead.show import dead_letter_text
+from qworker.cli.framework.output import Block, Fields, Heading, Line, Table
+from qworker.cli.framework.terminal import Cell, Column
+from qworker.cli.queue.show import queue_text
+from qworker.cli.top.full.glyphs import Glyphs, sparkline
+from qworker.cli.worker.group import last_seen, stack_lines
+from qworker.client.dead.fingerprint import fingerprint
+from qworker.client.inspect.peek import Inspection
+from qworker.formats import COMMAND, count, moment_after, rate, size, span
+
+if TYPE_CHECKING:
+    from qworker.cli.top.full.view import Key, View
+    from qworker.client.message import DeadLetter
+    from qworker.client.namespace.workers import Running, Worker
+    from qworker.health.finding import Finding
+    from qworker.monitor.sample import Sample
+
+__all__ = [
+    "finding_page",
+    "handler_page",
+    "help_page",
+    "letter_page",
+    "queue_page",
+    "worker_page",
+]
+
+_WIDE: Final = 40
+_CHILDREN: Final = (
+    Column("PID", number=True),
+    Column("STATE"),
+    Column("RUNNING", number=True),
+    Column("DONE", number=True),
+    Column("FAILED", number=True),
+    Column("MEMORY", number=True),
+)
+
+
+def queue_page(sample: Sample, name: str, glyphs: Glyphs) -> Iterator[str | Block]:
+    """Write a queue: its last hour, and all that `qworker queue show` says."""
+    queue = sample.queues.get(name)
+    if queue is None:
+        yield Line(
+            "this queue does not exist any more: its last message was taken, or it was removed",
+            "warn",
+        )
+        return
+    if not isinstance(queue, Inspection):
+        yield Line(str(queue), "bad")
+        yield Line(f"nothing was changed: qworker fsck {name} says more")
+        return
+    flow = sample.flow(name)
+    figures: dict[str, Cell | str] = {}
+    for label, series, now in (
+        ("ready", sample.ready, count(queue.ready)),
+        ("done/s", sample.done, rate(flow.done) if flow is not None else "-"),
+    ):
+        drawn = sparkline(series.get(name), _WIDE, glyphs)
+        figures[label] = Cell(f"{drawn}  {now}") if drawn.strip() else f"{now} (no history yet)"
+    yield Line("LAST HOUR")
+    yield Fields(figures)
+    yield Line()
+    yield from queue_text(queue, sample.rates(name), sample.workers)
+
+
+def worker_page(
+    worker: Worker, now_ms: int, stacks: Sequence[Mapping[str, Any]] | str
+) -> Iterator[str | Block]:
+    """Write a worker: what it is, its processes, and the stacks of its handlers, or why they are not known."""
+    described = worker.described
+    yield Fields(
+        {
+            "worker": worker.name,
+            "seen": last_seen(worker),
+            "host": f"{described.host}, pid {described.pid}",
+            "app": described.app or "-",
+            "started": moment_after(described.started_ms, now_ms) if described.started_ms else "-",
+            "queues": ", ".join(described.queues) or "-",
+            "handlers": f"{count(len(worker.running))} running, at most {count(described.concurrency)}"
+            if described.concurrency
+            else f"{count(len(worker.running))} running",
+            "done": f"{rate(described.handled_per_s)} per second, {count(worker.failed)} failed",
+            "memory": size(worker.rss_bytes),
+        }
+    )
+    yield Heading("PROCESSES")
+    yield Table(
+        _CHILDREN,
+        [
+            [
+                str(child.pid),
+                child.state,
+                count(len(child.running)),
+                count(child.handled),
+                Cell(count(child.failed), "warn" if child.failed else ""),
+                size(child.rss_bytes),
+            ]
+            for child in described.children
+        ],
+        "none",
+    )
+    yield Heading("STACKS OF ITS HANDLERS, THE MOST RECENT CALL FIRST")
+    if isinstance(stacks, str):
+        yield Line(stacks, "dim")
+    elif not stacks:
+        yield Line("no handler is running", "dim")
+    else:
+        yield from stack_lines({worker.name: stacks})
+
+
+def handler_page(
+    handler: Running, stacks: Sequence[Mapping[str, Any]] | str
+) -> Iterator[str | Block]:
+    """Write a running handler and its stack, or why that is not known."""
+    yield Fields(
+        {
+            "task": handler.task or "-",
+            "running": span(handler.seconds),
+            "worker": handler.worker,
+            "pid": str(handler.pid),
+            "receipt": handler.message_id,
+        }
+    )
+    yield Heading("STACK, THE MOST RECENT CALL FIRST")
+    if isinstance(stacks, str):
+        yield Line(stacks, "dim")
+        return
+    for found in stacks:
+        if found.get("pid") == handler.pid and found.get("id") == handler.message_id:
+            yield from (found.get("stack") or "its stack cannot be read").splitlines()
+            return
+    yield Line("it has ended, or is not among the 50 oldest of its worker", "dim")
+
+
+def letter_page(queue: str, letter: DeadLetter, now_ms: int) -> Iterator[str | Block]:
+    """Write a dead letter as `qworker dead show` does, with the fingerprint of its kind."""
+    yield from dead_letter_text(queue, letter, now_ms)
+    kind = f"qworker dead redrive {queue} --fingerprint {fingerprint(letter)}"
+    yield f"all of its kind {kind}"
+
+
+def finding_page(finding: Finding) -> Iterator[str | Block]:
+    """Write a finding of the doctor, and what to do about it."""
+    tone = {"problem": "bad", "warning": "warn", "ok": "good"}[finding.status.value]
+    yield Fields({"check": finding.check, "status": Cell(finding.status.value, tone)})
+    yield Heading("FOUND")
+    yield finding.text
+    if finding.fix:
+        yield Heading("WHAT TO DO")
+        yield finding.fix
+        for command in COMMAND.findall(finding.fix):
+            yield f"    {command}"
+
+
+def help_page(
+    views: Sequence[View[Any] | type[View[Any]]], everywhere: Sequence[Key]
+) -> Iterator[str | Block]:
+    """Write all keys: those of every table, then those of each."""
+    yield Line("EVERYWHERE")
+    yield Fields({key.name: key.help for key in everywhere})
+    for view in views:
+        yield Heading(view.title.upper())
+        yield Fields({key.name: key.help for key in view.keys})
+    yield Heading("WHAT IT SHOWS")
+    yield from (
+        "Rates are per second, over some seconds. Sparklines show the last hour, since the screen was opened.",
+        "Rows in sight are read at every interval; all queues as often as costs the server less than",
+        "0.5 % of its time. Every change is a command of the command line, and is written to the audit trail.",
+    )
