@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["PEERS", "Peer"]
+__all__ = ["DBOS", "PEERS", "Peer"]
 
 _HIREDIS = "hiredis==3.5.0"
 _REDIS = "redis==7.4.1"
@@ -73,6 +73,9 @@ _ALL = (
         batches=True,
     ),
 )
+
+#: It has no queue on Redis: a peer of runs alone.
+DBOS = Peer("dbos", ("dbos==3.4.0", "pgserver==0.1.4"), acks=True, jobs=500)
 
 #: By name.
 PEERS = {peer.name: peer for peer in _ALL}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 import celery
+from celery import chain
 
 from benchmarks.peers.driver import PAD, SLEEP_S, URL, Driver, concurrency, execute, mark
 
-app = celery.Celery("bench", broker=URL)
+app = celery.Celery("bench", broker=URL, backend=URL)
 app.conf.update(
     task_ignore_result=True,
     task_acks_late=True,
@@ -28,6 +29,35 @@ def job(number: int, pad: str) -> None:
         time.sleep(SLEEP_S)
 
 
+@app.task(name="step")
+def step(number: int) -> int:
+    """Be a step of a chain."""
+    return number
+
+
+@app.task(name="first")
+def first(number: int, pad: str) -> int:
+    """Begin a chain."""
+    return number
+
+
+@app.task(name="last")
+def last(number: int) -> None:
+    """Note that a chain has ended."""
+    mark(number)
+
+
+@app.task(name="kept", ignore_result=False)
+def kept(number: int, pad: str) -> int:
+    """Note the time, and return what is kept."""
+    mark(number)
+    return number
+
+
+def _start_chain(number: int) -> None:
+    chain(first.s(number, PAD), step.s(), step.s(), step.s(), last.s()).delay()
+
+
 def _work() -> None:
     pool = ["-P", "threads", "-c", str(concurrency(1))] if concurrency(0) else ["-P", "solo"]
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "error"]
@@ -39,4 +69,5 @@ DRIVER = Driver(
     "mingle, heartbeat, events",
     send=lambda number: job.delay(number, PAD),
     work=_work,
+    flows={"chain": _start_chain, "result": lambda number: kept.delay(number, PAD)},
 )

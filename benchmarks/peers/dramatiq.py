@@ -5,11 +5,16 @@ from __future__ import annotations
 import time
 
 import dramatiq
+from dramatiq import pipeline
 from dramatiq.brokers.redis import RedisBroker
+from dramatiq.results import Results
+from dramatiq.results.backends import RedisBackend
 
 from benchmarks.peers.driver import PAD, SLEEP_S, URL, Driver, batch, concurrency, execute, mark
 
-dramatiq.set_broker(RedisBroker(url=URL))
+broker = RedisBroker(url=URL)
+broker.add_middleware(Results(backend=RedisBackend(url=URL)))
+dramatiq.set_broker(broker)
 
 
 @dramatiq.actor(queue_name="bench")
@@ -18,6 +23,36 @@ def job(number: int, pad: str) -> None:
     mark(number)
     if SLEEP_S:
         time.sleep(SLEEP_S)
+
+
+@dramatiq.actor(queue_name="bench")
+def step(number: int) -> int:
+    """Be a step of a chain."""
+    return number
+
+
+@dramatiq.actor(queue_name="bench")
+def first(number: int, pad: str) -> int:
+    """Begin a chain."""
+    return number
+
+
+@dramatiq.actor(queue_name="bench")
+def last(number: int) -> None:
+    """Note that a chain has ended."""
+    mark(number)
+
+
+@dramatiq.actor(queue_name="bench", store_results=True)
+def kept(number: int, pad: str) -> int:
+    """Note the time, and return what is kept."""
+    mark(number)
+    return number
+
+
+def _start_chain(number: int) -> None:
+    steps = [step.message() for _ in range(3)]
+    pipeline([first.message(number, PAD), *steps, last.message()]).run()
 
 
 def _work() -> None:
@@ -29,4 +64,5 @@ DRIVER = Driver(
     settings="1 process, 8 threads (100 for waiting handlers), dramatiq_queue_prefetch=200",
     send=lambda number: job.send(number, PAD),
     work=_work,
+    flows={"chain": _start_chain, "result": lambda number: kept.send(number, PAD)},
 )

@@ -4,6 +4,7 @@
     python -m benchmarks.peers.driver NAME send FIRST JOBS             one at a time; prints the seconds
     python -m benchmarks.peers.driver NAME bulk FIRST JOBS             with its bulk call; prints the seconds
     python -m benchmarks.peers.driver NAME pace FIRST JOBS SECONDS     one each SECONDS; prints when, as monotonic times
+    python -m benchmarks.peers.driver NAME FLOW FIRST JOBS             one at a time, of chain or result, as send
     python -m benchmarks.peers.driver NAME work                        until it is ended
 
 Where: QWORKER_BENCH_URL. Marks: QWORKER_BENCH_MARKS. A job waits QWORKER_BENCH_SLEEP_S, with
@@ -18,8 +19,8 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -39,7 +40,8 @@ _BULK = 500
 class Driver:
     """How to drive a peer. Functions may be coroutine functions; `work` may return only when the worker ends.
 
-    `enter` is called once before sending, in the same loop.
+    `enter` is called once before sending, in the same loop. `flows` start a chain of five jobs, whose last one is
+    marked, or a job whose result is kept.
     """
 
     settings: str
@@ -47,6 +49,7 @@ class Driver:
     work: Callable[[], Any]
     bulk: Callable[[Sequence[int]], Any] | None = None
     enter: Callable[[], Any] | None = None
+    flows: Mapping[str, Callable[[int], Any]] = field(default_factory=dict)
 
     def run(self, role: str, *words: str) -> None:
         """Do what the command line says."""
@@ -71,13 +74,14 @@ class Driver:
             for at in range(0, len(numbers), _BULK):
                 await _awaited(self.bulk(numbers[at : at + _BULK]))
         else:
-            asynchronous = inspect.iscoroutinefunction(self.send)
+            send = self.flows.get(role, self.send)
+            asynchronous = inspect.iscoroutinefunction(send)
             for number in numbers:
                 times.append(time.monotonic())
                 if asynchronous:
-                    await self.send(number)
+                    await send(number)
                 else:
-                    self.send(number)
+                    send(number)
                 if role == "pace":
                     time.sleep(float(pause))
         seconds = time.perf_counter() - begun
