@@ -1077,6 +1077,18 @@ local function stamp(now, ttl_ms, delay_ms)
   if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_MS)) end
   return middle
 end
+-- Whether a user may do what a script is about to do. A right that is missing stops a script midway, and what it has done
+-- stays; callers that repeat such a call would do it twice.
+
+local may = {}
+
+-- An error if the user may not run a command on a key, else nil. Asked once a call and command: all keys of a kind differ
+-- in their end alone.
+local function denied(what, command, key, ...)
+  if may[command] == nil then may[command] = redis.acl_check_cmd(command, key, ...) end
+  if may[command] then return nil end
+  return redis.error_reply('NOPERM this user may not write ' .. what .. '; write its rules again with qworker acl')
+end
 -- Effects of an ack: what else happens if, and only if, the ack counts. They are read before the first write, and applied
 -- while the message is still in its lease, by the call that takes it out: a repeated call finds it gone, and a stale one
 -- never finds it.
@@ -1089,14 +1101,6 @@ end
 local EFFECTS = { result = 2, push = 5, out = 6 } -- name → words
 local MAX_EFFECTS = 1000
 local QUEUE = '^[a-z0-9][a-z0-9._-]*$'
-local may = {}
-
--- Refused before the first write: not midway. Asked once a call: all keys of a kind differ in their end alone.
-local function denied(what, command, key, ...)
-  if may[command] == nil then may[command] = redis.acl_check_cmd(command, key, ...) end
-  if may[command] then return nil end
-  return redis.error_reply('NOPERM this user may not write ' .. what .. '; write its rules again with qworker acl')
-end
 
 -- The words of a new message from `at` on; nil if one is wrong.
 local function read_new(effect, at)
@@ -1120,6 +1124,8 @@ local function read_effects(at, number)
       if not read_new(effect, at + 1) then return 'push' end
       local wrong = broken({ ready(effect.priority), 'list' })
       return wrong and redis.error_reply('WRONGTYPE ' .. wrong[2] .. ' is a ' .. wrong[3])
+        or denied('messages', 'RPUSH', ready(effect.priority), '') or denied('messages', 'ZADD', delayed, '0', '')
+        or denied('messages', 'HSET', meta, 'levels', '')
     end
     effect.queue = ARGV[at + 1]
     if #effect.queue > 64 or not string.find(effect.queue, QUEUE) or not read_new(effect, at + 2) then return 'out' end
@@ -1314,7 +1320,12 @@ local function park(message, other, to, now, received_ms)
   local due_ms = tonumber(redis.call('HGET', run, other.class)) or now
   if due_ms < MAX_MS then ready_from(message, due_ms) end
   local item = assemble(message)
-  redis.call('HSET', run, '@parked', item, '@waits', other.words)
+  if other.words ~= '' then
+    redis.call('HSET', run, '@parked', item, '@waits', other.words)
+  else
+    -- Nothing wakes a run that sleeps, so its message is found by its due time: a small hash takes half the memory.
+    redis.call('HSET', run, '@parked', other.class)
+  end
   redis.call('ZADD', delayed, text(due_ms), item)
 end
 

@@ -62,6 +62,13 @@ def test_sending_is_compared_with_a_bare_push() -> None:
     assert _rows("send", 500)["one at a time to redis-py RPUSH"]["goal"] == "≥ 0.75"
 
 
+def test_runs_tells_what_a_step_and_a_sleeping_run_take() -> None:
+    rows = _rows("runs", 40)
+    assert rows["qworker, run: a step"]["value"] > 0
+    assert rows["server CPU of recording a step, to an ack"]["goal"] == "≤ 1.6"
+    assert 100 < rows["a sleeping run of two steps"]["value"] < 2000
+
+
 def test_slow_handlers_are_told_with_what_they_cost_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,7 @@ from qworker.client.relay import outboxes_of, relay
 from qworker.daemon.reaper import Reaper
 from qworker.engine.command import Command
 from qworker.engine.options import SendOptions
-from qworker.engine.outbox import Page, accept, forward
+from qworker.engine.outbox import Entry, Page, accept, forward
 from qworker.engine.send import NewMessage
 from qworker.engine.settle import Effect, Outcomes, out_effect, push_effect, result_effect
 from qworker.errors import AccessDeniedError, QueueFullError, QueuePausedError, ServerError
@@ -170,6 +170,31 @@ def test_a_user_without_the_right_to_outboxes_changes_nothing() -> None:
         with pytest.raises(AccessDeniedError, match="may not write outboxes"):
             drive.settle(outcomes)
         assert drive.state() == before
+
+
+@pytest.mark.parametrize("denied", ["rpush", "zadd", "hset"])
+def test_a_user_without_the_right_to_send_follows_nothing_up(denied: str) -> None:
+    """An ack that stopped midway would be repeated, and would send its message again."""
+    with guarded() as drive:
+        drive.send("a")
+        drive.receive("L")
+        outcomes = Outcomes("L")
+        outcomes.ack_with(0, [push_effect(new("b"), NONE)])
+        before = drive.state()
+        deny(drive, denied)
+        with pytest.raises(AccessDeniedError, match="may not write messages"):
+            drive.settle(outcomes)
+        assert drive.state() == before
+
+
+def test_a_relayer_without_the_right_to_count_stores_nothing() -> None:
+    """It relays an entry until it is stored, and would store it each time."""
+    with guarded() as drive:
+        entries = [Entry(7, 0, b"", b"", b"q1 b ", tail(b"b"))]
+        deny(drive, "hset")
+        with pytest.raises(AccessDeniedError, match="may not write messages"):
+            drive.run(accept(drive.keys, "out-1", entries, now_ms=NOW))
+        assert drive.state() == {}
 
 
 # -- out ------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from qworker.engine.message import delete, enqueue
+from qworker.engine.options import SendOptions
 from qworker.engine.reap import promote, trim
 from qworker.engine.remove import purge
 from qworker.engine.run import (
@@ -17,10 +18,13 @@ from qworker.engine.run import (
     recall_steps,
     record_step,
     signal_run,
+    start_run,
 )
+from qworker.engine.send import NewMessage
 from qworker.engine.settle import Outcomes, result_effect
-from qworker.errors import LeaseLostError, RunEndedError, RunTooLargeError
-from tests.lua.drive import NOW, Drive, own
+from qworker.errors import AccessDeniedError, LeaseLostError, RunEndedError, RunTooLargeError
+from qworker.wire.envelope import tail
+from tests.lua.drive import NOW, Drive, deny, guarded, own
 from tests.lua.test_reap import reaped
 
 KEEP_MS = 60_000
@@ -223,7 +227,7 @@ def test_a_parked_run_is_delayed_and_not_blamed(engine_drive: Drive) -> None:
     item = own("a", receives=1, flags=HEADER, ready_ms=NOW + 1000)
     assert drive.state("lease:L", "unacked", "delayed", "run:a", "runs") == {
         "delayed": {item: NOW + 1000},
-        "run:a": {"~sleep": str(NOW + 1000), "@parked": item, "@waits": "", "@since": str(NOW)},
+        "run:a": {"~sleep": str(NOW + 1000), "@parked": "~sleep", "@since": str(NOW)},
         "runs": {"a": NOW},
     }
     assert drive.stats("parked", "nacked", "timeouts", "unacked", "stored") == {
@@ -257,6 +261,36 @@ def test_a_look_tells_what_a_run_waits_for(engine_drive: Drive) -> None:
     parked(drive, "~wait:go", "!go", at=NOW + 500, lease="M")
     [again] = drive.run(look_at_runs(drive.keys, "a", now_ms=NOW + 600))
     assert (again.since_ms, again.due_ms) == (NOW, NOW + 1000)
+
+
+def test_a_run_that_sleeps_is_found_among_others_due_in_the_same_millisecond(drive: Drive) -> None:
+    """Its state names the time alone; where more than a hundred are due then, a look leaves it to a search."""
+    names = [f"r{number:03}" for number in range(101)]
+    for name in names:
+        drive.send(name, flags=dict(FLAGS))
+    for first in (0, 50, 100):
+        drive.receive(f"L{first}", 50)
+        outcomes = Outcomes(f"L{first}")
+        some = names[first : first + 50]
+        for index in range(len(some)):
+            outcomes.park(index + 1 if len(some) > 1 else 0, 1000, "~sleep", "")
+        drive.settle(outcomes)
+    looks = drive.run(look_at_runs(drive.keys, names[:100], now_ms=NOW + 7))
+    assert [seen.item.split()[1].decode() for seen in looks] == names[:100]
+    assert {seen.due_ms for seen in looks} == {NOW + 1000}
+    [beyond] = drive.run(look_at_runs(drive.keys, names[100:], now_ms=NOW + 7))
+    assert beyond.item == b""
+
+
+@pytest.mark.parametrize("denied", ["hset", "rpush", "zadd"])
+def test_a_start_that_lacks_a_right_leaves_nothing_behind(denied: str) -> None:
+    """Or the id would name a run that has no message, and a second start would find it started."""
+    with guarded() as drive:
+        deny(drive, denied)
+        message = NewMessage("a", tail(b"a", dict(FLAGS)))
+        with pytest.raises(AccessDeniedError):
+            drive.run(start_run(drive.keys, message, b"x", SendOptions(), now_ms=NOW))
+        assert drive.state() == {}
 
 
 def test_a_sleep_that_is_interrupted_keeps_its_end(drive: Drive) -> None:

@@ -23,6 +23,7 @@
 --- include lib/requeue.lua
 --- include lib/lease.lua
 --- include lib/stamp.lua
+--- include lib/rights.lua
 --- include lib/effects.lua
 --- include lib/outcomes.lua
 --- include lib/requeue_outcomes.lua

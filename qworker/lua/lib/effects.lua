@@ -10,14 +10,6 @@
 local EFFECTS = { result = 2, push = 5, out = 6 } -- name → words
 local MAX_EFFECTS = 1000
 local QUEUE = '^[a-z0-9][a-z0-9._-]*$'
-local may = {}
-
--- Refused before the first write: not midway. Asked once a call: all keys of a kind differ in their end alone.
-local function denied(what, command, key, ...)
-  if may[command] == nil then may[command] = redis.acl_check_cmd(command, key, ...) end
-  if may[command] then return nil end
-  return redis.error_reply('NOPERM this user may not write ' .. what .. '; write its rules again with qworker acl')
-end
 
 -- The words of a new message from `at` on; nil if one is wrong.
 local function read_new(effect, at)
@@ -41,6 +33,8 @@ local function read_effects(at, number)
       if not read_new(effect, at + 1) then return 'push' end
       local wrong = broken({ ready(effect.priority), 'list' })
       return wrong and redis.error_reply('WRONGTYPE ' .. wrong[2] .. ' is a ' .. wrong[3])
+        or denied('messages', 'RPUSH', ready(effect.priority), '') or denied('messages', 'ZADD', delayed, '0', '')
+        or denied('messages', 'HSET', meta, 'levels', '')
     end
     effect.queue = ARGV[at + 1]
     if #effect.queue > 64 or not string.find(effect.queue, QUEUE) or not read_new(effect, at + 2) then return 'out' end

@@ -30,7 +30,12 @@ local function park(message, other, to, now, received_ms)
   local due_ms = tonumber(redis.call('HGET', run, other.class)) or now
   if due_ms < MAX_MS then ready_from(message, due_ms) end
   local item = assemble(message)
-  redis.call('HSET', run, '@parked', item, '@waits', other.words)
+  if other.words ~= '' then
+    redis.call('HSET', run, '@parked', item, '@waits', other.words)
+  else
+    -- Nothing wakes a run that sleeps, so its message is found by its due time: a small hash takes half the memory.
+    redis.call('HSET', run, '@parked', other.class)
+  end
   redis.call('ZADD', delayed, text(due_ms), item)
 end
 

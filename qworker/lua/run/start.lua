@@ -19,6 +19,7 @@
 -- O(1) for ready, O(log d) for delayed messages, d being delayed already.
 --- include lib/clock.lua
 --- include lib/checks.lua
+--- include lib/rights.lua
 --- include lib/counters.lua
 --- include lib/sender_keys.lua
 --- include lib/journal.lua
@@ -50,6 +51,10 @@ if refused then return refused end
 local bytes = #tail - (string.find(tail, '\n', 1, true) or 0)
 if attributes.maxsize > 0 and bytes > attributes.maxsize then return { 'TOOLARGE', text(bytes), text(attributes.maxsize) } end
 
+-- The state of a run without its message would answer that it was started.
+refused = delay_ms > 0 and denied('messages', 'ZADD', delayed, '0', '') or denied('messages', 'RPUSH', ready, '')
+  or denied('runs', 'ZADD', runs, '0', '') or denied('runs', 'ZREM', cancelled, '') or denied('messages', 'HSET', meta, 'levels', '')
+if refused then return refused end
 redis.call('HSET', run, '@start', start)
 redis.call('ZADD', runs, text(now), id)
 redis.call('ZREM', cancelled, id) -- a cancel of an earlier run of this id

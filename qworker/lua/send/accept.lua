@@ -15,6 +15,7 @@
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already.
 --- include lib/clock.lua
 --- include lib/checks.lua
+--- include lib/rights.lua
 --- include lib/counters.lua
 --- include lib/sender_keys.lua
 --- include lib/journal.lua
@@ -54,6 +55,9 @@ if attributes.maxlen > 0 then
   room = math.min(room, attributes.maxlen - (tonumber(redis.call('HGET', stats, 'stored')) or 0))
 end
 
+-- Messages that are stored without the number of the last one would be stored again.
+refused = denied('messages', 'HSET', producers, lane, '')
+if refused then return refused end
 -- Neighbours of the same due time are stored together.
 local first = 1
 while first <= room do
