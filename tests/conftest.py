@@ -107,6 +107,13 @@ def _skip_for_absent(report: pytest.CollectReport | pytest.TestReport, path: Pat
         report.longrepr = (str(path), 0, f"Skipped: needs {name}: {_OPTIONAL[name]}")
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Shorten the ids of long values: every report carries its id between processes."""
+    if isinstance(val, (str, bytes, int)) and len(text := ascii(val)) > 100:
+        return text[:60] + "..."
+    return None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep the bytecode of test files even if the environment forbids it: most of a collection rewrites asserts."""

@@ -11,7 +11,8 @@ import pytest
 
 import qworker
 
-pytestmark = pytest.mark.xdist_group("code")  # one process parses the whole package
+# One process parses the whole package, which takes seconds.
+pytestmark = [pytest.mark.xdist_group("code"), pytest.mark.slow]
 
 _ROOT = Path(qworker.__file__).parent
 _FILES = sorted(_ROOT.rglob("*.py"))

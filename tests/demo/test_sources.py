@@ -9,6 +9,7 @@ from qworker.errors import InvalidOptionError
 from tests.rights import like_others
 
 
+@pytest.mark.slow  # lists thousands of files
 def test_the_default_is_the_standard_library_and_the_environment():
     sources = find_sources(None, most=10**6)
     modules = {source.module for source in sources.files}

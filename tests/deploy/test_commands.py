@@ -79,6 +79,7 @@ def test_commands_take_their_arguments(
         assert done.exit_code != BAD_INPUT, (mention, done.stderr)
 
 
+@pytest.mark.slow  # parses the whole package
 @each_file
 def test_events_are_logged(path: Path) -> None:
     """A word in backticks that looks like an event is one, or a metric or the reason of dead letters."""

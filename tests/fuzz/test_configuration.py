@@ -243,6 +243,7 @@ _URLS = st.one_of(
 )
 
 
+@pytest.mark.slow
 def test_a_url_is_accepted_or_refused_and_its_password_never_shown() -> None:
     """In the text of an accepted one and in the error of a refused one."""
 
@@ -314,6 +315,7 @@ _FILES = st.one_of(
 )
 
 
+@pytest.mark.slow
 def test_a_file_is_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
     """The place in the file is named."""
     path = tmp_path / "qworker.toml"

@@ -75,6 +75,7 @@ def test_job_that_is_not_a_call_of_plain_values_stays(other, parts, reason):
         (zlib.compress(b"[" * 100), "unreadable"),
         (zlib.compress(bytes(65 * 2**20)), "too_large"),
     ],
+    ids=["nonsense", "not a value", "nested", "inflates"],
 )
 def test_broken_data_stays(other, data, reason):
     """Also data that would inflate beyond the largest body."""

@@ -13,7 +13,8 @@ import pytest
 import qworker
 from qworker.engine.scripts import SCRIPT_NAMES, load_script
 
-pytestmark = pytest.mark.xdist_group("code")  # one process parses the whole package
+# One process parses the whole package, which takes seconds.
+pytestmark = [pytest.mark.xdist_group("code"), pytest.mark.slow]
 
 ROOT = Path(qworker.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
