@@ -17,6 +17,7 @@ from qworker.web.access import OneTimeLink
 from qworker.web.mount import GIVE_UP_S, check_installed
 
 if TYPE_CHECKING:
+    from qworker.daemon.systemd import Notifier
     from qworker.store.url import ServerURL
     from qworker.web.access import Authorize
     from qworker.web.application import Dashboard
@@ -58,11 +59,13 @@ def serve(
     import uvicorn
 
     from qworker.client.execute.sync import Client
+    from qworker.daemon.systemd import Notifier
     from qworker.monitor.namespace import Namespace
     from qworker.store.connections import ConnectionFactory
     from qworker.web.application import Dashboard
     from qworker.web.guard import Guard
 
+    notifier = Notifier()
     given = None if options.authorize is None else _load(options.authorize)
     listener = _listen(options)
     address = _address(listener)
@@ -102,16 +105,23 @@ def serve(
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, lambda *_: None)
     try:
-        asyncio.run(_run(uvicorn.Server(config), listener, dashboard))
+        asyncio.run(_run(uvicorn.Server(config), listener, dashboard, notifier))
     finally:
         dashboard.close()
 
 
-async def _run(server: Any, listener: socket.socket, dashboard: Dashboard) -> None:
+async def _run(
+    server: Any, listener: socket.socket, dashboard: Dashboard, notifier: Notifier
+) -> None:
     """Serve until a signal comes; then end the streams, which would last as long as browsers have pages open."""
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    serving, ready = asyncio.create_task(server.serve(sockets=[listener])), False
     while not (server.should_exit or serving.done()):
         await asyncio.wait([serving], timeout=_SIGNAL_S)
+        if server.started and not ready:
+            ready = True
+            notifier.ready()
+        notifier.ping()
+    notifier.stopping()
     dashboard.sampler.end()
     await serving
 

@@ -49,6 +49,9 @@ def flags(deployment: str) -> dict[str, str]:
 
 
 each_role = pytest.mark.parametrize("deployment", ["qworker-consumers", "qworker-daemon"])
+each_pod = pytest.mark.parametrize(
+    "deployment", ["qworker-consumers", "qworker-daemon", "qworker-web"]
+)
 
 
 @pytest.mark.slow
@@ -62,7 +65,7 @@ def test_manifests_fit_their_schemas() -> None:
     assert all(any(f"kind {kind} " in line for kind in CUSTOM) for line in warned), said
 
 
-@each_role
+@each_pod
 def test_pod_has_no_rights(deployment: str) -> None:
     """It meets the restricted Pod Security Standard, and writes nowhere but to /tmp."""
     of_pod = pod(deployment)["securityContext"]
@@ -78,14 +81,14 @@ def test_pod_has_no_rights(deployment: str) -> None:
     assert [mount["mountPath"] for mount in container(deployment)["volumeMounts"]] == ["/tmp"]
 
 
-@each_role
+@each_pod
 def test_pod_runs_as_the_user_of_the_image(deployment: str) -> None:
     """The number is the one that the Dockerfile creates, with a home and a name."""
     user = pod(deployment)["securityContext"]["runAsUser"]
     assert f"--uid {user} " in (DEPLOY / "docker" / "Dockerfile").read_text()
 
 
-@each_role
+@each_pod
 def test_services_set_no_option_of_the_pod(deployment: str) -> None:
     """A Service qworker-metrics would set QWORKER_METRICS_PORT=tcp://…, and those variables are options."""
     services = [d["metadata"]["name"] for d in documents() if d["kind"] == "Service"]
@@ -112,20 +115,43 @@ def test_probes_ask_the_port_that_is_opened(deployment: str) -> None:
     }
 
 
-@each_role
+@each_pod
 def test_flags_exist(deployment: str) -> None:
     """Arguments are a command and flags that the command line has."""
     command, *_ = container(deployment)["args"]
     assert set(flags(deployment)) <= FLAGS[command]
 
 
-@each_role
+@each_pod
 def test_url_comes_from_the_secret(deployment: str) -> None:
     """No password stands in a manifest that is kept in version control."""
     env = {entry["name"]: entry for entry in container(deployment)["env"]}
     reference = env["QWORKER_URL"]["valueFrom"]["secretKeyRef"]
     secret = the("Secret", reference["name"])
     assert reference["key"] in secret["stringData"]
+
+
+def test_the_dashboard_is_reached_by_the_ingress_alone_and_restarts_for_no_outage() -> None:
+    """Service, policy and probes name one port; probes ask the process, not the server of the queues."""
+    have, policy = container("qworker-web"), the("NetworkPolicy", "qworker-web")["spec"]
+    assert have["ports"] == [
+        {"name": "web", "containerPort": int(flags("qworker-web")["--web-port"])}
+    ]
+    assert flags("qworker-web")["--web-host"] != "127.0.0.1"
+    assert flags("qworker-web")["--authorize"]
+    for name in ("startup", "liveness", "readiness"):
+        assert have[f"{name}Probe"]["tcpSocket"] == {"port": "web"}
+    labels = the("Deployment", "qworker-web")["spec"]["template"]["metadata"]["labels"]
+    service = the("Service", "qworker-web")["spec"]
+    assert selects(service["selector"], labels)
+    assert [port["targetPort"] for port in service["ports"]] == ["web"]
+    assert selects(policy["podSelector"]["matchLabels"], labels)
+    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "web", "protocol": "TCP"}]]
+    # No other policy opens or closes it.
+    others = [
+        d["spec"]["podSelector"]["matchLabels"] for d in documents() if d["kind"] == "NetworkPolicy"
+    ]
+    assert sum(selects(other, labels) for other in others) == 1
 
 
 def test_consumers_may_finish_before_they_are_killed() -> None:

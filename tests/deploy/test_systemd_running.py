@@ -27,7 +27,7 @@ from tests.timing import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
-DAEMON, WORKER = UNITS
+DAEMON, WORKER, WEB = UNITS
 INSTANCE = "shop.tasks"
 WATCHDOG_S = 2.0
 #: The grace time of the worker unit, and the one of these tests.
@@ -85,6 +85,7 @@ def environ(server: servers.Server, history: Path) -> dict[str, str]:
         "QWORKER_URL": server.url,
         "QWORKER_NAMESPACE": "shop",
         "QWORKER_METRICS_PORT": "0",
+        "QWORKER_WEB_PORT": "0",
         "QWORKER_PROCS": "1",
         "HISTORY": str(history),
     }
@@ -158,7 +159,7 @@ def stop_timeout(unit: str) -> float:
 
 
 def run_unit(unit: str, folder: Path, environ: dict[str, str]) -> Iterator[Manager]:
-    grace = "" if unit == DAEMON else SHORT_GRACE
+    grace = SHORT_GRACE if unit == WORKER else ""
     with started(
         unit, folder, environ, instance=INSTANCE, watchdog_s=WATCHDOG_S, grace=grace
     ) as manager:
@@ -292,6 +293,7 @@ def test_unit_starts_before_its_server(unit: str, folder: Path, environ: dict[st
         (DAEMON, {"QWORKER_TICK": "soon"}),
         (DAEMON, {"QWORKER_URL": "http://redis"}),
         (WORKER, {"QWORKER_MAX_RSS": "1"}),
+        (WEB, {"QWORKER_WEB_HOST": "0.0.0.0"}),
     ],
 )
 def test_bad_configuration_is_not_tried_again(

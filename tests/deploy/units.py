@@ -25,7 +25,7 @@ from tests.servers import missing
 
 __all__ = ["PROGRAM", "UNITS", "Manager", "options", "seconds", "started"]
 
-UNITS = ("qworker-daemon.service", "qworker-worker@.service")
+UNITS = ("qworker-daemon.service", "qworker-worker@.service", "qworker-web.service")
 PROGRAM = "/opt/qworker/bin/qworker"
 #: The folder of apps, in the units.
 SERVED = "/srv/qworker"
