@@ -192,14 +192,15 @@ def _inspection(name: str, row: tuple[Any, ...], now_ms: int, gained_s: int) -> 
 def _series(
     level: float, chance: random.Random, *, grows: bool = False, spikes: bool = False
 ) -> Series:
-    series = Series(1.0)
+    series, phase = Series(1.0), 6 * chance.random()
     for at in range(_HOUR_POINTS):
         part = at / _HOUR_POINTS
-        shape = part**2 if grows else 0.75 + 0.2 * math.sin(part * 9) + 0.12 * chance.random()
+        wave = 0.55 + 0.25 * math.sin(part * 9 + phase) + 0.3 * (chance.random() - 0.5)
+        shape = part**2 * (0.9 + 0.2 * chance.random()) if grows else wave
         if spikes:
             shape = 1.0 if 70 < at < 84 else 0.12 * chance.random()
         series.add(at * 30.0, level * shape)
-    series.add(_HOUR_POINTS * 30.0, level)
+    series.add(_HOUR_POINTS * 30.0, level * (1.0 if grows else 0.7))
     return series
 
 

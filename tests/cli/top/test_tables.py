@@ -38,7 +38,7 @@ def test_each_table_has_a_key_and_shows_its_rows(shop: Shop) -> None:
         await here.sees("1 worker 1 reaper", "Queues 4", "Workers 2", "Dead letters 3")
         await here.sees("odd broken", "paused 1", "paused out", "emails 3")
         await here.press("2")
-        await here.sees("web-2-b emails 1", "gone 40s", "web-1-a")
+        await here.sees("web-2-b emails 1", "gone 4", "web-1-a")
         await here.press("3")
         await here.sees("3.2s send_email")
         await here.press("4")

@@ -202,7 +202,7 @@ class Top(App[None]):
         """Whether there is something to draw on: not while the screen is opened or left."""
         try:
             return bool(self.screen_stack[0].query(Grid))
-        except ScreenStackError:
+        except (ScreenStackError, IndexError):
             return False
 
     @property
@@ -310,6 +310,8 @@ class Top(App[None]):
 
     def on_grid_moved(self) -> None:
         """Say which rows are in sight, show the one under the cursor, and read the queues among them."""
+        if not self._is_there:
+            return
         self._write("status", self._status(self.size.width))
         self._preview()
         self._watch()

@@ -143,11 +143,12 @@ def foot(keys: Sequence[Key], always: Sequence[Key], width: int) -> Text:
     """Write as many keys as fit, and at the right those that always do; `?` has all of them."""
     left, right = Text(" ", no_wrap=True), Text(no_wrap=True)
     for key in always:
+        right.append("  ")
         right.append_text(_key(key))
-        right.append(" ")
+    right.append(" ")
     for key in keys:
         part = _key(key)
-        if left.cell_len + part.cell_len + 2 > width - right.cell_len:
+        if left.cell_len + part.cell_len > width - right.cell_len:
             break
         left.append_text(part)
         left.append("  ")

@@ -404,7 +404,7 @@ class Findings(View[Finding]):
         super().__init__()
         self.columns = (
             GridColumn("STATUS", _status, lambda row: _SEVERITY[row.status], 8),
-            GridColumn("CHECK", lambda row, _: row.check, lambda row: row.check, 16, 28),
+            GridColumn("CHECK", lambda row, _: row.check, lambda row: row.check, 14, 22),
             GridColumn("FOUND", lambda row, _: row.text, None, 30, 110),
             GridColumn("WHAT TO DO", lambda row, _: Cell(row.fix, "dim"), None, 30, 90, spare=1),
         )
