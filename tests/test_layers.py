@@ -1,4 +1,4 @@
-"""Imports point downwards and never in circles (contracts: pyproject.toml), and Spark stays where it belongs."""
+"""Imports point downwards and are not circular (contracts: pyproject.toml), and Spark stays where it belongs."""
 
 from __future__ import annotations
 
