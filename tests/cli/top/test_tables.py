@@ -270,18 +270,18 @@ def test_ten_thousand_queues_are_drawn_as_fast_as_they_are_sorted() -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50), (60, 20), (40, 10)])
-@pytest.mark.parametrize("key", ["1", "2", "3", "4", "5", "6"])
-def test_every_table_fits_every_terminal(size: tuple[int, int], key: str) -> None:
+def test_every_table_fits_every_terminal(size: tuple[int, int]) -> None:
     """No line is wider than the screen, the foot stays in sight, and numbers are not cut."""
 
     async def play(here: Seat) -> None:
-        await here.press(key)
-        await here.pilot.pause()
-        assert len(here.lines) == size[1]
-        assert {len(line) for line in here.lines} == {size[0]}
-        assert "q quit" in here.lines[-1]
-        assert " shop " in here.lines[0]
-        if key == "1" and size[1] > 10:
+        for key in "234561":
+            await here.press(key)
+            await here.pilot.pause()
+            assert len(here.lines) == size[1]
+            assert {len(line) for line in here.lines} == {size[0]}
+            assert "q quit" in here.lines[-1]
+            assert " shop " in here.lines[0]
+        if size[1] > 10:
             assert "1,284" in here.text
 
     play_scene(Scene(), size, play)

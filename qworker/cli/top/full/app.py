@@ -578,8 +578,10 @@ class Top(App[None]):
         row: QueueRow | None = self._row
         if row is None:
             return
-        waiting = count(row.queue.ready, "ready message") if row.queue is not None else "it"
-        detail = f"Running handlers go on. {waiting} of it would wait until it is resumed."
+        detail = "Running handlers go on."
+        if row.queue is not None:
+            waiting = count(row.queue.ready, "ready message")
+            detail += f" {waiting} of it would wait until it is resumed."
         choices = [
             Choice("a", "refuse sends, and deliver nothing", "in,out"),
             Choice("i", "refuse sends only", "in"),
@@ -741,11 +743,10 @@ class Top(App[None]):
             self._do(lambda: self.operator.change_dead(verb, queue, wanted, counted, per_s), queue)
 
         if verb == "drop":
-            choices = [Choice("y", f"delete {number}", "")]
             self._confirm(
                 f"Permanently drop {number} of {queue}?",
                 f"Those {kind}. They cannot be brought back.",
-                [Choice("y", choices[0].label, "y")],
+                [Choice("y", f"delete {number}", "y")],
                 lambda _: act(""),
                 bad=True,
             )

@@ -43,7 +43,10 @@ class Choice:
 class Confirm(ModalScreen[str]):
     """A question with answers, each by its key; Esc and `n` change nothing, and return ''."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,n,q", "answer('')", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n,q", "answer('')", show=False),
+        Binding("ctrl+c", "app.interrupt", show=False, priority=True),
+    ]
 
     def __init__(self, question: str, detail: str, choices: Sequence[Choice], *, bad: bool) -> None:
         super().__init__()
@@ -81,7 +84,10 @@ class Confirm(ModalScreen[str]):
 class Ask(ModalScreen[str | None]):
     """A question for a line of text; Enter takes it if `check` does, Esc changes nothing, and returns None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", show=False),
+        Binding("ctrl+c", "app.interrupt", show=False, priority=True),
+    ]
 
     def __init__(
         self,
