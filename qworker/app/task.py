@@ -24,8 +24,8 @@ from qworker.app.arguments.binding import Signature
 from qworker.app.arguments.results import ResultType
 from qworker.app.functions import is_async, wraps_async
 from qworker.app.handle import Handle, check_keeps, handle_of
-from qworker.app.run import RunApp
 from qworker.app.schedule import Schedule, schedule_of
+from qworker.app.steps import RunApp
 from qworker.app.trace import outgoing
 from qworker.client.schedules import put_schedule, remove_schedule
 from qworker.client.send import new_message

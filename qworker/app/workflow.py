@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, c
 from qworker.app.context import running
 from qworker.app.functions import is_async
 from qworker.app.options import TaskOptions
-from qworker.app.run import Run, RunDelivery, Steps, SyncRun
+from qworker.app.run import Run, SyncRun
+from qworker.app.steps import RunDelivery, Steps
 from qworker.app.task import Call, Sender, Task, TaskApp, Then
 from qworker.app.trace import outgoing
 from qworker.durations import Duration

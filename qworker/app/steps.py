@@ -1,0 +1,201 @@
+"""Steps of a run, without I/O: their names and numbers, recorded values, sleeps and waits for signals."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from qworker.app.control import Parked
+from qworker.app.handle import HandleApp
+from qworker.durations import Duration, duration_ms
+from qworker.engine.run import Step, recall_steps, record_step
+from qworker.errors import (
+    InvalidNameError,
+    InvalidOptionError,
+    InvalidResultError,
+    SignalTimeoutError,
+    shown,
+)
+from qworker.wire.memo import read_memo, write_memo
+
+if TYPE_CHECKING:
+    from qworker.engine.command import Command
+    from qworker.engine.run import Recalled
+    from qworker.wire.envelope import Envelope
+    from qworker.wire.keyring import Keyring
+    from qworker.wire.keys import QueueKeys
+
+__all__ = ["RunApp", "RunDelivery", "Steps", "Wait", "check_step_name"]
+
+T = TypeVar("T")
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.:/-]{0,99}", re.ASCII)
+#: Of a repeated step, this many values are read with the one that is needed.
+_AHEAD: Final = 50
+
+
+class RunApp(HandleApp, Protocol):
+    """The part of an app that runs use."""
+
+    @property
+    def keyring(self) -> Keyring:
+        """The keys that sign and encrypt."""
+
+
+class RunDelivery(Protocol):
+    """The delivery of a run's message."""
+
+    lease: Any
+    index: str
+
+    def envelope(self) -> Envelope | None:
+        """The parsed envelope."""
+
+    def unblame(self, flags: Mapping[str, str]) -> None:
+        """Forget the failures before this delivery, and add flags, as the server does."""
+
+
+class Steps:
+    """The steps of one activation of a run: numbers them, and keeps the recorded ones that were read."""
+
+    def __init__(self, app: RunApp, delivery: RunDelivery, keep_ms: int) -> None:
+        envelope = delivery.envelope()
+        assert envelope is not None
+        flags = envelope.flags if envelope.has_flags else {}
+        self.keys: QueueKeys = delivery.lease.queue.keys
+        self.id = envelope.id
+        self._app = app
+        self._delivery = delivery
+        self._keep_ms = keep_ms
+        self._numbers: Counter[str] = Counter()
+        self._read: dict[str, bytes | None] = {}
+        #: Everything was read: at the first delivery nothing is recorded.
+        self._whole = envelope.receives == 0 and "t" not in flags
+        self._marked = "c" in flags
+        self._now_ms: int = delivery.lease.now_ms
+        self._began = time.monotonic()
+        #: Set once the run is parked: nothing that the function does afterwards counts.
+        self.parked: Parked | None = None
+        self._blamed = envelope.nacks + envelope.timeouts > 0
+
+    def begin(self, name: str) -> str:
+        """Return the name under which the next step of this name is recorded."""
+        if self.parked is not None:
+            raise self.parked
+        self._numbers[name] += 1
+        number = self._numbers[name]
+        return name if number == 1 else f"{name}#{number}"
+
+    def unread(self, step: str) -> Command[Recalled] | None:
+        """Return the command that reads a step, if it was not read yet."""
+        if self._whole or step in self._read:
+            return None
+        name, _, number = step.partition("#")
+        first = int(number or 1)
+        ahead = [f"{name}#{later}" for later in range(first + 1, first + _AHEAD)]
+        return recall_steps(self.keys, self.id, [step, *ahead])
+
+    def learn(self, recalled: Recalled) -> None:
+        """Keep recorded steps that were read."""
+        self._read.update(recalled.values)
+        self._whole = recalled.whole
+
+    def take(self, step: str) -> bytes | None:
+        """Return the JSON of a recorded step; None if it is not recorded. Raises `ProtectionError`."""
+        stored = self._read.pop(step, None)
+        return None if stored is None else self.opened(step, stored)
+
+    def record(self, step: str, value: bytes) -> Command[bytes]:
+        """Return the command that records the JSON of a step."""
+        names = self._app.namespace, self.keys.name, self.id, step
+        return record_step(
+            self.keys,
+            Step(
+                self.id,
+                self._delivery.lease.id,
+                self._delivery.index,
+                step,
+                write_memo(value, self._app.keyring, *names),
+                None if self._marked else self._keep_ms,
+                self._blamed,
+            ),
+        )
+
+    def recorded(self, step: str, stored: bytes) -> bytes:
+        """Note that a step is recorded, and return its JSON. Raises `ProtectionError`."""
+        if self._blamed or not self._marked:
+            self._delivery.unblame({"c": "1", "r": str(self._keep_ms)})
+            self._blamed, self._marked = False, True
+        return self.opened(step, stored)
+
+    def sleep(self, name: str, delay_ms: int | None, signal: str = "") -> None:
+        """Return once the time recorded under a name is over; until then park the run, first for `delay_ms`."""
+        stored = self._read.get(name)
+        left_ms = delay_ms
+        if stored is not None:
+            left_ms = int(stored) - self.now_ms()
+            if left_ms <= 0:
+                return
+        self.parked = Parked(left_ms, name, signal, None if self._marked else self._keep_ms)
+        raise self.parked
+
+    def now_ms(self) -> int:
+        """The server's time, as far as this delivery knows; never ahead of it."""
+        return self._now_ms + int((time.monotonic() - self._began) * 1000)
+
+    def begin_wait(self, signal: type[T], name: str | None, timeout: Duration | None) -> Wait[T]:
+        """Name a wait. Raises `InvalidOptionError` for a second one of this name."""
+        name = check_step_name(signal.__name__ if name is None else name)
+        delay_ms = None if timeout is None else duration_ms(timeout, "timeout")
+        if self.begin(f"!{name}") != f"!{name}":
+            raise InvalidOptionError(
+                f"signal {name!r}", "is waited for twice", "give each wait a name= of its own"
+            )
+        decoder = msgspec.json.Decoder(signal)
+        return Wait(name, f"!{name}", f"~wait:{name}", delay_ms, decoder)
+
+    def opened(self, step: str, stored: bytes) -> bytes:
+        """Return the JSON of a stored value."""
+        names = self._app.namespace, self.keys.name, self.id, step
+        return read_memo(stored, self._app.keyring, *names)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Generic[T]):
+    """A wait for a signal: the fields of its value and its end."""
+
+    name: str
+    signal: str
+    end: str
+    delay_ms: int | None
+    decoder: msgspec.json.Decoder[T]
+
+    def value(self, stored: bytes) -> T:
+        """Convert the value that was given. Raises `SignalTimeoutError` if none was given in time."""
+        if not stored:
+            raise SignalTimeoutError(self.name)
+        try:
+            return self.decoder.decode(stored)
+        except msgspec.MsgspecError as error:
+            raise InvalidResultError(
+                f"signal {self.name!r}",
+                f"is not of the declared type: {error}",
+                "send it with that type",
+            ) from error
+
+
+def check_step_name(name: str) -> str:
+    """Return the name of a step, a sleep or a wait. Raises `InvalidNameError`."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise InvalidNameError(
+            "step",
+            f"{shown(name)} cannot be a name",
+            "1 to 100 of A-Z, a-z, 0-9, '_', '.', ':', '/' and '-', the first not a sign",
+        )
+    return name
