@@ -30,6 +30,7 @@ _REST: Final = 150
 #: Seconds for which the stacks of a worker are those of a moment ago; workers that are asked at the same time.
 _STACKS_S: Final = 2.0
 _ASKED: Final = 4
+_KNOWN: Final = 100
 #: Runs that are read of each queue, and of all; messages of a queue up to which those of its runs are searched for.
 _OF_QUEUE: Final = 100
 _OF_ALL: Final = 500
@@ -90,29 +91,30 @@ class Stacks:
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
         self._lock = threading.Lock()
-        self._asked = threading.BoundedSemaphore(_ASKED)
+        #: Those who ask or wait: each holds a thread, and an answer may take seconds.
+        self._asking = threading.BoundedSemaphore(_ASKED)
         self._locks: dict[str, threading.Lock] = {}
         self._kept: dict[str, tuple[float, Sequence[Handler] | None]] = {}
 
     def of(self, worker: str) -> Sequence[Handler] | None:
-        """Ask a living worker; None if it does not answer, or too many are being asked. Takes up to 6 seconds."""
-        with self._lock:
-            lock = self._locks.setdefault(worker, threading.Lock())
-        with lock:
-            at_s, handlers = self._kept.get(worker, (0.0, None))
-            if handlers is not None and time.monotonic() - at_s < _STACKS_S:
-                return handlers
-            if not self._asked.acquire(blocking=False):
-                return None
-            try:
-                handlers = self._ask(worker)
-            finally:
-                self._asked.release()
+        """Ask a living worker; None if it does not answer, or too many are being asked. Takes up to 12 seconds."""
+        came_s = time.monotonic()
+        if not self._asking.acquire(blocking=False):
+            return None
+        try:
             with self._lock:
-                if len(self._kept) > 100:
-                    self._kept.clear()
-                self._kept[worker] = (time.monotonic(), handlers)
-            return handlers
+                if len(self._kept) > _KNOWN:
+                    self._kept, self._locks = {}, {}
+                lock = self._locks.setdefault(worker, threading.Lock())
+            with lock:
+                at_s, handlers = self._kept.get(worker, (0.0, None))
+                # What was asked for others meanwhile is an answer too, and so is that there was none.
+                if at_s < came_s - (_STACKS_S if handlers is not None else 0.0):
+                    handlers = self._ask(worker)
+                    self._kept[worker] = (time.monotonic(), handlers)
+                return handlers
+        finally:
+            self._asking.release()
 
     def _ask(self, worker: str) -> Sequence[Handler] | None:
         for answer in ask_workers(self._namespace, [worker], "stack"):

@@ -124,7 +124,7 @@ def stretches(
     )
     return Markup(
         '<svg class="stretch" viewBox="0 0 600 8" preserveAspectRatio="none" role="img" aria-label="%s">%s</svg>'
-    ) % (label, shapes)
+    ) % (safe(label), shapes)
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

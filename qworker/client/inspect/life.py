@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from binascii import Error, a2b_base64
+from binascii import a2b_base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -152,7 +152,7 @@ def _seconds(written: str, number: int) -> list[tuple[float | None, float | None
     """Read the times of a group: two floats for each event."""
     try:
         data = a2b_base64(written) if written else b""
-    except Error:
+    except ValueError:  # `binascii.Error` among them
         data = b""
     if len(data) != 8 * number:
         return [(None, None)] * number

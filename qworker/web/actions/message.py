@@ -44,6 +44,7 @@ def _cancel(doing: Doing) -> Done:
     queue, message_id, how = _queue(doing), doing.names["message"], doing.form.get("how", "")
     if how not in ("", "running", "kill"):
         raise InvalidOptionError("how", f"{ascii(how)[:40]} is not offered", "use the form")
+    listing = f"/queues/{quote(doing.queue)}/messages"
     stored = queue.show(message_id) if how else None
     if stored is not None and stored.state == "dead":
         raise InvalidOptionError("message", "is a dead letter", "drop it there")
@@ -54,10 +55,12 @@ def _cancel(doing: Doing) -> Done:
         )
     if stored is not None and stored.receipt is not None:
         stopped = stop_handler(doing.namespace, queue.ref, stored, kill=how == "kill")
-        return _done(doing, f"cancelled: {safe(stopped.text)}", "unacked")
+        outcome = f"cancelled: {safe(stopped.text)}"
+        # Where it was stopped, it is gone in a moment.
+        return Done(outcome, listing) if stopped.done else _done(doing, outcome, "unacked")
     told = "cancelled: it will not run" if answer == "cancelled" else "its handler is told to stop"
     if answer == "cancelled":
-        return Done(told, f"/queues/{quote(doing.queue)}/messages")
+        return Done(told, listing)
     return _done(doing, told, "unacked")
 
 
