@@ -9,7 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from qworker.app.arguments.results import ResultType
@@ -18,14 +18,7 @@ from qworker.app.steps import RunApp, Steps, check_step_name
 from qworker.config.kinds import MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
 from qworker.engine.run import recall_steps
-from qworker.errors import (
-    InvalidNameError,
-    InvalidOptionError,
-    shown,
-)
-
-if TYPE_CHECKING:
-    pass
+from qworker.errors import InvalidNameError, InvalidOptionError, shown
 
 __all__ = ["Run", "SyncRun"]
 
