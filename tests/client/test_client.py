@@ -161,12 +161,12 @@ class TestTransientErrors:
     @pytest.mark.slow
     def test_loading(self, engine: str, keys: QueueKeys) -> None:
         """A send waits for a server that loads its data set."""
-        # It would load for two seconds: time for the first send, until it is told to hurry.
+        # It would load for ten seconds: time for the first send, until it is told to hurry.
         options = ("--enable-debug-command", "yes", "--key-load-delay", "10000",
                    "--loading-process-events-interval-bytes", "1024")  # fmt: skip
         with servers.start(engine, *options) as server:
             admin = server.redis()
-            admin.mset({f"k{number}": "x" * 2000 for number in range(200)})
+            admin.mset({f"k{number}": "x" * 2000 for number in range(1000)})
             thread = threading.Thread(target=lambda: admin.execute_command("DEBUG", "RELOAD"))
             thread.start()
             until(lambda: refuses(admin, "loading"))
