@@ -182,7 +182,7 @@ def test_authorize_may_be_a_coroutine_and_may_answer_itself(
         assert (answer.status_code, answer.headers["location"]) == (302, "https://login.test/")
     page = browser.get("/", x_forwarded_user="grace<b>")
     assert "grace&lt;b&gt;" in page.text
-    assert "may only look" in page.text
+    assert "read-only" in page.text
 
 
 def test_a_right_that_does_not_exist_is_refused() -> None:

@@ -109,8 +109,8 @@ def ask(path, **user):
     return browser.get(path)
 print(ask("/ops/queues/").status_code, ask("/ops/queues/", is_staff=False).status_code)
 page = ask("/ops/queues/health", is_staff=True)
-print(page.status_code, "may only look" in page.text, 'href="/ops/queues/queues"' in page.text)
-print("may only look" in ask("/ops/queues", is_staff=True, is_superuser=True).text)
+print(page.status_code, "read-only" in page.text, 'href="/ops/queues/queues"' in page.text)
+print("read-only" in ask("/ops/queues", is_staff=True, is_superuser=True).text)
 print(ask("/ops/queuesx").status_code, "qworker" in ask("/ops/queuesx").text)
 """)
     assert printed.splitlines() == ["401 401", "200 True True", "False", "404 False"]

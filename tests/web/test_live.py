@@ -102,7 +102,7 @@ def test_a_stream_sends_the_changing_part_when_it_changes(
             assert b"content-encoding" not in queue.headers
             assert queue.headers[b"x-accel-buffering"] == b"no"
             assert "<html" not in first
-            assert "No queue has that" in await found.event()
+            assert "No queue has a matching name" in await found.event()
             await asyncio.to_thread(shop.send, "emails", 6)
             assert ">7<" in await queue.event(">7<")
             await asyncio.to_thread(shop.queue("emails").remove)
@@ -194,14 +194,14 @@ def test_pages_outlast_a_server_that_is_away(tmp_path: Path) -> None:
 
     async def watch() -> None:
         async with stream(dashboard, "/queues/emails") as queue:
-            await queue.event("comes back by itself")
+            await queue.event("reloads itself")
             with start("valkey") as server:
                 os.symlink(server.socket, path)
                 app.queue("emails").send(b"{}")
                 await queue.event('"value ">1<')
                 app.close()
                 path.unlink()
-            assert "These figures are from then" in await queue.event(
+            assert "These figures are from that time" in await queue.event(
                 "No answer from the server since"
             )
 

@@ -57,7 +57,7 @@ def test_the_overview_says_what_needs_a_person_and_the_verb_that_mends_it(
 def test_a_namespace_without_queues_says_how_one_is_made(browser: Browser) -> None:
     for path in ("/", "/queues"):
         assert "qworker send QUEUE BODY" in text(browser, path)
-    assert "Nobody has changed anything" in text(browser, "/audit")
+    assert "No changes have been made" in text(browser, "/audit")
 
 
 def test_queues_are_found_sorted_and_paged_by_the_url(browser: Browser, shop: Shop) -> None:
@@ -79,7 +79,7 @@ def test_queues_are_found_sorted_and_paged_by_the_url(browser: Browser, shop: Sh
     following = Document(browser.get("/queues?q=bulk&sort=name&page=2").text)
     links = [link["href"] for link in following.all("a") if link.get("rel")]
     assert links == ["/queues?q=bulk&sort=name&page=1", "/queues?q=bulk&sort=name&page=3"]
-    assert "No queue has that in its name" in text(browser, "/queues?q=nope")
+    assert "No queue has a matching name" in text(browser, "/queues?q=nope")
 
 
 def test_a_queue_shows_places_counters_attributes_and_workers(browser: Browser, shop: Shop) -> None:

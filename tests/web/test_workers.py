@@ -95,7 +95,7 @@ def test_tasks_are_paused_and_resumed(browser: Browser, shop: Shop) -> None:
     page = text(browser, "/workers")
     assert page.index("zip paused") < page.index("a_report runs") < page.index("send_email runs")
     assert "send_email" not in text(browser, "/workers?task=REPORT").partition("Tasks")[2]
-    assert "No task has that in its name" in text(browser, "/workers?task=nope")
+    assert "No task has a matching name" in text(browser, "/workers?task=nope")
     assert list(read_paused_tasks(shop.client.execute, shop.namespace)) == ["zip"]
     assert browser.post("/tasks/resume", {"name": "zip"}).status_code == 303
     for path, name in (("resume", "zip"), ("pause", "zap"), ("pause", ""), ("pause", "<b>")):
@@ -144,7 +144,7 @@ def test_a_worker_shows_where_its_handlers_are_and_is_scaled_and_drained(
     message_id = shop.queue().send(body)
 
     def running() -> bool:
-        return "hang" in text(browser, "/workers").partition("Running the longest")[2]
+        return "hang" in text(browser, "/workers").partition("Longest running handlers")[2]
 
     until(running)
     name = browser.application.sampler.sample.workers[0].name
