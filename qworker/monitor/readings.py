@@ -27,6 +27,8 @@ T = TypeVar("T")
 #: Seconds for which a reading is kept at least, and as a multiple of what it took.
 _KEPT_S: Final = 4.0
 _REST: Final = 150
+#: Seconds for which the settings of the server are kept.
+_SERVER_S: Final = 15.0
 #: Seconds for which the stacks of a worker are those of a moment ago; workers that are asked at the same time.
 _STACKS_S: Final = 2.0
 _ASKED: Final = 4
@@ -40,8 +42,9 @@ _SEARCHED: Final = 20_000
 class Kept(Generic[T]):
     """A reading of a namespace: made when it is asked for and old, shared by all who ask meanwhile."""
 
-    def __init__(self, read: Callable[[], T]) -> None:
+    def __init__(self, read: Callable[[], T], *, for_s: float = _KEPT_S) -> None:
         self._read = read
+        self._for_s = for_s
         self._lock = threading.Lock()
         self._kept: tuple[T] | None = None
         self._until_s = 0.0
@@ -53,7 +56,7 @@ class Kept(Generic[T]):
             if self._kept is None or started_s >= self._until_s:
                 self._kept = (self._read(),)
                 ended_s = time.monotonic()
-                self._until_s = ended_s + max(_KEPT_S, _REST * (ended_s - started_s))
+                self._until_s = ended_s + max(self._for_s, _REST * (ended_s - started_s))
             return self._kept[0]
 
     def forget(self) -> None:
@@ -134,7 +137,7 @@ class Readings:
             lambda: read_paused_tasks(client.execute, name)
         )
         self.runs: Kept[ListedRuns] = Kept(lambda: _list_runs(namespace))
-        self.durability: Kept[Durability] = Kept(lambda: inspect_server(client))
+        self.durability: Kept[Durability] = Kept(lambda: inspect_server(client), for_s=_SERVER_S)
         self.stacks = Stacks(namespace)
 
     def forget(self) -> None:

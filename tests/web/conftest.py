@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from html.parser import HTMLParser
 from typing import Any
 
@@ -17,8 +20,10 @@ from qworker.store.connections import ConnectionFactory
 from qworker.web import RIGHTS, Access, asgi
 from qworker.web.application import _PAGES, Dashboard
 from tests.cli.conftest import Shop
+from tests.servers import missing
 
 HOST = "ops.test"
+WAIT_MS = 60_000
 #: Pages of what a query names.
 ASKED_FOR = ("/worker", "/workers/drain", "/schedules/rm", "/queues/{queue}/dead/edit")
 #: Every page of the queue `emails` that is there without anything in it.
@@ -114,3 +119,54 @@ def made(shop: Shop) -> Iterator[Callable[..., Dashboard]]:
 @pytest.fixture
 def browser(made: Callable[..., Dashboard]) -> Browser:
     return Browser(made())
+
+
+@contextmanager
+def serving(dashboard: Dashboard, page: Any = None, port: int = 0) -> Iterator[int]:
+    """Serve a dashboard on a port of loopback; `page` leaves it before the end."""
+    import uvicorn
+
+    listener = socket.create_server(("127.0.0.1", port))
+    config = uvicorn.Config(dashboard, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+        if page is not None:
+            page.goto("about:blank")
+    finally:
+        dashboard.sampler.end()
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The system's Chromium."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        missing("needs chromium: apt install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any) -> Iterator[Any]:
+    """A page; what its console says, refused scripts and styles among it, fails the test unless it is expected."""
+    context = chromium.new_context()
+    context.set_default_timeout(WAIT_MS)
+    page = context.new_page()
+    page.said = []
+    page.on("console", lambda message: page.said.append(message.text))
+    page.on("pageerror", lambda error: page.said.append(str(error)))
+    yield page
+    context.close()
+    assert page.said == []

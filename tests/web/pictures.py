@@ -24,8 +24,8 @@ from qworker.wire.codec import encode_call
 from tests import servers
 from tests.cli.conftest import Shop
 from tests.servers import free_port
+from tests.web.conftest import serving
 from tests.web.exhibit import exhibit
-from tests.web.test_browser import serving
 
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
 #: Picture → the page of the exhibit, and its height.

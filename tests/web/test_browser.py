@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +15,7 @@ from qworker.engine.raw import raw
 from qworker.web.application import Dashboard
 from qworker.wire.codec import encode_call
 from tests.cli.conftest import Shop
+from tests.web.conftest import serving
 
 pytestmark = [
     pytest.mark.browser,
@@ -25,60 +23,8 @@ pytestmark = [
     pytest.mark.needs("playwright", "uvicorn"),
     pytest.mark.xdist_group("browser"),  # one Chromium for all
 ]
-WAIT_MS = 60_000
 #: Old dead letters, among which there are twelve new ones.
 OLD = int(os.environ.get("QWORKER_DEAD_LETTERS", "6000"))
-
-
-@contextmanager
-def serving(dashboard: Dashboard, page: Any = None, port: int = 0) -> Iterator[int]:
-    """Serve a dashboard on a port of loopback; `page` leaves it before the end."""
-    import uvicorn
-
-    listener = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(dashboard, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-        if page is not None:
-            page.goto("about:blank")
-    finally:
-        dashboard.sampler.end()
-        server.should_exit = True
-        thread.join()
-        listener.close()
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """The system's Chromium."""
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("needs chromium: apt install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(chromium: Any) -> Iterator[Any]:
-    """A page; what its console says, refused scripts and styles among it, fails the test unless it is expected."""
-    context = chromium.new_context()
-    context.set_default_timeout(WAIT_MS)
-    page = context.new_page()
-    page.said = []
-    page.on("console", lambda message: page.said.append(message.text))
-    page.on("pageerror", lambda error: page.said.append(str(error)))
-    yield page
-    context.close()
-    assert page.said == []
 
 
 def test_a_page_changes_by_itself_and_keeps_the_focus(
@@ -193,18 +139,3 @@ def test_twelve_new_dead_letters_of_many_are_found_and_redriven_by_keyboard_alon
         assert took_s < 60
         left = shop.queue().inspect()
         assert (left.ready, left.dead) == (12, OLD)
-
-
-def test_without_scripts_everything_but_updates_works(
-    made: Callable[..., Dashboard], shop: Shop, chromium: Any
-) -> None:
-    shop.send("emails", 1)
-    context = chromium.new_context(java_script_enabled=False)
-    page = context.new_page()
-    with serving(made(), page) as port:
-        page.goto(f"http://127.0.0.1:{port}/queues/emails")
-        page.click("text=Pause receiving")
-        assert "paused out" in page.locator(".notice").inner_text()
-        page.click("text=Resume receiving")
-        assert "not paused" in page.locator(".notice").inner_text()
-    context.close()

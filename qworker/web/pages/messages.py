@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from qworker.client.inspect.peek import Inspection, delivered
+from qworker.client.inspect.peek import delivered
 from qworker.client.inspect.scan import END
 from qworker.client.inspect.search import search
 from qworker.client.message import Receipt
@@ -28,6 +29,8 @@ _READ: Final = 5_000
 _READ_MOST: Final = 500_000
 _LISTED: Final = 50
 _EXCERPT: Final = 100
+#: Seconds for which queues are searched for one message.
+_FIND_S: Final = 4.0
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,80}", re.ASCII)
 _RECEIPT: Final = re.compile(r"[A-Za-z0-9._-]{1,64}:[0-9]{1,4}(?:/[0-9]{1,2})?", re.ASCII)
 
@@ -74,33 +77,35 @@ def messages(look: Look) -> Page:
 
 
 def find(look: Look) -> Page:
-    """Find a message by its id, or by the receipt of its delivery, in any queue."""
+    """Find a message by its id, or by the receipt of its delivery, in any queue, within a few seconds."""
     wanted = look.query.get("id", "").strip()
-    names = sorted(look.sample.queues)
+    queues = [queue for queue in look.sample.read() if queue.stored or queue.dead]
     read, unread = 0, 0
+    until_s = time.monotonic() + _FIND_S
     if _RECEIPT.fullmatch(wanted):
         receipt = Receipt.parse(wanted)
-        for name in names:
-            if not isinstance(look.sample.queues[name], Inspection):
-                continue
-            stored = look.namespace.client.run(delivered(look.namespace.queues.ref(name), receipt))
-            if stored is not None and stored.id:
-                return Page("", "", to=f"{_path(name, stored)}?state=unacked")
-    elif _ID.fullmatch(wanted):
-        for name in names:
-            ref, left = look.namespace.queues.ref(name), 10 * _READ - read
-            if left <= 0 or not isinstance(look.sample.queues[name], Inspection):
+        for queue in sorted(queues, key=lambda queue: not queue.unacked):
+            if time.monotonic() > until_s:
                 unread += 1
                 continue
+            ref = look.namespace.queues.ref(queue.queue)
+            stored = look.namespace.client.run(delivered(ref, receipt))
+            if stored is not None and stored.id:
+                return Page("", "", to=f"{_path(queue.queue, stored)}?state=unacked")
+    elif _ID.fullmatch(wanted):
+        for queue in queues:
+            left = 10 * _READ - read
+            if left <= 0 or time.monotonic() > until_s:
+                unread += 1
+                continue
+            ref = look.namespace.queues.ref(queue.queue)
             found = look.namespace.client.run(
                 search(ref, lambda one: one.id == wanted, most_read=left, most_found=1)
             )
             read += found.read
-            unread += found.cursor != END and not found.found
-            if found.found:
-                return Page(
-                    "", "", to=f"{_path(name, found.found[0])}?state={found.found[0].state}"
-                )
+            if hits := [one for one in found.found if one.id == wanted]:
+                return Page("", "", to=f"{_path(queue.queue, hits[0])}?state={hits[0].state}")
+            unread += found.cursor != END
     return Page(
         "find.html",
         "Find a message",
@@ -110,10 +115,10 @@ def find(look: Look) -> Page:
             "receipt": ":" in wanted,
             "read": read,
             "unread": unread,
-            "queues": names[:_LISTED],
+            "queues": sorted(look.sample.queues)[:_LISTED],
         },
         changes=False,
-    )  # fmt: skip
+    )
 
 
 def _path(queue: str, message: Stored) -> str:
