@@ -19,8 +19,8 @@
 -- then       maxlen           may be left out: of this call; the lower of this and the queue's counts
 -- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique
 --   key was held, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
---   same} for a repeated call, or the short reply now ms: one message was stored, and the rest is 0 or missing; or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen}
---   {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
+--   same} for a repeated call, or the short reply now ms: all were stored, and the rest is 0 or missing;
+--   or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already; O(m) more to replace one of m (at most 1,000)
 --   that are due in the same millisecond.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
@@ -42,15 +42,15 @@ local function clock(override, meta)
   local now = t[1] .. string.sub('00000' .. t[2], -6, -4) -- the thousands of the microseconds
   return tonumber(now), now
 end
--- The short way of a send: one message, ready at once, to a queue without attributes other than its shards and the priority
--- of the message. It runs before the functions of the long way are created, and checks only the keys that it writes. Returns
+-- The short way of a send: messages that are ready at once, to a queue without attributes other than its shards and the priority
+-- of the messages. It runs before the functions of the long way are created, and checks only the keys that it writes. Returns
 -- nil, without a write, for any other send or on a problem, which the long way reports.
 local function send_alone()
   local ready, wake, meta, stats, producers = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-  local lane, sequence, priority = ARGV[2], ARGV[3], ARGV[6]
-  -- One message; no delay, ttl, unique key or maxlen.
-  if #ARGV ~= 10 or ARGV[7] ~= '1' or ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[10] ~= '' and ARGV[10] ~= '0'
-    or lane == '' or #sequence > 15 or not string.find(sequence, '^%d+$') then
+  local lane, sequence, priority, number, asked = ARGV[2], ARGV[3], ARGV[6], #ARGV / 2 - 4, ARGV[#ARGV]
+  -- No delay, ttl, unique key or maxlen.
+  if tonumber(ARGV[7]) ~= number or number < 1 or number > 500 or number % 1 ~= 0 or ARGV[4] ~= '' or ARGV[5] ~= ''
+    or asked ~= '' and asked ~= '0' or lane == '' or #sequence > 15 or not string.find(sequence, '^%d+$') then
     return nil
   end
   -- EXISTS counts a key as often as it is named: 1 for a token, 2 for attributes.
@@ -80,17 +80,34 @@ local function send_alone()
   if not now then return nil end
 
   -- The first write checks the type of its key; those of the others are known.
-  if type(redis.pcall('RPUSH', ready, ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])) ~= 'number' then return nil end
+  local pushed
+  if number == 1 then
+    pushed = redis.pcall('RPUSH', ready, ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])
+  else
+    local items, middle = {}, now .. ' 0 0 0 0'
+    for i = 1, number do items[i] = ARGV[6 + 2 * i] .. middle .. ARGV[7 + 2 * i] end
+    pushed = redis.pcall('RPUSH', ready, unpack(items))
+  end
+  if type(pushed) ~= 'number' then return nil end
   if place == stats then
-    redis.call('HSET', stats, field, sequence .. ' ' .. now, 'sent', sent + 1, 'stored', stored + 1)
+    redis.call('HSET', stats, field, sequence .. ' ' .. now, 'sent', sent + number, 'stored', stored + number)
   else
     redis.call('HSET', producers, field, sequence .. ' ' .. now)
-    redis.call('HSET', stats, 'sent', sent + 1, 'stored', stored + 1)
+    redis.call('HSET', stats, 'sent', sent + number, 'stored', stored + number)
   end
   local degraded = 0
-  if there % 2 == 0 and not paused_out and type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then degraded = 1 end
-  if ARGV[10] == '' and degraded == 0 and not shards then return now end
-  return { 'OK', 1, now, degraded, shards }
+  if not paused_out and number > 1 then
+    local EIGHT = { '1', '1', '1', '1', '1', '1', '1', '1' }
+    -- Up to eight tokens, as `ring` of lib/counters.lua leaves.
+    local tokens = there % 2 == 0 and 0 or redis.pcall('LLEN', wake)
+    local lacking = type(tokens) == 'number' and math.min(number, 8) - tokens
+    if lacking and lacking > 0 then tokens = redis.pcall('RPUSH', wake, unpack(EIGHT, 1, lacking)) end
+    if type(tokens) ~= 'number' then degraded = 1 end
+  elseif there % 2 == 0 and not paused_out and type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then
+    degraded = 1
+  end
+  if asked == '' and degraded == 0 and not shards then return now end
+  return { 'OK', number, now, degraded, shards }
 end
 local sent_alone = send_alone()
 if sent_alone then return sent_alone end

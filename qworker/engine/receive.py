@@ -63,15 +63,16 @@ def settle_receive(
     who: str = "",
     now_ms: int | None = None,
     resume: bool = False,
+    each: bool = False,
 ) -> Command[Batch]:
     """Settle `outcomes`, then receive up to `count` messages into the new lease, in one trip.
 
     A repetition settles again (idempotent) and returns what the lease holds, without creating it. `who` is the caller,
-    `<host>:<pid>`, for the journal.
+    `<host>:<pid>`, for the journal. `each`: the messages will be settled one by one rather than together.
     """
     args: list[Word] = [
         given(now_ms),
-        "1" if resume else "",
+        "1" if resume else "each" if each else "",
         count,
         given(visibility_ms),
         int(suspects),
@@ -82,13 +83,12 @@ def settle_receive(
         args += outcome.words()
 
     def decode(reply: Any) -> Batch:
-        if reply[0] == b"ALONE":
-            _, now, deadline, left, hint, degraded, *items = reply
-            settled = (1,) * len(outcomes)
-            alone = (False, degraded == 1, settled)
-            return Batch(
-                lease_id, items, ["0"] * len(items), int(now), deadline, left, hint, *alone
-            )
+        if reply[0] == b"SHORT":
+            _, now, deadline, left, hint, degraded, each, *items = reply
+            settled = tuple(map(int, each.split())) or (1,) * len(outcomes)
+            indices = indices_of(items, ())
+            times = (int(now), deadline, left, hint)
+            return Batch(lease_id, items, indices, *times, False, degraded == 1, settled)
         answer = accepted(reply, keys.queue)
         _, now, deadline, left, hint, alone, degraded, settled, items, indices, suspects, on = (
             answer

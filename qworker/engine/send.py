@@ -175,7 +175,7 @@ def send(
 
     def decode_sent(reply: Any) -> Sent:
         if isinstance(reply, bytes):
-            return Sent((messages[0].id,), (), int(reply), False)
+            return Sent(tuple([message.id for message in messages]), (), int(reply), False)
         fields = accepted(reply, keys.queue, lane, sequence)
         if len(fields) == 4:
             plain = tuple([message.id for message in messages])

@@ -278,7 +278,9 @@ def items_read(drive: Drive, command: Command[Any]) -> list[int]:
     """Run a command; how many items each read of a range in its script asks for."""
     asked = []
     for words in called(drive, command):
-        if words[0] == "LRANGE":
+        if words[0] == "LINDEX" and words[1].endswith(":ready"):
+            asked.append(1)
+        elif words[0] == "LRANGE":
             asked.append(int(words[3]) - int(words[2]) + 1)
         elif words[0] == "ZRANGE" and "LIMIT" in words:
             asked.append(int(words[words.index("LIMIT") + 2]))

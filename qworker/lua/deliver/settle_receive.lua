@@ -4,8 +4,9 @@
 -- KEYS       see lib/keys.lua; leases: those settled, and last the new one
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    resume           1: the call was made before with this new lease and its reply was lost:
---                             settle again, return what the lease holds, never create it; else 0, or '' for a
---                             caller that knows the short reply
+--                             settle again, return what the lease holds, never create it; else 0, or '' or
+--                             `each` for a caller that knows the short reply: the messages get a field of their
+--                             own in the lease with `each`, as they will be settled one by one
 -- ARGV[3]    count            0-1000; 0 settles only
 -- ARGV[4]    visibility ms    1-43200000 (12 h), '' for the queue's
 -- ARGV[5]    suspects         0 never · 1 if nothing else is ready · 2 first
@@ -13,14 +14,16 @@
 -- ARGV[7]…   outcomes         see lib/outcomes.lua
 -- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
 --   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed, and means '0' for one item,
---   '1' … 'n' for several; or the short reply {'ALONE', now ms, deadline ms, ready left, hint ms, degraded, item if there is
---   one}: each lease had one message, which counts, and the rest is 0 or empty; or a refusal: {'LEASEUSED', id}
+--   '1' … 'n' for several; or the short reply {'SHORT', now ms, deadline ms, ready left, hint ms, degraded, settled
+--   per lease with spaces between, '' for 1 each, items …}, where the rest is 0 or empty; or a refusal: {'LEASEUSED', id}
 --   {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 --- include lib/clock.lua
 --- include lib/checks.lua
+do
 --- include lib/lone_acks.lua
 --- include lib/lone_receive.lua
+end
 --- include lib/counters.lua
 --- include lib/keys.lua
 --- include lib/attributes.lua

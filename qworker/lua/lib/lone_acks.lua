@@ -1,5 +1,5 @@
--- The short way to ack messages that were delivered alone, without a journal. It runs before the functions of the long
--- way are created, and checks only the keys that it writes. Every other call takes the long way; nothing is written by then.
+-- The short way to ack messages, without a journal. It runs before the functions of the long way are created, and checks
+-- only the keys that it writes. Every other call takes the long way; nothing is written by then.
 
 local LEASE_ID = ':lease:([%w._-]+)$'
 
@@ -28,4 +28,63 @@ local function counters(found)
   local a, b, c, d = tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0), tonumber(found[4] or 0)
   if found.err or not a or not b or not c or not d or (a + b + c + d) % 1 ~= 0 then return nil end
   return a, b, c, d
+end
+
+-- Acks of messages that were delivered together, from `at` on in ARGV: nil for anything but acks by index or `*`, without
+-- journal groups. Else two functions: `held` reads, `take` writes.
+local function acks_by_index(at, leases)
+  local first, number, acks = {}, {}, {}
+  if ARGV[at] ~= tostring(leases) then return nil end
+  for l = 1, leases do
+    local n = tonumber(ARGV[at + 1])
+    if ARGV[at + 1] ~= '*' and (not n or n < 1 or n > 1000 or n % 1 ~= 0) then return nil end
+    first[l], number[l], at = at + 2, n, at + (n or 0) + 4
+    if ARGV[at - 2] ~= '0' or ARGV[at - 1] ~= '0' or ARGV[at] ~= '0' then return nil end
+  end
+  if #ARGV ~= at then return nil end
+
+  -- The ids of the leases. Nil if one has messages in one field that are not all acked, which the long way takes apart.
+  local whole_ones = {}
+  function acks.held()
+    local ids = {}
+    for l = 1, leases do
+      ids[l] = string.match(KEYS[20 + l], LEASE_ID)
+      local batch = redis.pcall('HGET', KEYS[20 + l], 'batch')
+      if not ids[l] or type(batch) == 'table' then return nil end
+      if batch then
+        local head, high, low = string.byte(batch, 1, 3)
+        local all, seen = head == 0xdc and low and high * 256 + low or head and head < 0xa0 and head - 0x90 or 0, {}
+        if all < 1 or number[l] and all ~= number[l] then return nil end
+        for i = first[l], first[l] + (number[l] or 0) - 1 do
+          local index = tonumber(ARGV[i])
+          if not index or index < 1 or index > all or index % 1 ~= 0 or seen[index] then return nil end
+          seen[index] = true
+        end
+        whole_ones[l] = all
+      elseif not number[l] then
+        whole_ones[l] = redis.call('HLEN', KEYS[20 + l])
+      end
+    end
+    return ids
+  end
+
+  -- Take the messages out of their leases. Returns how many there were, how many of each lease, and the leases that are over.
+  function acks.take(ids, stats)
+    local done, settled, over = 0, {}, {}
+    local asked = 0
+    for l = 1, leases do
+      local key, n = KEYS[20 + l], number[l] or whole_ones[l]
+      if whole_ones[l] then
+        settled[l] = redis.call('DEL', key) * n
+        over[#over + 1] = ids[l]
+      else
+        settled[l] = redis.call('HDEL', key, unpack(ARGV, first[l], first[l] + n - 1))
+        if redis.call('EXISTS', key) == 0 then over[#over + 1] = ids[l] end
+      end
+      done, asked = done + settled[l], asked + n
+    end
+    if asked > done then redis.pcall('HINCRBY', stats, 'stale', asked - done) end
+    return done, settled, over
+  end
+  return acks
 end

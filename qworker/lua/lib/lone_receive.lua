@@ -1,33 +1,73 @@
--- Write the item into the new lease, which must not exist, with its deadline: under a key of its own, or in the `room` of a
--- lease whose message of field 0 is acked by that. False, with nothing written, if the new one exists or that message is
--- gone. Other fields of the room, which only another program can have written, move along and so keep a deadline.
-local function made(key, room, item, deadlines, deadline, id)
+-- Write what is delivered into the new lease, which must not exist, with its deadline: one item, or all of `items`, under
+-- a key of its own; or the one in the `room` of a lease whose message of field 0 is acked by that. False, with nothing
+-- written, if the new lease exists or that message is gone. Other fields of the room, which only another program can have
+-- written, move along and keep a deadline. `each`: every item gets a field of its own, as they are settled one by one.
+local function made(key, room, item, items, each, deadlines, deadline, id)
   if room and redis.pcall('RENAMENX', room, key) ~= 1 then return false end
   if redis.pcall('ZADD', deadlines, 'NX', deadline, id) == 1 then
-    if not room and redis.pcall('HSETNX', key, '0', item) == 1 then return true end
-    local added = room and redis.pcall('HSET', key, '0', item)
-    if added == 0 then return true end
-    if added == 1 then redis.call('HDEL', key, '0') end
+    local added
+    if room then
+      added = redis.pcall('HSET', key, '0', item)
+      if added == 0 then return true end
+      if added == 1 then redis.call('HDEL', key, '0') end
+    elseif not items then
+      if redis.pcall('HSETNX', key, '0', item) == 1 then return true end
+    elseif not each then
+      if redis.pcall('HSETNX', key, 'batch', cmsgpack.pack(items)) == 1 then return true end
+    elseif redis.pcall('HSETNX', key, '1', item) == 1 then
+      local fields = {}
+      for i = 2, #items do fields[2 * i - 3], fields[2 * i - 2] = i, items[i] end
+      redis.call('HSET', key, unpack(fields))
+      return true
+    end
     redis.call('ZREM', deadlines, id)
   end
   if room then redis.call('RENAME', key, room) end
   return false
 end
--- The short way to receive at most one message and to ack others, see lib/lone_acks.lua: for a queue with no attributes but
--- its visibility and priorities, no waiting suspect and no tombstone. Returns nil for any other.
-local function settle_receive_alone()
+
+local MAX_BYTES = 1048576 -- a batch ends at its count or at this size
+
+-- Whether nothing keeps an item from being delivered: of our format, and without a flag that says until when, or who waits.
+local function is_plain(item)
+  return string.find(item, '^q1 [^=\n]*\n')
+    or string.find(item, '^q1 [^\n]*\n') and not string.find(item, '^[^\n]* [xl]=')
+end
+
+-- The first item, which was read alone as a read copies whole items, and the others up to `wanted`; nil if one is not
+-- plain, or they are more than a batch may hold.
+local function with_others(ready, item, wanted)
+  local items, number, bytes = { item }, 1, #item
+  while number < wanted do
+    local most = math.max(1, math.min(33, math.floor((MAX_BYTES - bytes) * number / bytes)))
+    local chunk = redis.call('LRANGE', ready, number, math.min(wanted, number + most) - 1)
+    for i = 1, #chunk do
+      bytes, number = bytes + #chunk[i], number + 1
+      items[number] = chunk[i]
+      if bytes > MAX_BYTES or not is_plain(chunk[i]) then return nil end
+    end
+    if #chunk == 0 then return nil end
+  end
+  return items
+end
+
+-- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility and
+-- priorities, no waiting suspect and no tombstone. Returns nil for any other.
+local function settle_receive_short()
   local ready, deadlines, wake, dead, meta, stats = KEYS[1], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-  local key, leases, suspects = KEYS[#KEYS], #KEYS - 21, ARGV[5]
+  local key, leases, suspects, asked = KEYS[#KEYS], #KEYS - 21, ARGV[5], ARGV[2]
   local count, id = ARGV[3] == '1' and 1 or whole(ARGV[3], 0, 1000), string.match(key, LEASE_ID)
-  if ARGV[2] ~= '' and ARGV[2] ~= '0' or not count or not id or suspects ~= '0' and suspects ~= '1' and suspects ~= '2'
-    or not acks_alone(7, leases) then
+  if asked ~= '' and asked ~= '0' and asked ~= 'each' or not count or not id
+    or suspects ~= '0' and suspects ~= '1' and suspects ~= '2' then
     return nil
   end
-  local left, item = 0, nil
-  if count > 0 then
-    left = redis.pcall('LLEN', ready)
-    if type(left) ~= 'number' or count > 1 and left > 1 then return nil end
+  local acks = nil
+  if not acks_alone(7, leases) then
+    acks = acks_by_index(7, leases)
+    if not acks then return nil end
   end
+  local left = count > 0 and redis.pcall('LLEN', ready) or 0
+  if type(left) ~= 'number' then return nil end
   -- EXISTS counts a key as often as it is named: 1 for attributes, 2 for a token, 4 or more for what is looked at closely.
   local suspect, cancelled = KEYS[11], KEYS[19]
   local there = redis.call('EXISTS', meta, wake, wake, dead, dead, dead, dead, suspect, suspect, suspect, suspect,
@@ -43,27 +83,38 @@ local function settle_receive_alone()
   end
   visibility_ms = visibility_ms == '' and DEFAULT_VISIBILITY_MS or whole(visibility_ms, 1, MAX_VISIBILITY_MS)
   if not visibility_ms then return nil end
+  local waiting = left
   if levels and count > 0 then
     for level = 1, 9 do
       if string.find(levels, level, 1, true) then
-        local waiting = redis.pcall('LLEN', KEYS[level + 1])
-        if type(waiting) ~= 'number' then return nil end
-        if waiting > 0 then ready, left = KEYS[level + 1], left + waiting end
+        local length = redis.pcall('LLEN', KEYS[level + 1])
+        if type(length) ~= 'number' then return nil end
+        if length > 0 then ready, waiting, left = KEYS[level + 1], length, left + length end
       end
     end
-    if count > 1 and left > 1 then return nil end
+    if count > 1 and left > waiting and waiting < count then return nil end -- they would come from several lists
   end
+  local item, items, number = nil, nil, 0
   if left > 0 then
-    left, item = left - 1, redis.call('LINDEX', ready, 0)
-    -- A header with flags may say until when the message is to be delivered.
-    if not string.find(item, '^q1 [^=\n]*\n')
-      and (not string.find(item, '^q1 [^\n]*\n') or string.find(item, '^[^\n]* [xl]=')) then
-      return nil
+    item, number = redis.call('LINDEX', ready, 0), 1
+    if not is_plain(item) then return nil end
+    if count > 1 and waiting > 1 and #item < MAX_BYTES then
+      items = with_others(ready, item, math.min(count, waiting))
+      if not items then return nil end
+      number = #items
     end
+    left = left - number
   end
   -- One acked message makes room for the next: its lease gets the new name and item. Otherwise leases are looked at first.
-  local room = item and leases == 1 and KEYS[21]
-  local ids = room and { string.match(room, LEASE_ID) } or not room and held_alone(leases)
+  local room, ids = item and not items and not acks and leases == 1 and KEYS[21], nil
+  if room then
+    ids = { string.match(room, LEASE_ID) }
+  elseif acks then
+    ids = acks.held()
+  else
+    ids = held_alone(leases)
+  end
+  if not ids or #ids ~= leases then return nil end
   local received, acked, stored, unacked
   if room then
     received, acked, stored = counters(redis.pcall('HMGET', stats, 'received', 'acked', 'stored'))
@@ -71,7 +122,7 @@ local function settle_receive_alone()
     received, acked, stored, unacked = counters(redis.pcall('HMGET', stats, 'received', 'acked', 'stored', 'unacked'))
   end
   local now, stamp = clock(ARGV[1], meta)
-  if not ids or #ids ~= leases or not received or not now then return nil end
+  if not received or not now then return nil end
   local deadline, hint = count > 0 and now + visibility_ms or 0, left > 0 and 0 or -2
   if count > 0 and not item then
     -- `made` refuses a lease that exists; without an item it is not called.
@@ -82,45 +133,56 @@ local function settle_receive_alone()
   end
 
   -- The first write to a key checks its type, or a read; on failure the earlier writes are undone.
-  local first, counted = nil, 0
-  if room then
-    if not made(key, room, item, deadlines, deadline, id) then return nil end
-    first = redis.call('ZREM', deadlines, ids[1]) == 0
+  if item then
+    if not made(key, room, item, items, asked == 'each', deadlines, deadline, id) then return nil end
+  elseif leases > 0 and type(redis.pcall('ZCARD', deadlines)) ~= 'number' then
+    return nil
+  end
+  if items then
+    redis.call('LTRIM', ready, number, -1)
+  elseif item then
     redis.call('LPOP', ready)
+  end
+  local first, counted, settled = item, 0, nil
+  if room then
+    if redis.call('ZREM', deadlines, ids[1]) > 0 then first = nil end
     counted = redis.pcall('HSET', stats, 'received', received + 1, 'acked', acked + 1, 'stored', stored - 1)
   else
-    if item then
-      if not made(key, nil, item, deadlines, deadline, id) then return nil end
-      redis.call('LPOP', ready)
-      received, unacked = received + 1, unacked + 1
-    elseif leases > 0 and type(redis.pcall('ZCARD', deadlines)) ~= 'number' then
-      return nil
-    end
-    first = item
-    if leases > 0 then
+    local done = leases
+    if acks then
+      done, settled, ids = acks.take(ids, stats)
+    elseif leases > 0 then
       redis.call('DEL', unpack(KEYS, 21, 20 + leases))
-      if redis.call('ZREM', deadlines, unpack(ids)) > 0 then first = nil end
     end
-    if leases == 0 then
-      if item then counted = redis.pcall('HSET', stats, 'received', received, 'unacked', unacked) end
-    else
-      counted = redis.pcall('HSET', stats, 'received', received, 'acked', acked + leases, 'stored', stored - leases,
-        'unacked', unacked - leases)
+    if ids[1] and redis.call('ZREM', deadlines, unpack(ids)) > 0 then first = nil end
+    if leases > 0 then
+      counted = redis.pcall('HSET', stats, 'received', received + number, 'acked', acked + done, 'stored', stored - done,
+        'unacked', unacked + number - done)
+    elseif item then
+      counted = redis.pcall('HSET', stats, 'received', received + number, 'unacked', unacked + number)
     end
   end
   local degraded = type(counted) == 'number' and 0 or 1
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first and redis.call('ZCARD', deadlines) == 1 then redis.pcall('HSET', stats, 'reaped_ms', stamp) end
   if left > 0 and there % 4 < 2 then
-    if type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then degraded = 1 end
+    local EIGHT = items and { '1', '1', '1', '1', '1', '1', '1', '1' } or nil -- as many as `ring` of lib/counters.lua leaves
+    local rung = items and redis.pcall('RPUSH', wake, unpack(EIGHT, 1, math.min(left, 8))) or redis.pcall('RPUSH', wake, '1')
+    if type(rung) ~= 'number' then degraded = 1 end
   elseif item and left == 0 and there % 4 > 1 and ARGV[6] ~= '' then
     redis.pcall('LTRIM', wake, 1, 0)
   end
   -- A table in a reply costs the server as much as a command.
-  if ARGV[2] == '' then return { 'ALONE', stamp, deadline, left, hint, degraded, item } end
-  local settled = {}
-  for i = 1, leases do settled[i] = 1 end
-  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, { item }, {}, 0, 0 }
+  if asked ~= '0' then
+    settled = settled and table.concat(settled, ' ') or ''
+    if items then return { 'SHORT', stamp, deadline, left, hint, degraded, settled, unpack(items) } end
+    return { 'SHORT', stamp, deadline, left, hint, degraded, settled, item }
+  end
+  if not settled then
+    settled = {}
+    for i = 1, leases do settled[i] = 1 end
+  end
+  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, items or { item }, {}, 0, 0 }
 end
-local alone = settle_receive_alone()
-if alone then return alone end
+local short = settle_receive_short()
+if short then return short end

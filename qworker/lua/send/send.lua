@@ -19,8 +19,8 @@
 -- then       maxlen           may be left out: of this call; the lower of this and the queue's counts
 -- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique
 --   key was held, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
---   same} for a repeated call, or the short reply now ms: one message was stored, and the rest is 0 or missing; or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen}
---   {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
+--   same} for a repeated call, or the short reply now ms: all were stored, and the rest is 0 or missing;
+--   or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already; O(m) more to replace one of m (at most 1,000)
 --   that are due in the same millisecond.
 --- include lib/clock.lua

@@ -290,13 +290,12 @@ def test_acks_are_sent_again_where_a_script_has_failed_midway(
             if n:
                 others.wait(DEADLINE_S)
             else:
-                # An ack of one of several takes the lease apart first.
-                redis.execute_command("ACL", "SETUSER", "u", "-hset")
+                redis.execute_command("ACL", "SETUSER", "u", "-hdel")
 
         handle.send_many(handle.call(n) for n in range(3))
         with running(app, max_batch=3, concurrency=3) as child:
             until(lambda: len(handled) == 3 and redis.acl_log())
-            redis.execute_command("ACL", "SETUSER", "u", "+hset")
+            redis.execute_command("ACL", "SETUSER", "u", "+hdel")
             until(lambda: history_of(app.queue("default")).get("acked") == 1)
             others.set()
             until(lambda: app.queue("default").inspect().stored == 0)

@@ -75,6 +75,7 @@ class Fetcher:
             connection,
             ids=ids,
             visibility_ms=options.visibility_ms,
+            slots=slots,
         )
         self.planner = ReceivePlanner(chooser, suspects, leases, slots=slots)
         self.doorbells = doorbells

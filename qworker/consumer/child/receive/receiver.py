@@ -38,6 +38,8 @@ _log = guarded(__name__)
 _BROKEN_PAUSE_S: Final = 5.0
 #: The pause if a node of a Cluster is away: asking again costs nothing (see `Connection`), and a replica may serve.
 _AWAY_PAUSE_S: Final = 1.0
+#: Handlers of so few messages take long, so that they end one by one.
+_FEW: Final = 32
 
 
 class Receiver:
@@ -56,6 +58,7 @@ class Receiver:
         *,
         ids: IdSource,
         visibility_ms: int | None,
+        slots: int,
     ) -> None:
         self.arrived: deque[Delivery] = deque()
         self._chooser = chooser
@@ -65,6 +68,7 @@ class Receiver:
         self._connection = connection
         self._ids = ids
         self._visibility_ms = visibility_ms
+        self._slots = slots
         #: By shard, leases that receives in doubt may have created.
         self._in_doubt: dict[str, list[str]] = {}
         #: Leases to give back.
@@ -95,6 +99,7 @@ class Receiver:
             visibility_ms=self._visibility_ms,
             suspects=suspects,
             who=self._ack_buffer.who,
+            each=self._slots > 1 and count <= _FEW,
         )
 
     def take(
