@@ -157,7 +157,7 @@ def shown(value: object, length: int = 80) -> str:
 
 
 class RetryRule(Enum):
-    """What you may do after a `ServerError`."""
+    """Whether you may repeat a call after a `ServerError`."""
 
     NEVER = "never"
     """The same call will fail again until something is changed; after `UnfinishedError` part of it may have run."""

@@ -1,4 +1,4 @@
-"""What a handler can know about its message."""
+"""The context of a handler: the message that it handles, and its lease."""
 
 from __future__ import annotations
 

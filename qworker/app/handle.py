@@ -156,7 +156,7 @@ class Handle(Generic[R]):
         return aread_feed(queue, self.id, position, seconds, awaited=self._chained)
 
     def status(self) -> RunStatus | None:
-        """Tell where a run stands: what it sleeps or waits for, and since when; None if it is unknown.
+        """Return where a run stands: what it sleeps or waits for, and since when; None if it is unknown.
 
         O(n) of its queue, unless it sleeps, waits or has ended. Raises `ServerError`.
         """

@@ -365,7 +365,7 @@ class Task(Sender[P, R]):
         self.signature = Signature(function, name, batch=options.batch is not None)
         #: The type of its results; None if they are not kept.
         self.result_type = None if options.result_ms is None else ResultType(function, name)
-        #: Whether calls are awaited. For a plain function around a coroutine function, the first call tells (`Runner`).
+        #: Whether calls are awaited. If a plain function wraps a coroutine function, the first call decides (`Runner`).
         self.is_async = is_async(function)
         self.wraps_async = wraps_async(function)
         super().__init__(

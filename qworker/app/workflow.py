@@ -159,7 +159,7 @@ class Workflow(Task[P, R]):
 
 
 def _unless_parked(steps: Steps, result: Any) -> Any:
-    """Return what the function has returned; one that is parked has not ended, whatever it caught."""
+    """Return the result of the function; a run that is parked has not ended, even if its function returned."""
     if steps.parked is not None:
         raise steps.parked
     return result

@@ -252,7 +252,7 @@ class BulkSender:
     def _is_moved(self, queue: _Queue, name: str, shard: int) -> bool:
         """Whether the rest of a shard's stream goes to the first shard, because its own takes no more messages.
 
-        Once it does, it does so for good: other attempts may have stored rows of it there.
+        Once it does, it always does: other attempts may have stored rows of it there.
         """
         keys, write_id = self._keys_of(queue, shard), self._identity.write_id
         first, own, moved = queue.keys.bulk(write_id), keys.bulk(write_id), moved_name(name, shard)

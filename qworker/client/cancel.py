@@ -72,7 +72,7 @@ def cancel(queue: QueueRef, message_id: str) -> Plan[Cancellation]:
 
 
 def leave_tombstone(queue: QueueRef, message_id: str) -> Plan[None]:
-    """Drop a message of this shard when it is next read, and stop its handler, without a look for it. O(log n)."""
+    """Drop a message of this shard when it is next read, and stop its handler, without searching for it. O(log n)."""
     yield commands.cancel(queue.keys, message_id, _CANCEL_MS)
 
 

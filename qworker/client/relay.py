@@ -29,7 +29,7 @@ _ANNOUNCE_S: Final = 60.0
 
 
 class Outbox(msgspec.Struct, frozen=True):
-    """What waits to be stored in another queue: how many entries, and for how long the first one has waited."""
+    """Messages that wait to be stored in another queue: their number, and how long the first one has waited."""
 
     destination: str
     entries: int
@@ -104,5 +104,5 @@ def _store(target: QueueKeys, page: Page) -> Plan[tuple[int, QworkerError | None
 
 
 def _priority(entry: Entry | Notice) -> int | None:
-    """What entries have in common that one call stores; None for results."""
+    """The common part of entries that one call stores; None for results."""
     return entry.priority if isinstance(entry, Entry) else None

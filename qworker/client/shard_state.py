@@ -1,4 +1,4 @@
-"""What a client knows of a queue, or of one shard of it, from its last receives there."""
+"""The state of a queue, or of one shard of it, as a client knows it from its last receives there."""
 
 from __future__ import annotations
 

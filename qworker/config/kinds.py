@@ -52,7 +52,7 @@ _FLAGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a field accepts. `zero` and `none` say what 0 and None mean; without `none`, None is refused."""
+    """The values that a field accepts. `zero` and `none` say what 0 and None mean; without `none`, None is refused."""
 
     help: str
     zero: str = dataclasses.field(default="", kw_only=True)
@@ -60,7 +60,7 @@ class Kind:
 
     @property
     def limit(self) -> str:
-        """What is accepted, for error texts."""
+        """The accepted values, for error texts."""
         raise NotImplementedError
 
     def check(self, value: object, field: str) -> Any:

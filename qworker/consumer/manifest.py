@@ -1,4 +1,4 @@
-"""What a supervisor and its child exchange: the configuration at the start, and the manifest of the app.
+"""The configuration that a supervisor gives its child at the start, and the manifest of the app that it gets.
 
 The child sends the manifest as JSON over the control socket, once it has imported the app. The supervisor never imports
 user code; this is all that it knows about it.

@@ -1,4 +1,4 @@
-"""What a server would lose in a crash, by its settings and state.
+"""How much a server would lose in a crash, by its settings and state.
 
 Measured on redis 7.0.15: a kill of a server with snapshots alone lost all of 63,027 acknowledged sends, with
 `appendfsync everysec` none of 54,931 (a crash of the host may take the last second).
@@ -72,7 +72,7 @@ class Durability:
     """"redis" or "valkey"."""
     version: str
     findings: tuple[Weakness, ...]
-    #: What each server that serves now reports.
+    #: The reports of the servers that serve now.
     nodes: tuple[NodeFacts, ...] = ()
 
     @property

@@ -50,7 +50,7 @@ ON_TIME_MS: Final = 60_000
 #: A last slot this far ahead was fired by a clock that has been set back since, or was not written by us (see
 #: `fire.lua`).
 AHEAD_MS: Final = 3_600_000
-#: How often a slot that waits for the end of an earlier message looks for it.
+#: How often a slot checks whether the earlier message that it waits for has ended.
 LOOK_MS: Final = 1000
 
 
@@ -89,7 +89,7 @@ class _Job:
     fired_ms: int
     #: When to fire next: at its next slot, or at once while a slot is refused.
     due_ms: int
-    #: The running message of an earlier slot that was told to stop.
+    #: The running message of an earlier slot that was cancelled.
     cancelled: str = ""
 
 

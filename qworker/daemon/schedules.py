@@ -70,7 +70,7 @@ class WrittenSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a registration changed: names of schedules."""
+    """The changes of a registration: names of schedules."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]

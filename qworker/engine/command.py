@@ -206,7 +206,7 @@ class Patience:
         return waited_s >= self.give_up_s
 
     def after(self, waited_s: float) -> Patience:
-        """Return what is left."""
+        """Return the seconds that are left."""
         if not waited_s:
             return self
         left_s = max(0.0, self.give_up_s - waited_s)

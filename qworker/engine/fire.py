@@ -29,7 +29,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What came of a slot: whether this call fired it, and the id of the message that kept it out, if one did."""
+    """The outcome of a slot: whether this call fired it, and the id of the message that kept it out, if one did."""
 
     fired: bool
     holder: str = ""

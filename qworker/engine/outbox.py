@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What a message of the destination came to, as `wire/result.py` reads it; empty to forget that."""
+    """The result of a message of the destination, as `wire/result.py` reads it; empty to forget it."""
 
     number: int
     message_id: bytes

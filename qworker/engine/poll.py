@@ -18,7 +18,7 @@ MAX_POLLED: Final = 500
 
 
 class Available(NamedTuple):
-    """What can be received from a queue now. `problem`: its key of another type, or ''."""
+    """The messages that can be received from a queue now. `problem`: its key of another type, or ''."""
 
     ready: int
     suspects: int
@@ -26,7 +26,7 @@ class Available(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """What a poll has found, by the index of the queue: messages to receive, and priorities in use but 0."""
+    """The result of a poll, by the index of the queue: messages to receive, and priorities in use but 0."""
 
     available: dict[int, Available]
     levels: dict[int, tuple[int, ...]]

@@ -41,7 +41,7 @@ MAX_SWEPT: Final = 500
 
 
 class QueueSweep(msgspec.Struct, frozen=True):
-    """What a sweep found in one queue. `broken` describes a key of another type."""
+    """The result of a sweep of one queue. `broken` describes a key of another type."""
 
     queue: str
     next_due_ms: int | None = None

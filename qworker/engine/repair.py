@@ -30,7 +30,7 @@ __all__ = [
     "repair_unique",
 ]
 
-#: Before a lane that stands among the counters.
+#: Prefix of a lane that is stored among the counters.
 LANE_PREFIX = b"lane:"
 #: Unique keys, or runs, per call.
 MAX_PAIRS = 100

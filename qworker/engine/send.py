@@ -61,7 +61,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Copies(msgspec.Struct, frozen=True):
-    """What a send waits for: that `replicas` have the messages, with `fsync` on their disks and on the server's."""
+    """The wait of a send: until `replicas` have the messages, with `fsync` on their disks and on the server's."""
 
     replicas: int = 0
     within_ms: int = 0

@@ -35,7 +35,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What all chunks of one run of a bulk write have in common.
+    """The common part of all chunks of one run of a bulk write.
 
     `id_prefix` begins the message ids (10 characters, drawn by each process), `kept_ms` is how long the ledger and row
     ids are kept, `limit` how many messages the queue may store before chunks are refused (0: no limit). `delay_ms` and

@@ -39,7 +39,7 @@ class Kind(Enum):
 
 
 class Remedy(NamedTuple):
-    """What a repair does, and what else to do ('' for nothing)."""
+    """What a repair does, and what else you should do ('' for nothing)."""
 
     repair: str
     then: str = ""
@@ -101,7 +101,7 @@ class Damage:
 
     @property
     def remedy(self) -> Remedy:
-        """What a repair does about it, and what else to do."""
+        """What a repair does about it, and what else you should do."""
         repair, then = REMEDIES[self.kind]
         return Remedy(repair, then.replace("QUEUE", self.queue or "QUEUE"))
 

@@ -21,7 +21,7 @@ __all__ = ["check_outboxes", "check_runs"]
 
 _MAX_LEASES: Final = 5000
 _ATTEMPTS: Final = 20
-#: Runs that one walk through the queue looks for.
+#: Runs that one walk through the queue searches for.
 _PAGE: Final = 5000
 
 

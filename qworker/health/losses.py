@@ -79,7 +79,7 @@ def replicas(info: Mapping[str, str]) -> list[Replica]:
 
 
 def _stops(facts: NodeFacts, now_ms: int) -> Iterator[Loss]:
-    """Tell what is lost when its process or its machine ends."""
+    """Describe the losses when its process or its machine ends."""
     killed, power = "The server is killed and starts again", "Its machine loses power"
     appendonly = facts.config.get("appendonly")
     if appendonly is None:

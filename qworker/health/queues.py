@@ -22,7 +22,7 @@ __all__ = ["OVERDUE_S", "check_queues"]
 OVERDUE_S: Final = 10.0
 #: Seconds for which what an ack has sent may wait to be stored in another queue.
 _WAITS_S: Final = 10.0
-#: Messages of a queue, and runs of it, up to which runs are looked at.
+#: Messages of a queue, and runs of it, up to which runs are checked.
 _SHORT: Final = 10_000
 _RUNS: Final = 1000
 #: Part of a journal's cap that a reader may leave unread.

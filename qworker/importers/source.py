@@ -48,7 +48,7 @@ class RefusedMessageError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a message becomes: the body of ours, and the values for its envelope.
+    """The converted message: its body, and the values for its envelope.
 
     `delay_ms` until it is ready, `ttl_ms` until it expires (None: our queue's), `age_ms` since it was sent. `function`
     is the other system's name of the task, '' if it has none.

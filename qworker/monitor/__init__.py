@@ -1,4 +1,4 @@
-"""What a screen shows of a namespace while it runs: sampled by one thread, with the last hour in memory.
+"""The live state of a namespace for screens: sampled by one thread, with the last hour in memory.
 
 For `qworker web` and `qworker top`.
 """

@@ -38,7 +38,7 @@ _END_S: Final = 5.0
 
 
 class _StoppedError(Exception):
-    """Somebody has stopped the change."""
+    """The change was stopped by a user."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Job:
 
     @property
     def outcome(self) -> str:
-        """What came of it so far."""
+        """Its outcome so far."""
         done = {"redrive": "redriven", "drop": "dropped"}[self.verb]
         text = f"{count(self.changed.done, 'dead letter')} {done}"
         if self.changed.foreign:
@@ -156,7 +156,7 @@ class Jobs:
             ended = "stopped; the rest is unchanged"
         except QworkerError as error:
             ended = f"ended early, the rest is unchanged: {error}"
-        except Exception:  # noqa: BLE001  a thread has nobody else to tell
+        except Exception:  # noqa: BLE001  nothing above the thread would report it
             _log.exception("change_failed", verb=job.verb, queue=job.queue)
         job.ended_s = time.monotonic()
         job.ended = ended

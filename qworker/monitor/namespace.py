@@ -23,7 +23,7 @@ __all__ = ["Namespace", "SampledQueues"]
 
 
 class SampledQueues:
-    """The queues of a namespace; `inspect` returns what was last read of them."""
+    """The queues of a namespace; `inspect` returns the last reading of them."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""What only some screens show, read when they ask for it: schedules, runs, durability, paused tasks, stacks."""
+"""Readings for single screens, made when they are asked for: schedules, runs, durability, paused tasks, stacks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Handler:
 
 
 class Stacks:
-    """Stacks of the running handlers of workers: one question at a time to each, whatever the number of viewers."""
+    """Stacks of the running handlers of workers: one question at a time to each, for any number of viewers."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace

@@ -1,4 +1,4 @@
-"""The sampler: one thread per process reads the namespace, whatever the number of viewers.
+"""The sampler: one thread per process reads the namespace, for any number of viewers.
 
 All queues are read as often as costs the server less than half a percent of its time (every 2 seconds for 200 queues,
 every 8 seconds for 1,000); those on a page that is being looked at every 2 seconds. Without viewers it slows down, and
@@ -35,11 +35,11 @@ __all__ = ["EVERY_S", "Sampler"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds between readings while somebody looks.
+#: Seconds between readings while there are viewers.
 EVERY_S: Final = 2.0
-#: Seconds after a request without a stream for which somebody counts as looking.
+#: Seconds for which a request without a stream counts as a viewer.
 _LOOKS_S: Final = 30.0
-#: The same as `EVERY_S` while nobody looks.
+#: The same as `EVERY_S` without viewers.
 _UNSEEN_S: Final = 10.0
 _CHECKS_S: Final = 15.0
 #: A reading of everything comes again after this many times what it took: the server's part of that is below 0.5 %.
@@ -201,7 +201,7 @@ class _Pass:
         self._done: dict[str, Series] = {}
 
     def take(self, last: Sample, watched: Collection[str]) -> Sample:
-        """Read everything if that is due, else only the queues that are looked at. Raises `ServerError`."""
+        """Read everything if that is due, else only the queues on open pages. Raises `ServerError`."""
         started_s = time.monotonic()
         if started_s < self._due_s and not last.problem:
             return self._people(self.some(last, watched))

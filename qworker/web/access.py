@@ -1,4 +1,4 @@
-"""Who may do what in the dashboard.
+"""Users of the dashboard and their rights.
 
 An application gives a function `authorize(request)`: it knows the user, from a session, a header of a proxy, a client
 certificate. Without one, `qworker web` listens on loopback only, and lets in who has the link that it prints: any
@@ -56,7 +56,7 @@ class Access:
         return replace(self, rights=self.rights & {VIEW})
 
 
-#: Takes Starlette's request; returns the user's access, None for nobody that may enter, or a response, such as a
+#: Takes Starlette's request; returns the user's access, None to refuse it, or a response, such as a
 #: redirect to a login page. A coroutine function, or a plain one, which runs on a thread.
 Authorize = Callable[["Request"], Any | Awaitable[Any]]
 
@@ -87,7 +87,7 @@ class OneTimeLink:
         return session
 
     def authorize(self, request: Request) -> Access | None:
-        """Let a browser with a cookie of ours do everything: it is that of who started the process."""
+        """Let a browser with our cookie do everything: it belongs to the user who started the process."""
         ends = self._sessions.get(request.cookies.get(self.cookie, ""))
         return Access("local", RIGHTS) if ends is not None and ends > time.monotonic() else None
 

@@ -1,4 +1,4 @@
-"""What every request passes: access, origin, and headers that let a browser run nothing but our own files."""
+"""Checks of every request: access, origin, and headers that let a browser run nothing but our own files."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Guard:
         return access
 
     def check_origin(self, request: Request) -> None:
-        """Refuse a change unless a page of ours asked for it. Raises `HTTPException`."""
+        """Refuse a change unless a page of the dashboard sent it. Raises `HTTPException`."""
         origin = request.headers.get("origin", "")
         fetched = request.headers.get("sec-fetch-site", "same-origin")
         ours = origin in self._origins or (

@@ -1,4 +1,4 @@
-"""What a page is made of: what was asked for, and what is known."""
+"""The input of a page: the request, and the last sample."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: its template and what that shows; `watched`: queues that are read often while it is looked at."""
+    """A page: its template and what that shows; `watched`: queues that are read often while it is open."""
 
     template: str
     title: str

@@ -54,7 +54,7 @@ def serve(
     keyring: Keyring,
     say: Callable[[str], None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `say` tells a person where. Raises `InvalidOptionError`, `AppLoadError`."""
+    """Serve until SIGTERM or SIGINT; `say` prints where. Raises `InvalidOptionError`, `AppLoadError`."""
     check_options(options)
     import uvicorn
 

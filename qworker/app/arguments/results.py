@@ -20,7 +20,7 @@ _ERRORS: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 
 class ResultType:
-    """What a task returns. Without an annotation it is any JSON.
+    """The return value of a task. Without an annotation it is any JSON.
 
     Raises `InvalidOptionError` for an annotation that cannot be resolved or that JSON cannot be converted to.
     """

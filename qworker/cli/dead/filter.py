@@ -82,7 +82,7 @@ def tally_lines(tally: DeadTally) -> dict[str, str]:
 
 
 def tally_document(tally: DeadTally) -> dict[str, Any]:
-    """Write the groups for programs; '' stands for none."""
+    """Write the groups for programs; '' is none."""
     return {
         "by_reason": dict(tally.reasons.most_common()),
         "by_error_class": dict(tally.error_classes.most_common()),

@@ -1,4 +1,4 @@
-"""What verbs return: a document for programs and text for people. `--json` chooses which of them is printed.
+"""The result of a command: a document for programs and text for people. `--json` chooses which of them is printed.
 
     return Output({"queue": queue, "paused": True}, f"{queue}: paused")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["REDIS_URL", "Settings"]
 
-#: The variable that names the server if nothing of ours does.
+#: The variable that names the server if no setting of qworker does.
 REDIS_URL: Final = "REDIS_URL"
 #: The source of a URL that an app gave itself.
 _APP: Final = "app"

@@ -93,7 +93,7 @@ class DeadFilter(Options):
 
 @dataclass(slots=True)
 class DeadTally:
-    """Counts of dead letters by reason, error class and task; '' stands for none."""
+    """Counts of dead letters by reason, error class and task; '' is none."""
 
     total: int = 0
     reasons: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""The fingerprint of an error: equal for dead letters that died of the same, whatever numbers and names it quotes."""
+"""The fingerprint of an error: equal for errors that differ only in the numbers and names that they quote."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _SLACK_MS: Final = 60_000
 
 @dataclass(slots=True)
 class Newest:
-    """What was found at `now_ms`, the newest first. `read`: how many were looked at.
+    """Dead letters found at `now_ms`, the newest first. `read`: how many were read.
 
     `last`: continue behind this entry; None if all have been read.
     """

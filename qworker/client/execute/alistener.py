@@ -90,7 +90,7 @@ class AsyncListener:
 
 
 class _AsyncSubscriptions:
-    """The connections of the task, each read by a task of its own, and what is heard over them."""
+    """The connections of the task, each read by its own task, and the messages that arrive over them."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class _AsyncSubscriptions:
         self._backoff = new_backoff()
 
     async def listen(self) -> None:
-        """Subscribe to what is watched and to nothing else, and return when that has changed, or after a second."""
+        """Subscribe to exactly the watched channels, and return when these have changed, or after a second."""
         self._changed.clear()
         if not self._backoff.left_s(time.monotonic()):
             try:

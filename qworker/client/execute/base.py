@@ -1,4 +1,4 @@
-"""What the sync and the async client share: their state, and the steps of a plan as calls. No I/O here.
+"""The common part of the sync and the async client: their state, and the steps of a plan as calls. No I/O here.
 
 Each client performs the calls in its own way: `Client._perform`, `AsyncClient._perform`.
 """

@@ -64,7 +64,7 @@ def new_backoff() -> Backoff:
 
 
 def channel_of(reply: list[bytes]) -> str:
-    """The channel that a reply of a subscription names: subscribed to, told of, or not heard any more."""
+    """The channel that a reply of a subscription names: subscribed to, with a message, or unsubscribed from."""
     return reply[1].decode("utf-8", "replace")
 
 
@@ -132,7 +132,7 @@ class Listener:
             thread.join(IDLE_S)
 
     def _wake(self) -> None:
-        """Let the thread look at what has changed; under the lock."""
+        """Make the thread apply changes; under the lock."""
         if self._ring is not None:
             with suppress(BlockingIOError):
                 self._ring.send(b"1")
@@ -177,7 +177,7 @@ class Listener:
 
 
 class _Subscriptions:
-    """The connections of the thread, and what is heard over them."""
+    """The connections of the thread, and the messages that arrive over them."""
 
     def __init__(self, factory: ConnectionFactory, tell: Callable[[str], None]) -> None:
         self._factory = factory
@@ -189,7 +189,7 @@ class _Subscriptions:
         self._backoff = new_backoff()
 
     def listen(self, wanted: set[str], bell: socket.socket) -> None:
-        """Subscribe to what is wanted and to nothing else, and tell what is heard until the bell rings, or a second."""
+        """Subscribe to exactly the wanted channels, and report messages until the bell rings, or for a second."""
         if not self._backoff.left_s(time.monotonic()):
             try:
                 self._subscribe(wanted)

@@ -1,4 +1,4 @@
-"""The life of one message, as the journal of its queue tells it: the latest entries first, from a bounded number."""
+"""The life of one message, by the journal of its queue: the latest entries first, from a bounded number."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Event:
 
 @dataclass(slots=True)
 class Life:
-    """Events, the oldest first. `read`: entries that were looked at; `whole`: all of them, or from the send on."""
+    """Events, the oldest first. `read`: entries that were read; `whole`: all of them, or from the send on."""
 
     events: list[Event] = field(default_factory=list)
     read: int = 0

@@ -39,7 +39,7 @@ def look(queue: QueueRef, message_id: str, *, merged: bool = True) -> Plan[Outco
 
 
 def result_channels(queue: QueueRef, message_id: str) -> list[str]:
-    """Name the channels on which the end of a message may be told, one per shard."""
+    """Name the channels on which the end of a message may be announced, one per shard."""
     return [queue.shard(number).keys.result(message_id) for number in range(queue.shards.kept)]
 
 

@@ -25,7 +25,7 @@ from qworker.wire.names import check_message_id
 
 __all__ = ["ACTIVE", "LOST", "RunStatus", "RunStep", "run_status", "run_steps", "runs", "statuses"]
 
-#: The state of a run whose message was not found; `qworker fsck` mends it if that stays so.
+#: The state of a run whose message was not found; `qworker fsck` repairs it if that stays so.
 LOST: Final = "lost"
 #: The state of a run that neither sleeps nor waits, if its message was not searched for.
 ACTIVE: Final = "active"

@@ -20,7 +20,7 @@ _EMPTY: Final = 50
 
 @dataclass(slots=True)
 class Searched:
-    """What was found, and of how many that were read; `cursor` continues the search, `END` if it is complete."""
+    """Messages that were found, and how many were read; `cursor` continues the search, `END` if it is complete."""
 
     found: list[Stored] = field(default_factory=list)
     read: int = 0

@@ -210,7 +210,7 @@ def give_up_empty(queue: QueueRef) -> Plan[bool]:
 
 
 def _mark_draining(queue: QueueRef, known: Shards) -> Plan[None]:
-    """Close the shards behind the active ones to sends; the mark tells that no client is making them ready."""
+    """Close the shards behind the active ones to sends; the mark shows that no client is making them ready."""
     for number in range(known.active, known.kept):
         yield mark(queue.shard_of(number).keys, known)
 

@@ -1,1 +1,1 @@
-"""What a namespace holds besides messages: the list of queues, workers, owners, users, paused tasks, audit trail."""
+"""The content of a namespace apart from messages: queues, workers, owners, users, paused tasks, audit trail."""

@@ -1,4 +1,4 @@
-"""Wait for the result of a message: a look, then one after each hint, and slowly without any."""
+"""Wait for the result of a message: poll once, then after each hint, and slowly without hints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Gone:
 
 
 def wait_for_result(queue: Queue, message_id: str, seconds: float | None) -> Outcome | Gone | None:
-    """Wait up to `seconds` (None: for ever) until a message has ended; None if it has not, as far as can be told."""
+    """Wait up to `seconds` (None: forever) until a message has ended; None if it has not, as far as is known."""
     found: Outcome | None = queue.client.run(look(queue.ref, message_id))
     if found is not None or seconds == 0:
         return found

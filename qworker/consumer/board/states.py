@@ -26,7 +26,7 @@ class Mark(IntEnum):
     GONE = 4  # given up by the child, which will release it
     RECALLED = 5  # released by the supervisor
     RELEASED = 6  # to be released, because its handler asked for it
-    SETTLING = 7  # handled; others are to be told how it ended, which only the child's settle does
+    SETTLING = 7  # handled; its end must be announced, which only the child's settle does
 
 
 class LeaseState(IntEnum):

@@ -1,6 +1,6 @@
 """`python -m qworker.consumer.child`: a child.
 
-The collector of garbage looks at all objects several times while modules are imported, a tenth of the time, and finds
+The garbage collector visits all objects several times while modules are imported, a tenth of the time, and finds
 next to nothing: it begins with what comes after them, the app of the user.
 """
 

@@ -167,7 +167,7 @@ class Broker:
             if idle and self._rechecked:
                 self.stop("burst")
             elif idle:
-                # What has ended since the last check may be ready again: a retry without delay.
+                # Messages that have ended since the last check may be ready again: a retry without delay.
                 self._rechecked = True
                 fetcher.recheck()
                 fetcher.more(busy, collected, most)

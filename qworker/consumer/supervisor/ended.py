@@ -1,4 +1,4 @@
-"""What follows the end of a child: its leases are settled, it is counted and logged, and its slot gets another."""
+"""Steps after the end of a child: settle its leases, count and log it, and start another in its slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a supervisor watches for on the boards of its children: slow handlers, memory, silence."""
+"""Checks of a supervisor on the boards of its children: slow handlers, memory, silence."""
 
 from __future__ import annotations
 

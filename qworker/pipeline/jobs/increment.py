@@ -1,4 +1,4 @@
-"""What an audit keeps for the next one, so that each reads only what is new: beside the archive, in `_audit`.
+"""The state that an audit keeps for the next one, so that each reads only new events: beside the archive, in `_audit`.
 
     LAKE/_audit/state.json        how far each journal was read, and holes that the end of a message may be in
     LAKE/_audit/events-…/         events that the next audit needs

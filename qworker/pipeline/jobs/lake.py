@@ -344,7 +344,7 @@ class Lake:
         )
 
     def clean_log(self) -> None:
-        """Delete commits of more than a month ago, for which a checkpoint stands; the newest offsets stay."""
+        """Delete commits of more than a month ago, which a checkpoint replaces; the newest offsets stay."""
         noted = self._noted_offsets()
         if noted is None or time.time() - _written(noted[0]) < _OFFSETS_S:
             with self._clear_errors("its log has not changed"):

@@ -28,7 +28,7 @@ def order() -> Column:
 
 
 def final_end() -> Column:
-    """Whether an event ends a message for good."""
+    """Whether an event is a final end of a message."""
     from pyspark.sql import functions as F
 
     return F.col("event").isin(*ENDS) | (

@@ -77,7 +77,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is wrong with a record, and its events without that: each once, and without those rolled back."""
+    """The faults of a record, and its events without them: each once, and without those rolled back."""
 
     events: DataFrame
     holes: tuple[Hole, ...]
@@ -195,7 +195,7 @@ def examine(
 
 
 def _begins(seen: Seen, back: Mapping[Shard, Sequence[_Gap]]) -> dict[Shard, tuple[int, int]]:
-    """How far each shard was seen, less what was rolled back since."""
+    """How far each shard was seen, without events rolled back since."""
     return {
         shard: min([begin, *((gap.epoch, gap.number) for gap in back.get(shard, ()))])
         for shard, begin in seen.begins.items()

@@ -128,7 +128,7 @@ def _filesystem(options: S3Options) -> Any:
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class ObjectPath:
-    """An object of a store, or a prefix of objects; has what is used of `Path`. `key`: BUCKET/PATH."""
+    """An object of a store, or a prefix of objects, with a part of the interface of `Path`. `key`: BUCKET/PATH."""
 
     key: str
     options: S3Options = field(default=S3Options(), repr=False)

@@ -33,7 +33,7 @@ __all__ = ["Changed", "DeadLetterChanger", "add_up"]
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What an attempt did: dead letters per queue that are `done`, were `gone` (dead no longer), or are `foreign`."""
+    """The result of an attempt: dead letters per queue that are `done`, `gone` (no longer dead) or `foreign`."""
 
     partition: int
     queues: dict[str, dict[str, int]]

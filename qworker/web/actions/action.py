@@ -48,7 +48,7 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of an action, and the path of the page that shows it.
+    """The outcome of an action, and the path of the page that shows it.
 
     `target` stands in the audit trail in place of the subject. `begin` starts what goes on in the background, when the
     entry of the trail is written.
@@ -99,7 +99,7 @@ def record(namespace: Namespace, deed: Deed) -> str:
     try:
         return record_deed(namespace.client.execute, namespace.namespace, deed)
     except QworkerError as error:
-        # What was done is done: the log has it.
+        # The change is done, and the log has it.
         _log.error(
             "audit_failed", user=deed.user, verb=deed.verb, target=deed.target, error=str(error)
         )

@@ -51,7 +51,7 @@ FIELDS: Final = (
 )
 #: Rates of a redrive that the form offers; '' is no limit.
 RATES: Final = ("1/s", "10/s", "100/s", "1000/s", "")
-#: Dead letters that a page looks at, and at most, and before a question.
+#: Dead letters that a page reads, and at most, and before a question.
 _READ: Final = 5_000
 _READ_MOST: Final = 100_000
 _COUNTED: Final = 20_000

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find", "messages"]
 
-#: Messages that a page looks at, and at most.
+#: Messages that a page reads, and at most.
 _READ: Final = 5_000
 _READ_MOST: Final = 500_000
 _LISTED: Final = 50

@@ -71,7 +71,7 @@ def runs(look: Look) -> Page:
 
 
 def run(look: Look) -> Page:
-    """Show a run: where it stands, its steps in time, what it waits for, and what it came to."""
+    """Show a run: where it stands, its steps in time, what it waits for, and its result."""
     name = look.names["queue"]
     if inspection_of(look) is None:
         return unknown(name)

@@ -31,7 +31,7 @@ def workers(look: Look) -> Page:
         for task in one.described.tasks or ():
             known[task] = known.get(task, 0) + 1
     tasks = sorted(name for name in {*known, *paused} if wanted in name.lower())
-    # Paused ones first: they are what somebody has to remember.
+    # Paused ones first, so that they are not forgotten.
     tasks.sort(key=lambda name: name not in paused)
     return Page(
         "workers.html",

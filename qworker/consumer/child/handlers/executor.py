@@ -1,4 +1,4 @@
-"""What runs handlers: in the broker's own thread, in threads, or on an event loop.
+"""Executors of handlers: in the broker's own thread, in threads, or on an event loop.
 
 Every handler runs in the context that the app was imported in: what one binds to context variables (structlog's fields
 among them) is not seen by the next. Plain functions get a copy of it each, which costs less than a tenth of a
@@ -26,7 +26,7 @@ class Between(Protocol):
     """
 
     def __call__(self, begun: float, now: float, *, last: bool) -> float:
-        """Send what is due."""
+        """Send outcomes that are due."""
 
 
 class Executor(Protocol):

@@ -1,4 +1,4 @@
-"""Glances: one count of the lists of a hundred queues says whether it is worth to poll them.
+"""Glances: one count of the lists of a hundred queues says whether polling them is worthwhile.
 
 A poll looks at a dozen keys of each queue, a glance at two: `ready` and `suspect`, and the priorities that the last
 poll found in use. A slice of the queues is polled with each round of glances, which finds priorities that came into use
@@ -24,7 +24,7 @@ _ROUNDS: Final = 60
 
 
 class Group:
-    """Queues that one glance looks at."""
+    """Queues that one glance counts."""
 
     __slots__ = ("_command", "_levels", "queues")
 

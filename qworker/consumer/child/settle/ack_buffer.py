@@ -220,7 +220,7 @@ class AckBuffer:
     def calls(
         self, *, without: Collection[tuple[str, bool]] = (), last: bool = False
     ) -> Iterator[tuple[QueueState, list[InFlightOutcomes], Command[Any]]]:
-        """Take what is to be sent now, and yield a call per queue, and one for its heavy outcomes.
+        """Take the outcomes to send now, and yield a call per queue, and one for its heavy outcomes.
 
         Begin each at once, and then `finish` them in order. `without`: shards to leave out, each with whether that is
         for heavy outcomes. `last`: also recently refused ones.

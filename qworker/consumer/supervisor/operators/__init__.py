@@ -1,1 +1,1 @@
-"""What passes between a worker and its operators: requests, paused tasks, its description in Redis."""
+"""Communication between a worker and its operators: requests, paused tasks, its description in Redis."""

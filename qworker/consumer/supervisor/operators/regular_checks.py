@@ -1,4 +1,4 @@
-"""What a worker does every two seconds: it describes itself, and reads what concerns it."""
+"""Work of a worker every two seconds: it describes itself, and reads its requests and paused tasks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ChecksItself(HoldsChildren, Protocol):
 
     @property
     def totals(self) -> Totals:
-        """What its children have counted."""
+        """The totals of its children."""
 
     @property
     def queues(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The verbs with which operators control a worker, besides leaving, see `control`."""
+"""The verbs with which operators control a worker; to drain it, see `control`."""
 
 from __future__ import annotations
 
