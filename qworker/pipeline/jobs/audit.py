@@ -179,16 +179,17 @@ def _judged(
     else:
         stored = snapshot.messages.groupBy(*keys).agg(F.max("state").alias("stored"))
         rows = rows.join(stored, keys, "left")
+    rows = _beside_holes(rows, (*record.holes, *(seen.holes if seen is not None else ())))
     is_open = F.col("state") == "open"
-    in_hole = _in_hole((*record.holes, *(seen.holes if seen is not None else ())))
     absent = is_open & F.col("stored").isNull() if snapshot is not None else F.lit(False)
     if suspects is not None:
         known = suspects.select(*keys, F.lit(True).alias("suspect"))
         rows = rows.join(known, keys, "left")
         absent = absent & F.coalesce("suspect", F.lit(False))
     quiet = F.col("last_ts") < F.lit(snapshot.taken) if snapshot is not None else F.lit(False)
-    doubtful = in_hole | F.col("unsure")
-    over = F.col("ends") + F.col("deaths") > F.col("redrives") + 1
+    doubtful = F.col("in_hole") | F.col("unsure")
+    # A message that died is redriven before it ends again; that may be missing.
+    over = (F.col("ends") + F.col("deaths") > F.col("redrives") + 1) & ~F.col("redrive_in_hole")
     gone = absent & quiet
     return rows.select(
         *(name for name in rows.columns if name != "unsure"),
@@ -201,24 +202,39 @@ def _judged(
     )
 
 
-def _in_hole(holes: Iterable[Hole]) -> Column:
-    """Whether the end of a message may be in a hole: after the last one of its queue the journal is complete."""
+def _beside_holes(rows: DataFrame, holes: Iterable[Hole]) -> DataFrame:
+    """Add `in_hole`: the end of a message may be in a hole, and `redrive_in_hole`: a redrive between two ends may be.
+
+    It may be in every hole after its first event: events after that hole may be those of a late delivery.
+    """
     from pyspark.sql import functions as F
 
-    last: dict[tuple[str, int], tuple[tuple[int, int], datetime]] = {}
+    shards: dict[tuple[str, int], tuple[list[tuple[int, int]], datetime]] = {}
     for hole in holes:
         if hole.why in IN_RECORD:
             continue
         shard, until = (hole.queue, hole.shard), hole.until or _NEVER
-        position, time = last.get(shard, ((0, -1), until))
-        last[shard] = max(position, (hole.epoch, hole.after)), max(time, until)
-    test = F.lit(False)
-    for (queue, number), ((epoch, after), until) in last.items():
-        behind = F.struct(F.lit(epoch).alias("epoch"), F.lit(after).alias("number"))
-        # By position; and by time, for epochs that a clock set back has put in another order.
-        inside = (behind >= F.col("last")) | (F.col("last_ts") < F.lit(until))
-        test = test | ((F.col("queue") == queue) & (F.col("shard") == number) & inside)
-    return F.coalesce(test, F.lit(False))
+        behind, time = shards.get(shard, ([], until))
+        shards[shard] = [*behind, (hole.epoch, hole.after)], max(time, until)
+    if not shards:
+        return rows.withColumns({"in_hole": F.lit(False), "redrive_in_hole": F.lit(False)})
+    known = rows.sparkSession.createDataFrame(
+        [(*shard, behind, time) for shard, (behind, time) in shards.items()],
+        "queue STRING, shard INT, behind ARRAY<STRUCT<epoch: BIGINT, number: BIGINT>>, until TIMESTAMP",
+    )
+    # By position; and by time, for epochs that a clock set back has put in another order.
+    inside = (F.array_max("behind") >= F.col("first")) | (F.col("first_ts") < F.col("until"))
+    between = F.exists("behind", lambda at: (at >= F.col("first_over")) & (at < F.col("last_over")))
+    return (
+        rows.join(F.broadcast(known), ["queue", "shard"], "left")
+        .withColumns(
+            {
+                "in_hole": F.coalesce(inside, F.lit(False)),
+                "redrive_in_hole": F.coalesce(between, F.lit(False)),
+            }
+        )
+        .drop("behind", "until")
+    )
 
 
 def _started_late(events: DataFrame, rows: DataFrame) -> DataFrame:

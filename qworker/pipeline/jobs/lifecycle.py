@@ -41,15 +41,16 @@ def lifecycles(events: DataFrame) -> DataFrame:
 
     queue, shard, message_id · sent_ts (of the header), due_ts (the last redrive, else when it first was ready) ·
     sent_seen, unsure BOOLEAN · events BIGINT · acks, ends (final ones), deaths, redrives BIGINT (a redrive whose death
-    came before the data is left out) · first_ack, last_delivery, last STRUCT<epoch, number>, null without · last_event,
-    end_event, last_ts, last_reason, last_error, task, attempts INT · run_ms DOUBLE: the sum of its runs · state
-    STRING: `ended`, `dead` or `open`.
+    came before the data is left out) · first, last, first_ack, last_delivery, first_over, last_over (of ends and
+    deaths) STRUCT<epoch, number>, null without · last_event, end_event, first_ts, last_ts, last_reason, last_error,
+    task, attempts INT · run_ms DOUBLE: the sum of its runs · state STRING: `ended`, `dead` or `open`.
     """
     from pyspark.sql import functions as F
 
     event, position = F.col("event"), order()
     delivery = event.isin(*DELIVERED)
     decisive = event != "unsure"
+    over = final_end() | (event == "dead")
     seen = (
         events.where(
             "event not in ('gap', 'mode', 'unreadable') and message_id is not null and message_id <> '-'"
@@ -68,10 +69,14 @@ def lifecycles(events: DataFrame) -> DataFrame:
             F.count(F.when(event == "redriven", 1)).alias("redrives"),
             F.min(F.when(event == "acked", position)).alias("first_ack"),
             F.max(F.when(delivery, position)).alias("last_delivery"),
+            F.min(position).alias("first"),
+            F.min("ts").alias("first_ts"),
             F.max(position).alias("last"),
             F.min_by("event", position).alias("first_event"),
             F.max_by(F.when(decisive, event), F.when(decisive, position)).alias("last_event"),
             F.max_by(F.when(final_end(), event), F.when(final_end(), position)).alias("end_event"),
+            F.min(F.when(over, position)).alias("first_over"),
+            F.max(F.when(over, position)).alias("last_over"),
             F.max_by("reason", position).alias("last_reason"),
             F.max_by("error_class", position).alias("last_error"),
             F.max("ts").alias("last_ts"),

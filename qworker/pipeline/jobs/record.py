@@ -147,8 +147,10 @@ def examine(
         (back if "rolled back" in gap.reason else gaps)[shard].append(gap)
     carried = None if seen is None else seen.events.where("event <> 'mode'")
     if back:
-        events = events.where(~_forgotten(back))
-        carried = None if carried is None else carried.where(~_forgotten(back))
+        rows = events if carried is None else events.unionByName(carried)
+        forgotten = _forgotten(back, _spans(rows))
+        events = events.where(~forgotten)
+        carried = None if carried is None else carried.where(~forgotten)
     spans = _spans(events)
     holes: list[Hole] = []
     doubled: dict[Shard, int] = defaultdict(int)
@@ -221,14 +223,22 @@ def _again(
     return reduce(or_, tests) if tests else None
 
 
-def _forgotten(back: Mapping[Shard, Sequence[_Gap]]) -> Column:
-    """Whether an event was rolled back: later in the journal than the fork, and written before that was noticed."""
+def _forgotten(
+    back: Mapping[Shard, Sequence[_Gap]], spans: Mapping[Shard, Sequence[_Span]]
+) -> Column:
+    """Whether an event was rolled back: later in the journal than the fork, and written before that was noticed.
+
+    Epochs follow in the order of their times: if the clock was set back, a later one has a smaller number.
+    """
     from pyspark.sql import functions as F
 
     def test(shard: Shard, gap: _Gap) -> Column:
-        behind = (F.col("epoch") > gap.epoch) | (
-            (F.col("epoch") == gap.epoch) & (F.col("number") >= gap.number)
-        )
+        epochs = [span.epoch for span in spans.get(shard, ())]
+        if gap.epoch in epochs:
+            later = F.col("epoch").isin(epochs[epochs.index(gap.epoch) + 1 :])
+        else:
+            later = F.col("epoch") > gap.epoch
+        behind = later | ((F.col("epoch") == gap.epoch) & (F.col("number") >= gap.number))
         earlier = F.col("ts") < F.lit(gap.ts)
         own = (F.col("queue") == shard[0]) & (F.col("shard") == shard[1])
         return own & behind & F.coalesce(earlier, F.lit(False)) & (F.col("event") != "gap")
@@ -402,7 +412,8 @@ def _missing(
         begun = 0 if previous is None else previous.most + 1
         if previous is not None and previous.epoch != span.epoch:
             yield Hole(*shard, span.epoch, -1, None, previous.until, span.since, "new epoch")
-        elif span.least > begun:
+            begun = 0
+        if span.least > begun:
             why = cause(span.epoch, begun, span.least)
             before = None if previous is None else previous.until
             number = span.least - begun

@@ -1,0 +1,391 @@
+"""Random worlds of journal, archive and Redis with wrongs in them: the audit names each, and accuses nothing else.
+
+A world is one queue: the lives of some messages, and what was done to their record. Its account is kept while it is
+made, and so knows what is missing and why, and which messages are really lost. Many worlds are audited at once.
+
+    QWORKER_WORLDS=1000 pytest tests/pipeline/test_random_wrongs.py -rP         the long form
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from qworker.pipeline.jobs import audit as auditing
+from qworker.pipeline.jobs.audit import Snapshot, audit
+from qworker.pipeline.source.offsets import Position
+from tests.pipeline.forging import EPOCH, Journal, at, frame
+from tests.pipeline.test_audit import STORED
+
+pytestmark = [pytest.mark.slow, pytest.mark.wrongs, pytest.mark.timeout(1800)]
+
+WORLDS = int(os.environ.get("QWORKER_WORLDS", "40"))
+#: Worlds of one audit.
+AT_ONCE = 100
+ENDED = (
+    "sent@0 delivered@10 acked@20",
+    "sent@0 delivered@10 nacked@20 delivered@40 acked@50",
+    "sent@0 delivered@10 timed_out@20 delivered@30 acked@44",
+    "sent@0 delivered@10 dead@20:rejected",
+    "sent@0 delivered@10 dead@20:rejected redriven@30 delivered@40 acked@50",
+    "sent@0 delivered@10 dead@20:rejected redriven@30 delivered@40 dead@50:rejected",
+    "sent@0 promoted@10 delivered@12 released@20 delivered@24 discarded@30",
+    "sent@0 expired@30",
+    "sent@0 cancelled@30",
+    "sent@0 purged@30:ready",
+)
+OPEN = ("sent@0", "sent@0 delivered@10", "sent@0 delivered@10 nacked@20")
+FINAL = ("acked", "discarded", "expired", "cancelled", "purged")
+SPAN_MS = 1000
+
+
+@dataclass
+class World:
+    """One queue. `rows`: its record; `stored`: ids in Redis; the rest is the account."""
+
+    name: str
+    rng: random.Random
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    stored: set[str] = field(default_factory=set)
+    planted: list[str] = field(default_factory=list)
+    holes: list[tuple[str, int, int | None]] = field(default_factory=list)
+    doubled: int = 0
+    lost: set[str] = field(default_factory=set)
+    end: Position | None = None
+    epoch: int = EPOCH
+    number: int = 0
+    begun: int = 0
+    made: int = 0
+
+    def live(self, most: int = 8) -> dict[str, list[dict[str, Any]]]:
+        """Write the lives of some more messages, side by side; returns the rows of each."""
+        journal = Journal(self.name, epoch=self.epoch)
+        first_of = len(self.rows)
+        for _ in range(self.rng.randint(1, most)):
+            message, begin = f"m{self.made}", self.begun + self.rng.randrange(SPAN_MS // 2)
+            self.made += 1
+            is_open = self.rng.random() < 0.3
+            life = self.rng.choice(OPEN if is_open else ENDED)
+            steps = [step.partition("@") for step in life.split()]
+            moved = [
+                f"{event}@{begin + int(rest.split(':')[0])}{''.join(rest.partition(':')[1:])}"
+                for event, _, rest in steps
+            ]
+            journal.write(message, " ".join(moved))
+            if is_open:
+                self.stored.add(message)
+        journal.sort(self.number)
+        # The clock of a server that took over: order is that of the numbers.
+        for row in journal.rows:
+            if self.rng.random() < 0.2:
+                row["ts"] += at(self.rng.choice((-3, 3))) - at(0)
+        self.rows += journal.rows
+        self.number += len(journal.rows)
+        self.begun += SPAN_MS
+        lives: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in self.rows[first_of:]:
+            lives[row["message_id"]].append(row)
+        return lives
+
+    def add(self, like: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+        """Write one more event with the next number."""
+        journal = Journal(self.name, epoch=self.epoch, number=self.number)
+        given = {
+            name: value
+            for name, value in (like or {}).items()
+            if name not in ("queue", "shard", "epoch", "number", "entry")
+        }
+        journal.add(
+            **{**given, "message_id": "-", **fields} if like is None else {**given, **fields}
+        )
+        self.rows += journal.rows
+        self.number += 1
+        self.begun += 10
+        return journal.rows[0]
+
+    # -- what happens to messages ---------------------------------------------------------------------------------
+
+    def lose(self) -> None:
+        lives = self.live()
+        for message in [*lives]:
+            if message in self.stored and self.rng.random() < 0.6:
+                self.stored.discard(message)
+                self.lost.add(message)
+
+    def ack_again(self) -> None:
+        acked = [rows[-1] for rows in self.live().values() if rows[-1]["event"] == "acked"]
+        for row in acked[:2]:
+            self.add(row, ts=at(self.begun))
+
+    def die_again(self) -> None:
+        dead = [rows[-1] for rows in self.live().values() if rows[-1]["event"] == "dead"]
+        for row in dead[:2]:
+            self.add(row, ts=at(self.begun))
+
+    def deliver_late(self) -> None:
+        acked = [rows[-1] for rows in self.live().values() if rows[-1]["event"] == "acked"]
+        for row in acked[:2]:
+            ts = at(self.begun)
+            self.add(row, event="delivered", ts=ts, delivered_ts=ts, started_ts=None, run_ms=None)
+
+    # -- what happens to the journal ------------------------------------------------------------------------------
+
+    def switch_off(self) -> None:
+        self.live()
+        off = self.add(event="mode", reason="off", ts=at(self.begun))
+        self.holes.append(("journal off", off["number"], None))
+        # What ended meanwhile, or was lost: nothing tells.
+        for message in self.rng.sample(sorted(self.stored), len(self.stored) // 2):
+            self.stored.discard(message)
+        self.add(event="mode", reason="all", ts=at(self.begun))
+        self.live()
+
+    def make_anew(self) -> None:
+        """The queue is removed and made again, perhaps with the clock set back."""
+        self.live()
+        self.stored.clear()
+        self.epoch += self.rng.choice((-1, 1)) * 10_000_000
+        self.number = 0
+        self.holes.append(("new epoch", -1, None))
+        self.live()
+
+    def roll_back(self) -> None:
+        """Redis comes back as it was some events ago: they count no more, and their numbers are used again."""
+        self.live()
+        of_epoch = [
+            row for row in self.rows if row["epoch"] == self.epoch and row["event"] != "mode"
+        ]
+        back = self.rng.randint(1, min(6, len(of_epoch)))
+        first = self.number - back
+        forgotten = [row for row in of_epoch if row["number"] >= first]
+        known = {row["message_id"] for row in self.rows if row not in forgotten}
+        for row in forgotten:
+            if row["event"] == "mode":
+                continue
+            message = row["message_id"]
+            if message in known:
+                self.stored.add(message)  # as it was before: it had not ended
+            else:
+                self.stored.discard(message)
+        self.number = first
+        ts = at(self.begun)
+        self.add(event="gap", reason=f"{back} events rolled back: …", ts=ts)
+        self.number = first
+        self.holes.append(("rolled back", first - 1, back))
+        self.live()
+
+    def use_twice(self) -> None:
+        """As after a roll back that was not noticed: another event has the number of one that is there."""
+        self.live()
+        taken = self.rng.choice([row for row in self.rows if row["epoch"] == self.epoch])
+        number, self.number = self.number, taken["number"]
+        self.add(
+            event="sent", message_id=f"m{self.made}", ts=at(self.begun), sent_ts=at(self.begun)
+        )
+        self.stored.add(f"m{self.made}")
+        self.made += 1
+        self.number = number
+        self.holes.append(("used twice", taken["number"] - 1, 1))
+
+    # -- what happens to the archive ------------------------------------------------------------------------------
+
+    def cut(self, kind: str) -> None:
+        """Take a stretch out of the record of the last epoch."""
+        rows = [
+            row
+            for row in self.rows
+            if row["epoch"] == self.epoch and row["event"] not in ("gap", "mode")
+        ]
+        there = Counter(row["number"] for row in rows)
+        numbers = {row["number"] for row in rows}
+        length = self.rng.randint(1, 6)
+        starts = [
+            first
+            for first in range(self.number)
+            if all(there[n] == 1 for n in range(first, first + length))
+            # Neighbours stay, so that each hole is one of its own.
+            and (first == 0 or first - 1 in numbers)
+            and first + length in numbers
+        ]
+        if kind == "tail":
+            starts = (
+                [self.number - length]
+                if all(there[n] == 1 for n in range(self.number - length, self.number))
+                and self.number - length - 1 in numbers
+                else []
+            )
+        if not starts:
+            return
+        first = self.rng.choice(starts)
+        gone = range(first, first + length)
+        self.rows = [row for row in self.rows if not (row in rows and row["number"] in gone)]
+        why = "file gone" if self.end is not None else "trimmed"
+        if kind in ("trimmed", "shed"):
+            why = kind
+            text = (
+                f"{length} events shed"
+                if kind == "shed"
+                else f"{length} events in {length} entries"
+            )
+            after = self.number
+            self.number = first
+            self.add(event="gap", reason=text, ts=at(self.begun))
+            self.number = after
+        self.planted.append(kind)
+        self.holes.append((why, first - 1, length))
+
+    def double(self) -> None:
+        """Some rows are there again: a file was copied, or old offsets put back."""
+        rows = [row for row in self.rows if row["event"] != "gap" and not forgotten(self, row)]
+        if rows:
+            first = self.rng.randrange(len(rows))
+            again = rows[first : first + self.rng.randint(1, 12)]
+            self.rows += [dict(row) for row in again]
+            self.doubled += len(again)
+
+
+def make(seed: int) -> World:
+    rng = random.Random(seed)
+    world = World(f"w{seed}", rng)
+    world.live()
+    happens = ["lose", "ack_again", "die_again", "deliver_late", "switch_off", "make_anew"]
+    for name in rng.sample(happens, rng.randint(0, 3)):
+        world.planted.append(name)
+        getattr(world, name)()
+    # At most one of these, last: a later one would change the account of an earlier one.
+    last = rng.choice(["", "", "roll_back", "use_twice"])
+    if last and not (last == "roll_back" and world.rows[-1]["event"] == "mode"):
+        world.planted.append(last)
+        getattr(world, last)()
+    if rng.random() < 0.8:
+        world.end = Position(world.epoch, world.number, world.number)
+    kinds = ["trimmed", "shed", "file"] + (["tail"] if world.end is not None else [])
+    for kind in rng.sample(kinds, rng.randint(0, 2)):
+        if last != "roll_back":
+            world.cut(kind)
+    if rng.random() < 0.3:
+        world.planted.append("double")
+        world.double()
+    rng.shuffle(world.rows)
+    return world
+
+
+def forgotten(world: World, row: dict[str, Any]) -> bool:
+    """Whether an event was rolled back; only events of the last epoch are."""
+    return any(
+        row["epoch"] == gap["epoch"] and row["number"] >= gap["number"] and row["ts"] < gap["ts"]
+        for gap in world.rows
+        if "rolled back" in (gap["reason"] or "")
+    )
+
+
+def visible(world: World) -> dict[str, list[dict[str, Any]]]:
+    """The events of each message that the record has and that count, each once, in their order."""
+    seen, lives = set(), defaultdict(list)
+    order = {EPOCH: 0}  # epochs come in the order of time
+    for row in sorted(world.rows, key=lambda row: row["ts"]):
+        order.setdefault(row["epoch"], len(order))
+    for row in sorted(world.rows, key=lambda row: (order[row["epoch"]], row["number"], row["ts"])):
+        key = (row["epoch"], row["number"], row["event"], row["message_id"])
+        if row["event"] in ("gap", "mode") or forgotten(world, row):
+            continue
+        if key not in seen:
+            seen.add(key)
+            lives[row["message_id"]].append(row)
+    return lives
+
+
+def between(world: World, ends: list[dict[str, Any]]) -> bool:
+    """Whether a hole lies between the first and the last end of a message: a redrive may be in it."""
+    first, last = ends[0], ends[-1]
+    return first["epoch"] == last["epoch"] and any(
+        first["number"] <= after < last["number"]
+        for why, after, _ in world.holes
+        if why not in ("rolled back", "used twice")
+    )
+
+
+def check(world: World, found: dict[str, Any]) -> list[str]:
+    """Compare the account of a world with what the audit found; returns what does not agree."""
+    wrong = []
+    if sorted(world.holes, key=str) != sorted(found["holes"], key=str):
+        wrong.append(f"holes: {found['holes']} for {world.holes}")
+    if world.doubled != found["doubled"]:
+        wrong.append(f"doubled: {found['doubled']} for {world.doubled}")
+    twice, late, lost, hidden = set(), set(), set(), set()
+    for message, rows in visible(world).items():
+        events = [row["event"] for row in rows]
+        ends = [row for row in rows if row["event"] in (*FINAL, "dead")]
+        redrives = events.count("redriven") - (events[0] == "redriven")
+        if events.count("acked") > 1 or (len(ends) > redrives + 1 and not between(world, ends)):
+            twice.add(message)
+        if "acked" in events and "delivered" in events[events.index("acked") :]:
+            late.add(message)
+        decisive = [event for event in events if event != "unsure"]
+        over = any(event in FINAL for event in events) or decisive[-1] == "dead"
+        if not over and message not in world.stored:
+            (lost if message in world.lost else hidden).add(message)
+    for kind, account in (("acked_twice", twice), ("started_after_ack", late)):
+        if found[kind] != account:
+            wrong.append(f"{kind}: {found[kind]} for {account}")
+    # Lost for certain if nothing can hide its end; with a hole it may be unsure.
+    if not lost <= found["lost"] | found["unsure"]:
+        wrong.append(f"silent about {lost - found['lost'] - found['unsure']}")
+    if not any(why not in ("rolled back", "used twice") for why, _, _ in world.holes) and (
+        found["lost"] != lost
+    ):
+        wrong.append(f"lost: {found['lost']} for {lost}")
+    if found["lost"] - lost:
+        wrong.append(f"falsely lost: {found['lost'] - lost}")
+    if not hidden <= found["unsure"] or found["unsure"] - hidden - lost:
+        wrong.append(f"unsure: {found['unsure']} for {hidden} and perhaps {lost}")
+    return [f"{world.name} ({', '.join(world.planted)}): {text}" for text in wrong]
+
+
+def judged(spark, worlds: list[World]) -> dict[str, dict[str, Any]]:
+    """Audit all worlds at once; what was found in each."""
+    journals = [Journal(world.name, rows=world.rows) for world in worlds]
+    events = frame(spark, *journals).coalesce(2).persist()
+    stored = [(world.name, 0, message, "ready") for world in worlds for message in world.stored]
+    snapshot = Snapshot(at(10_000_000), spark.createDataFrame(stored, STORED))
+    ends = {world.name: world.end for world in worlds if world.end is not None}
+    result = audit(events, snapshot=snapshot, ends=ends)
+    events.unpersist()
+    found: dict[str, dict[str, Any]] = {
+        world.name: {
+            "holes": [], "doubled": 0,
+            **{kind: set() for kind in ("lost", "unsure", "acked_twice", "started_after_ack", "open")},
+        }
+        for world in worlds
+    }  # fmt: skip
+    for hole in result.holes:
+        found[hole["queue"]]["holes"].append((hole["why"], hole["after"], hole["missing"]))
+    for row in result.doubled:
+        found[row["queue"]]["doubled"] += row["rows"]
+    for kind, rows in result.samples.items():
+        for row in rows:
+            found[row["queue"]][kind].add(row["message_id"])
+    return found
+
+
+def test_the_audit_agrees_with_the_account_of_random_worlds(spark, monkeypatch):
+    """No wrong in silence, and no alarm without one."""
+    monkeypatch.setattr(auditing, "SAMPLES", 100_000)
+    monkeypatch.setattr(auditing, "HOLES", 100_000)
+    worlds = [make(seed) for seed in range(WORLDS)]
+    disagreements = []
+    for first in range(0, WORLDS, AT_ONCE):
+        some = worlds[first : first + AT_ONCE]
+        found = judged(spark, some)
+        disagreements += [text for world in some for text in check(world, found[world.name])]
+    planted = Counter(name for world in worlds for name in world.planted)
+    print(
+        f"{WORLDS} worlds, {sum(len(world.rows) for world in worlds):,} rows, planted: {dict(planted)}"
+    )
+    assert not disagreements, "\n".join(disagreements)
+    assert len(planted) >= 10
