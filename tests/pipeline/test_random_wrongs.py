@@ -53,7 +53,7 @@ class World:
     rows: list[dict[str, Any]] = field(default_factory=list)
     stored: set[str] = field(default_factory=set)
     planted: list[str] = field(default_factory=list)
-    holes: list[tuple[str, int, int | None]] = field(default_factory=list)
+    holes: list[tuple[str, int, int, int | None]] = field(default_factory=list)
     doubled: int = 0
     lost: set[str] = field(default_factory=set)
     end: Position | None = None
@@ -138,7 +138,7 @@ class World:
     def switch_off(self) -> None:
         self.live()
         off = self.add(event="mode", reason="off", ts=at(self.begun))
-        self.holes.append(("journal off", off["number"], None))
+        self.holes.append(("journal off", self.epoch, off["number"], None))
         # What ended meanwhile, or was lost: nothing tells.
         for message in self.rng.sample(sorted(self.stored), len(self.stored) // 2):
             self.stored.discard(message)
@@ -151,7 +151,7 @@ class World:
         self.stored.clear()
         self.epoch += self.rng.choice((-1, 1)) * 10_000_000
         self.number = 0
-        self.holes.append(("new epoch", -1, None))
+        self.holes.append(("new epoch", self.epoch, -1, None))
         self.live()
 
     def roll_back(self) -> None:
@@ -176,7 +176,7 @@ class World:
         ts = at(self.begun)
         self.add(event="gap", reason=f"{back} events rolled back: …", ts=ts)
         self.number = first
-        self.holes.append(("rolled back", first - 1, back))
+        self.holes.append(("rolled back", self.epoch, first - 1, back))
         self.live()
 
     def use_twice(self) -> None:
@@ -190,7 +190,7 @@ class World:
         self.stored.add(f"m{self.made}")
         self.made += 1
         self.number = number
-        self.holes.append(("used twice", taken["number"] - 1, 1))
+        self.holes.append(("used twice", self.epoch, taken["number"] - 1, 1))
 
     # -- what happens to the archive ------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class World:
             self.add(event="gap", reason=text, ts=at(self.begun))
             self.number = after
         self.planted.append(kind)
-        self.holes.append((why, first - 1, length))
+        self.holes.append((why, self.epoch, first - 1, length))
 
     def double(self) -> None:
         """Some rows are there again: a file was copied, or old offsets put back."""
@@ -303,9 +303,9 @@ def visible(world: World) -> dict[str, list[dict[str, Any]]]:
 def between(world: World, ends: list[dict[str, Any]]) -> bool:
     """Whether a hole lies between the first and the last end of a message: a redrive may be in it."""
     first, last = ends[0], ends[-1]
-    return first["epoch"] == last["epoch"] and any(
-        first["number"] <= after < last["number"]
-        for why, after, _ in world.holes
+    return any(
+        first["epoch"] == last["epoch"] == epoch and first["number"] <= after < last["number"]
+        for why, epoch, after, _ in world.holes
         if why not in ("rolled back", "used twice")
     )
 
@@ -336,7 +336,7 @@ def check(world: World, found: dict[str, Any]) -> list[str]:
     # Lost for certain if nothing can hide its end; with a hole it may be unsure.
     if not lost <= found["lost"] | found["unsure"]:
         wrong.append(f"silent about {lost - found['lost'] - found['unsure']}")
-    if not any(why not in ("rolled back", "used twice") for why, _, _ in world.holes) and (
+    if not any(why not in ("rolled back", "used twice") for why, *_ in world.holes) and (
         found["lost"] != lost
     ):
         wrong.append(f"lost: {found['lost']} for {lost}")
@@ -364,7 +364,9 @@ def judged(spark, worlds: list[World]) -> dict[str, dict[str, Any]]:
         for world in worlds
     }  # fmt: skip
     for hole in result.holes:
-        found[hole["queue"]]["holes"].append((hole["why"], hole["after"], hole["missing"]))
+        found[hole["queue"]]["holes"].append(
+            (hole["why"], hole["epoch"], hole["after"], hole["missing"])
+        )
     for row in result.doubled:
         found[row["queue"]]["doubled"] += row["rows"]
     for kind, rows in result.samples.items():

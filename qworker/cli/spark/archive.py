@@ -99,7 +99,7 @@ def command(
         **({"queues": queues} if queues else {}),
     }
     running = spark()
-    with _stopped() as stopped, step("archiving") as report:
+    with _stopped() as stopped, step("archiving", running) as report:
         done = archive(
             running,
             lake,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -19,7 +20,7 @@ from qworker.formats import count, span
 
 if TYPE_CHECKING:
     from qworker.pipeline.jobs.audit import AuditResult
-    from qworker.pipeline.jobs.lake import Lake
+    from qworker.pipeline.jobs.lake import FilesRead, Lake
 
 __all__ = ["command"]
 
@@ -80,8 +81,8 @@ def command(
     if lake is not None:
         yield from _increment(lake, restart, source, spark)
         return
-    running = spark()
-    with step("auditing"):
+    running, begun = spark(), time.monotonic()
+    with step("auditing", running):
         result = audit_all(
             running,
             window=Window(reading.since, reading.until),
@@ -89,7 +90,7 @@ def command(
             source=source,
             queues=reading.queues,
         )
-    yield Output(result.document(), _text(result, reading))
+    yield from _told(result, reading.files(), begun, reading)
     _exit(result)
 
 
@@ -117,15 +118,27 @@ def _increment(
     running, begun = spark(), time.monotonic()
     if restart:
         forget(lake)
-    with step("auditing"):
+    with step("auditing", running):
         result, last = audit_increment(running, lake=lake, source=source)
     start = "the beginning" if last.at is None else f"the audit of {last.at:%Y-%m-%d %H:%M} UTC"
-    took = span(time.monotonic() - begun)
-    yield Output(
-        {**result.document(), "audited_before": iso(last.at)},
-        [Note(f"audited what came since {start}, in {took}"), *_text(result, None)],
-    )
+    yield Output(text=Note(f"audited what came since {start}"))
+    read = last.files(lake)
+    yield from _told(result, read, begun, None, audited_before=iso(last.at))
     _exit(result)
+
+
+def _told(
+    result: AuditResult, read: FilesRead, begun: float, reading: Reading | None, **more: Any
+) -> Iterator[Output]:
+    """What was read, how long it took, and what was found."""
+    seconds = time.monotonic() - begun
+    yield Output(
+        {**result.document(), "read": {**asdict(read), "seconds": round(seconds, 1)}, **more},
+        [
+            Note(f"read {count(result.events, 'event')}{read.words}, in {span(seconds)}"),
+            *_text(result, reading),
+        ],
+    )
 
 
 def _exit(result: AuditResult) -> None:

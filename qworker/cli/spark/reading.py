@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from qworker.cli.framework.context import Session
-    from qworker.pipeline.jobs.lake import Lake
+    from qworker.pipeline.jobs.lake import FilesRead, Lake
     from qworker.pipeline.source.offsets import Offsets
 
 __all__ = [
@@ -198,6 +198,15 @@ class Reading:
             spark, lake=self.lake, source=source, queues=self.queues, since=self.since
         )
 
+    def files(self) -> FilesRead:
+        """Count the files of the archive that are read."""
+        from qworker.pipeline.jobs.lake import FilesRead
+        from qworker.pipeline.jobs.reading import sizes_of
+
+        if self.lake is None:
+            return FilesRead()
+        return FilesRead.of(sizes_of(self.lake, self.queues, self.since))
+
     def earlier(self) -> frozenset[str]:
         """Name the queues of which the archive has events that are too early to be read."""
         from qworker.pipeline.jobs.reading import earlier_queues
@@ -241,12 +250,21 @@ def start_spark(master: str, settings: dict[str, str]) -> SparkSession:
 
 
 @contextmanager
-def step(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a step that takes long: on a terminal a line that moves and goes away, else lines on stderr."""
+def step(text: str, spark: SparkSession | None = None) -> Iterator[Callable[[str], None]]:
+    """Show a step that takes long: on a terminal a line that moves and goes away, else lines on stderr.
+
+    `spark`: the session that does it; the line has a bar of its tasks.
+    """
     with _in_one_line():
         if not sys.stderr.isatty():
             note(f"{text} …")
             yield lambda more: note(f"{text}: {more} …")
+            return
+        if spark is not None:
+            from qworker.cli.spark.tasks import watched
+
+            with watched(spark, text) as report:
+                yield report
             return
         from qworker.cli.framework.terminal import console
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from qworker.cli.framework.terminal import note
 from qworker.cli.spark.reading import Reading, reading_options, spark_options, step
 from qworker.durations import duration_ms
 from qworker.errors import InvalidOptionError, PipelineError
-from qworker.formats import count, size
+from qworker.formats import count, size, span
 from qworker.wire.names import check_queue
 
 __all__ = ["command"]
@@ -80,7 +82,8 @@ def command(
     )
     source = reading.source(session)
     running = spark()
-    with step("reporting") as report:
+    begun = time.monotonic()
+    with step("reporting", running) as report:
         document = make_document(
             reading.events(running, source),
             scope,
@@ -88,12 +91,17 @@ def command(
             earlier=reading.earlier(),
             on_step=report,
         )
+        seconds = time.monotonic() - begun
+        read = reading.files()
+        document["read"] = {**asdict(read), "seconds": round(seconds, 1)}
         page = render(document)
     write(out, page)
     if not document["data"]["rows"]:
         note(f"no events in {reading.words} in this window")
     events = count(document["data"]["rows"], "event")
-    return Output(document, f"{out} ({size(len(page.encode()))}): {events}")
+    return Output(
+        document, f"{out} ({size(len(page.encode()))}): {events}{read.words}, in {span(seconds)}"
+    )
 
 
 def write(file: Path, text: str | None) -> None:

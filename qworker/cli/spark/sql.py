@@ -63,7 +63,7 @@ def command(
     lake = None if archive is None else Lake(archive)
     source = source_options(session) if live else None
     running = spark()
-    with step("running"):
+    with step("running", running):
         register_views(running, source=source, lake=lake)
         result = query(running, sql, limit=limit)
     yield Output(result.document, Raw(result.csv()) if as_csv else _table(result))

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.jobs.files import sync
+from qworker.pipeline.jobs.lake import FilesRead, Lake
 from qworker.pipeline.jobs.objects import read_objects, write_objects, written_objects
 from qworker.pipeline.jobs.record import IN_RECORD, Hole, Record, Seen, Shard
 from qworker.pipeline.jobs.store import Place, cannot_write, one_line
@@ -33,8 +34,6 @@ from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from qworker.pipeline.jobs.lake import Lake
 
 __all__ = ["Increment", "forget"]
 
@@ -86,6 +85,16 @@ class Increment:
                 str(file),
                 f"not what an audit has kept ({error}); audit with --incremental --restart",
             ) from error
+
+    def sizes(self, lake: Lake) -> dict[Place, int]:
+        """List the files that came since, with their bytes; all of an archive that was not audited."""
+        if self.at is None:
+            return {file: size for day in lake.days() for file, size in day.sizes.items()}
+        return lake.appended(self.version)
+
+    def files(self, lake: Lake) -> FilesRead:
+        """Count the files that came since."""
+        return FilesRead.of(self.sizes(lake))
 
     def seen(self, spark: SparkSession) -> Seen | None:
         """What `examine` needs of it; None: nothing was audited yet. Raises `ArchiveDamagedError` if it is gone."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
+from qworker.formats import count, size
 from qworker.pipeline.jobs.conditional import check_conditional_puts
 from qworker.pipeline.jobs.files import EventFile, sync
 from qworker.pipeline.jobs.store import (
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-__all__ = ["Day", "Lake"]
+__all__ = ["Day", "FilesRead", "Lake"]
 
 #: The version of the table's columns and metadata; a newer one is refused.
 _FORMAT: Final = 1
@@ -66,6 +67,26 @@ class Day:
     def files(self) -> list[Place]:
         """The files, by name."""
         return sorted(self.sizes, key=str)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRead:
+    """How many files of an archive a job reads, and their size."""
+
+    files: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, sizes: Mapping[Place, int]) -> FilesRead:
+        """Add up files with their sizes."""
+        return cls(len(sizes), sum(sizes.values()))
+
+    @property
+    def words(self) -> str:
+        """Name them in a sentence: " from 3 files of the archive (2 MB)"."""
+        if not self.files:
+            return ""
+        return f" from {count(self.files, 'file')} of the archive ({size(self.bytes)})"
 
 
 class Lake:
@@ -184,10 +205,10 @@ class Lake:
         found: dict[tuple[str, date], dict[Place, int]] = {}
         columns = ["path", "size_bytes", "partition.queue", "partition.day"]
         actions = pa.table(self.table().get_add_actions(flatten=True))
-        for path, size, queue, day in zip(
+        for path, length, queue, day in zip(
             *(actions[name].to_pylist() for name in columns), strict=True
         ):
-            found.setdefault((queue, day), {})[self.root / path] = size
+            found.setdefault((queue, day), {})[self.root / path] = length
         for (queue, day), sizes in sorted(found.items()):
             yield Day(queue, day, sizes)
 
@@ -195,12 +216,14 @@ class Lake:
         """List the Parquet files of the lake, for `read_parquet` of DuckDB and others."""
         return [file for day in self.days() for file in day.files]
 
-    def appended(self, after: int) -> list[Place]:
+    def appended(self, after: int) -> dict[Place, int]:
         """List the files that archivers have added in the commits after this version, compacted meanwhile or not.
+
+        Returns their bytes, in the order of the commits.
 
         Raises `PipelineError` if they are not all there any more.
         """
-        found: list[Place] = []
+        found: dict[Place, int] = {}
         now = {*self.files()}
         for version in range(after + 1, self.table().version() + 1):
             try:
@@ -208,9 +231,11 @@ class Lake:
             except FileNotFoundError:
                 raise self._too_old(after) from None
             adds = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
-            found += [self.root / unquote(add["path"]) for add in adds if add["dataChange"]]
+            found |= {
+                self.root / unquote(add["path"]): add["size"] for add in adds if add["dataChange"]
+            }
         # A file of the lake that is missing is damage, which the numbers tell; others were deleted by a vacuum.
-        if absent(found) - now:
+        if absent([*found]) - now:
             raise self._too_old(after)
         return found
 

@@ -32,6 +32,7 @@ __all__ = [
     "ends_of",
     "read_events",
     "server_options",
+    "sizes_of",
     "take_snapshot",
 ]
 
@@ -72,7 +73,7 @@ def read_events(
     if lake is not None:
         # What it holds and how far it reaches are those of one version.
         lake = lake.pinned()
-        files = _files(lake, queues, since) if files is None else files
+        files = [*sizes_of(lake, queues, since)] if files is None else files
         stored = read_archive(spark, lake, files, in_part=True).drop("day")
     if source is None:
         assert stored is not None, "give an archive, or the options of the data source"
@@ -102,8 +103,8 @@ def earlier_queues(lake: Lake | None, since: datetime | None) -> frozenset[str]:
     return expired | {queue for queue, (_, last) in lake.since(since).items() if last is not None}
 
 
-def _files(lake: Lake, queues: str | None, since: datetime | None) -> list[Place]:
-    """List the files that a read needs."""
+def sizes_of(lake: Lake, queues: str | None, since: datetime | None) -> dict[Place, int]:
+    """List the files that a read needs, with their bytes."""
     patterns = [part.strip() for part in (queues or "*").split(",")]
     wanted = {} if since is None else lake.since(since)
 
@@ -115,7 +116,7 @@ def _files(lake: Lake, queues: str | None, since: datetime | None) -> list[Place
         first, last = wanted[day.queue]
         return day.day >= first or day.day == last
 
-    return [file for day in lake.days() if needed(day) for file in day.files]
+    return {file: size for day in lake.days() if needed(day) for file, size in day.sizes.items()}
 
 
 def ends_of(lake: Lake | None, queues: str | None = None) -> Offsets | None:
@@ -187,7 +188,7 @@ def audit_increment(
     assert lake.version is not None
     version, last = lake.version, Increment.of(lake)
     seen = last.seen(spark)
-    files = lake.files() if seen is None else lake.appended(last.version)
+    files = [*last.sizes(lake)]
 
     def events() -> DataFrame:
         return read_events(spark, lake=lake, source=source, files=files)
