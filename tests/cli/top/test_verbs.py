@@ -192,7 +192,8 @@ def test_a_change_is_stopped_and_leaves_the_rest(shop: Shop) -> None:
 
 def test_a_worker_is_scaled_and_drained(shop: Shop) -> None:
     """`+`, `-` and a number, which is checked before it is sent; a worker that is gone is not asked."""
-    shop.add_worker("web-1-a")
+    # Seen so late that it is not gone before a busy machine comes to the end.
+    shop.add_worker("web-1-a", age_ms=-300_000)
     shop.add_worker("web-2-b", age_ms=60_000)
 
     def answer(verb: str, arguments: dict) -> Answer:
@@ -259,7 +260,7 @@ def test_a_worker_and_a_handler_show_their_live_stacks(shop: Shop) -> None:
 
 def test_a_task_is_paused_and_resumed(shop: Shop) -> None:
     """From its row, or from that of a running handler."""
-    shop.add_worker("web-1-a", tasks=["charge", "send_email"])
+    shop.add_worker("web-1-a", tasks=["charge", "send_email"], age_ms=-300_000)
 
     def now() -> dict[str, int]:
         return read_paused_tasks(shop.client.execute, shop.namespace)
