@@ -44,7 +44,7 @@ _LATE = 1000
 
 
 def rows(queue: str, day: int, events: int) -> pa.RecordBatch:
-    """Make the events of one queue and day; numbers go on from day to day."""
+    """Make the events of one queue and day; numbers continue from day to day."""
     import numpy as np
     import pyarrow as pa
 

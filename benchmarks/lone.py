@@ -1,4 +1,4 @@
-"""lone: what a message alone costs the server: sent by a call of its own, received and acked by a worker one by one."""
+"""lone: what a message alone costs the server: sent by its own call, received and acked by a worker one by one."""
 
 from __future__ import annotations
 

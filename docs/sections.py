@@ -119,7 +119,7 @@ def reaper_metrics() -> str:
 
 def worker_metrics() -> str:
     """Write what a supervisor exports of its children."""
-    # One that is never started, and so knows no task: its metrics have their names and labels all the same.
+    # One that is never started, and so knows no task: its metrics have their names and labels anyway.
     supervisor = Supervisor("", ConnectionFactory("redis://"), RunOptions(), LogOptions())
     return _metrics(ChildrenCollector(supervisor).collect())
 

@@ -1,4 +1,4 @@
-"""Fixtures that every test may ask for: servers of our own, and names that no other test uses.
+"""Fixtures that every test may ask for: our own servers, and names that no other test uses.
 
 A server is shared by all tests of one pytest process (so one per pytest-xdist worker). Tests keep apart
 by their names, never by a flush; a test that stops or reconfigures a server starts its own with

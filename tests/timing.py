@@ -40,7 +40,7 @@ class Clock:
 class Watch:
     """Seconds since it was made, without those in which a thread of `pids` could have run and had no core.
 
-    Nor does it count those for which a thread of its own overslept. At least that: where several waited at once, each
+    Nor does it count those for which its own thread overslept. At least that: where several waited at once, each
     counts. Where the system keeps no account only the oversleeping is left out.
     """
 

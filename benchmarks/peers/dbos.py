@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.dbos STEPS WORKFLOWS        prints the seconds, and its CPU seconds
 
-Where: QWORKER_BENCH_POSTGRES. It polls no queue: a workflow starts at once, in a thread of its own.
+Where: QWORKER_BENCH_POSTGRES. It polls no queue: a workflow starts at once, in its own thread.
 """
 
 from __future__ import annotations

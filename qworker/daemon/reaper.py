@@ -257,7 +257,7 @@ class Reaper:
                 pass
 
     def _unless_away(self, work: Callable[[], None], tick: Tick) -> None:
-        """Do work that fails while a node of a Cluster is away; the queues of other nodes are reaped all the same."""
+        """Do work that fails while a node of a Cluster is away; the queues of other nodes are reaped anyway."""
         try:
             work()
         except AWAY as error:

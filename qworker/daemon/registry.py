@@ -324,7 +324,7 @@ class Registry:
                     _log.info("queue_found", queue=name)
 
     def _announce(self, queues: Iterable[str]) -> bool:
-        """Write queues into the index; returns whether one was missing. If that fails, they are served all the same."""
+        """Write queues into the index; returns whether one was missing. If that fails, they are served anyway."""
         try:
             return self._execute(announce(self._namespace, sorted(queues))) > 0
         except QworkerError as error:

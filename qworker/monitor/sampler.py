@@ -56,7 +56,7 @@ _TOTAL_APART_S: Final = 10.0
 class Sampler:
     """Reads a namespace again and again, and keeps the last hour. Starts at the first question, anew after a fork.
 
-    `lasts`: go on without viewers for ever, and not for an hour. `every_s`: seconds between readings while somebody
+    `lasts`: go on without viewers forever, and not for an hour. `every_s`: seconds between readings while somebody
     looks.
     """
 

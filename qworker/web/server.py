@@ -1,4 +1,4 @@
-"""`qworker web`: the dashboard as a process of its own."""
+"""`qworker web`: the dashboard as its own process."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_chains_are_started_from_async_code(app: QWorker) -> None:
 
 
 def test_a_chain_that_is_sent_keeps_no_result(app: QWorker) -> None:
-    """Nobody has asked for it; the last task need not keep any."""
+    """Only `start` needs one: the last task of a chain that is sent need not keep results."""
     fetch, parse, _ = tasks(app)
     seen = []
 

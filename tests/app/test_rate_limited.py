@@ -13,7 +13,7 @@ from qworker.testing import advance, drain
 
 @pytest.mark.parametrize("kind", ["sync", "async", "batch"])
 def test_queue_waits_and_the_message_comes_first_again(app: QWorker, kind: str) -> None:
-    """Uncounted: one that may fail only once is not dead. Other queues go on."""
+    """Uncounted: one that may fail only once is not dead. Other queues continue."""
     tries: list[int] = []
 
     def call(number: int) -> None:

@@ -389,7 +389,7 @@ def test_a_timeout_says_what_is_known(app: QWorker) -> None:
 def test_a_result_that_cannot_be_kept_is_a_dead_letter(
     app: QWorker, value: object, words: str
 ) -> None:
-    """At once: the next try would return the same. The waiting are told why."""
+    """At once: the next try would return the same. Waits end with the reason."""
     runs = []
 
     @app.task(result="1h")
@@ -561,7 +561,7 @@ def test_a_bare_client_acks_with_a_result(app: QWorker) -> None:
 
 
 def test_a_message_without_a_wish_needs_keep(app: QWorker) -> None:
-    """Nobody has said for how long."""
+    """The sender has set no time for which to keep a result."""
     queue = app.queue("default")
     queue.send({"n": 1})
     [message] = queue.receive(1)

@@ -135,7 +135,7 @@ def test_a_removed_queue_gives_ids_free(app: QWorker) -> None:
 
 
 def test_a_run_with_an_id_has_the_options_of_its_sender(app: QWorker) -> None:
-    """Delay, priority and limits hold, and a refused start takes no id; one that was started is found all the same."""
+    """Delay, priority and limits hold, and a refused start takes no id; one that was started is found anyway."""
 
     @app.workflow
     def order(run: SyncRun, number: int) -> int:

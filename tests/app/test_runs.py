@@ -106,7 +106,7 @@ def test_a_sync_run_continues_after_its_steps(app: QWorker) -> None:
 
 
 def test_an_async_run_continues_after_its_steps(app: QWorker) -> None:
-    """Its steps are async or plain functions, and lambdas with a name of their own."""
+    """Its steps are async or plain functions, and lambdas with their own name."""
     calls = Calls(failures=1)
 
     @app.workflow(retry=Retry.fixed("1s"))
@@ -400,7 +400,7 @@ class Approval:
 
 
 def test_a_run_sleeps_without_a_worker(app: QWorker) -> None:
-    """Its function ends, and goes on behind the sleep when the time is over; repeated sleeps are counted."""
+    """Its function ends, and continues behind the sleep when the time is over; repeated sleeps are counted."""
     calls, others = Calls(), Calls()
 
     @app.workflow(max_receives=1)

@@ -211,7 +211,7 @@ def test_an_empty_file_says_nothing(bare: Run, in_empty_directory: Path) -> None
 @pytest.mark.slow
 @pytest.mark.bad_input("number or time: grace of 30 s")
 def test_a_long_grace_time_is_noted(lab: Lab) -> None:
-    """Kubernetes would kill the worker before it ends; it starts all the same."""
+    """Kubernetes would kill the worker before it ends; it starts anyway."""
     lab.app("@app.task\ndef handle() -> None: ...")
     worker = lab.start("--burst", "--grace", "30s")
 

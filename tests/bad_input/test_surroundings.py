@@ -77,7 +77,7 @@ def test_a_worker_needs_no_shared_memory_file_system(lab: Lab) -> None:
 @pytest.mark.bad_input("surroundings: closed stdout, full disk under the log")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_under_the_log_stops_no_worker(lab: Lab) -> None:
-    """Neither its own lines nor what handlers print can be written: messages are handled all the same."""
+    """Neither its own lines nor what handlers print can be written: messages are handled anyway."""
     lab.app(HANDLE)
     lab.send_all("handle", 3)
     with Path("/dev/full").open("wb") as full:

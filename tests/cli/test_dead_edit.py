@@ -57,7 +57,7 @@ def test_an_edited_dead_letter_keeps_its_reason(run, shop, dead_letter):
 
 
 def test_a_whole_body_comes_from_a_pipe(run, shop, dead_letter):
-    """`--body -` reads it; --json tells what came of it."""
+    """`--body -` reads it; --json prints the outcome."""
     body = json.dumps({**CALL, "args": []})
 
     document = run(

@@ -85,7 +85,7 @@ def test_extend_prints_the_new_receipt(shop: Shop, run: Run) -> None:
 
 
 def test_extend_takes_many_receipts_and_names_stale_ones(shop: Shop, run: Run) -> None:
-    """In one call; the new receipts come in the order of the old ones, and the others are extended all the same."""
+    """In one call; the new receipts come in the order of the old ones, and the others are extended anyway."""
     sent = shop.send(number=4)
     receipts = [receipt_of(run) for _ in range(4)]
     assert run("message", "ack", "emails", receipts[1]).code == 0

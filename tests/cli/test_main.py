@@ -59,7 +59,7 @@ def test_every_verb_has_a_help_that_names_the_global_options(bare, path):
 
 @pytest.mark.parametrize("path", leaves(cli), ids=" ".join)
 def test_every_listing_has_json(path):
-    """What shows something, and what changes something, tells programs too."""
+    """Every command that shows or changes something has a form for programs."""
     without = {("acl",), ("daemon",), ("run",), ("web",), ("completion",), ("store", "path")}
     command = cli
     for name in path:

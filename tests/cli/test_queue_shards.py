@@ -107,7 +107,7 @@ def test_dead_letters_of_the_same_entry_id_are_told_apart(
 
 
 def test_messages_are_found_in_any_shard(divided: Shop, run: Callable[..., Ran]) -> None:
-    """By id, and by the receipt of who has it."""
+    """By id, and by the receipt of its receiver."""
     queue = divided.queue()
     for message in queue.receive(6):
         assert run("message", "show", str(message.receipt), "--json").json["id"] == message.id

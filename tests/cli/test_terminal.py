@@ -138,7 +138,7 @@ def test_a_question_names_the_loss_and_accepts_no(shop, terminal):
 
 
 def test_yes_does_it(shop, terminal):
-    """And says what was done."""
+    """And reports the change."""
     shop.bury("one")
     shop.bury("two")
 

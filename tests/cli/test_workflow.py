@@ -143,7 +143,7 @@ def test_a_run_is_cancelled(run, orders):
 
 
 def test_unknown_runs_and_wrong_signals_are_refused(run, shop, orders):
-    """A message that is no run is none; JSON and ids are checked first."""
+    """A message that is not a run is not found as one; JSON and ids are checked first."""
     orders.start("a-1")
     (other,) = shop.send("orders")
     for arguments, code, text in (
@@ -193,7 +193,7 @@ def test_handles_tell_the_same_in_async_code_and_in_divided_queues(shop, orders)
 
 
 def test_doctor_names_what_is_stuck(run, shop, orders):
-    """A run whose message is gone, and an outbox that nobody relays; each with the command that mends it."""
+    """A run whose message is gone, and an outbox that nobody relays; each with the command that repairs it."""
     handle = orders.start("a-1")
     orders.run_what_is_ready()
     orders.order.options(id="a-2").start("a-2")

@@ -84,7 +84,7 @@ def bodies(client: Client, keys: QueueKeys) -> Counter[str]:
 
 @pytest.mark.parametrize("engine", [name for name, _ in servers.engines()])
 def test_script_that_the_server_forgot_is_loaded(engine: str, keys: QueueKeys) -> None:
-    """After a restart or a SCRIPT FLUSH the call succeeds all the same, sync and async."""
+    """After a restart or a SCRIPT FLUSH the call succeeds anyway, sync and async."""
     with servers.start(engine) as server:
         factory = ConnectionFactory(server.url)
 

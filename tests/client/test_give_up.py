@@ -190,7 +190,7 @@ def test_the_command_line_sets_the_limit(
 
 @contextmanager
 def killed_later(namespace: str) -> Iterator[tuple[QWorker, Callable[[], None]]]:
-    """An app of a server of its own, and what kills the server."""
+    """An app of its own server, and what kills the server."""
     # A relay would accept connections in place of the server.
     with servers.start("valkey", guarded=False, far=False) as server:
         app = QWorker(namespace, url=server.url, give_up="300ms")

@@ -71,7 +71,7 @@ def test_an_ack_does_not_wait_for_waiting_receives(store_url: str, namespace: st
 
 
 def test_settles_do_not_wait_for_other_calls(store_url: str, namespace: str) -> None:
-    """Every connection for calls is taken, and an ack succeeds all the same."""
+    """Every connection for calls is taken, and an ack succeeds anyway."""
 
     async def work(client: AsyncClient) -> None:
         queue = AsyncQueue(client, namespace, "work")

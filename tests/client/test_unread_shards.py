@@ -113,7 +113,7 @@ def test_a_message_of_another_shard_is_found_and_deleted(client: Client, queue: 
 
 
 def test_a_change_of_all_shards_changes_the_others_first(client: Client, queue: Queue) -> None:
-    """Then the error names what is left."""
+    """Then the error names the rest."""
     break_(client, key_of(queue, "dead"))
     with pytest.raises(ServerError, match=r"\{q/1\}:dead"):
         queue.redrive(everything=True)

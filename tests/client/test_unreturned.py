@@ -205,7 +205,7 @@ def batch_of(*items: bytes) -> Batch:
 def test_a_foreign_item_that_cannot_be_buried_is_given_back_alone(
     queue: QueueRef, error: QworkerError, logs: list[dict[str, object]]
 ) -> None:
-    """The messages beside it are delivered all the same."""
+    """The messages beside it are delivered anyway."""
     batch = batch_of(b"q1 m 1000 0 0 0 0\nx", b"hello", b"q1 n 1000 0 0 0 0\ny")
     with NewLeases() as leases:
         plan = delivered(queue, batch, leases)

@@ -104,7 +104,7 @@ def test_a_send_is_refused_over_its_own_maxlen(place: Place) -> None:
 def test_a_send_waits_for_its_replicas(pair: tuple[Place, Any]) -> None:
     """With `replicas` a send answers when this many have the message; where they do not in time it says so.
 
-    The message is stored all the same, its id is reported, and the same call on the same lane stores nothing twice.
+    The message is stored anyway, its id is reported, and the same call on the same lane stores nothing twice.
     """
     place, replica = pair
     queue = place.queue()

@@ -157,7 +157,7 @@ class Outcomes(Middleware):
 
 
 def test_coroutine_is_cancelled_at_the_next_heartbeat(app: QWorker) -> None:
-    """It may clean up, its message ends as cancelled wherever that shows, and its neighbour goes on."""
+    """It may clean up, its message ends as cancelled wherever that shows, and its neighbour continues."""
     began, left, go = threading.Semaphore(0), threading.Event(), threading.Event()
     outcomes = Outcomes()
     app.middleware.append(outcomes)
@@ -257,7 +257,7 @@ def test_handler_that_finishes_before_it_noticed_has_finished(app: QWorker) -> N
 
 
 def test_one_of_a_batch_takes_no_other_along(app: QWorker) -> None:
-    """The call goes on; the message ends with it, and is not tried again if it fails."""
+    """The call continues; the message ends with it, and is not tried again if it fails."""
     began, go = threading.Event(), threading.Event()
 
     @app.task(batch=3, max_wait="10s")

@@ -129,7 +129,7 @@ class TestDaemon:
             os.kill(server.pid, signal.SIGCONT)
 
     def test_outlives_its_server(self, namespace: str, systemd: Systemd, tmp_path: Path) -> None:
-        """Started before its server it is ready all the same, and continues after each of its restarts."""
+        """Started before its server it is ready anyway, and continues after each of its restarts."""
         with tempfile.TemporaryDirectory(prefix="qworker-") as directory:
             socket, log = Path(directory, "s"), tmp_path / "log"
 

@@ -81,7 +81,7 @@ def app(qworker_bind: Any) -> QWorker:
 
 @pytest.fixture
 def port(app: QWorker) -> Iterator[int]:
-    """A web server on a port of its own."""
+    """A web server on its own port."""
     import uvicorn
 
     from examples import agent
@@ -125,7 +125,7 @@ def post(port: int, path: str, body: object = b"") -> int:
 def test_a_letter_survives_its_worker_and_the_browser(
     app: QWorker, port: int, worker: None, tmp_path: Path
 ) -> None:
-    """Each event comes once, in order, over a broken connection and a killed child; an approval lets the run go on."""
+    """Each event comes once, in order, over a broken connection and a killed child; an approval continues the run."""
     from examples import agent
 
     assert [post(port, "a", b"rain") for _ in range(2)] == [202, 202]

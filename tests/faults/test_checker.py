@@ -318,7 +318,7 @@ class TestAccounts:
         )
 
     def test_one_that_is_left_out_says_why(self) -> None:
-        """And the others are compared all the same."""
+        """And the others are compared anyway."""
         agreement = self._agreement(unseen={"log": "a child was killed"}, handled_acked=6.0)
         assert agreement.left_out == {"log": "a child was killed"}
         assert len(agreement.problems) == 1

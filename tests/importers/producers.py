@@ -1,4 +1,4 @@
-"""The real producers of other systems, installed once and run as processes of their own.
+"""The real producers of other systems, installed once and run as their own processes.
 
 Python's come from PyPI into an environment in pytest's cache, Node's from npm beside it; each is built once and then
 reused, also by the processes of pytest-xdist. A machine without network, node or npm skips these tests, and fails them

@@ -586,7 +586,7 @@ def test_journal_that_cannot_be_written_does_not_fail_the_call(journal: Drive) -
 
 
 def test_full_server_settles_with_a_journal() -> None:
-    """Over maxmemory a queue with a journal is drained all the same."""
+    """Over maxmemory a queue with a journal is drained anyway."""
     for engine, _ in servers.engines():
         with servers.start(engine) as server:
             drive = Drive(server.url, "n", "q")

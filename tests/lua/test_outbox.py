@@ -304,7 +304,7 @@ def test_a_reaper_relays_what_was_left(drive: Drive, other: Drive, client: Clien
 def test_any_interleaving_of_relayers_stores_each_entry_once_in_order(
     drive: Drive, other: Drive, data: st.DataObject
 ) -> None:
-    """Each stops and goes on between its calls, may repeat a call, or never go on; one at last relays the rest."""
+    """Each stops and continues between its calls, may repeat a call, or never continue; one at last relays the rest."""
     for each in (drive, other):
         each.redis.delete(*(each.base + part for part in (*each.state(), "none")))
         each.redis.hset(each.keys.meta, "test", "1")

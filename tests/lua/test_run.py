@@ -474,7 +474,7 @@ def test_the_end_of_a_message_ends_its_run(drive: Drive, end: Callable[[Drive], 
 
 
 def test_a_dead_run_keeps_its_steps(drive: Drive) -> None:
-    """As long as its dead letter exists: redriven, it goes on after its last step."""
+    """As long as its dead letter exists: redriven, it continues after its last step."""
     received(drive, "a")
     recorded(drive)
     entry = _died(drive)

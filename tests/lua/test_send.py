@@ -385,7 +385,7 @@ def test_repetition_is_answered_as_the_first_time(drive: Drive) -> None:
 
 
 def test_what_a_lane_keeps_out_moves_it_from_the_counters(drive: Drive) -> None:
-    """Its numbers go on among the producers, and repeated calls are known there."""
+    """Its numbers continue among the producers, and repeated calls are known there."""
     drive.send("first", lane="lane", sequence=1)
     assert lanes(drive) == {"lane": "1 1000000"}
     send_unique(drive, ("a", "k"), ("b", "k"), lane="lane", sequence=2)

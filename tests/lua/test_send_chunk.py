@@ -159,7 +159,7 @@ def test_unreadable_ledger_is_refused(drive: Drive) -> None:
 
 
 def test_rows_without_order_are_stored_each_time(drive: Drive) -> None:
-    """Without a stream there is no ledger of rows; what was stored is counted all the same."""
+    """Without a stream there is no ledger of rows; what was stored is counted anyway."""
     assert chunk(drive, "one", stream="") == 1
     assert chunk(drive, "one", stream="", first=7) == 1
     assert drive.state("ready", "bulk:w") == {

@@ -381,7 +381,7 @@ def test_the_short_reply_of_a_send_means_the_same(drive: Drive) -> None:
 
 
 def test_rules_of_an_earlier_version_lose_nothing() -> None:
-    """A user without the rights that only the short ways need sends, receives and acks all the same."""
+    """A user without the rights that only the short ways need sends, receives and acks anyway."""
     with guarded() as drive:
         drive.redis.hset(drive.keys.meta, "test", "1")
         deny(drive, "hlen", "renamenx", "rename", "hsetnx")

@@ -173,7 +173,7 @@ def test_driver_and_jvm_killed_midway_every_event_is_in_the_archive_once(
     events = Lake(lake).table().to_pyarrow_dataset()
     assert duckdb.sql(query).fetchall() == [(EVENTS, EVENTS, EVENTS)]
     assert compact(Lake(lake), plan(Lake(lake))).files_after == 1
-    # Who began before goes on with the files of then.
+    # Who began before continues with the files of then.
     assert duckdb.sql(query).fetchall() == [(EVENTS, EVENTS, EVENTS)]
     events = Lake(lake).table().to_pyarrow_dataset()
     assert duckdb.sql(query).fetchall() == [(EVENTS, EVENTS, EVENTS)]

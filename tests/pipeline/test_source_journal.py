@@ -318,7 +318,7 @@ def test_the_limit_counts_entries_and_is_divided_by_backlog(make, given):
 
 
 def test_a_limit_of_events_is_kept_by_whole_entries(make, given):
-    """However many events a call has; an entry that is larger than the limit is a batch of its own."""
+    """However many events a call has; an entry that is larger than the limit is its own batch."""
     journal = make()
     for size in (1, 1, 30, 2, 3, 5, 1):
         journal.write(*[line("acked", f"m{number}") for number in range(size)])

@@ -275,7 +275,7 @@ def held(
 def test_a_trip_waits_once_for_a_frozen_node(
     client: Client, nodes: Cluster, namespace: str, request: pytest.FixtureRequest
 ) -> None:
-    """As long as it may, and not again in a call of its own."""
+    """As long as it may, and not again in its own call."""
     places = queues(nodes, namespace, nodes.masters()[0], LOST, 5)
     results = client.execute_each([*map(inspect, places)])
     request.getfixturevalue("frozen")

@@ -149,7 +149,7 @@ def test_the_life_of_a_message_is_told_from_the_journal(browser: Browser, shop: 
 def test_a_page_says_where_the_journal_is_off(
     browser: Browser, spread: dict[str, str], shop: Shop
 ) -> None:
-    """Where it is now, its header and its body are there all the same, and how to record what comes."""
+    """Where it is now, its header and its body are there anyway, and how to record what comes."""
     for state, message_id in spread.items():
         page = text(browser, f"{PAGE}/{message_id}")
         assert "The journal of this queue is off" in page

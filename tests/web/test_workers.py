@@ -139,7 +139,7 @@ def worker(shop: Shop, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_worker_shows_where_its_handlers_are_and_is_scaled_and_drained(
     browser: Browser, shop: Shop, worker: subprocess.Popen[bytes]
 ) -> None:
-    """All of it with a worker of its own process."""
+    """All of it with its own worker process."""
     body: Any = {"task": "hang", "args": [1]}
     message_id = shop.queue().send(body)
 

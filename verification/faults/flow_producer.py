@@ -62,7 +62,7 @@ class Flows:
         self._start(steps, number, flow.send)
 
     def start_run(self, number: int) -> None:
-        """Start a run under an id of its own, and remember to give it a signal."""
+        """Start a run under its own id, and remember to give it a signal."""
         producer, run_id = f"{self._name}/run", f"{self._name}-{number}"
         task = journey if number % 2 else ajourney
         sender = task.options(id=run_id)

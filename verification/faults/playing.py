@@ -144,7 +144,7 @@ def _play(row: Row, stage: Stage, played: Played, patience: float) -> None:
     try:
         stage.measured["drain_s"] = stage.drain()
     except TimeoutError as error:
-        # No verdict on what is still stored; what was damaged until now is damage all the same.
+        # No verdict on what is still stored; what was damaged until now is damage anyway.
         played.problems.append(f"no verdict: {error}")
     stage.take_metrics()
     stage.stop_consumers()

@@ -79,7 +79,7 @@ class Row:
     `server` makes the server (it is entered later); `before` prepares the stage, before anything runs. `takes` says
     why sent messages may be gone for good, '' where they may not; `undoes` why messages may come back after a
     confirmed ack. What was so is measured, `taken` and `undone`, in messages, and each such row bounds it. `needs`
-    says why the row cannot run on this machine, or ''. `commit_s`: for this long it runs for every commit. `mends`:
+    says why the row cannot run on this machine, or ''. `commit_s`: for this long it runs for every commit. `repairs`:
     kinds of repairs by `fsck` that the fault makes needful. `unfinished`: the figure of messages that were acked before
     they began and never ended. `miscounts`: why the server's counters may be wrong afterwards, '' where they may not.
     `figures` reads more figures from the history.

@@ -85,7 +85,7 @@ def keep_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def kept_ms(keep: str | None) -> int | None:
-    """Read --keep; None: days are kept for ever."""
+    """Read --keep; None: days are kept forever."""
     return None if keep is None else duration_ms(keep, "--keep", minimum_ms=_DAY_MS)
 
 

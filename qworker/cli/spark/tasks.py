@@ -33,7 +33,7 @@ def tasks_of(spark: SparkSession) -> tuple[int, int]:
 def watched(spark: SparkSession, text: str) -> Iterator[Callable[[str], None]]:
     """Show a bar until the block ends, then nothing. Gives a function that adds what is done now.
 
-    Call it on a terminal only. It asks Spark four times a second, from a thread of its own.
+    Call it on a terminal only. It asks Spark four times a second, from its own thread.
     """
     from py4j.protocol import Py4JError
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

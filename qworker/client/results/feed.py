@@ -32,7 +32,7 @@ def read_feed(
     """Yield the entries behind `after` until the message has ended.
 
     A message without a result has ended once it is not in the queue, if that is short enough to be searched. `awaited`:
-    it may not have been sent yet. Raises `ResultTimeoutError` if nothing comes for `seconds` (None: for ever) before.
+    it may not have been sent yet. Raises `ResultTimeoutError` if nothing comes for `seconds` (None: forever) before.
     """
     reading = _Reading(queue.ref, message_id, after, seconds, awaited=awaited)
     with queue.client.listener.watch(reading.channels) as watch:

@@ -1,7 +1,7 @@
 """Does a store refuse to write an object that is there? Commits depend on it, and not all stores that speak S3 do.
 
 Asked once, when an archive is created: an object is put twice with `If-None-Match: *`, and the second must fail. AWS
-does it, so only stores with an address of their own are asked. `deltalake` and pyarrow have no call for such a put.
+does it, so only stores with their own address are asked. `deltalake` and pyarrow have no call for such a put.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REFUSED: Final = (409, 412)
 
 
 def check_conditional_puts(root: ObjectPath) -> None:
-    """Raise `InvalidOptionError` if the store of an archive overwrites objects all the same, `OSError` without it."""
+    """Raise `InvalidOptionError` if the store of an archive overwrites objects anyway, `OSError` without it."""
     options = root.options
     if not (options.endpoint and options.key):
         return

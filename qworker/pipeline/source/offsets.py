@@ -64,7 +64,7 @@ Offsets = Mapping[str, Position]
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Events and entries that were read and are gone (None: not known), and when the journal went on, in ms."""
+    """Events and entries that were read and are gone (None: not known), and when the journal continued, in ms."""
 
     events: int | None
     entries: int | None

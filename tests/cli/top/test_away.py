@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.bad_input("server: away while the full screen is open")
 def test_figures_stay_while_the_server_is_away(namespace: str) -> None:
-    """It says since when, refuses verbs with the reason, and goes on by itself."""
+    """It says since when, refuses verbs with the reason, and continues by itself."""
 
     async def play(server: Any) -> None:
         client = server.redis()

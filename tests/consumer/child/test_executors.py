@@ -201,7 +201,7 @@ class Order:
 
 
 def test_types_that_read_the_message_do_not_change_it_for_its_handler(app: QWorker) -> None:
-    """While an argument is made the task may not be known yet; the handler knows it all the same."""
+    """While an argument is made the task may not be known yet; the handler knows it anyway."""
     seen = []
 
     @app.task(name="place")

@@ -1,4 +1,4 @@
-"""A child of more queues than one doorbell is for: several waits that go on, and glances instead of polls."""
+"""A child of more queues than one doorbell is for: several waits that continue, and glances instead of polls."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_plain_pushes_are_found_while_the_child_waits(app: QWorker) -> None:
 
 
 def test_a_busy_child_gives_the_token_back(app: QWorker, only_bells: dict[str, int]) -> None:
-    """Its waits at other doorbells go on while handlers run: what rings there is left to an idle child."""
+    """Its waits at other doorbells continue while handlers run: what rings there is left to an idle child."""
     started: list[str] = []
     over = threading.Event()
     names(app, started, over)
@@ -107,7 +107,7 @@ def test_a_busy_child_gives_the_token_back(app: QWorker, only_bells: dict[str, i
 def test_a_child_that_ends_leaves_messages_to_others(
     app: QWorker, only_bells: dict[str, int], ends: str
 ) -> None:
-    """Its long waits go on while the last handlers run: what rings there is not received any more."""
+    """Its long waits continue while the last handlers run: what rings there is not received any more."""
     started: list[str] = []
     over = threading.Event()
     names(app, started, over)

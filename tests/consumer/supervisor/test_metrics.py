@@ -92,7 +92,7 @@ def test_a_worker_exports_what_its_children_did(lab: Lab, monkeypatch: pytest.Mo
     buckets = [key for key in seen if key[0] == "qworker_handler_seconds_bucket" and "send" in key]
     assert len(buckets) == len(BUCKETS_S) + 1
     assert seen["qworker_wait_seconds_count", "events", "load"] == 20
-    # A task that has not run is there all the same: its first failure is a step that `rate` can see.
+    # A task that has not run is there anyway: its first failure is a step that `rate` can see.
     assert seen["qworker_handled_total", "nacked", "events", "never"] == 0
     assert seen["qworker_children", "running"] == 2
     assert seen[("qworker_running_handlers",)] == 0

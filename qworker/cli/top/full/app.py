@@ -436,7 +436,7 @@ class Top(App[None]):
         self.draw()
 
     def action_freeze(self) -> None:
-        """Pause the screen, or go on."""
+        """Pause the screen, or continue."""
         self.frozen = not self.frozen
         self.on_grid_moved()
         self.draw()

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def in_background(function: Callable[[], T]) -> T:
-    """Call a function on a thread of its own, and return what it does.
+    """Call a function on its own thread, and return what it does.
 
     Unlike those of `asyncio.to_thread` the thread does not keep the process: `q` ends the screen at once.
     """

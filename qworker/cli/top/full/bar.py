@@ -17,7 +17,7 @@ def pressing(action: str) -> Style:
 
 
 class Bar(Static):
-    """A line of text. Links of the library would have a colour of their own."""
+    """A line of text. Links of the library would have their own colour."""
 
     async def on_click(self, event: events.Click) -> None:
         """Call the action of the part that was clicked."""

@@ -33,7 +33,7 @@ TONES: Final = {
 _HEADER: Final = Style(dim=True, underline=True)
 _SORTED: Final = Style(bold=True, underline=True)
 _CURSOR: Final = Style(color="bright_white", bgcolor="blue", bold=True)
-#: Without colours the row must be seen all the same.
+#: Without colours the row must be seen anyway.
 _CURSOR_PLAIN: Final = Style(reverse=True)
 _MOUSE_LINES: Final = 3
 

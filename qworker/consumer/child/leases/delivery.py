@@ -106,7 +106,7 @@ class Lease:
         self.journal = batch.journal
         self.open = len(batch.items)
         self.outcomes = Outcomes(batch.lease_id)
-        #: Acks whose results take more memory than their messages: they go in calls of their own, see `conclude.lua`.
+        #: Acks whose results take more memory than their messages: they go in their own calls, see `conclude.lua`.
         self.heavy = Outcomes(batch.lease_id)
         #: For the journal, of acked messages by task: headers, seconds from delivery to start, and running times.
         self.acked: dict[Task[..., Any], tuple[list[bytes], list[float], list[float]]] = {}
