@@ -250,6 +250,34 @@ class QueueFullError(RefusedError):
         )
 
 
+class GroupFullError(RefusedError):
+    """The group has as many waiting messages as its limit allows."""
+
+    def __init__(self, queue: str, group: str, waiting: int) -> None:
+        super().__init__(queue, group, waiting)
+        self.queue, self.group, self.waiting = queue, group, waiting
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group!r} of queue {self.queue!r} is full: its limit is {self.waiting} waiting messages; "
+            "nothing was sent"
+        )
+
+
+class TooManyLimitsError(RefusedError):
+    """The queue has as many limits as it can: one for `*` or `acme/*` holds for many groups."""
+
+    def __init__(self, queue: str, limits: int) -> None:
+        super().__init__(queue, limits)
+        self.queue, self.limits = queue, limits
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue!r} has {self.limits} limits, which is the most; set one for many groups, such as "
+            "acme/*, or remove some (qworker limit rm)"
+        )
+
+
 class QueuePausedError(RefusedError):
     """Input of the queue is paused; `qworker queue resume` opens it."""
 

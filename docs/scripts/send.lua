@@ -16,7 +16,8 @@
 --                             (flag u frees it), at most so long; `=<ms>` for so long (no flag u); `~<ms>` until it is
 --                             due: a later one takes its place in delayed, with a due time of its own, but at most so
 --                             long after the first of them, 0: no limit)
--- then       maxlen           may be left out: of this call; the lower of this and the queue's counts
+-- then       maxlen, grouped  may be left out: maxlen of this call ('' none; the lower of this and the queue's counts); 1 if
+--                             messages have groups, see lib/groups.lua
 -- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique
 --   key was held, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
 --   same} for a repeated call, or the short reply now ms: all were stored, and the rest is 0 or missing;
@@ -412,7 +413,7 @@ end
 -- Read the attributes; nil and a refusal if meta is not a HASH.
 local function read_attributes()
   local found = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'levels',
-    'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'shard', 'shards')
+    'journal', 'journal_cap', 'journal_epoch', 'journal_shed', 'shard', 'shards', 'groups')
   if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
   return {
     paused_in = found[1] == 'in' or found[1] == 'all',
@@ -425,6 +426,7 @@ local function read_attributes()
     levels = found[6] or '',
     closed = string.find(meta, '/%d+}:meta$') and not string.find(found[11] or '', '^open ') and (found[11] or '') or nil,
     shards = found[12],
+    groups = found[13] == '1',
     journal = { mode = found[7], cap = found[8], epoch = found[9], shed = found[10] },
   }
 end
@@ -434,6 +436,419 @@ local function stamp(now, ttl_ms, delay_ms)
   if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
   if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_MS)) end
   return middle
+end
+-- Groups: messages with flag g, which take turns. Made only where a call meets one.
+--   delayed ZSET    a waiting member's score is not a time but its seat: 2^52 + number of its group × 2^31 + place. So it
+--                   is in sight of all that look at delayed messages, and never due.
+--   groups HASH     `:<group>` → `<number or -> <first> <last> <busy> <turn> <tag> <rate ms> <wait ms>`; `#<number>` → group;
+--                   `@tag`, `@plain`: the virtual times of the queue and of its messages without
+--                   a group; `@number`: the last one given; `@ms`: the last receive
+--   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
+--   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
+--   later ZSET      a group or parent that must wait → until when, in ms
+--   slots HASH      `<lease>:<index>` of a delivered member → group; `:<message id>` of one that keeps its slot while it waits
+--   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
+-- calls the long way.
+-- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
+-- starts at the virtual time of the queue, so it has no credit. A group whose name begins with `=` is ordered: one at a time.
+
+local groups, group_of, more_of_groups = nil, nil, {}
+do
+local MAX_GROUP = 257
+
+-- The group of an item, or nil. Lists and leases may hold items of other programs: an invalid name is none.
+function group_of(item)
+  local value = string.match(item, '^q1 [^\n]- g=([^ \n]+)')
+  if not value then return nil end
+  value = string.gsub(value, '%%(%x%x)', function(pair) return string.char(tonumber(pair, 16)) end)
+  if #value > MAX_GROUP or string.find(value, '%c') or not string.find(value, '^=?[^/=][^/]*/?[^/]*$')
+    or string.sub(value, -1) == '/' then
+    return nil
+  end
+  return value
+end
+
+local made
+function groups()
+  if made then return made end
+  local base = string.sub(meta, 1, -5)
+  local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
+  local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
+  local it, records, tags = { opened = 0 }, {}, nil
+
+  local function number_text(value) return string.format('%.17g', value) end
+
+  function it.parent_of(name)
+    return string.match(name, '^=?([^/]+/)[^/]')
+  end
+
+  -- Virtual times: of the queue, and of its messages without a group.
+  function it.tags()
+    if not tags then
+      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms')
+      tags = { queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0 }
+    end
+    return tags
+  end
+
+  function it.write_tags()
+    redis.call('HSET', states, '@tag', number_text(tags.queue), '@plain', number_text(tags.plain),
+      '@ms', text(tags.at_ms))
+  end
+
+  local function read(name, found)
+    local number, first, last, busy, turn, tag, rate_ms, wait_ms =
+      string.match(found or '', '^(%S+) (%-?%d+) (%-?%d+) (%d+) (%d+) (%S+) (%S+) (%S+)$')
+    local one = {
+      number = tonumber(number), first = tonumber(first) or 0, last = tonumber(last) or -1, busy = tonumber(busy) or 0,
+      turn = tonumber(turn) or 0, tag = tonumber(tag) or 0, rate_ms = tonumber(rate_ms) or 0, wait_ms = tonumber(wait_ms) or 0,
+      known = found and true,
+    }
+    records[name] = one
+    return one
+  end
+
+  function it.record(name)
+    return records[name] or read(name, redis.call('HGET', states, ':' .. name))
+  end
+
+  function it.read_many(names)
+    if #names == 0 then return end
+    local fields = {}
+    for i, name in ipairs(names) do fields[i] = ':' .. name end
+    for i, found in ipairs(redis.call('HMGET', states, unpack(fields))) do
+      if not records[names[i]] then read(names[i], found) end
+    end
+  end
+
+  -- A group without members, slots or a wait is forgotten.
+  function it.write(name)
+    local one = records[name]
+    if not one.number and one.busy == 0 and one.turn == 0 and one.rate_ms == 0 and one.wait_ms == 0 then
+      if one.known then redis.call('HDEL', states, ':' .. name) end
+      one.known = false
+      return
+    end
+    -- Only its rate or its wait is left: it is forgotten after that.
+    if not one.number and one.busy == 0 and one.turn == 0 then
+      redis.call('ZADD', later, text(math.ceil(math.max(one.rate_ms, one.wait_ms))), name)
+    end
+    redis.call('HSET', states, ':' .. name, table.concat({
+      one.number and text(one.number) or '-', text(one.first), text(one.last), text(one.busy), text(one.turn),
+      number_text(one.tag), number_text(one.rate_ms), text(one.wait_ms),
+    }, ' '))
+    one.known = true
+  end
+
+  local function child(parent, turn, name)
+    return string.format('%s\n%016d\n%s', parent, turn, name)
+  end
+
+  -- The group of a parent whose turn it is, or nil.
+  function it.first_child(parent)
+    local found = redis.call('ZRANGEBYLEX', children, '[' .. parent .. '\n', '(' .. parent .. '\v', 'LIMIT', 0, 1)[1]
+    return found and string.match(found, '([^\n]+)$')
+  end
+
+  -- Let a group of a parent stand in line (at its end), or not; writes neither record.
+  function it.queue_up(parent, name, stands)
+    local one, above = it.record(name), it.record(parent)
+    if one.turn > 0 then redis.call('ZREM', children, child(parent, one.turn, name)) end
+    one.turn = 0
+    if not stands then return end
+    above.turn = above.turn + 1
+    one.turn = above.turn
+    redis.call('ZADD', children, 0, child(parent, one.turn, name))
+  end
+
+  local function take_turn(name, may)
+    if not may then
+      redis.call('ZREM', turns, name)
+      return
+    end
+    local tag = number_text(math.max(it.record(name).tag, it.tags().queue))
+    if redis.call('ZADD', turns, 'NX', tag, name) == 1 then it.opened = it.opened + 1 end
+  end
+
+  -- Bring the turns of a group up to date, and write its record and that of its parent.
+  function it.refresh(name)
+    local one, parent = it.record(name), it.parent_of(name)
+    local may = one.number and one.first <= one.last and it.is_open(name)
+    if not parent then
+      take_turn(name, may)
+    else
+      if (one.turn > 0) ~= (may and true or false) then it.queue_up(parent, name, may) end
+      take_turn(parent, it.is_open(parent) and it.first_child(parent))
+      if not it.first_child(parent) then it.record(parent).turn = 0 end
+      it.write(parent)
+    end
+    it.write(name)
+  end
+
+  -- A refusal if a key of groups holds another type, else nil.
+  function it.broken()
+    return broken({ states, 'hash', turns, 'zset', children, 'zset', later, 'zset', slots, 'hash', limits, 'hash' })
+  end
+
+  -- The queue has groups from now on.
+  function it.mark()
+    redis.call('HSET', meta, 'groups', '1')
+    redis.call('HSETNX', meta, 'journal', 'off')
+  end
+
+  it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
+  it.line_of, it.take_turn, it.number_text = child, take_turn, number_text
+  for _, extend in ipairs(more_of_groups) do extend(it) end
+  made = it
+  return it
+end
+end
+-- The limits of groups, and the times that they make groups wait. See lib/groups.lua.
+
+more_of_groups[#more_of_groups + 1] = function(it)
+  local limits, caps, limited = it.limits, {}, nil
+
+  local function read_limit(words, into)
+    if not words then return end
+    into.concurrency = into.concurrency or tonumber(string.match(words, 'c=(%d+)'))
+    if not into.every_ms then
+      local count, period_ms = string.match(words, 'r=(%d+)/(%d+)')
+      if count and tonumber(count) > 0 then
+        into.every_ms = tonumber(period_ms) / tonumber(count)
+        into.burst = math.max(1, tonumber(string.match(words, 'b=(%d+)')) or 1)
+      end
+    end
+    into.weight = into.weight or tonumber(string.match(words, 'w=([%d.]+)'))
+    into.members = into.members or tonumber(string.match(words, 'm=(%d+)'))
+  end
+
+  -- The limits of a group or parent: its own go before those of its kind.
+  function it.limit(name)
+    local one = caps[name]
+    if one then return one end
+    one = {}
+    caps[name] = one
+    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
+    if limited then
+      local bare, found = string.gsub(name, '^=', ''), nil
+      if string.sub(name, -1) == '/' then
+        found = redis.call('HMGET', limits, bare, '*/')
+      else
+        found = redis.call('HMGET', limits, bare, (it.parent_of(name) or '') .. '*', '*')
+      end
+      for _, words in ipairs(found) do read_limit(words, one) end
+    end
+    if string.sub(name, 1, 1) == '=' then one.concurrency = 1 end
+    one.concurrency, one.weight = one.concurrency or math.huge, math.max(one.weight or 1, 0.001)
+    return one
+  end
+
+  -- The time in ms until when a group or parent must wait, nil if it may run now.
+  function it.waits(name, now)
+    local one, limit = it.record(name), it.limit(name)
+    if one.wait_ms > now then return one.wait_ms end
+    one.wait_ms = 0
+    if not limit.every_ms then
+      one.rate_ms = 0
+      return nil
+    end
+    -- No later than a full burst from now: a clock was set back, or the limit changed.
+    one.rate_ms = math.min(one.rate_ms, now + limit.burst * limit.every_ms)
+    local from_ms = one.rate_ms - (limit.burst - 1) * limit.every_ms
+    if from_ms > now then return math.ceil(from_ms) end
+    if one.rate_ms <= now then one.rate_ms = 0 end
+    return nil
+  end
+
+  -- A message of it is delivered now.
+  function it.spend(name, now)
+    local one, limit = it.record(name), it.limit(name)
+    one.busy = one.busy + 1
+    if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end
+    one.tag = math.max(one.tag, it.tags().queue) + 1 / limit.weight
+  end
+
+  function it.is_open(name)
+    local one = it.record(name)
+    return one.busy < it.limit(name).concurrency
+  end
+end
+-- Members of groups: where they wait, and the slots of those in flight. See lib/groups.lua.
+
+more_of_groups[#more_of_groups + 1] = function(it)
+  local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
+  local states, slots = it.states, it.slots
+
+  local function give_number(name, one)
+    for _ = 1, 64 do
+      local number = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
+      if redis.call('HSETNX', states, '#' .. text(number), name) == 1 then
+        one.number, one.first, one.last = number, SEATS, SEATS - 1
+        return true
+      end
+    end
+    return false
+  end
+
+  -- The group has run empty.
+  function it.drop_number(one)
+    if one.number then redis.call('HDEL', states, '#' .. text(one.number)) end
+    one.number, one.first, one.last = nil, 0, -1
+  end
+
+  -- Store a waiting member; false if there are too many groups. With `soon`, a list, the caller refreshes those in it.
+  function it.enter(item, name, at_head, soon)
+    local one = it.record(name)
+    if not one.number and not give_number(name, one) then return false end
+    local seat
+    if at_head then
+      one.first = one.first - 1
+      seat = one.first
+    else
+      one.last = one.last + 1
+      seat = one.last
+    end
+    redis.call('ZADD', delayed, text(SEATS_FROM + one.number * SEATS + seat % SEATS), item)
+    if not soon then
+      it.refresh(name)
+    elseif not soon[name] then
+      soon[#soon + 1], soon[name] = name, true
+    end
+    return true
+  end
+
+  -- How many members wait at most: some may have been deleted.
+  function it.waiting(name)
+    local one = it.record(name)
+    return one.number and one.last - one.first + 1 or 0
+  end
+
+  -- The next waiting members, `most` at most, as they stand in delayed: {item, seat, …}. The seats go round.
+  function it.members(one, most)
+    if not one.number or one.first > one.last then return {} end
+    local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
+    local function range(a, b)
+      return redis.call('ZRANGE', delayed, text(from + a), text(from + b), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+    end
+    if low <= high then return range(low, high) end
+    local found = range(low, SEATS - 1)
+    return #found > 0 and found or range(0, high)
+  end
+
+  -- A member has been read: those after it are next.
+  function it.pass(one, score)
+    local seat = tonumber(score) - SEATS_FROM - one.number * SEATS
+    one.first = one.first + (seat - one.first) % SEATS + 1
+  end
+
+  -- A slot of the group is taken, for `token`.
+  function it.occupy(token, name)
+    if redis.call('HSET', slots, token, name) == 0 then return end
+    local parent = it.parent_of(name)
+    it.record(name).busy = it.record(name).busy + 1
+    if parent then it.record(parent).busy = it.record(parent).busy + 1 end
+    it.refresh(name)
+  end
+
+  -- Free a slot; false if nothing had it.
+  function it.vacate(token)
+    local name = redis.call('HGET', slots, token)
+    if not name then return false end
+    redis.call('HDEL', slots, token)
+    local parent = it.parent_of(name)
+    it.record(name).busy = math.max(0, it.record(name).busy - 1)
+    if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
+    it.refresh(name)
+    return true
+  end
+
+  function it.vacate_all(lease_id, indices)
+    if redis.call('EXISTS', slots) == 0 then return end
+    for _, index in ipairs(indices) do it.vacate(lease_id .. ':' .. index) end
+  end
+
+  -- Items of a new lease take a slot each.
+  function it.occupy_all(lease_id, items)
+    for i, item in ipairs(items) do
+      local name = group_of(item)
+      if name then
+        it.occupy(lease_id .. ':' .. (#items == 1 and '0' or i), name)
+        it.vacate(':' .. string.match(item, '^q1 (%S+)'))
+      end
+    end
+  end
+
+  function it.hold(taken)
+    redis.call('HSET', slots, unpack(taken))
+  end
+
+  -- A group waits because a handler said so.
+  function it.wait_until(name, at_ms)
+    local one = it.record(name)
+    one.wait_ms = math.max(one.wait_ms, at_ms)
+    it.write(name)
+  end
+
+  local function id_of(item) return string.match(item, '^q1 (%S+)') end
+
+  -- Place a member among those of its group. A retry of an ordered group goes to its head.
+  function it.place(item, name, at_head)
+    local retried = string.sub(name, 1, 1) == '=' and not string.find(item, '^q1 %S+ %d+ 0 ')
+    if not it.enter(item, name, at_head or retried) then return false end
+    it.vacate(':' .. id_of(item))
+    return true
+  end
+
+  -- Put members among those of their group; the rest stays for a list of ready. Heads keep their order.
+  function it.place_lists(lists, orders, at_head)
+    local placed = 0
+    for number, items in pairs(lists) do
+      local rest, order = {}, {}
+      local first, last, step = 1, #items, 1
+      if at_head then first, last, step = last, first, -1 end
+      for i = first, last, step do
+        local name = group_of(items[i])
+        if name and it.place(items[i], name, at_head) then
+          placed = placed + 1
+        else
+          local at = at_head and 1 or #rest + 1
+          table.insert(rest, at, items[i])
+          if orders then table.insert(order, at, orders[number][i]) end
+        end
+      end
+      lists[number] = #rest > 0 and rest or nil
+      if orders then orders[number] = #rest > 0 and order or nil end
+    end
+    return placed
+  end
+
+  -- The messages of a lease, as it was read, leave it; returns how many groups may run by now.
+  function it.vacate_lease(lease_id, entries)
+    local indices = {}
+    for i, entry in ipairs(entries) do indices[i] = entry[3] end
+    it.vacate_all(lease_id, indices)
+    return it.opened
+  end
+
+  -- An ordered group waits for a message that comes back later.
+  function it.keep_ordered_slot(item)
+    if string.sub(group_of(item) or '', 1, 1) == '=' then it.keep_slot(item) end
+  end
+
+  -- A waiting member keeps its slot: what comes after it must not run beside it.
+  function it.keep_slot(item)
+    local name = group_of(item)
+    if name then it.occupy(':' .. id_of(item), name) end
+  end
+
+  -- A waiting message has ended, and a slot that it kept is free.
+  function it.free_slot(item)
+    if group_of(item) then it.vacate(':' .. id_of(item)) end
+  end
+
+  -- Whether a score of delayed is the seat of a waiting member.
+  function it.is_seat(score) return score >= SEATS_FROM and score < MAX_MS end
 end
 -- Accept new messages.
 
@@ -467,10 +882,52 @@ local function refusal(attributes, number)
   return nil
 end
 
+-- Store the members of groups among these messages; returns the others.
+local function place_new(items)
+  local rest, entered = {}, {}
+  for _, item in ipairs(items) do
+    local name = group_of(item)
+    if not name or not groups().enter(item, name, false, entered) then rest[#rest + 1] = item end
+  end
+  for _, name in ipairs(entered) do groups().refresh(name) end
+  return rest
+end
+
+-- A refusal if a group would have more waiting members than its limit, or a key of groups is of another type, else nil.
+-- `grouped`: some of these messages have groups; they are not looked for if not.
+local function group_refusal(items, grouped, attributes)
+  local more = {}
+  local refused = (grouped or attributes.groups) and groups().broken()
+  if refused or not grouped then
+    attributes.ungrouped = true
+    return refused or nil
+  end
+  for _, item in ipairs(items) do
+    local name = group_of(item)
+    if name then
+      more[name] = (more[name] or groups().waiting(name)) + 1
+      local most = groups().limit(name).members
+      if most and more[name] > most then return { 'GROUPFULL', name, text(most) } end
+    end
+  end
+  if not attributes.groups then groups().mark() end
+  attributes.groups = true
+  return nil
+end
+
 local CHUNK = 500
 -- Store messages in their lists, and record that they were sent; the caller writes the journal at its end.
 local function push(items, priority, delay_ms, attributes, now)
   if #items == 0 then return end
+  if not attributes.groups and not attributes.ungrouped then
+    for _, item in ipairs(items) do
+      if group_of(item) then
+        groups().mark()
+        attributes.groups = true
+        break
+      end
+    end
+  end
   open_journal(attributes.journal, now)
   if book.all then book.record_sent(items) end
   if delay_ms > 0 then
@@ -483,6 +940,11 @@ local function push(items, priority, delay_ms, attributes, now)
       end
       redis.call('ZADD', delayed, unpack(pairs_of))
     end
+    return
+  end
+  if attributes.groups then items = place_new(items) end
+  if #items == 0 then
+    if not attributes.paused_out and groups().opened > 0 then ring(wake, groups().opened) end
     return
   end
   if priority > 0 and not string.find(attributes.levels, tostring(priority), 1, true) then
@@ -597,7 +1059,9 @@ if not delay_ms or not ttl_ms then return { 'ARG', 'delay or ttl' } end
 local first_key = 8 + 2 * number
 local keyed = ARGV[first_key] == '' and 0 or whole(ARGV[first_key], 0, number)
 if not keyed then return { 'ARG', 'messages' } end
-if not lower_maxlen(attributes, ARGV[first_key + 1 + 3 * keyed]) then return { 'ARG', 'maxlen' } end
+local most, grouped = ARGV[first_key + 1 + 3 * keyed], ARGV[first_key + 2 + 3 * keyed] == '1'
+if grouped and most == '' then most = nil end
+if not lower_maxlen(attributes, most) then return { 'ARG', 'maxlen' } end
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
 
 -- A lane has its place among the counters while these are few, since others read all of them. The sign there for a lane
@@ -641,6 +1105,8 @@ for message = 1, number do
   end
 end
 
+refused = group_refusal(items, grouped, attributes)
+if refused then return refused end
 push(items, priority, delay_ms, attributes, now)
 for _, one in ipairs(early) do push({ one[1] }, priority, one[2], attributes, now) end
 write_keys(holds)

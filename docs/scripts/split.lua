@@ -282,6 +282,15 @@ local function received_at(id, deadline, visibility_ms)
   visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
   return text(math.max(0, deadline - visibility_ms))
 end
+-- A message moves to another lease, and the slot of its group with it.
+local function move_slot(meta, item, old_id, new_id, index)
+  if kind(item) ~= 'own' or not has_flags(item) or not flag(item, ' g=') then return end
+  local slots = string.sub(meta, 1, -5) .. 'slots'
+  local name = redis.call('HGET', slots, old_id .. ':' .. index)
+  if not name then return end
+  redis.call('HSET', slots, new_id .. ':' .. index, name)
+  redis.call('HDEL', slots, old_id .. ':' .. index)
+end
 
 local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refused = broken({ unacked, 'zset', meta, 'hash', old, 'hash', new, 'hash' })
@@ -316,5 +325,6 @@ local deadline = text(now + visibility_ms)
 redis.call('HSET', new, ARGV[2], item)
 redis.call('ZADD', unacked, deadline, new_id)
 redis.call('HDEL', old, ARGV[2])
+move_slot(meta, item, old_id, new_id, ARGV[2])
 if redis.call('EXISTS', old) == 0 then redis.call('ZREM', unacked, old_id) end
 return { 'OK', text(now), deadline }

@@ -46,6 +46,10 @@ class Chain(Generic[R_co]):
                 raise InvalidOptionError(where, "is a run", "call its steps in the run instead")
             if number <= len(steps):
                 sender.check_keeps()
+            if number > 1 and (options.group or task.task_options.group):
+                raise InvalidOptionError(
+                    where, "has a group", "only the first step of a chain can have one"
+                )
             names = ("unique", *_NOT_LATER) if number > 1 else ("unique",)
             for name in names:
                 if getattr(options, name):
@@ -113,7 +117,9 @@ class Chain(Generic[R_co]):
             )
         sender = self._first.sender
         body = with_steps(self._first.body, steps)
-        message = sender.first_message(body, queue, end_flag(sender.task.name, steps))
+        message = sender.first_message(
+            body, queue, end_flag(sender.task.name, steps), self._first.group
+        )
         return message, Handle(self._app, steps[-1].queue, steps[-1].id, last.task, chained=True)
 
 

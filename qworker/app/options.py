@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Final, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
 from qworker.app.control import Retry
 from qworker.app.retry import RetryPolicy
@@ -14,12 +14,14 @@ from qworker.config.name_kinds import NameKind
 from qworker.durations import Duration
 from qworker.engine.options import SendOptions
 from qworker.errors import InvalidOptionError, shown
+from qworker.wire.groups import flag_of
 from qworker.wire.names import check_queue
 from qworker.wire.result import MAX_KEEP_MS
 
 __all__ = ["TaskOptions", "TaskOptionsDict", "check_option_names"]
 
 _SEND: Final = kinds_of(SendOptions)
+_GROUP: Final = _SEND["group"]
 _RETRY: Final = Retry.exponential("1s", cap="10m")
 _RETRY_TEXT: Final = 'Retry.exponential("1s", cap="10m")'
 _MAX_BATCH: Final = 1000
@@ -36,6 +38,8 @@ class TaskOptionsDict(TypedDict, total=False):
     priority: int
     at_most_once: bool
     result: Duration | None
+    group: str | Callable[..., str | None] | None
+    ordered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,21 @@ class RetryKind(Kind):
         if not isinstance(value, RetryPolicy):
             raise self._refused(value, field, "is not a retry policy")
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsKind(Kind):
+    """The group of each message: a name, or a function of the call's arguments that returns one."""
+
+    @property
+    def limit(self) -> str:
+        """How to write one."""
+        return "write a name such as 'crm', or a function such as lambda order: f'crm/{order}'"
+
+    def _checked(self, value: object, field: str) -> str | Callable[..., str | None]:
+        if callable(value):
+            return value
+        return _GROUP.check(value, field)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +131,35 @@ class TaskOptions(Options):
             none="results are not kept",
         ),
     ] = None
+    group: Annotated[
+        str | Callable[..., str | None] | None,
+        GroupsKind(
+            "group of each message, by name or by a function of the call's arguments",
+            none="no group",
+        ),
+    ] = None
+    ordered: Annotated[bool, _SEND["ordered"]] = False
     time_limit_ms: int | None = field(init=False)
     ttl_ms: int | None = field(init=False)
     max_wait_ms: int = field(init=False)
     result_ms: int | None = field(init=False)
 
+    def group_of(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return the stored name of the group of a call; '' for none. Raises `InvalidOptionError` for a wrong one."""
+        group = self.group(*args, **kwargs) if callable(self.group) else self.group
+        if group is None:
+            return ""
+        return flag_of(_GROUP.check(group, f"group of task {task}"), self.ordered)
+
     def _check_together(self) -> None:
+        if self.ordered and self.group is None:
+            raise InvalidOptionError("ordered", "is set without group", "name the group too")
+        if self.group is not None and self.priority:
+            raise InvalidOptionError(
+                "priority",
+                "is set together with group",
+                "groups take turns by their weights; leave one of them out",
+            )
         if self.max_wait_ms and self.batch is None:
             raise InvalidOptionError("max_wait", "is set without batch", "it is for batch handlers")
         if self.result is not None and self.batch is not None:

@@ -68,6 +68,8 @@ class Call(Generic[T_co]):
 
     sender: Sender[Any, Any]
     body: bytes
+    #: Stored name of its group; '' for none.
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Sender(Generic[P, R]):
 
         Raises `ArgumentsError` or `InvalidBodyError` for wrong arguments.
         """
-        return Call(self, self.task.signature.encode(args, kwargs))
+        return Call(self, self.task.signature.encode(args, kwargs), self._group(args, kwargs))
 
     @overload
     def then(  # type: ignore[misc]  # inferred from a callable, not from a Sender
@@ -130,14 +132,14 @@ class Sender(Generic[P, R]):
         """
         body = self.task.signature.encode(args, kwargs)
         queue = self.task.app.queue(self.task.queue)
-        message = self._message(body, queue.ref, outgoing())
+        message = self._message(body, queue.ref, outgoing(), group=self._group(args, kwargs))
         return queue.store([message], self._options, named="calls")[0]
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a call from async code, as `send` does."""
         body = self.task.signature.encode(args, kwargs)
         queue = self.task.app.aqueue(self.task.queue)
-        message = self._message(body, queue.ref, outgoing())
+        message = self._message(body, queue.ref, outgoing(), group=self._group(args, kwargs))
         return (await queue.store([message], self._options, named="calls"))[0]
 
     @overload
@@ -285,16 +287,29 @@ class Sender(Generic[P, R]):
                     f"include a call of task {call.sender.task.name!r}",
                     f"send only calls of {self.task.name!r}",
                 )
-            messages.append(self._message(call.body, queue, trace))
+            messages.append(self._message(call.body, queue, trace, group=call.group))
         return messages
 
-    def first_message(self, body: bytes, queue: QueueRef, chain: str) -> NewMessage:
+    def first_message(self, body: bytes, queue: QueueRef, chain: str, group: str) -> NewMessage:
         """Make the first message of a chain; `chain` is its flag j."""
         flags = {**_flags(outgoing(), None, run=False), "j": chain}
-        return self._message(body, queue, None, flags)
+        return self._message(body, queue, None, flags, group=group)
+
+    def _group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the stored name of the group of a call; options of the send go before those of the task."""
+        options = self.task.task_options
+        if options.group is None or self._options.group is not None:
+            return ""
+        return options.group_of(self.task.name, args, kwargs)
 
     def _message(
-        self, body: bytes, queue: QueueRef, trace: str | None, flags: dict[str, str] | None = None
+        self,
+        body: bytes,
+        queue: QueueRef,
+        trace: str | None,
+        flags: dict[str, str] | None = None,
+        *,
+        group: str = "",
     ) -> NewMessage:
         keep_ms = self._keep_ms
         if flags is None and (trace or keep_ms):
@@ -306,6 +321,7 @@ class Sender(Generic[P, R]):
             flags=flags,
             sending=self._run_middleware if self.task.app.middleware else None,
             message_id=self._message_id,
+            group=group,
         )
 
     @property
@@ -329,7 +345,13 @@ class Sender(Generic[P, R]):
 
 
 def check_overlap(schedule: Schedule, task: Task[..., Any]) -> None:
-    """Raise `InvalidOptionError` if the policy of a schedule cannot hold for its task."""
+    """Raise `InvalidOptionError` if the policy of a schedule cannot hold for its task, or the task has a group."""
+    if task.task_options.group is not None:
+        raise InvalidOptionError(
+            "group",
+            f"is set for {task.name!r}, which has a schedule",
+            "messages of schedules have no group; let the schedule's task send one with a group",
+        )
     if schedule.overlap != "allow" and task.task_options.at_most_once:
         raise InvalidOptionError(
             "overlap",

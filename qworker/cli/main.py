@@ -37,6 +37,7 @@ SECTIONS: Final = {
         "fsck": "Check stored messages for damage, and repair it.",
         "worker": "List workers, drain them, change their number of processes.",
         "task": "List tasks; pause and resume single tasks.",
+        "limit": "List, set and remove limits of groups; see which groups wait, and why.",
         "schedule": "List, pause, run and remove schedules.",
     },
     "Look back": {

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from qworker.engine.message import NEVER_MS
+from qworker.engine.message import NEVER_MS, SEATS_FROM
 from qworker.engine.options import MAX_VISIBILITY_MS
 from qworker.engine.receive import Batch
 from qworker.errors import InvalidBodyError, InvalidOptionError
@@ -146,10 +146,12 @@ class Stored:
     ) -> Stored:
         """Read an item as stored; the body of a foreign item is all its bytes.
 
-        A delayed message without a due time is held.
+        A delayed message without a due time is held; one with a seat in its group is ready.
         """
         if state == "delayed" and at_ms is not None and at_ms >= NEVER_MS:
             state, at_ms = "held", None
+        elif state == "delayed" and at_ms is not None and at_ms >= SEATS_FROM:
+            state, at_ms = "ready", None
         envelope = Envelope.parse(item)
         if envelope is None:
             name = str(receipt).replace(":", ".") if receipt else ""

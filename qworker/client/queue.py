@@ -25,6 +25,7 @@ from qworker.client.inspect import runs as run_states
 from qworker.client.inspect import scan as scanning
 from qworker.client.manage import attributes as configuring
 from qworker.client.manage import journal
+from qworker.client.manage import limits as limiting
 from qworker.client.manage import remove as removing
 from qworker.client.manage import reshard as sharding
 from qworker.client.message import Stored
@@ -159,6 +160,10 @@ class QueueVerbs:
     configure = Verb(configuring.configure)
     pause = Verb(configuring.pause)
     resume = Verb(configuring.resume)
+    limits = Verb(limiting.limits)
+    set_limit = Verb(limiting.set_limit)
+    remove_limit = Verb(limiting.remove_limit)
+    groups = Verb(limiting.groups)
     divide = Verb(sharding.divide)
     division = Verb(sharding.division)
     purge = Verb(removing.purge)

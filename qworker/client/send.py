@@ -33,6 +33,7 @@ from qworker.errors import (
 )
 from qworker.wire.codec import check_size, encode
 from qworker.wire.envelope import tail
+from qworker.wire.groups import flag_of, parent_of
 from qworker.wire.shards import Shards
 
 __all__ = [
@@ -69,10 +70,10 @@ def send(
 ) -> Plan[str]:
     """Store one message: bytes as they are, any other value as JSON. Returns its id.
 
-    Options as in `SendOptions`, by value or by keyword: delay, eta, ttl, priority, unique, unique_until, unique_for,
-    debounce, debounce_max, max_receives, visibility, maxlen, replicas, within, fsync. With a unique key that another
-    message holds, nothing is stored (or with debounce in its place), and that message's id is returned. Raises
-    `NotReplicatedError` or `NotSyncedError`, the message being stored.
+    Options as in `SendOptions`, by value or by keyword: delay, eta, ttl, priority, group, ordered, unique,
+    unique_until, unique_for, debounce, debounce_max, max_receives, visibility, maxlen, replicas, within, fsync. With a
+    unique key that another message holds, nothing is stored (or with debounce in its place), and that message's id is
+    returned. Raises `NotReplicatedError` or `NotSyncedError`, the message being stored.
     """
     chosen = SendOptions.of(options, given)
     [message_id] = yield from store(queue, [new_message(queue, body, chosen)], chosen)
@@ -184,7 +185,7 @@ def _store_all(
 def _placed(
     queue: QueueRef, messages: Sequence[NewMessage], positions: Sequence[int]
 ) -> Iterator[tuple[int | None, list[int]]]:
-    """Group messages by shard: those with a unique key by its shard, the others (None) in groups of a call for any.
+    """Divide messages by shard: by group or unique key; the others (None) in as many as a call takes, for any shard.
 
     If there is only one shard they stay together, in their order.
     """
@@ -194,9 +195,10 @@ def _placed(
     keyed: dict[int, list[int]] = {}
     free: list[int] = []
     for position in positions:
-        unique = messages[position].unique
-        if unique:
-            keyed.setdefault(queue.shards.of_key(unique), []).append(position)
+        # A group lives in one shard, with all of its parent: there its limits are exact.
+        key = parent_of(messages[position].group) or messages[position].unique
+        if key:
+            keyed.setdefault(queue.shards.of_key(key), []).append(position)
         else:
             free.append(position)
     for first in range(0, len(free), MAX_PER_CALL):
@@ -314,10 +316,12 @@ def new_message(
     flags: dict[str, str] | None = None,
     sending: Callable[[bytes, dict[str, str]], None] | None = None,
     message_id: str | None = None,
+    group: str = "",
 ) -> NewMessage:
     """Make a message of a body: bytes as they are, anything else as JSON. Raises `InvalidError`s.
 
-    `sending` gets the body and the header flags, and may change the flags. Without a `message_id` it draws one.
+    `sending` gets the body and the header flags, and may change the flags. Without a `message_id` it draws one. `group`
+    is the stored name of a group for options without one.
     """
     data = body if isinstance(body, bytes) else encode(body)
     check_size(data, LARGEST_MAXSIZE)
@@ -328,6 +332,10 @@ def new_message(
         flags["p"] = str(options.priority)
     if options.unique is not None:
         _mark_unique(flags, options)
+    if options.group is not None:
+        group = flag_of(options.group, options.ordered)
+    if group:
+        flags["g"] = group
     if options.visibility_ms is not None:
         flags["v"] = str(options.visibility_ms)
         if options.visibility_ms == 0:
@@ -339,13 +347,13 @@ def new_message(
     if queue.protected:
         data = queue.protect(message_id, data, flags)
     if options.unique is None:
-        return NewMessage(message_id, tail(data, flags), flags.get("u", ""))
+        return NewMessage(message_id, tail(data, flags), flags.get("u", ""), group=group)
     if options.unique_for_ms is not None:
         return NewMessage(
-            message_id, tail(data, flags), options.unique, f"={options.unique_for_ms}"
+            message_id, tail(data, flags), options.unique, f"={options.unique_for_ms}", group
         )
     held = f"~{options.debounce_max_ms or 0}" if options.debounce_ms is not None else UNTIL_END
-    return NewMessage(message_id, tail(data, flags), flags.get("u", ""), held)
+    return NewMessage(message_id, tail(data, flags), flags.get("u", ""), held, group)
 
 
 def _mark_unique(flags: dict[str, str], options: SendOptions) -> None:

@@ -102,7 +102,7 @@ class Role:
 
 
 def _producer_keys(keys: QueueKeys) -> tuple[str, ...]:
-    return (keys.meta, keys.stats, keys.producers, keys.unique, keys.journal)
+    return (keys.meta, keys.stats, keys.producers, keys.unique, keys.journal, *keys.of_groups())
 
 
 def _into(keys: QueueKeys) -> tuple[str, ...]:
@@ -127,6 +127,7 @@ def _consumer_keys(keys: QueueKeys) -> tuple[str, ...]:
         keys.producers,
         keys.runs,
         f"{keys.run_prefix}{_ANY}",
+        *keys.of_groups(),
     )
 
 

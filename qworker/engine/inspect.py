@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from qworker.engine.arguments import given, maybe, standard_keys
 from qworker.engine.command import Command, PerQueue
-from qworker.engine.message import NEVER_MS
+from qworker.engine.message import SEATS_FROM
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
 from qworker.engine.replies import accepted
@@ -28,7 +28,8 @@ _LIMITED: Final = "until "
 class Inspection:
     """A queue at one instant. Times in ms since 1970, None if there is none; the journal's size in bytes.
 
-    `held`: how many of the delayed messages have no due time, see `Queue.hold`. `unread`: shards that could not be
+    `held`: how many of the delayed messages have no due time, see `Queue.hold`. `grouped`: messages that wait in
+    groups, which are ready as well. `unread`: shards that could not be
     read, each with the reason; the figures cover the others.
     """
 
@@ -47,6 +48,7 @@ class Inspection:
     journal_entries: int = 0
     journal_bytes: int = 0
     held: int = 0
+    grouped: int = 0
     unread: tuple[str, ...] = ()
 
     @property
@@ -97,8 +99,8 @@ class Inspection:
 
     @property
     def ready(self) -> int:
-        """Messages that a consumer could receive now."""
-        return sum(self.ready_by_priority) + self.suspect
+        """Messages that a consumer could receive now, or that wait in groups for their turn, a slot or a rate."""
+        return sum(self.ready_by_priority) + self.suspect + self.grouped
 
     @property
     def unacked(self) -> int:
@@ -153,17 +155,17 @@ def inspect(keys: QueueKeys, *, now_ms: int | None = None) -> Command[Inspection
     def decode(reply: Any) -> Inspection:
         fields = accepted(reply, keys.queue)
         _, now, lengths, suspect, delayed, leases, dead, oldest, due, deadline, *more = fields
-        _, stats, meta, journal_entries, journal_bytes, held = more
+        _, stats, meta, journal_entries, journal_bytes, held, grouped = more
         return Inspection(
             keys.queue,
             int(now),
             tuple(lengths),
             suspect,
-            delayed,
+            delayed - grouped,
             leases,
             dead,
             maybe(oldest),
-            None if due and int(due) >= NEVER_MS else maybe(due),
+            None if due and int(due) >= SEATS_FROM else maybe(due),
             maybe(deadline),
             {
                 name: -number if value.startswith("-") else number
@@ -174,6 +176,7 @@ def inspect(keys: QueueKeys, *, now_ms: int | None = None) -> Command[Inspection
             journal_entries,
             int(journal_bytes),
             held,
+            grouped=grouped,
         )
 
     return Command(load_script("inspect"), standard_keys(keys), (given(now_ms),), decode)
@@ -201,6 +204,7 @@ def total(shards: Sequence[Inspection]) -> Inspection:
         journal_entries=sum(shard.journal_entries for shard in shards),
         journal_bytes=sum(shard.journal_bytes for shard in shards),
         held=sum(shard.held for shard in shards),
+        grouped=sum(shard.grouped for shard in shards),
     )
 
 

@@ -11,12 +11,24 @@ from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["ANYWHERE", "MAX_PICKED", "NEVER_MS", "cancel", "delete", "enqueue", "hold", "spot"]
+__all__ = [
+    "ANYWHERE",
+    "MAX_PICKED",
+    "NEVER_MS",
+    "SEATS_FROM",
+    "cancel",
+    "delete",
+    "enqueue",
+    "hold",
+    "spot",
+]
 
 #: Messages per call.
 MAX_PICKED: Final = 100
 #: The due time of held messages: the largest integer that a score keeps.
 NEVER_MS: Final = 2**53
+#: From here to `NEVER_MS` scores of delayed are seats of members that wait in their groups, see lib/groups.lua.
+SEATS_FROM: Final = 2**52
 #: The spot of a message whose position is unknown.
 ANYWHERE: Final = "-"
 

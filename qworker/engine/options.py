@@ -20,6 +20,7 @@ from qworker.config.kinds import (
 )
 from qworker.durations import Duration
 from qworker.errors import InvalidOptionError
+from qworker.wire.groups import is_group
 
 __all__ = [
     "COMMON_META",
@@ -83,6 +84,23 @@ class KeyKind(Kind):
             raise self._refused(value, field, "holds a lone surrogate") from None
         if not 1 <= size <= 256:
             raise self._refused(value, field, f"is {size} bytes")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKind(Kind):
+    """The name of a group, or of a group of a parent: `acme`, `acme/ann`."""
+
+    @property
+    def limit(self) -> str:
+        """How to write one."""
+        return "write 1 to 256 bytes without control characters, not * or =, and at most one / inside, such as acme/ann"
+
+    def _checked(self, value: object, field: str) -> str:
+        if not isinstance(value, str):
+            raise self._refused(value, field, "is not a str")
+        if not is_group(value):
+            raise self._refused(value, field, "is not the name of a group")
         return value
 
 
@@ -218,6 +236,13 @@ class SendOptions(Options):
             none="no limit: a steady stream of messages delivers none",
         ),
     ] = None
+    group: Annotated[
+        str | None,
+        GroupKind("takes turns with other groups, and has the limits of its name", none="no group"),
+    ] = None
+    ordered: Annotated[
+        bool, FlagKind("messages of its group run one at a time, in order, retries included")
+    ] = False
     max_receives: Annotated[
         int | None,
         IntegerKind(
@@ -286,6 +311,14 @@ class SendOptions(Options):
     def _check_together(self) -> None:
         if self.delay is not None and self.eta is not None:
             raise InvalidOptionError("eta", "is given together with a delay", "give one of the two")
+        if self.ordered and self.group is None:
+            raise InvalidOptionError("ordered", "is set without group", "name the group too")
+        if self.group is not None and self.priority:
+            raise InvalidOptionError(
+                "priority",
+                "is set together with group",
+                "groups take turns by their weights; leave one of them out",
+            )
         if self.unique is None:
             for name, default in _OF_UNIQUE.items():
                 if getattr(self, name) != default:

@@ -11,10 +11,12 @@ from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.wire.keys import LEVELS, QueueKeys
 
-__all__ = ["MAX_POLLED", "Available", "Polled", "glance", "poll"]
+__all__ = ["GROUPS", "MAX_POLLED", "Available", "Polled", "glance", "poll"]
 
 #: Queues per call.
 MAX_POLLED: Final = 500
+#: Among the levels of a queue: it has groups.
+GROUPS: Final = -1
 
 
 class Available(NamedTuple):
@@ -50,7 +52,10 @@ def poll(queues: Sequence[QueueKeys], *, levels: bool = False) -> Command[Polled
         return Polled(
             available,
             {
-                number - 1: tuple(level for level in range(1, LEVELS) if b"%d" % level in used)
+                number - 1: (
+                    *(level for level in range(1, LEVELS) if b"%d" % level in used),
+                    *((GROUPS,) if b"g" in used else ()),
+                )
                 for number, used in zip(in_use[::2], in_use[1::2], strict=True)
             },
         )
@@ -70,6 +75,10 @@ def glance(queues: Sequence[tuple[QueueKeys, Sequence[int]]]) -> Command[int]:
     names = [
         name
         for keys, levels in queues
-        for name in (keys.ready[0], keys.suspect, *(keys.ready[level] for level in levels))
+        for name in (
+            keys.ready[0],
+            keys.suspect,
+            *(keys.turns if level == GROUPS else keys.ready[level] for level in levels),
+        )
     ]
     return raw("EXISTS", *names, decode=int)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from qworker.engine.arguments import standard_keys
+from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
@@ -21,11 +21,13 @@ __all__ = [
     "CounterRepair",
     "Spot",
     "repair_counters",
+    "repair_groups",
     "repair_item",
     "repair_key",
     "repair_lane",
     "repair_lease",
     "repair_run",
+    "repair_seats",
     "repair_twice",
     "repair_unique",
 ]
@@ -116,6 +118,42 @@ def repair_lane(keys: QueueKeys, place: str, field: bytes, *, repair: bool) -> C
     """Check a lane: a field of `place`, which is the key of producers or stats. Returns the problem."""
     words = ("", int(repair), field)
     return Command(load_script("repair_lane"), (place, keys.meta), words, _problem(keys.queue))
+
+
+class GroupProblem(NamedTuple):
+    """What is wrong with a group: its kind (slot, busy or turn), its stored name, and words."""
+
+    kind: str
+    group: str
+    words: str
+
+
+def repair_groups(
+    keys: QueueKeys, cursor: str = "0", *, repair: bool, now_ms: int | None = None
+) -> Command[tuple[str, bool, list[GroupProblem]]]:
+    """Count the slots of a page of groups. Returns the next cursor, whether they are too many, and problems."""
+
+    def decode(reply: Any) -> tuple[str, bool, list[GroupProblem]]:
+        _, _, following, why, *words = accepted(reply, keys.queue)
+        texts = [word.decode("utf-8", "replace") for word in words]
+        found = [GroupProblem(*texts[at : at + 3]) for at in range(0, len(texts), 3)]
+        return following.decode(), why == b"large", found
+
+    args = (given(now_ms), int(repair), cursor)
+    return Command(load_script("repair_groups"), standard_keys(keys), args, decode)
+
+
+def repair_seats(
+    keys: QueueKeys, after: str = "", *, repair: bool, now_ms: int | None = None
+) -> Command[tuple[str, list[str]]]:
+    """Find waiting members that their groups do not know. Returns where to go on ("": at the end), and their ids."""
+
+    def decode(reply: Any) -> tuple[str, list[str]]:
+        _, _, following, *ids = accepted(reply, keys.queue)
+        return following.decode(), [each.decode("utf-8", "replace") for each in ids]
+
+    args = (given(now_ms), int(repair), after)
+    return Command(load_script("repair_seats"), standard_keys(keys), args, decode)
 
 
 def repair_unique(

@@ -8,6 +8,7 @@ from qworker.errors import (
     BodyTooLargeError,
     BrokenQueueError,
     GhostSendError,
+    GroupFullError,
     InvalidOptionError,
     LeaseUsedError,
     QueueExistsError,
@@ -15,7 +16,9 @@ from qworker.errors import (
     QueuePausedError,
     ShardDrainingError,
     TooLateError,
+    TooManyLimitsError,
 )
+from qworker.wire.groups import shown
 from qworker.wire.shards import Mark
 
 __all__ = ["accepted"]
@@ -25,8 +28,8 @@ def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[
     """Return the reply of a script that did its work, or raise the error of its refusal.
 
     Raises `BrokenQueueError`, `QueuePausedError`, `QueueFullError`, `ShardDrainingError`, `QueueExistsError`,
-    `GhostSendError`, `LeaseUsedError`, `TooLateError`, `BodyTooLargeError`, and `InvalidOptionError` for an argument
-    that this library never sends.
+    `GhostSendError`, `LeaseUsedError`, `TooLateError`, `BodyTooLargeError`, `GroupFullError`, `TooManyLimitsError`,
+    and `InvalidOptionError` for an argument that this library never sends.
     """
     code = reply[0]
     if code in (b"OK", b"DUPLICATE"):
@@ -39,6 +42,10 @@ def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[
             raise QueuePausedError(queue)
         case ["FULL", stored, maxlen]:
             raise QueueFullError(queue, int(stored), int(maxlen))
+        case ["GROUPFULL", name, most]:
+            raise GroupFullError(queue, shown(str(name)), int(most))
+        case ["MANY", number]:
+            raise TooManyLimitsError(queue, int(number))
         case ["RESHARD", written]:
             mark = Mark.parse(str(written).encode())
             raise ShardDrainingError(queue, mark.active, mark.epoch)

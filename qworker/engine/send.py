@@ -32,13 +32,14 @@ UNTIL_END: Final = str(NEVER_MS)
 class NewMessage(msgspec.Struct, frozen=True):
     """A message to store: its id and its envelope from the flags on, see `qworker.wire.envelope.tail`.
 
-    `unique` is a key that keeps other messages out, held as `held` says: see `lua/send/send.lua`.
+    `unique` is a key that keeps other messages out, held as `held` says: see `lua/send/send.lua`. `group`: of flag g.
     """
 
     id: str
     tail: bytes
     unique: str = ""
     held: str = UNTIL_END
+    group: str = ""
 
     @property
     def size(self) -> int:
@@ -163,7 +164,9 @@ def send(
             uniques += (number, message.unique, message.held)
     args.append(len(uniques) // 3 or "")
     args += uniques
-    if maxlen:
+    if any(message.group for message in messages):
+        args += (given(maxlen or None), 1)
+    elif maxlen:
         args.append(maxlen)
 
     def decode(reply: Any) -> Sent:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qworker.client.queue_ref import QueueRef
 from qworker.fsck.counters import check_counters, check_lanes, check_uniques, is_queue
 from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.groups import check_groups
 from qworker.fsck.index import check_index, check_shards
 from qworker.fsck.layout import check_keys, check_leases
 from qworker.fsck.messages import Ids, check_duplicates, check_items
@@ -122,6 +123,7 @@ def check_queue(
     yield from check_duplicates(client, keys, ids, on_progress, repair=repair)
     yield from check_lanes(client, keys, repair=repair)
     yield from check_uniques(client, keys, repair=repair)
+    yield from check_groups(client, keys, repair=repair)
     yield from check_runs(
         client, QueueRef(_namespace_of(keys), keys.queue, client.ids), repair=repair
     )

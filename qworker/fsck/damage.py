@@ -29,6 +29,7 @@ class Kind(Enum):
     JOURNAL = "journal"
     LANE = "lane"
     UNIQUE = "unique key"
+    GROUP = "group"
     RUN = "lost run"
     OUTBOX = "lost outbox"
     UNREGISTERED = "unregistered"
@@ -71,6 +72,7 @@ REMEDIES: Final = {
     Kind.JOURNAL: Remedy("continue the numbers after the last entry of the stream"),
     Kind.LANE: Remedy("forget it, or date it now"),
     Kind.UNIQUE: Remedy("free the key"),
+    Kind.GROUP: Remedy("count its slots and seat its messages again"),
     Kind.RUN: Remedy(
         "end it as discarded, and keep its steps for a day",
         "start the run again under another id; find out what took its message (an ack without complete, a failover)",

@@ -77,7 +77,15 @@ def _lease(client: Client, keys: QueueKeys, name: bytes, *, repair: bool) -> Ite
 
 def _types(keys: QueueKeys) -> dict[str, str]:
     lists = {*keys.ready, keys.suspect, keys.wake}
-    scores = {keys.delayed, keys.unacked, keys.cancelled, keys.runs}
+    scores = {
+        keys.delayed,
+        keys.unacked,
+        keys.cancelled,
+        keys.runs,
+        keys.turns,
+        keys.children,
+        keys.later,
+    }
     streams = {keys.dead, keys.journal}
     return {
         key: "list"

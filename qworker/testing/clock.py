@@ -24,6 +24,8 @@ __all__ = ["advance", "age", "keys_of", "record_reap"]
 
 #: The due time of held messages.
 _NEVER_MS: Final = 2**53
+#: From here on scores of delayed are no times: seats in groups, and held messages.
+_SEATS_FROM: Final = 2**52
 #: Flags of an envelope that are instants: expiry, first receive, ready since, unknown since.
 _INSTANTS: Final = (b"x=", b"f=", b"t=", b"k=")
 
@@ -59,8 +61,19 @@ def age(app: QWorker, keys: QueueKeys, by_ms: int) -> None:
             _age_lease(redis, keys.lease(lease.decode()), by_ms)
         _age_uniques(redis, keys.unique, by_ms)
         _age_limit(redis, keys.meta, by_ms)
+        _age_set(redis, keys.later, by_ms, messages=False)
+        _age_groups(redis, keys.groups, by_ms)
         for run in _all(redis.zrange(keys.runs, 0, -1)):
             _age_run(redis, keys.run(run.decode()), by_ms)
+
+
+def _age_groups(redis: Redis, name: str, by_ms: int) -> None:
+    for field, value in _all(redis.hgetall(name)).items():
+        words = value.split(b" ")
+        if field.startswith(b":") and len(words) == 8:
+            # Of a rate, and of a wait that a handler asked for.
+            words[6:] = [b"%d" % max(0, int(float(word)) - by_ms) for word in words[6:]]
+            redis.hset(name, field, b" ".join(words))
 
 
 def record_reap(app: QWorker, keys: QueueKeys) -> None:
@@ -89,7 +102,7 @@ def _age_set(redis: Redis, name: str, by_ms: int, *, messages: bool) -> None:
                 name,
                 {
                     _aged(member, by_ms) if messages else member: (
-                        max(0, int(score) - by_ms) if score < _NEVER_MS else _NEVER_MS
+                        max(0, int(score) - by_ms) if score < _SEATS_FROM else int(score)
                     )
                     for member, score in members
                 },

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Drained", "drain"]
 
 _TICK_MS: Final = 1000
-#: The due time of held messages.
-_NEVER_MS: Final = 2**53
+#: From here on scores of delayed are no due times: of members of groups, and of held messages.
+_NEVER_MS: Final = 2**52
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,16 @@ class QueueKeys:
     __slots__ = (
         "bulk_prefix",
         "cancelled",
+        "children",
         "dead",
         "delayed",
         "feed_prefix",
+        "groups",
         "imported",
         "journal",
+        "later",
         "lease_prefix",
+        "limits",
         "meta",
         "name",
         "out",
@@ -57,8 +61,10 @@ class QueueKeys:
         "runs",
         "schedules",
         "shard",
+        "slots",
         "stats",
         "suspect",
+        "turns",
         "unacked",
         "unique",
         "wake",
@@ -104,6 +110,14 @@ class QueueKeys:
         self.out = base + "out"
         #: HASH mark of a message of another system → its id here, during an import.
         self.imported = base + "imported"
+        #: What groups keep, see `lua/lib/groups.lua`: HASH group → its state, ZSET group → its turn, ZSET of the groups
+        #: of parents, ZSET group → until when it waits, HASH delivered message → group, HASH group → its limits.
+        self.groups = base + "groups"
+        self.turns = base + "turns"
+        self.children = base + "children"
+        self.later = base + "later"
+        self.slots = base + "slots"
+        self.limits = base + "limits"
         #: HASH per bulk write, which expires: the ledger of the rows stored (see `lua/lib/ledger.lua`).
         self.bulk_prefix = base + "bulk:"
 
@@ -137,7 +151,12 @@ class QueueKeys:
             self.imported,
             self.out,
             self.runs,
+            *self.of_groups(),
         )
+
+    def of_groups(self) -> tuple[str, ...]:
+        """Return the keys of groups; waiting members are in `delayed`."""
+        return (self.groups, self.turns, self.children, self.later, self.slots, self.limits)
 
     def lease(self, lease_id: str) -> str:
         """Return the key of a lease, a HASH."""

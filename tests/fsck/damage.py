@@ -210,6 +210,16 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
         lambda d: d.redis.hset(d.keys.unique, "k", "?"),
         [Kind.UNIQUE],
     ),
+    "a slot of a group without a message": (
+        lambda d: d.redis.hset(d.keys.slots, "gone:0", "acme"),
+        [Kind.GROUP],
+    ),
+    "a message that its group does not know": (
+        lambda d: d.redis.zadd(
+            d.keys.delayed, {own("g1").replace("\n", " g=acme\n", 1): 2**52 + 2**31}
+        ),
+        [Kind.GROUP],
+    ),
     "a run whose message is gone": (
         lambda d: d.redis.zadd(d.keys.runs, {"gone": 1}),
         [Kind.RUN],

@@ -26,6 +26,7 @@ _BAD_ENTRY_IDS = [
 ]  # fmt: skip
 _BAD_SEEN = ["x", "0", "0:", ":1", "10:1", "t:1", "0:-1", "0:1.5", "0:1e9", "- - -:1"]
 _BAD_ITEMS = ["{}", "", "q2 a 1\nx", "q1 a 1 0 0 0 0", "hello"]
+_OF_GROUPS = ["groups", "turns", "children", "later", "slots", "limits"]
 _BAD_CURSORS = ["x", "-1", "1.5", "nan", "inf", "1e99", "9" * 21]
 
 
@@ -524,6 +525,16 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         _in_every_state((NOW,)),
         parts=[part for part in {*READY_PARTS, *STANDARD_PARTS} if part != "journal"],
     ),
+    "limit": Refusals(
+        _in_every_state((NOW, "acme/*", "c=2", "0")),
+        parts=["meta", "wake", "delayed", *_OF_GROUPS],
+        words={2: ["a\n", "x" * 258], 3: ["c=2!", "c=2\n"], 4: _BAD_CURSORS},
+    ),
+    "groups": Refusals(
+        _in_every_state((NOW, "0")),
+        parts=["meta", "delayed", *_OF_GROUPS],
+        words={2: _BAD_CURSORS},
+    ),
     "lengths": Refusals(
         _on_parts(*READY_PARTS, "suspect", words=()),
         parts=(),
@@ -695,6 +706,16 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         words={3: [*BAD_NUMBERS, 0, 2_592_000_001]},
         calls=lambda drive, call: [call.only(3), call.more(*["id"] * 100)],
         largest=lambda drive, call: [call.more(*["id"] * 99)],
+    ),
+    "repair_groups": Refusals(
+        _in_every_state((NOW, 1, "0")),
+        parts=["meta", "wake", "unacked", "delayed", "suspect", *_OF_GROUPS],
+        words={3: _BAD_CURSORS},
+    ),
+    "repair_seats": Refusals(
+        _in_every_state((NOW, 1, "")),
+        parts=["meta", "wake", "delayed", *_OF_GROUPS],
+        words={3: ["x", "-1", "1.5", str(2**52 - 1), str(2**54)]},
     ),
     "repair_unique": Refusals(
         _received("L", words=(NOW, 1, "key", "value")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +16,7 @@ from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.inspect import Inspection, total
 from qworker.engine.inspect import inspect as inspect_command
-from qworker.engine.message import ANYWHERE, NEVER_MS
+from qworker.engine.message import ANYWHERE, NEVER_MS, SEATS_FROM
 from qworker.engine.raw import raw
 from qworker.errors import QworkerError
 from qworker.wire.leases import held_items
@@ -136,10 +137,18 @@ def delivered(queue: QueueRef, receipt: Receipt) -> Plan[Stored | None]:
     return next((message for message in messages if message.receipt == receipt), None)
 
 
+#: State → range of the scores of delayed.
+_SCORES: Final[Mapping[str, tuple[str, str]]] = {
+    "delayed": ("-inf", f"({SEATS_FROM}"),
+    "ready": (str(SEATS_FROM), f"({NEVER_MS}"),
+    "held": (str(NEVER_MS), "+inf"),
+}
+
+
 def _peek(queue: QueueRef, count: int, state: str, *, newest: bool) -> Plan[list[Stored]]:
     match state:
         case "ready":
-            return (yield from _ready(queue, count, newest=newest))
+            return (yield from _with_groups(queue, count, newest=newest))
         case "unacked":
             return (yield from _unacked(queue, count, newest=newest))
         case "dead":
@@ -171,9 +180,19 @@ def _ready(queue: QueueRef, count: int, *, newest: bool) -> Plan[list[Stored]]:
     return messages
 
 
+def _with_groups(queue: QueueRef, count: int, *, newest: bool) -> Plan[list[Stored]]:
+    """List ready messages; those that wait in groups come last."""
+    messages = [] if newest else (yield from _ready(queue, count, newest=False))
+    if len(messages) < count:
+        messages += yield from _waiting(queue, count - len(messages), "ready", newest=newest)
+    if newest and len(messages) < count:
+        messages += yield from _ready(queue, count - len(messages), newest=True)
+    return messages
+
+
 def _waiting(queue: QueueRef, count: int, state: str, *, newest: bool) -> Plan[list[Stored]]:
-    """List delayed messages, or held ones, which have no due time."""
-    low, high = (NEVER_MS, "+inf") if state == "held" else ("-inf", f"({NEVER_MS}")
+    """List delayed messages, held ones, which have no due time, or members of groups, which are ready."""
+    low, high = _SCORES[state]
     key = queue.keys.delayed
     span = ("ZREVRANGEBYSCORE", key, high, low) if newest else ("ZRANGEBYSCORE", key, low, high)
     messages: list[Stored] = []

@@ -18,11 +18,13 @@ from qworker.client.inspect.walk import ListWalk
 from qworker.client.limits import check_state
 from qworker.client.message import Stored
 from qworker.client.namespace.queues import existing, is_queue
+from qworker.client.page_size import PageSize
 from qworker.client.per_shard import of_one_shard
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.index import NamesPage, names
 from qworker.engine.inspect import lengths
+from qworker.engine.message import NEVER_MS, SEATS_FROM
 from qworker.engine.raw import raw
 from qworker.errors import InvalidOptionError, QworkerError
 from qworker.wire.ids import EntryId
@@ -179,7 +181,7 @@ def _parts(states: Sequence[str]) -> list[str]:
         check_state(state)
     parts = []
     if "ready" in states:
-        parts += [*(f"ready-{level}" for level in reversed(range(LEVELS))), "suspect"]
+        parts += [*(f"ready-{level}" for level in reversed(range(LEVELS))), "suspect", "groups"]
     if "delayed" in states or "held" in states:
         parts.append("delayed")
     return parts + [state for state in ("unacked", "dead") if state in states]
@@ -198,6 +200,8 @@ def _step(queue: QueueRef, part: str, position: str, count: int) -> Plan[tuple[l
             dead_letters = yield from verbs.dead_of(queue, count, after=last)
             after = dead_letters[-1].entry.in_stream if len(dead_letters) >= count else ""
             return [dead_letter.message for dead_letter in dead_letters], after
+        case "groups":
+            return (yield from _groups(queue, position, count))
         case "suspect":
             return (yield from _list(queue, keys.suspect, position, count))
     return (yield from _list(queue, keys.ready[int(part[-1])], position, count))
@@ -216,9 +220,29 @@ def _delayed(queue: QueueRef, position: str, count: int) -> Plan[tuple[list[Stor
     reply: list[Any] = yield raw(
         "ZSCAN", queue.keys.delayed, int(position or 0), "COUNT", count, decode=list
     )
-    messages = [queue.stored("delayed", item, due_ms) for item, due_ms in peek.scored(reply[1])]
+    messages = [
+        message
+        for item, due_ms in peek.scored(reply[1])
+        if (message := queue.stored("delayed", item, due_ms)).state != "ready"  # see _groups
+    ]
     after = reply[0].decode()
     return messages, "" if after == "0" else after
+
+
+def _groups(queue: QueueRef, position: str, count: int) -> Plan[tuple[list[Stored], str]]:
+    """Read members that wait in groups; their scores in delayed are seats, each of one message."""
+    low, size = position or str(SEATS_FROM), PageSize(count)
+    messages: list[Stored] = []
+    while len(messages) < count:
+        asked = size.limit(count - len(messages))
+        words = ("ZRANGEBYSCORE", queue.keys.delayed, low, f"({NEVER_MS}")
+        flat: list[bytes] = yield raw(*words, "WITHSCORES", "LIMIT", 0, asked, decode=list)
+        messages += [queue.stored("delayed", item, seat) for item, seat in peek.scored(flat)]
+        if len(flat) < 2 * asked:
+            return messages, ""
+        low = f"({int(flat[-1])}"
+        size.saw(map(len, flat[::2]))
+    return messages, low
 
 
 def _unacked(queue: QueueRef, position: str) -> Plan[tuple[list[Stored], str]]:

@@ -20,6 +20,8 @@ from qworker.durations import Duration, duration_ms
 from qworker.engine import attributes
 from qworker.engine import shards as commands
 from qworker.engine.command import Brief, Pause
+from qworker.engine.groups import limits as stored_limits
+from qworker.engine.groups import set_limit
 from qworker.engine.index import announce, present
 from qworker.engine.inspect import Inspection, inspect
 from qworker.engine.raw import server_time
@@ -96,6 +98,7 @@ def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Divi
     yield commands.ask(queue.keys, number)
     for _ in range(_ATTEMPTS):
         known = yield from _known(queue)
+        yield from _copy_limits(queue, known, number)
         changed, known = yield from _divided(queue, known, number, limit_s)
         queue.learn(known)
         if changed:
@@ -108,6 +111,14 @@ def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Divi
     yield from _complete_totals(queue, known)
     yield from give_up_empty(queue)
     return (yield from division(queue))
+
+
+def _copy_limits(queue: QueueRef, known: Shards, number: int) -> Plan[None]:
+    """Give new shards the limits of the queue, before they take sends."""
+    limits: dict[str, str] = yield stored_limits(queue.keys)
+    for index in range(known.active, number):
+        for name, words in limits.items():
+            yield set_limit(queue.shard_of(index).keys, name, words)
 
 
 def _known(queue: QueueRef) -> Plan[Shards]:

@@ -14,7 +14,7 @@ from qworker.client.per_shard import everywhere
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine import reap as reaping
-from qworker.engine.message import NEVER_MS
+from qworker.engine.message import SEATS_FROM
 
 __all__ = ["ReapedQueue", "reap", "reap_queue"]
 
@@ -64,7 +64,7 @@ def reap_queue(queue: QueueRef) -> Plan[ReapedQueue]:
         promoted: reaping.Promoted = yield reaping.promote(keys, _PROMOTED)
         done = replace(done, promoted=promoted.moved, ended=promoted.ended)
         next_due_ms = promoted.next_due_ms
-        if next_due_ms is not None and next_due_ms >= NEVER_MS:
+        if next_due_ms is not None and next_due_ms >= SEATS_FROM:
             next_due_ms = None  # held
     if state.overdue:
         reaped: reaping.Reaped = yield reaping.reap(keys, state.overdue, _TICK_MS)

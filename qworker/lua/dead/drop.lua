@@ -15,6 +15,9 @@
 --- include lib/envelope.lua
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/ends.lua
 --- include lib/dead_letters.lua
 

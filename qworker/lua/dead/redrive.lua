@@ -17,6 +17,9 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/dead_letters.lua

@@ -22,10 +22,14 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/tombstones.lua
 --- include lib/lease.lua
+--- include lib/turns.lua
 --- include lib/receive.lua
 
 local MAX_CANDIDATES, FIRST_DEADLINE = 64, 6
@@ -83,7 +87,9 @@ if #items > 0 then
   write_items(request.key, items)
   redis.call('ZADD', unacked, text(deadline), request.id)
 end
+if has_groups then groups().occupy_all(request.id, items) end
 for _, lease in ipairs(gone) do
+  if has_groups then groups().vacate_all(lease.id, lease.fields) end
   loosen(lease.key)
   take_out_of(lease.key, lease.fields)
   if redis.call('EXISTS', lease.key) == 0 then redis.call('ZREM', unacked, lease.id) end

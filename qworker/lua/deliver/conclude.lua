@@ -18,6 +18,9 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/lease.lua

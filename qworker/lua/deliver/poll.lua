@@ -2,7 +2,8 @@
 -- poll.lua: find out which of several queues have messages to receive.
 -- ROLES      consumer, operator
 -- KEYS       13 per queue: ready … ready:9 LIST, suspect LIST, wake LIST, meta HASH; 500 queues at most
--- ARGV[1]    levels           may be left out; 1: report the priorities in use as well, for a later EXISTS
+-- ARGV[1]    levels           may be left out; 1: report the priorities in use as well, for a later EXISTS, and `g` of a
+--                             queue with groups
 -- Returns {'OK', {number, levels, …}, three values per queue with messages: its number among the queues from 1,
 --   ready messages, suspects; or its number, -1 and '<key> is a <type>' if a key holds another type} or
 --   {'ARG', name}. The first list has the queues that have used a priority, with those priorities, such as '59'.
@@ -28,7 +29,7 @@ local function poll(first)
   local _, wrong = length(KEYS[first + 11])
   if wrong then return -1, wrong end
   local meta = KEYS[first + 12]
-  local attributes = redis.pcall('HMGET', meta, 'paused', 'levels')
+  local attributes = redis.pcall('HMGET', meta, 'paused', 'levels', 'groups')
   if attributes.err then return -1, meta .. ' is a ' .. redis.call('TYPE', meta).ok end
   if attributes[1] == 'out' or attributes[1] == 'all' then return 0, 0 end
   local limited_ms = attributes[1] and tonumber(string.match(attributes[1], '^until (%d+)$'))
@@ -43,6 +44,13 @@ local function poll(first)
       if problem then return -1, problem end
       ready = ready + number
     end
+  end
+  if attributes[3] then
+    -- Made here, not declared: it is in the slot of the queue.
+    local turns = string.sub(meta, 1, -5) .. 'turns'
+    local number = redis.pcall('ZCARD', turns)
+    if type(number) ~= 'number' then return -1, turns .. ' is a ' .. redis.call('TYPE', turns).ok end
+    ready = ready + number
   end
   local suspects, problem = length(KEYS[first + 10])
   if problem then return -1, problem end
@@ -60,9 +68,10 @@ for first = 1, #KEYS, PER_QUEUE * AT_ONCE do
   end
   if ARGV[1] == '1' and redis.call('EXISTS', unpack(metas)) > 0 then
     for i, meta in ipairs(metas) do
-      local used = redis.pcall('HGET', meta, 'levels')
-      if type(used) == 'string' then
-        levels[#levels + 1], levels[#levels + 2] = (first - 1) / PER_QUEUE + i, used
+      local used = redis.pcall('HMGET', meta, 'levels', 'groups')
+      if used[1] or used[2] then
+        if used[2] then lists[#lists + 1] = string.sub(meta, 1, -5) .. 'turns' end
+        levels[#levels + 1], levels[#levels + 2] = (first - 1) / PER_QUEUE + i, (used[1] or '') .. (used[2] and 'g' or '')
       end
     end
   end

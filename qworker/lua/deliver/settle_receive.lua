@@ -31,6 +31,10 @@ end
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
+--- include lib/group_waits.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/tombstones.lua
@@ -41,6 +45,7 @@ end
 --- include lib/outcomes.lua
 --- include lib/requeue_outcomes.lua
 --- include lib/settle.lua
+--- include lib/turns.lua
 --- include lib/receive.lua
 
 local request = {

@@ -17,6 +17,7 @@
 --- include lib/checks.lua
 --- include lib/envelope.lua
 --- include lib/lease.lua
+--- include lib/move_slot.lua
 
 local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refused = broken({ unacked, 'zset', meta, 'hash', old, 'hash', new, 'hash' })
@@ -51,5 +52,6 @@ local deadline = text(now + visibility_ms)
 redis.call('HSET', new, ARGV[2], item)
 redis.call('ZADD', unacked, deadline, new_id)
 redis.call('HDEL', old, ARGV[2])
+move_slot(meta, item, old_id, new_id, ARGV[2])
 if redis.call('EXISTS', old) == 0 then redis.call('ZREM', unacked, old_id) end
 return { 'OK', text(now), deadline }

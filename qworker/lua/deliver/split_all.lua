@@ -14,6 +14,7 @@
 --- include lib/checks.lua
 --- include lib/envelope.lua
 --- include lib/lease.lua
+--- include lib/move_slot.lua
 
 local unacked, meta = KEYS[1], KEYS[2]
 if #KEYS > 130 or #ARGV > 1066 then return { 'ARG', 'leases' } end
@@ -65,6 +66,7 @@ for _, lease in ipairs(leases) do
       if kind(item) == 'plain' then item = assemble(adopt(item, lease.old_id, index, now)) end
       redis.call('HSET', new, index, item)
       redis.call('HDEL', old, index)
+      move_slot(meta, item, lease.old_id, lease.new_id, index)
       moved = true
     end
     local held = item or standing and redis.call('HEXISTS', new, index) == 1

@@ -8,9 +8,10 @@ local limited_ms
 -- Read the attributes; nil and a refusal if meta is not a HASH.
 local function read_attributes()
   local found = redis.pcall('HMGET', meta, 'visibility_ms', 'paused', 'levels', 'max_receives', 'journal', 'journal_cap',
-    'journal_epoch', 'journal_shed', 'pause_strict')
+    'journal_epoch', 'journal_shed', 'pause_strict', 'groups')
   if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
   limited_ms = found[2] and tonumber(string.match(found[2], '^until (%d+)$'))
+  has_groups = found[10] == '1'
   return {
     visibility_ms = whole(found[1], 1, MAX_VISIBILITY_MS) or DEFAULT_VISIBILITY_MS,
     paused_out = found[2] == 'out' or found[2] == 'all',

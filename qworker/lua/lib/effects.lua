@@ -71,6 +71,10 @@ local function apply_effects(effects, id, to, now, amounts)
       redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_MS)), item)
       return
     end
+    if not has_groups and group_of(item) then
+      groups().mark()
+      has_groups = true
+    end
     if not to.used[effect.priority] then
       redis.call('HSET', meta, 'levels', (defaults[3] or '') .. text(effect.priority))
       to.used[effect.priority] = true

@@ -131,6 +131,7 @@ end
 -- An item has ended without an ack and is no dead letter.
 local function end_of(item, words)
   free_unique_of(item)
+  if has_groups then groups().free_slot(item) end
   end_result(item, words)
   end_run_of(item)
 end

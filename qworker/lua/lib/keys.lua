@@ -5,6 +5,7 @@
 local suspect, delayed, unacked, wake, dead = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local meta, stats, unique, cancelled, journal = KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local FIRST_LEASE = 21
+local has_groups = false -- of the queue, once its attributes are read; see lib/groups.lua
 local ALL_LEVELS = { 9, 8, 7, 6, 5, 4, 3, 2, 1, 0 } -- as `levels_in_use` has them
 
 local function ready(level_number)
@@ -42,5 +43,11 @@ local function broken_queue(levels, without_leases)
   expect(suspect, 'list')
   expect(unique, 'hash')
   expect(cancelled, 'zset')
+  if has_groups then
+    local base = string.sub(meta, 1, -5)
+    for part, its_type in pairs({ groups = 'hash', turns = 'zset', children = 'zset', later = 'zset', slots = 'hash', limits = 'hash' }) do
+      expect(base .. part, its_type)
+    end
+  end
   return broken(expected)
 end

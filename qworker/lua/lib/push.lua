@@ -30,10 +30,52 @@ local function refusal(attributes, number)
   return nil
 end
 
+-- Store the members of groups among these messages; returns the others.
+local function place_new(items)
+  local rest, entered = {}, {}
+  for _, item in ipairs(items) do
+    local name = group_of(item)
+    if not name or not groups().enter(item, name, false, entered) then rest[#rest + 1] = item end
+  end
+  for _, name in ipairs(entered) do groups().refresh(name) end
+  return rest
+end
+
+-- A refusal if a group would have more waiting members than its limit, or a key of groups is of another type, else nil.
+-- `grouped`: some of these messages have groups; they are not looked for if not.
+local function group_refusal(items, grouped, attributes)
+  local more = {}
+  local refused = (grouped or attributes.groups) and groups().broken()
+  if refused or not grouped then
+    attributes.ungrouped = true
+    return refused or nil
+  end
+  for _, item in ipairs(items) do
+    local name = group_of(item)
+    if name then
+      more[name] = (more[name] or groups().waiting(name)) + 1
+      local most = groups().limit(name).members
+      if most and more[name] > most then return { 'GROUPFULL', name, text(most) } end
+    end
+  end
+  if not attributes.groups then groups().mark() end
+  attributes.groups = true
+  return nil
+end
+
 local CHUNK = 500
 -- Store messages in their lists, and record that they were sent; the caller writes the journal at its end.
 local function push(items, priority, delay_ms, attributes, now)
   if #items == 0 then return end
+  if not attributes.groups and not attributes.ungrouped then
+    for _, item in ipairs(items) do
+      if group_of(item) then
+        groups().mark()
+        attributes.groups = true
+        break
+      end
+    end
+  end
   open_journal(attributes.journal, now)
   if book.all then book.record_sent(items) end
   if delay_ms > 0 then
@@ -46,6 +88,11 @@ local function push(items, priority, delay_ms, attributes, now)
       end
       redis.call('ZADD', delayed, unpack(pairs_of))
     end
+    return
+  end
+  if attributes.groups then items = place_new(items) end
+  if #items == 0 then
+    if not attributes.paused_out and groups().opened > 0 then ring(wake, groups().opened) end
     return
   end
   if priority > 0 and not string.find(attributes.levels, tostring(priority), 1, true) then

@@ -19,9 +19,18 @@ local function take(item, level_number, marked, batch, to, now, amounts)
       amounts.stored = (amounts.stored or 0) - 1
       return
     end
+    local name = level_number and string.find(head, ' g=', 1, true) and group_of(item)
+    if name then
+      -- It came to this list by a call that does not know groups, or whose queue had none.
+      if not has_groups then
+        groups().mark()
+        has_groups = true
+      end
+      if groups().place(item, name, string.find(head, ' o=', 1, true) ~= nil) then return end
+    end
     start_unique(head)
   elseif what == 'newer' then
-    put(to, to.tails, level_number, item)
+    put(to, to.tails, level_number or 0, item)
     amounts.unsupported = (amounts.unsupported or 0) + 1
     return
   elseif what == 'foreign' then
@@ -33,6 +42,12 @@ local function take(item, level_number, marked, batch, to, now, amounts)
   end
   batch.number = batch.number + 1
   batch.items[batch.number], batch.heads[batch.number] = item, head or item
+end
+
+local function ready_left(levels, with_suspects)
+  local left = with_suspects and redis.call('LLEN', suspect) or 0
+  for _, number in ipairs(levels) do left = left + redis.call('LLEN', ready(number)) end
+  return left
 end
 
 -- Read one level into the batch; the items read are trimmed from its head afterwards. Items that a bound leaves behind
@@ -65,19 +80,19 @@ local function read_level(number, batch, count, to, now, amounts)
   return seen
 end
 
-local function ready_left(levels, with_suspects)
-  local left = with_suspects and redis.call('LLEN', suspect) or 0
-  for _, number in ipairs(levels) do left = left + redis.call('LLEN', ready(number)) end
-  return left
-end
-
 -- hint_ms: -1 paused · 0 more is ready now · n nothing is until the next delayed message is due, or the queue is no longer rate
 -- limited, in n ms · -2 nothing known
 local function hint(left, received, now)
   if left > 0 then return 0 end
   if received > 0 then return -2 end
-  local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
-  return next_due and math.max(1, tonumber(next_due) - now) or -2
+  local next_due = tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2])
+  if has_groups then
+    -- Members wait for others of their group, or for a time of their own.
+    if next_due and groups().is_seat(next_due) then next_due = nil end
+    local later = groups().next_later()
+    if later then next_due = math.min(next_due or later, later) end
+  end
+  return next_due and math.max(1, next_due - now) or -2
 end
 
 -- request: key, id, count, visibility_ms, suspects (0 never, 1 when nothing else is ready, 2 first)
@@ -90,18 +105,29 @@ local function receive(request, attributes, levels, now, amounts)
   end
   local first_lease = redis.call('ZCARD', unacked) == 0
   local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = read_tombstones() }
-  local to, cut = places(levels), {}
+  local to, cut, members = places(levels), {}, nil
   local lone = request.suspects == 2 and redis.call('LINDEX', suspect, 0)
   if not lone then
-    for _, number in ipairs(levels) do
-      cut[number] = read_level(number, batch, request.count, to, now, amounts)
-      if batch.ended then break end
+    if has_groups then
+      local function read_plain(number)
+        for _, each in ipairs(levels) do
+          cut[each] = read_level(each, batch, number, to, now, amounts)
+          if batch.ended then break end
+        end
+      end
+      local bounds = { count = request.count, steps = request.count + SPARE, bytes = MAX_BYTES }
+      members = take_turns(batch, bounds, ready_left(levels), read_plain, now, amounts)
+    else
+      for _, number in ipairs(levels) do
+        cut[number] = read_level(number, batch, request.count, to, now, amounts)
+        if batch.ended then break end
+      end
     end
     if #batch.items == 0 and request.suspects == 1 then lone = redis.call('LINDEX', suspect, 0) end
   end
   local from_suspect = 0
   if lone then
-    take(lone, 0, batch.tombstones ~= nil, batch, to, now, amounts)
+    take(lone, nil, batch.tombstones ~= nil, batch, to, now, amounts)
     from_suspect = 1
   end
   local deadline = now + request.visibility_ms
@@ -115,12 +141,14 @@ local function receive(request, attributes, levels, now, amounts)
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
   end
   if from_suspect > 0 then redis.call('LPOP', suspect) end
+  if has_groups then write_turns(request.id, batch, members) end
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
   amounts.received = (amounts.received or 0) + #batch.items
   amounts.unacked = (amounts.unacked or 0) + #batch.items
   -- Left: what this caller could receive, so not the items it has just moved behind the others.
   local left = math.max(0, ready_left(levels, request.suspects > 0) - behind)
+  if has_groups then left = left + groups().running() end
   return batch.items, deadline, left, hint(left, #batch.items, now), from_suspect
 end
 

@@ -77,6 +77,7 @@ local CHUNK = 500
 -- `later`: what stands at the head by this very call was delivered before.
 local function write_places(to, later)
   local rung = 0
+  if has_groups then rung = groups().place_lists(to.heads, to.order, true) + groups().place_lists(to.tails, nil, false) end
   for number, items in pairs(to.heads) do
     push_heads(ready(number), items, to.order[number], later)
     rung = rung + #items
@@ -109,7 +110,9 @@ end
 local function put_back(to, message, now, received)
   if is_suspect(message) then
     ready_from(message, now)
-    table.insert(to.suspects, assemble(message))
+    local item = assemble(message)
+    if has_groups then groups().keep_slot(item) end
+    table.insert(to.suspects, item)
     return
   end
   local since = old_place(message, received)

@@ -30,6 +30,7 @@ local function park(message, other, to, now, received_ms)
   local due_ms = tonumber(redis.call('HGET', run, other.class)) or now
   if due_ms < MAX_MS then ready_from(message, due_ms) end
   local item = assemble(message)
+  if has_groups then groups().keep_ordered_slot(item) end
   if other.words ~= '' then
     redis.call('HSET', run, '@parked', item, '@waits', other.words)
   else
@@ -101,7 +102,13 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     local limited = other.kind == 'l'
     if limited then
       other.b = '1'
-      if limit_queue(other.delay_ms, now) then other.delay_ms = 0 end
+      local name = has_groups and group_of(item)
+      if name then
+        groups().wait_until(name, now + other.delay_ms)
+        other.delay_ms = 0
+      elseif limit_queue(other.delay_ms, now) then
+        other.delay_ms = 0
+      end
     end
     -- Its handler had started: the next delivery shows that, but it does not count towards max receives.
     if other.b ~= '' then message.receives = message.receives + 1 end
@@ -112,7 +119,9 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     if other.delay_ms > 0 then
       local due_ms = math.min(now + other.delay_ms, MAX_MS)
       ready_from(message, due_ms)
-      redis.call('ZADD', delayed, text(due_ms), assemble(message))
+      local back = assemble(message)
+      if has_groups then groups().keep_ordered_slot(back) end
+      redis.call('ZADD', delayed, text(due_ms), back)
     else
       put_back(to, message, now, received(lease))
     end
@@ -141,8 +150,10 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     ready_from(message, due_ms)
     local back = assemble(message)
     if crashed then
+      if has_groups then groups().keep_slot(back) end
       table.insert(to.suspects, back)
     elseif other.delay_ms > 0 then
+      if has_groups then groups().keep_ordered_slot(back) end
       redis.call('ZADD', delayed, text(due_ms), back)
     else
       put(to, to.tails, level(back), back)
@@ -184,5 +195,6 @@ local function settle_others(lease, attributes, results, later, now, amounts)
   if #backs > 1 then table.sort(backs, function(a, b) return a.number < b.number end) end
   for _, back in ipairs(backs) do settle_it(back.other, back.index, back.item) end
   local rung = write_places(to, later)
+  if has_groups then groups().vacate_all(lease.id, gone) end
   return take_out_of(lease.key, gone), stale, rung
 end

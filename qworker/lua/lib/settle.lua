@@ -35,9 +35,11 @@ local function settle_ack(lease, results)
     if reads then record_held(lease, it[1]) end
     local held = redis.call('HDEL', lease.key, it[1])
     if held == 1 then free_unique(it[2], it[3]) end
+    if has_groups then groups().vacate(lease.id .. ':' .. it[1]) end
     acked = acked + held
     if results then results[#results + 1] = held end
   end
+  if has_groups then groups().vacate_all(lease.id, lease.acks) end
   if results or reads then
     for _, index in ipairs(lease.acks) do
       if reads then record_held(lease, index) end
@@ -64,6 +66,7 @@ local function whole_batch(lease)
 end
 
 local function ack_rest(lease, acked)
+  if has_groups then groups().vacate_lease(lease.id, read_lease(lease.key)) end
   if reads_acks(lease) then
     for _, entry in ipairs(read_lease(lease.key)) do
       record('acked', entry[2], { lease = lease.id, index = entry[3] })
@@ -104,5 +107,6 @@ local function settle(leases, attributes, results, now, amounts)
     amounts.stale = (amounts.stale or 0) + stale
     settled[l] = held
   end
+  if has_groups then rung = rung + groups().opened end
   return settled, rung
 end

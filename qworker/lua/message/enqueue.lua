@@ -16,6 +16,9 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/pick.lua
@@ -33,12 +36,20 @@ local levels = redis.call('HGET', meta, 'levels') or ''
 local before = levels
 for i = 2, #ARGV do
   local item = ARGV[i]
-  local found = not taken[item] and redis.call('ZSCORE', delayed, item)
+  local found = not taken[item] and tonumber(redis.call('ZSCORE', delayed, item))
+  -- A member that waits in its group is not delayed.
+  if found and has_groups and groups().is_seat(found) then found = nil end
   if found then
     local message, number = parse(item), level(item)
     if book.all then record('promoted', item) end
     ready_from(message, now)
-    put(to, to.tails, number, assemble(message))
+    local back = assemble(message)
+    -- Nor would it leave the set: it must not be the same member.
+    if back == item then
+      ready_from(message, now + 1)
+      back = assemble(message)
+    end
+    put(to, to.tails, number, back)
     if number > 0 and not string.find(levels, tostring(number), 1, true) then levels = levels .. tostring(number) end
     gone[#gone + 1], taken[item] = item, true
   end

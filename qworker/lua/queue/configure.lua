@@ -41,7 +41,9 @@ now = clock(ARGV[1], meta)
 if not now or #ARGV % 2 == 0 then return { 'ARG', 'attributes' } end
 local before, mode = redis.call('HGET', meta, 'paused') or '', read_mode()
 for i = 2, #ARGV, 2 do
-  if ARGV[i + 1] == '' then
+  if ARGV[i] == 'journal' and ARGV[i + 1] == '' and redis.call('HEXISTS', meta, 'groups') == 1 then
+    redis.call('HSET', meta, 'journal', 'off') -- it sends calls the long way, see lib/groups.lua
+  elseif ARGV[i + 1] == '' then
     redis.call('HDEL', meta, ARGV[i])
   else
     redis.call('HSET', meta, ARGV[i], ARGV[i + 1])

@@ -5,7 +5,7 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- Returns {'OK', now ms, {ready per level 0-9}, suspects, delayed, leases, dead, since when the oldest has been ready in ms
 --   or '', next due ms or '', next deadline ms or '', waiting tokens, {stats}, {meta}, journal entries, journal bytes,
---   held (of the delayed)}
+--   held (of the delayed), waiting in groups (of the delayed)}
 --   or {'BROKEN', key, type} {'ARG', name}. The oldest is taken from a few items of each list: a message returned to the
 --   head must not hide older ones behind it. At most 1 MiB of messages is read.
 -- O(1) but for the counters and attributes.
@@ -46,10 +46,14 @@ local function first_score(key, number)
   local score = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   return score and text(tonumber(score)) or ''
 end
+local attributes, has_groups = redis.call('HGETALL', meta), false
+for i = 1, #attributes, 2 do has_groups = has_groups or attributes[i] == 'groups' end
 local delays, leases = redis.call('ZCARD', delayed), redis.call('ZCARD', unacked)
+-- Members of groups that wait: their scores are seats, see lib/groups.lua.
+local grouped = has_groups and delays > 0 and redis.call('ZCOUNT', delayed, '4503599627370496', '(' .. text(MAX_MS)) or 0
 return {
   'OK', text(now), lengths, suspects, delays, leases, redis.call('XLEN', dead), oldest_ms and text(oldest_ms) or '',
   first_score(delayed, delays), first_score(unacked, leases), redis.call('LLEN', wake),
-  redis.call('HGETALL', stats), redis.call('HGETALL', meta), stored, text(journal_bytes),
-  delays > 0 and redis.call('ZCOUNT', delayed, text(MAX_MS), '+inf') or 0,
+  redis.call('HGETALL', stats), attributes, stored, text(journal_bytes),
+  delays > 0 and redis.call('ZCOUNT', delayed, text(MAX_MS), '+inf') or 0, grouped,
 }

@@ -17,6 +17,9 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/dead_letters.lua
@@ -42,6 +45,7 @@ local function forget(items)
     if kind(item) == 'own' and state ~= 'dead' then
       own = own + 1
       if keyed then free_unique_of(item) end
+      if has_groups then groups().free_slot(item) end
       end_result(item, 'purged')
     end
     end_run_of(item)
@@ -66,11 +70,28 @@ local function purge_list(key)
     function(number) redis.call('LTRIM', key, number, -1) end)
 end
 
+-- Among the delayed messages are members of groups, from this score on: see lib/groups.lua.
+local SEATS_FROM = '4503599627370496'
+local function purge_scores(low, high)
+  local gone = {}
+  purge_all(
+    function(from, number)
+      local chunk = redis.call('ZRANGE', delayed, low, high, 'BYSCORE', 'LIMIT', from, number)
+      for i, item in ipairs(chunk) do gone[from + i] = item end
+      return chunk
+    end,
+    function(number) redis.call('ZREM', delayed, unpack(gone, 1, number)) end)
+end
+
 if state == 'ready' then
   purge_list(suspect)
   for _, number in ipairs(attributes.levels) do
     if purged < limit and bytes < MAX_BYTES then purge_list(ready(number)) end
   end
+  if has_groups and purged < limit and bytes < MAX_BYTES then purge_scores(SEATS_FROM, '(' .. text(MAX_MS)) end
+elseif state == 'delayed' and has_groups then
+  purge_scores('-inf', '(' .. SEATS_FROM)
+  if purged < limit and bytes < MAX_BYTES then purge_scores(text(MAX_MS), '+inf') end
 elseif state == 'delayed' then
   purge_all(
     function(from, number) return redis.call('ZRANGE', delayed, from, from + number - 1) end,

@@ -16,6 +16,9 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/tombstones.lua
@@ -32,6 +35,7 @@ open_journal(attributes.journal, now)
 local amounts, to = { promoted = 0, stored = 0 }, places({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
 local tombstones = read_tombstones()
 local seen, ended, bytes, used = 0, 0, 0, {}
+local members, placed = {}, 0
 local first_due
 
 -- The next due messages. The first is read alone, with its due time.
@@ -59,9 +63,14 @@ while seen < limit and bytes < MAX_BYTES do
       amounts.stored = amounts.stored - 1
       ended = ended + 1
     else
-      local number = head and level_in(head) or 0
-      used[number] = true
-      put(to, to.tails, number, item)
+      local name = has_groups and group_of(item)
+      if name then
+        members[#members + 1] = { item, name }
+      else
+        local number = head and level_in(head) or 0
+        used[number] = true
+        put(to, to.tails, number, item)
+      end
       if book.all then record('promoted', item) end
     end
     bytes = bytes + #item
@@ -74,8 +83,12 @@ for number in pairs(used) do
   if number > 0 and not string.find(levels, tostring(number), 1, true) then levels = levels .. tostring(number) end
 end
 if levels ~= before then redis.call('HSET', meta, 'levels', levels) end
-local moved = write_places(to)
-if seen > 0 then redis.call('ZREMRANGEBYRANK', delayed, 0, seen - 1) end
+-- A member stays in the set, behind all that are due.
+for _, member in ipairs(members) do
+  if groups().place(member[1], member[2], false) then placed = placed + 1 else put(to, to.tails, 0, member[1]) end
+end
+local moved = write_places(to) + placed
+if seen > placed then redis.call('ZREMRANGEBYRANK', delayed, 0, seen - placed - 1) end
 amounts.promoted = moved
 if moved > 0 and not attributes.paused_out then ring(wake, moved) end
 local degraded = math.max(count(stats, amounts), write_journal(''))

@@ -19,6 +19,9 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/lease.lua
@@ -35,7 +38,7 @@ if only ~= '' and only ~= 'lone' and only ~= 'several' then return { 'ARG', 'onl
 open_journal(attributes.journal, now)
 local overdue_ms = visit(stats, now, tick_ms)
 local amounts, reaped, messages, aside, lateness_ms, bytes, left = { dead = 0 }, 0, 0, 0, 0, 0, 0
-local suspects, rung, tombstones = 0, 0, redis.call('EXISTS', cancelled) == 1
+local suspects, rung, opened, tombstones = 0, 0, 0, redis.call('EXISTS', cancelled) == 1
 local skipped = {}
 
 -- Suspects go to the tail. Within this call, suspects of an earlier lease go before those of a later one, although it
@@ -60,6 +63,7 @@ local function reap(key, id, deadline)
   push_suspects(to.suspects)
   rung, to.suspects = rung + #to.suspects, {}
   rung = rung + write_places(to, only ~= 'several' and reaped > 0)
+  if has_groups then opened = groups().vacate_lease(id, entries) end
   redis.call('DEL', key)
   redis.call('ZREM', unacked, id)
   reaped, messages = reaped + 1, messages + #entries
@@ -95,6 +99,6 @@ for i = first, last, step do
 end
 amounts.unacked, amounts.timeouts, amounts.set_aside = -messages, messages, aside
 local dead_now = amounts.dead
-if rung > 0 and not attributes.paused_out then ring(wake, rung) end
+if rung + opened > 0 and not attributes.paused_out then ring(wake, rung + opened) end
 local degraded = math.max(count(stats, amounts), write_journal(''))
 return { 'OK', text(now), reaped, messages, dead_now, suspects, aside, text(lateness_ms), left, skipped, degraded }

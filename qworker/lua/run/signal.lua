@@ -20,6 +20,9 @@
 --- include lib/journal.lua
 --- include lib/journal_entries.lua
 --- include lib/order.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 
@@ -48,6 +51,8 @@ if woken then
   local to = places(attributes.levels)
   if book.all then record('promoted', item) end
   ready_from(woken, now)
+  -- A member of a group stays in the set, under another text.
+  if assemble(woken) == item then ready_from(woken, now + 1) end
   put(to, to.tails, level(item), assemble(woken))
   write_places(to)
   redis.call('ZREM', delayed, item)

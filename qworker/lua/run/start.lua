@@ -26,6 +26,9 @@
 --- include lib/journal_entries.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/push.lua
 
 local run, runs, cancelled, attributes, refused = KEYS[6], KEYS[7], KEYS[8], read_attributes()

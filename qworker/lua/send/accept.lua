@@ -22,6 +22,9 @@
 --- include lib/journal_entries.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/push.lua
 
 local producers, attributes, refused = KEYS[6], read_attributes()

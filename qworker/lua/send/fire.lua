@@ -30,6 +30,9 @@
 --- include lib/journal_entries.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/push.lua
 
 -- A last slot in the future was fired before a clock was set back, or written by another program: ignore it.

@@ -16,7 +16,8 @@
 --                             (flag u frees it), at most so long; `=<ms>` for so long (no flag u); `~<ms>` until it is
 --                             due: a later one takes its place in delayed, with a due time of its own, but at most so
 --                             long after the first of them, 0: no limit)
--- then       maxlen           may be left out: of this call; the lower of this and the queue's counts
+-- then       maxlen, grouped  may be left out: maxlen of this call ('' none; the lower of this and the queue's counts); 1 if
+--                             messages have groups, see lib/groups.lua
 -- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique
 --   key was held, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
 --   same} for a repeated call, or the short reply now ms: all were stored, and the rest is 0 or missing;
@@ -32,6 +33,9 @@
 --- include lib/journal_entries.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/push.lua
 --- include lib/unique_keys.lua
 
@@ -52,7 +56,9 @@ if not delay_ms or not ttl_ms then return { 'ARG', 'delay or ttl' } end
 local first_key = 8 + 2 * number
 local keyed = ARGV[first_key] == '' and 0 or whole(ARGV[first_key], 0, number)
 if not keyed then return { 'ARG', 'messages' } end
-if not lower_maxlen(attributes, ARGV[first_key + 1 + 3 * keyed]) then return { 'ARG', 'maxlen' } end
+local most, grouped = ARGV[first_key + 1 + 3 * keyed], ARGV[first_key + 2 + 3 * keyed] == '1'
+if grouped and most == '' then most = nil end
+if not lower_maxlen(attributes, most) then return { 'ARG', 'maxlen' } end
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
 
 -- A lane has its place among the counters while these are few, since others read all of them. The sign there for a lane
@@ -96,6 +102,8 @@ for message = 1, number do
   end
 end
 
+refused = group_refusal(items, grouped, attributes)
+if refused then return refused end
 push(items, priority, delay_ms, attributes, now)
 for _, one in ipairs(early) do push({ one[1] }, priority, one[2], attributes, now) end
 write_keys(holds)

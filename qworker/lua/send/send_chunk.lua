@@ -29,6 +29,9 @@
 --- include lib/journal_entries.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/push.lua
 --- include lib/ledger.lua
 --- include lib/rows.lua
@@ -63,8 +66,8 @@ local function is_held(row_id)
   return until_ms and tonumber(until_ms) > now
 end
 
--- Group messages by their delay. Rows without values of their own take a shorter way, in half the time.
-local groups, fresh, held, flags = {}, 0, {}, priority > 0 and ' p=' .. text(priority) or ''
+-- Collect messages by their delay. Rows without values of their own take a shorter way, in half the time.
+local delays, fresh, held, flags = {}, 0, {}, priority > 0 and ' p=' .. text(priority) or ''
 local start, maxsize = 'q1 ' .. prefix, attributes.maxsize
 for row = 1, maxsize > 0 and number or 0 do
   local bytes = #ARGV[13 + row]
@@ -72,7 +75,7 @@ for row = 1, maxsize > 0 and number or 0 do
 end
 if worded == 0 then
   local middle = ' ' .. stamp(now, ttl_ms, delay_ms) .. flags .. '\n'
-  groups[delay_ms], fresh = envelopes(13, number, start, first, middle), number
+  delays[delay_ms], fresh = envelopes(13, number, start, first, middle), number
 end
 for row = 1, worded do
   local row_delay_ms, row_ttl_ms, row_id = words_of(row)
@@ -81,8 +84,8 @@ for row = 1, worded do
     local id = string.format('%010d', first + row)
     if row_id then held[row_id] = prefix .. id end
     local middle = ' ' .. stamp(now, row_ttl_ms, row_delay_ms) .. flags .. '\n'
-    groups[row_delay_ms] = groups[row_delay_ms] or {}
-    table.insert(groups[row_delay_ms], start .. id .. middle .. ARGV[13 + row])
+    delays[row_delay_ms] = delays[row_delay_ms] or {}
+    table.insert(delays[row_delay_ms], start .. id .. middle .. ARGV[13 + row])
     fresh = fresh + 1
   end
 end
@@ -91,7 +94,8 @@ if refused then return refused end
 local stored = limit > 0 and fresh > 0 and tonumber(redis.call('HGET', stats, 'stored')) or 0
 if limit > 0 and stored + fresh > limit then return { 'FULL', text(stored), text(limit) } end
 
-for group_delay_ms, items in pairs(groups) do push(items, priority, group_delay_ms, attributes, now) end
+attributes.ungrouped = true
+for group_delay_ms, items in pairs(delays) do push(items, priority, group_delay_ms, attributes, now) end
 for row_id, id in pairs(held) do
   redis.call('HSET', rows, row_id, id .. ' ' .. text(math.min(now + kept_ms, MAX_MS)))
 end

@@ -22,6 +22,9 @@
 --- include lib/journal_entries.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
 --- include lib/push.lua
 
 local imported, FIELDS, MAX_MESSAGES, MAX_RECEIVES = KEYS[6], 7, 1000, 999999
@@ -35,8 +38,8 @@ if redis.call('HGET', imported, 'run') ~= ARGV[2] then return { 'SUPERSEDED' } e
 local attributes, forgotten = read_attributes(), {}
 for i = 5, 4 + forgets do forgotten[ARGV[i]] = true end
 
--- Group messages by their delay: those of the same due time are stored together.
-local groups, marks, stored, known = {}, {}, 0, 0
+-- Collect messages by their delay: those of the same due time are stored together.
+local delays, marks, stored, known = {}, {}, 0, 0
 for message = 0, number - 1 do
   local at = 5 + forgets + FIELDS * message
   local mark, delay_ms, age_ms = ARGV[at + 1], whole(ARGV[at + 2], 0, MAX_MS), whole(ARGV[at + 4], 0, MAX_MS)
@@ -51,14 +54,15 @@ for message = 0, number - 1 do
     marks[mark], stored = id, stored + 1
     local before = text(math.max(now - age_ms, 0)) .. ' ' .. text(receives)
     local middle = string.gsub(stamp(now, ttl_ms, delay_ms), '^%d+ 0', before)
-    groups[delay_ms] = groups[delay_ms] or {}
-    table.insert(groups[delay_ms], ARGV[at + 6] .. middle .. ARGV[at + 7])
+    delays[delay_ms] = delays[delay_ms] or {}
+    table.insert(delays[delay_ms], ARGV[at + 6] .. middle .. ARGV[at + 7])
   end
 end
 refused = refusal(attributes, stored)
 if refused and stored > 0 then return refused end
 
-for delay_ms, items in pairs(groups) do push(items, priority, delay_ms, attributes, now) end
+attributes.ungrouped = true
+for delay_ms, items in pairs(delays) do push(items, priority, delay_ms, attributes, now) end
 for mark in pairs(forgotten) do redis.call('HDEL', imported, mark) end
 for mark, id in pairs(marks) do redis.call('HSET', imported, mark, id) end
 if number == 0 and redis.call('HLEN', imported) == 1 then redis.call('DEL', imported) end

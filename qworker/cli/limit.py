@@ -1,0 +1,176 @@
+"""`qworker limit`: list, set, remove; which groups wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qworker.cli.framework.commands import CommandGroup, json_option
+from qworker.cli.framework.output import Note, Output, Table
+from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.terminal import Column
+
+if TYPE_CHECKING:
+    from qworker.cli.framework.context import Session
+    from qworker.client.manage.limits import GroupState, Limit
+
+__all__ = ["command"]
+
+_COLUMNS: Final = (
+    Column("LIMIT", wide=True),
+    Column("CONCURRENCY"),
+    Column("RATE"),
+    Column("BURST"),
+    Column("WEIGHT"),
+    Column("MAX WAITING"),
+)
+_GROUPS: Final = (
+    Column("GROUP", wide=True),
+    Column("WAITING"),
+    Column("RUNNING"),
+    Column("WAITS FOR", wide=True),
+)
+_NAMES: Final = (
+    "NAME is a group (acme/ann), all groups of a parent together (acme/) or each of them (acme/*), "
+    "or each group (*) or parent (*/)."
+)
+
+
+@click.group(cls=CommandGroup)
+def command() -> None:
+    """List, set and remove limits of groups; see which groups wait, and why."""
+
+
+@command.command("ls")
+@click.argument("queue", type=QUEUE)
+@json_option
+@click.pass_obj
+def list_all(session: Session, queue: str) -> Output:
+    """List the limits of a queue."""
+    from qworker.client.manage.limits import limits
+
+    found = session.client.run(limits(session.queues.get(queue).ref))
+    return Output(
+        {"queue": queue, "limits": [_document(name, limit) for name, limit in found.items()]},
+        Table(
+            _COLUMNS, [_row(name, limit) for name, limit in found.items()], f"{queue} has no limits"
+        ),
+    )
+
+
+@command.command("set", epilog=_NAMES)
+@click.argument("queue", type=QUEUE)
+@click.argument("name")
+@click.option("--concurrency", type=int, help="Messages that run at a time; 0 removes it.")
+@click.option("--rate", help="Messages that start in a time, such as 100/s or 5/10m; 0 removes it.")
+@click.option("--burst", type=int, help="Messages of the rate that may start at once; default 1.")
+@click.option("--weight", type=float, help="Share of the turns, 0.01 to 100; default 1.")
+@click.option(
+    "--max-waiting", type=int, help="Refuse sends of a group with more waiting; 0 removes it."
+)
+@json_option
+@click.pass_obj
+def set_one(session: Session, /, queue: str, name: str, **options: Any) -> Output:
+    """Set limits of a queue, for messages that start from now on; others of the same NAME stay as they are.
+
+    A more specific name goes before a general one, limit by limit. All workers keep them at once.
+    """
+    from qworker.client.manage.limits import set_limit
+
+    given = {
+        option: None if value in (0, "0") else value
+        for option, value in options.items()
+        if value is not None
+    }
+    limit = session.client.run(set_limit(session.queues.get(queue).ref, name, **given))
+    return Output({"queue": queue, **_document(name, limit)}, f"{name} of {queue}: {_words(limit)}")
+
+
+@command.command("rm", epilog=_NAMES)
+@click.argument("queue", type=QUEUE)
+@click.argument("name")
+@json_option
+@click.pass_obj
+def remove(session: Session, queue: str, name: str) -> Output:
+    """Remove the limits of a NAME."""
+    from qworker.client.manage.limits import remove_limit
+
+    removed = session.client.run(remove_limit(session.queues.get(queue).ref, name))
+    text = f"{name} of {queue}: no limits" if removed else Note(f"{name} of {queue} had no limits")
+    return Output({"queue": queue, "limit": name, "removed": removed}, text)
+
+
+@command.command("groups")
+@click.argument("queue", type=QUEUE)
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=10, show_default=True, help="Groups to show."
+)
+@json_option
+@click.pass_obj
+def show_groups(session: Session, queue: str, most: int) -> Output:
+    """Show the groups with the most messages, and what they wait for: a slot, a time, or their turn."""
+    from qworker.client.manage.limits import groups
+
+    found = session.client.run(groups(session.queues.get(queue).ref, most=most))
+    now_ms = session.now_ms()
+    none = f"no group of {queue} waits or runs"
+    return Output(
+        {"queue": queue, "groups": [_group_document(group) for group in found]},
+        Table(_GROUPS, [_group_row(group, now_ms) for group in found], none),
+    )
+
+
+def _document(name: str, limit: Limit) -> dict[str, Any]:
+    return {
+        "limit": name,
+        "concurrency": limit.concurrency,
+        "rate": limit.rate,
+        "burst": limit.burst,
+        "weight": limit.weight,
+        "max_waiting": limit.max_waiting,
+    }
+
+
+def _row(name: str, limit: Limit) -> tuple[str, ...]:
+    values = [*_document(name, limit).values()]
+    return tuple(
+        "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        for value in values
+    )
+
+
+def _words(limit: Limit) -> str:
+    fields = {key: value for key, value in _document("", limit).items() if value not in (None, "")}
+    return (
+        ", ".join(f"{key} {value}" for key, value in fields.items()).replace("_", " ")
+        or "no limits"
+    )
+
+
+def _group_document(group: GroupState) -> dict[str, Any]:
+    from qworker.wire.groups import ORDERED
+
+    return {
+        "group": group.name.removeprefix(ORDERED),
+        "ordered": group.name.startswith(ORDERED),
+        "waiting": group.waiting,
+        "running": group.running,
+        "concurrency": group.concurrency,
+        "until_ms": group.until_ms,
+        "waits_for": group.reason or None,
+    }
+
+
+def _group_row(group: GroupState, now_ms: int) -> tuple[str, ...]:
+    from qworker.formats import span
+    from qworker.wire.groups import shown
+
+    reason = group.reason
+    if group.until_ms is not None:
+        reason = f"its rate, {span(max(group.until_ms - now_ms, 0) / 1000)} more"
+    elif reason == "concurrency":
+        reason = f"one of its {group.running} running"
+    elif reason == "turn":
+        reason = "its turn"
+    return (shown(group.name), str(group.waiting), str(group.running), reason or "-")

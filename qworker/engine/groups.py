@@ -1,0 +1,84 @@
+"""Commands for the groups of a queue, and for their limits."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from qworker.engine.arguments import given, maybe, standard_keys
+from qworker.engine.command import Command
+from qworker.engine.raw import raw
+from qworker.engine.replies import accepted
+from qworker.engine.scripts import load_script
+from qworker.wire.keys import QueueKeys
+
+__all__ = ["GroupState", "group_page", "limits", "set_limit"]
+
+
+class GroupState(NamedTuple):
+    """A group that waits or runs; or a parent, whose name ends with `/` and which only runs.
+
+    `name` as stored. `waiting` may count deleted ones. `concurrency`: None for no limit. `until_ms`: it waits until
+    then.
+    """
+
+    name: str
+    waiting: int
+    running: int
+    concurrency: int | None
+    until_ms: int | None
+
+    @property
+    def reason(self) -> str:
+        """Why its messages wait: for a slot, for a time, or for their turn; '' if none wait."""
+        if self.until_ms is not None:
+            return "rate"
+        if self.concurrency is not None and self.running >= self.concurrency:
+            return "concurrency"
+        return "turn" if self.waiting else ""
+
+
+def set_limit(
+    keys: QueueKeys, name: str, words: str, cursor: str = "0", *, now_ms: int | None = None
+) -> Command[str]:
+    """Store the limits of a name ('' leaves all as they are), and let a page of groups look at them.
+
+    Returns the next cursor, "0" at the end. Raises `TooManyLimitsError`.
+    """
+
+    def decode(reply: Any) -> str:
+        return bytes(accepted(reply, keys.queue)[2]).decode()
+
+    args = (given(now_ms), name, words, cursor)
+    return Command(load_script("limit"), standard_keys(keys), args, decode)
+
+
+def limits(keys: QueueKeys) -> Command[dict[str, str]]:
+    """Read the limits as they are stored."""
+
+    def decode(reply: Any) -> dict[str, str]:
+        words = [word.decode("utf-8", "replace") for word in reply]
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+    return raw("HGETALL", keys.limits, decode=decode)
+
+
+def group_page(
+    keys: QueueKeys, cursor: str = "0", *, now_ms: int | None = None
+) -> Command[tuple[str, int, list[GroupState]]]:
+    """Read a page of groups. Returns the next cursor ("0" at the end), the server's time in ms, and the groups."""
+
+    def decode(reply: Any) -> tuple[str, int, list[GroupState]]:
+        _, now, following, *words = accepted(reply, keys.queue)
+        found = [
+            GroupState(
+                words[at].decode("utf-8", "replace"),
+                int(words[at + 1]),
+                int(words[at + 2]),
+                maybe(words[at + 3]),
+                maybe(words[at + 4]),
+            )
+            for at in range(0, len(words), 5)
+        ]
+        return following.decode(), int(now), found
+
+    return Command(load_script("groups"), standard_keys(keys), (given(now_ms), cursor), decode)

@@ -1,0 +1,70 @@
+-- The limits of groups, and the times that they make groups wait. See lib/groups.lua.
+
+more_of_groups[#more_of_groups + 1] = function(it)
+  local limits, caps, limited = it.limits, {}, nil
+
+  local function read_limit(words, into)
+    if not words then return end
+    into.concurrency = into.concurrency or tonumber(string.match(words, 'c=(%d+)'))
+    if not into.every_ms then
+      local count, period_ms = string.match(words, 'r=(%d+)/(%d+)')
+      if count and tonumber(count) > 0 then
+        into.every_ms = tonumber(period_ms) / tonumber(count)
+        into.burst = math.max(1, tonumber(string.match(words, 'b=(%d+)')) or 1)
+      end
+    end
+    into.weight = into.weight or tonumber(string.match(words, 'w=([%d.]+)'))
+    into.members = into.members or tonumber(string.match(words, 'm=(%d+)'))
+  end
+
+  -- The limits of a group or parent: its own go before those of its kind.
+  function it.limit(name)
+    local one = caps[name]
+    if one then return one end
+    one = {}
+    caps[name] = one
+    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
+    if limited then
+      local bare, found = string.gsub(name, '^=', ''), nil
+      if string.sub(name, -1) == '/' then
+        found = redis.call('HMGET', limits, bare, '*/')
+      else
+        found = redis.call('HMGET', limits, bare, (it.parent_of(name) or '') .. '*', '*')
+      end
+      for _, words in ipairs(found) do read_limit(words, one) end
+    end
+    if string.sub(name, 1, 1) == '=' then one.concurrency = 1 end
+    one.concurrency, one.weight = one.concurrency or math.huge, math.max(one.weight or 1, 0.001)
+    return one
+  end
+
+  -- The time in ms until when a group or parent must wait, nil if it may run now.
+  function it.waits(name, now)
+    local one, limit = it.record(name), it.limit(name)
+    if one.wait_ms > now then return one.wait_ms end
+    one.wait_ms = 0
+    if not limit.every_ms then
+      one.rate_ms = 0
+      return nil
+    end
+    -- No later than a full burst from now: a clock was set back, or the limit changed.
+    one.rate_ms = math.min(one.rate_ms, now + limit.burst * limit.every_ms)
+    local from_ms = one.rate_ms - (limit.burst - 1) * limit.every_ms
+    if from_ms > now then return math.ceil(from_ms) end
+    if one.rate_ms <= now then one.rate_ms = 0 end
+    return nil
+  end
+
+  -- A message of it is delivered now.
+  function it.spend(name, now)
+    local one, limit = it.record(name), it.limit(name)
+    one.busy = one.busy + 1
+    if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end
+    one.tag = math.max(one.tag, it.tags().queue) + 1 / limit.weight
+  end
+
+  function it.is_open(name)
+    local one = it.record(name)
+    return one.busy < it.limit(name).concurrency
+  end
+end

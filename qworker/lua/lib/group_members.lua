@@ -1,0 +1,176 @@
+-- Members of groups: where they wait, and the slots of those in flight. See lib/groups.lua.
+
+more_of_groups[#more_of_groups + 1] = function(it)
+  local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
+  local states, slots = it.states, it.slots
+
+  local function give_number(name, one)
+    for _ = 1, 64 do
+      local number = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
+      if redis.call('HSETNX', states, '#' .. text(number), name) == 1 then
+        one.number, one.first, one.last = number, SEATS, SEATS - 1
+        return true
+      end
+    end
+    return false
+  end
+
+  -- The group has run empty.
+  function it.drop_number(one)
+    if one.number then redis.call('HDEL', states, '#' .. text(one.number)) end
+    one.number, one.first, one.last = nil, 0, -1
+  end
+
+  -- Store a waiting member; false if there are too many groups. With `soon`, a list, the caller refreshes those in it.
+  function it.enter(item, name, at_head, soon)
+    local one = it.record(name)
+    if not one.number and not give_number(name, one) then return false end
+    local seat
+    if at_head then
+      one.first = one.first - 1
+      seat = one.first
+    else
+      one.last = one.last + 1
+      seat = one.last
+    end
+    redis.call('ZADD', delayed, text(SEATS_FROM + one.number * SEATS + seat % SEATS), item)
+    if not soon then
+      it.refresh(name)
+    elseif not soon[name] then
+      soon[#soon + 1], soon[name] = name, true
+    end
+    return true
+  end
+
+  -- How many members wait at most: some may have been deleted.
+  function it.waiting(name)
+    local one = it.record(name)
+    return one.number and one.last - one.first + 1 or 0
+  end
+
+  -- The next waiting members, `most` at most, as they stand in delayed: {item, seat, …}. The seats go round.
+  function it.members(one, most)
+    if not one.number or one.first > one.last then return {} end
+    local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
+    local function range(a, b)
+      return redis.call('ZRANGE', delayed, text(from + a), text(from + b), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+    end
+    if low <= high then return range(low, high) end
+    local found = range(low, SEATS - 1)
+    return #found > 0 and found or range(0, high)
+  end
+
+  -- A member has been read: those after it are next.
+  function it.pass(one, score)
+    local seat = tonumber(score) - SEATS_FROM - one.number * SEATS
+    one.first = one.first + (seat - one.first) % SEATS + 1
+  end
+
+  -- A slot of the group is taken, for `token`.
+  function it.occupy(token, name)
+    if redis.call('HSET', slots, token, name) == 0 then return end
+    local parent = it.parent_of(name)
+    it.record(name).busy = it.record(name).busy + 1
+    if parent then it.record(parent).busy = it.record(parent).busy + 1 end
+    it.refresh(name)
+  end
+
+  -- Free a slot; false if nothing had it.
+  function it.vacate(token)
+    local name = redis.call('HGET', slots, token)
+    if not name then return false end
+    redis.call('HDEL', slots, token)
+    local parent = it.parent_of(name)
+    it.record(name).busy = math.max(0, it.record(name).busy - 1)
+    if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
+    it.refresh(name)
+    return true
+  end
+
+  function it.vacate_all(lease_id, indices)
+    if redis.call('EXISTS', slots) == 0 then return end
+    for _, index in ipairs(indices) do it.vacate(lease_id .. ':' .. index) end
+  end
+
+  -- Items of a new lease take a slot each.
+  function it.occupy_all(lease_id, items)
+    for i, item in ipairs(items) do
+      local name = group_of(item)
+      if name then
+        it.occupy(lease_id .. ':' .. (#items == 1 and '0' or i), name)
+        it.vacate(':' .. string.match(item, '^q1 (%S+)'))
+      end
+    end
+  end
+
+  function it.hold(taken)
+    redis.call('HSET', slots, unpack(taken))
+  end
+
+  -- A group waits because a handler said so.
+  function it.wait_until(name, at_ms)
+    local one = it.record(name)
+    one.wait_ms = math.max(one.wait_ms, at_ms)
+    it.write(name)
+  end
+
+  local function id_of(item) return string.match(item, '^q1 (%S+)') end
+
+  -- Place a member among those of its group. A retry of an ordered group goes to its head.
+  function it.place(item, name, at_head)
+    local retried = string.sub(name, 1, 1) == '=' and not string.find(item, '^q1 %S+ %d+ 0 ')
+    if not it.enter(item, name, at_head or retried) then return false end
+    it.vacate(':' .. id_of(item))
+    return true
+  end
+
+  -- Put members among those of their group; the rest stays for a list of ready. Heads keep their order.
+  function it.place_lists(lists, orders, at_head)
+    local placed = 0
+    for number, items in pairs(lists) do
+      local rest, order = {}, {}
+      local first, last, step = 1, #items, 1
+      if at_head then first, last, step = last, first, -1 end
+      for i = first, last, step do
+        local name = group_of(items[i])
+        if name and it.place(items[i], name, at_head) then
+          placed = placed + 1
+        else
+          local at = at_head and 1 or #rest + 1
+          table.insert(rest, at, items[i])
+          if orders then table.insert(order, at, orders[number][i]) end
+        end
+      end
+      lists[number] = #rest > 0 and rest or nil
+      if orders then orders[number] = #rest > 0 and order or nil end
+    end
+    return placed
+  end
+
+  -- The messages of a lease, as it was read, leave it; returns how many groups may run by now.
+  function it.vacate_lease(lease_id, entries)
+    local indices = {}
+    for i, entry in ipairs(entries) do indices[i] = entry[3] end
+    it.vacate_all(lease_id, indices)
+    return it.opened
+  end
+
+  -- An ordered group waits for a message that comes back later.
+  function it.keep_ordered_slot(item)
+    if string.sub(group_of(item) or '', 1, 1) == '=' then it.keep_slot(item) end
+  end
+
+  -- A waiting member keeps its slot: what comes after it must not run beside it.
+  function it.keep_slot(item)
+    local name = group_of(item)
+    if name then it.occupy(':' .. id_of(item), name) end
+  end
+
+  -- A waiting message has ended, and a slot that it kept is free.
+  function it.free_slot(item)
+    if group_of(item) then it.vacate(':' .. id_of(item)) end
+  end
+
+  -- Whether a score of delayed is the seat of a waiting member.
+  function it.is_seat(score) return score >= SEATS_FROM and score < MAX_MS end
+end

@@ -1,0 +1,47 @@
+-- Groups that wait for a time, and those whose turn it is. See lib/groups.lua.
+
+more_of_groups[#more_of_groups + 1] = function(it)
+  local turns, later, take_turn = it.turns, it.later, it.take_turn
+
+  -- Groups whose time has come, at most 100 a call. After a clock was set back, also those that wait the longest: their
+  -- rates are computed anew.
+  function it.come_back(now)
+    local due = redis.call('ZRANGE', later, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, 100)
+    local seen = it.tags()
+    if now + 1000 < seen.at_ms then
+      local far = redis.call('ZRANGE', later, 0, 99, 'REV')
+      for _, name in ipairs(far) do due[#due + 1] = name end
+      if #far < 100 then seen.at_ms = now end
+    else
+      seen.at_ms = now
+    end
+    for _, name in ipairs(due) do
+      redis.call('ZREM', later, name)
+      it.waits(name, now)
+      if string.sub(name, -1) == '/' then
+        take_turn(name, it.is_open(name) and it.first_child(name))
+        it.write(name)
+      else
+        it.refresh(name)
+      end
+    end
+  end
+
+  function it.next_later()
+    return tonumber(redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2])
+  end
+
+  function it.put_later(name, at_ms)
+    redis.call('ZADD', later, text(at_ms), name)
+  end
+
+  function it.running() return redis.call('ZCARD', turns) end
+  function it.window(count) return redis.call('ZRANGE', turns, 0, count - 1, 'WITHSCORES') end
+  function it.set_turn(name, may)
+    if may then
+      redis.call('ZADD', turns, it.number_text(it.record(name).tag), name)
+    else
+      redis.call('ZREM', turns, name)
+    end
+  end
+end

@@ -1,0 +1,24 @@
+#!lua flags=no-writes
+-- groups.lua: read a page of the groups of a queue that wait or run.
+-- ROLES      operator
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    cursor           of groups: 0 at first, then that of the last call
+-- Returns {'OK', now ms, next cursor or '0' at the end, then per group: its stored name, waiting (at most), in flight, its
+--   concurrency or '', until when it waits in ms or ''}, or a refusal: {'BROKEN', key, type} {'ARG', name}
+-- O(1): about 500 groups a call.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/keys.lua
+--- include lib/envelope.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
+--- include lib/group_pages.lua
+
+local refused = broken({ meta, 'hash', delayed, 'zset' }) or groups().broken()
+if refused then return refused end
+local now, cursor = clock(ARGV[1], meta), whole(ARGV[2], 0, 18446744073709551615)
+if not now or not cursor then return { 'ARG', 'cursor' } end
+local next_cursor, found = groups().page(ARGV[2], now)
+return { 'OK', text(now), next_cursor, unpack(found) }

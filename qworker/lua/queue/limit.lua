@@ -1,0 +1,37 @@
+#!lua flags=allow-oom
+-- limit.lua: set the limits of a group, of a parent or of all; then let groups look at them, a page a call.
+-- ROLES      operator
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    name             of a group, parent (`acme/`), `acme/*`, `*` or `*/`; '' changes none
+-- ARGV[3]    words            see lib/groups.lua; '' removes the limits of that name
+-- ARGV[4]    cursor           of groups: 0 at first, then that of the last call
+-- Returns {'OK', now ms, next cursor or '0' at the end} or a refusal: {'MANY', limits} {'BROKEN', key, type} {'ARG', name}
+-- O(1), and O(log g) for each of about 200 of g groups.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/envelope.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
+--- include lib/group_pages.lua
+
+local MOST_LIMITS = 1000
+local refused = broken({ meta, 'hash', wake, 'list', delayed, 'zset' }) or groups().broken()
+if refused then return refused end
+local now, name, words, cursor = clock(ARGV[1], meta), ARGV[2], ARGV[3], whole(ARGV[4], 0, 18446744073709551615)
+if not now or not cursor or not words or string.find(words, '[^%w=/. ]') then return { 'ARG', 'limit' } end
+if #name > 257 or string.find(name, '%c') then return { 'ARG', 'name' } end
+local limits = string.sub(meta, 1, -5) .. 'limits'
+if name ~= '' and words == '' then
+  redis.call('HDEL', limits, name)
+elseif name ~= '' then
+  local number = redis.call('HLEN', limits)
+  if number >= MOST_LIMITS and redis.call('HEXISTS', limits, name) == 0 then return { 'MANY', text(number) } end
+  redis.call('HSET', limits, name, words)
+end
+local next_cursor, opened = groups().look_again(ARGV[4], now)
+if opened > 0 then ring(wake, opened) end
+return { 'OK', text(now), next_cursor }

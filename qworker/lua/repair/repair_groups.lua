@@ -1,0 +1,77 @@
+#!lua flags=allow-oom
+-- repair_groups.lua: count the slots of groups again, a page of groups a call, and let those run that may.
+-- ROLES      operator
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    repair           1 to repair, 0 to report
+-- ARGV[3]    cursor           of groups: 0 at first, then that of the last call
+-- Returns {'OK', now ms, next cursor or '0' at the end, why not all was checked: '' or large (over 10,000 slots), then per
+--   problem its kind (slot: its message is gone; busy: another number is in flight; turn: the group may run and has no turn),
+--   the group, and in words what is wrong}, or {'BROKEN', key, type} {'ARG', name}
+-- O(s + d): s slots, d suspects and delayed messages; 500 groups.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/envelope.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
+--- include lib/group_pages.lua
+--- include lib/lease.lua
+
+local MOST, SEATS_FROM = 10000, '4503599627370496'
+local refused = broken({ meta, 'hash', wake, 'list', unacked, 'zset', delayed, 'zset', suspect, 'list' }) or groups().broken()
+if refused then return refused end
+local now, repair, cursor = clock(ARGV[1], meta), ARGV[2] == '1', whole(ARGV[3], 0, 18446744073709551615)
+if not now or not cursor then return { 'ARG', 'cursor' } end
+local base, problems = string.sub(meta, 1, -5), {}
+local function tell(kind_of, name, words)
+  for _, word in ipairs({ kind_of, name, words }) do problems[#problems + 1] = word end
+end
+local slots = base .. 'slots'
+if redis.call('HLEN', slots) > MOST then return { 'OK', text(now), '0', 'large' } end
+
+-- The ids of messages that may keep a slot while they wait; nil if they are too many.
+local function waiting_ids()
+  if redis.call('ZCOUNT', delayed, '-inf', '(' .. SEATS_FROM) + redis.call('LLEN', suspect) > MOST then return nil end
+  local seen = {}
+  local function note(items)
+    for _, item in ipairs(items) do seen[string.match(item, '^q1 (%S+)') or ''] = true end
+  end
+  note(redis.call('LRANGE', suspect, 0, -1))
+  note(redis.call('ZRANGE', delayed, '-inf', '(' .. SEATS_FROM, 'BYSCORE'))
+  note(redis.call('ZRANGE', delayed, text(MAX_MS), '+inf', 'BYSCORE', 'LIMIT', 0, MOST))
+  return seen
+end
+
+local function is_held(lease, index)
+  if not redis.call('ZSCORE', unacked, lease) then return false end
+  local key = base .. 'lease:' .. lease
+  if redis.pcall('HEXISTS', key, index) == 1 then return true end
+  return (tonumber(index) or 0) >= 1 and (batch_size(key) or 0) >= tonumber(index)
+end
+
+local busy, ids, ids_read = {}, nil, false
+local flat = redis.call('HGETALL', slots)
+for i = 1, #flat, 2 do
+  local token, name = flat[i], flat[i + 1]
+  local lease, index = string.match(token, '^([^:]+):(.*)$')
+  local there = lease and is_held(lease, index)
+  if not lease then
+    if not ids_read then ids, ids_read = waiting_ids(), true end
+    there = not ids or ids[string.sub(token, 2)]
+  end
+  if not there then
+    tell('slot', name, 'its message is gone: ' .. token)
+    if repair then redis.call('HDEL', slots, token) end
+  end
+  if there or not repair then
+    busy[name] = (busy[name] or 0) + 1
+    local parent = groups().parent_of(name)
+    if parent then busy[parent] = (busy[parent] or 0) + 1 end
+  end
+end
+local next_cursor, opened = groups().recount(ARGV[3], busy, repair, tell)
+if opened > 0 then ring(wake, opened) end
+return { 'OK', text(now), next_cursor, '', unpack(problems) }

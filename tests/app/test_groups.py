@@ -1,0 +1,195 @@
+"""Groups of calls: who is next, limits, order, and what a wrong name or option says."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from qworker import QWorker, RateLimited
+from qworker.engine.receive import settle_receive
+from qworker.errors import GroupFullError, InvalidOptionError
+from qworker.testing import advance, drain
+from qworker.wire.envelope import Envelope
+
+
+def received(app: QWorker, queue: str, lease: str, count: int = 100) -> list[str]:
+    """The bodies of a receive from the first shard."""
+    batch = app.client.execute(settle_receive(app.queue(queue).keys, lease, count))
+    found = [Envelope.parse(item) for item in batch.items]
+    return [envelope.body.decode() for envelope in found if envelope is not None]
+
+
+def test_calls_take_turns_by_the_group_of_their_arguments(app: QWorker) -> None:
+    """Of sync and async sends, single and many; a group of the send goes before that of the task."""
+    seen: list[str] = []
+
+    @app.task(queue="mail", group=lambda tenant, number: f"crm/{tenant}")
+    def push(tenant: str, number: int) -> None:
+        seen.append(f"{tenant}{number}")
+
+    push.send_many([push.call("a", number) for number in range(3)])
+    push.send("b", 0)
+    push.options(group="other").send("c", 0)
+
+    async def send() -> None:
+        await push.asend("b", 1)
+        await app.aclose()
+
+    asyncio.run(send())
+    assert app.queue("mail").inspect().grouped == 6
+    assert {group.name for group in app.queue("mail").groups()} == {
+        "crm/a",
+        "crm/b",
+        "other",
+        "crm/",
+    }
+    assert drain(app).handled == 6
+    assert sorted(seen) == ["a0", "a1", "a2", "b0", "b1", "c0"]
+    assert seen[:3] == ["a0", "c0", "b0"]
+    assert app.queue("mail").groups() == []
+
+
+def test_an_ordered_group_keeps_its_order_over_retries(app: QWorker) -> None:
+    """The one that failed runs again before those behind it."""
+    seen: list[int] = []
+
+    @app.task(queue="mail", group=lambda account, number: account, ordered=True)
+    def book(account: str, number: int) -> None:
+        seen.append(number)
+        if seen.count(1) == 1 and number == 1:
+            raise ValueError
+
+    for number in range(4):
+        book.send("acct", number)
+    drain(app, errors="collect")
+    assert seen == [0, 1, 1, 2, 3]
+
+
+def test_rate_limited_lets_the_group_wait_alone(app: QWorker) -> None:
+    """Other groups of the queue go on."""
+    seen: list[str] = []
+
+    @app.task(queue="mail", group=lambda customer: customer)
+    def push(customer: str) -> None:
+        seen.append(customer)
+        if customer == "busy" and seen.count("busy") == 1:
+            raise RateLimited("1m")
+
+    push.send("busy")
+    push.send("busy")
+    push.send("free")
+    drain(app)
+    assert seen == ["busy", "free"]
+    assert app.queue("mail").inspect().limited_until_ms is None
+    advance(app, "61s")
+    drain(app)
+    assert seen == ["busy", "free", "busy", "busy"]
+
+
+def test_limits_hold_at_once_and_in_each_shard(app: QWorker) -> None:
+    """They are set, read, changed and removed while messages wait; new shards have them as well."""
+    queue = app.queue("mail")
+    for number in range(6):
+        queue.send(str(number), group=f"acme/{number % 2}")
+    queue.set_limit("acme/", concurrency=1)
+    assert len(received(app, "mail", "l1")) == 1
+    assert received(app, "mail", "l2") == []
+    limit = queue.set_limit("acme/", rate="100/s", burst=3)
+    assert (limit.concurrency, limit.rate, limit.burst) == (1, "100/1s", 3)
+    queue.set_limit("acme/", concurrency=3)
+    assert len(received(app, "mail", "l3")) == 2
+    assert queue.remove_limit("acme/")
+    assert not queue.remove_limit("acme/")
+    assert len(received(app, "mail", "l4")) == 3
+    queue.set_limit("*", concurrency=2)
+    queue.divide(3, wait=0)
+    for shard in range(3):
+        keys = queue.ref.shard_of(shard).keys
+        with app.client.factory.redis(keys.meta) as redis:
+            assert redis.hgetall(keys.limits) == {b"*": b"c=2"}
+
+
+def test_a_group_with_as_many_waiting_messages_as_it_may_have(app: QWorker) -> None:
+    """Refuses the send; others are stored."""
+    queue = app.queue("mail")
+    queue.set_limit("*", max_waiting=2)
+    queue.send_all(["a", "b"], group="g")
+    with pytest.raises(GroupFullError, match="group 'g' of queue 'mail' is full: its limit is 2"):
+        queue.send("c", group="g")
+    queue.send("d", group="h")
+    assert queue.inspect().ready == 3
+
+
+def test_a_group_lives_in_one_shard(app: QWorker) -> None:
+    """With all of its parent: its limits are exact there."""
+    queue = app.queue("mail")
+    queue.divide(4, wait=0)
+    for number in range(40):
+        queue.send(str(number), group=f"acme/{number}")
+    shards = [shard.grouped for shard in queue.division().shards]
+    assert sorted(shards) == [0, 0, 0, 40]
+
+
+@pytest.mark.bad_input("options: names, weights and rates of groups")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"group": ""}, "is not the name of a group"),
+        ({"group": "a/b/c"}, "is not the name of a group"),
+        ({"group": "a/"}, "is not the name of a group"),
+        ({"group": "=a"}, "is not the name of a group"),
+        ({"group": "*"}, "is not the name of a group"),
+        ({"group": "a\n"}, "is not the name of a group"),
+        ({"group": "a" * 257}, "is not the name of a group"),
+        ({"group": 7}, "is not a str"),
+        ({"ordered": True}, "is set without group"),
+        ({"group": "a", "priority": 3}, "is set together with group"),
+    ],
+)
+def test_a_wrong_group_is_refused(app: QWorker, options: dict[str, Any], message: str) -> None:
+    """Before anything is sent."""
+    with pytest.raises(InvalidOptionError, match=message):
+        app.queue("mail").send("x", **options)
+    assert not app.queue("mail").inspect().exists
+
+
+@pytest.mark.bad_input("options: names, weights and rates of groups")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a/b/", {"concurrency": 1}),
+        ("", {"concurrency": 1}),
+        ("a", {}),
+        ("a", {"concurrency": 0}),
+        ("a", {"concurrency": 10**7}),
+        ("a", {"rate": "fast"}),
+        ("a", {"rate": "0/s"}),
+        ("a", {"rate": "5/2d"}),
+        ("a", {"burst": 3}),
+        ("a", {"weight": 0}),
+        ("a", {"weight": float("nan")}),
+        ("a", {"max_waiting": 0}),
+        ("a", {"speed": 3}),
+    ],
+)
+def test_a_wrong_limit_is_refused(app: QWorker, name: str, options: dict[str, Any]) -> None:
+    """And no limit is stored."""
+    with pytest.raises(InvalidOptionError):
+        app.queue("mail").set_limit(name, **options)
+    assert app.queue("mail").limits() == {}
+
+
+def test_wrong_groups_of_tasks(app: QWorker) -> None:
+    """A function that returns anything but a name, options that do not go together, a step of a chain."""
+
+    @app.task(queue="mail", group=lambda number: number)
+    def count(number: int) -> None: ...
+
+    with pytest.raises(InvalidOptionError, match="group of task count"):
+        count.send(7)
+    with pytest.raises(InvalidOptionError, match="ordered"):
+        app.task(name="b", ordered=True)(lambda: None)
+    with pytest.raises(InvalidOptionError, match="priority"):
+        app.task(name="c", group="g", priority=1)(lambda: None)

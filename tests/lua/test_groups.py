@@ -1,0 +1,390 @@
+"""Groups in the scripts: whose turn it is, how many run, in which order, and that every end frees its slot."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from qworker.engine.message import delete, enqueue, hold
+from qworker.engine.reap import promote, reap
+from qworker.engine.receive import Suspects
+from qworker.engine.repair import repair_groups, repair_seats
+from qworker.engine.send import NewMessage, Sent, send
+from qworker.engine.settle import Outcomes
+from qworker.wire.envelope import Envelope, tail
+from tests.lua.drive import NOW, Drive
+
+
+def put(drive: Drive, *messages: str, at: int = NOW, **options: Any) -> Sent:
+    """Send messages `<group>:<id>`; one without a colon has no group."""
+    made = []
+    for message in messages:
+        group, _, message_id = message.rpartition(":")
+        flags = {"g": group} if group else None
+        made.append(NewMessage(message_id, tail(message_id.encode(), flags), group=group))
+    return drive.run(send(drive.keys, made, lane="", sequence=0, now_ms=at, **options))
+
+
+def ids(items: Sequence[bytes]) -> list[str]:
+    """The ids of messages."""
+    found = [Envelope.parse(item) for item in items]
+    return [envelope.id for envelope in found if envelope is not None]
+
+
+def get(drive: Drive, lease: str, count: int = 100, **options: Any) -> list[str]:
+    """Receive; returns ids."""
+    return ids(drive.receive(lease, count, **options).items)
+
+
+def limit(drive: Drive, name: str, words: str) -> None:
+    """Set a limit as it is stored."""
+    drive.redis.hset(drive.keys.limits, name, words)
+
+
+def nacked(lease: str, delay_ms: int) -> Outcomes:
+    """A nack of the one message of a lease."""
+    outcome = Outcomes(lease)
+    outcome.nack("0", delay_ms)
+    return outcome
+
+
+def idle(drive: Drive) -> dict[str, Any]:
+    """What groups still keep, but for virtual times and numbers."""
+    kept = {
+        k: v for k, v in drive.redis.hgetall(drive.keys.groups).items() if k[:1] not in (b"@", "@")
+    }
+    sets = [drive.redis.zcard(key) for key in (drive.keys.turns, drive.keys.children)]
+    return {"groups": kept, "sets": sets, "slots": drive.redis.hlen(drive.keys.slots)}
+
+
+EMPTY = {"groups": {}, "sets": [0, 0], "slots": 0}
+
+
+def test_groups_take_turns(drive: Drive) -> None:
+    """A group with many messages is served as often as one with few."""
+    put(drive, *[f"a:a{n}" for n in range(5)], "b:b0", "b:b1", "c:c0")
+    assert get(drive, "l1", 6) == ["a0", "b0", "c0", "a1", "b1", "a2"]
+    assert get(drive, "l2", 6) == ["a3", "a4"]
+
+
+def test_messages_without_a_group_take_turns_as_one(drive: Drive) -> None:
+    """Neither a flood of them nor one of a group keeps the other from being received."""
+    put(drive, *[f"p{n}" for n in range(50)])
+    put(drive, *[f"a:a{n}" for n in range(3)])
+    assert get(drive, "l1", 6) == ["p0", "a0", "p1", "a1", "p2", "a2"]
+
+
+def test_weights(drive: Drive) -> None:
+    """A group of weight 3 gets three times as many turns."""
+    put(drive, *[f"{g}:{g}{n}" for g in "ab" for n in range(40)])
+    limit(drive, "a", "w=3")
+    assert Counter(i[0] for i in get(drive, "l1", 40)) == {"a": 30, "b": 10}
+
+
+def test_a_tenant_gains_nothing_by_many_groups(drive: Drive) -> None:
+    """Groups of one parent share the turns of one."""
+    put(drive, *[f"evil/{n}:e{n}" for n in range(200)], *[f"good:g{n}" for n in range(20)])
+    received = get(drive, "l1", 20)
+    assert Counter(i[0] for i in received) == {"e": 10, "g": 10}
+    assert [i for i in received if i[0] == "e"] == [f"e{n}" for n in range(10)]
+
+
+def test_a_group_that_returns_has_no_credit(drive: Drive) -> None:
+    """It starts at the virtual time of the queue, not where it left off."""
+    put(drive, "b:b0", *[f"a:a{n}" for n in range(100)])
+    get(drive, "l1", 60)
+    put(drive, *[f"b:c{n}" for n in range(20)])
+    assert Counter(i[0] for i in get(drive, "l2", 20)) == {"a": 10, "c": 10}
+
+
+def test_concurrency(drive: Drive) -> None:
+    """No more than the limit are in flight, and an ack lets the next one run; others go on."""
+    limit(drive, "a", "c=2")
+    put(drive, *[f"a:a{n}" for n in range(5)], "b:b0")
+    batch = drive.receive("l1", 10)
+    assert ids(batch.items) == ["a0", "b0", "a1"]
+    assert drive.receive("l2", 10).items == []
+    assert drive.receive("l3", 10, Outcomes("l1", acks=["1"])).items != []
+    assert get(drive, "l4", 10) == []
+
+
+def test_concurrency_of_a_parent(drive: Drive) -> None:
+    """The limit of `acme/` is for all groups under it together; that of `acme/*` for each."""
+    limit(drive, "acme/", "c=3")
+    limit(drive, "acme/*", "c=2")
+    put(drive, *[f"acme/{g}:{g}{n}" for g in "xy" for n in range(4)])
+    assert get(drive, "l1", 10) == ["x0", "y0", "x1"]
+    drive.settle(Outcomes("l1", ack_all=True))
+    assert get(drive, "l2", 10) == ["y1", "x2", "y2"]
+
+
+def test_an_ordered_group_runs_one_at_a_time(drive: Drive) -> None:
+    """The next one follows the end of the one before, and a retry holds its group."""
+    put(drive, *[f"=a:a{n}" for n in range(3)])
+    assert get(drive, "l1") == ["a0"]
+    assert get(drive, "l2") == []
+    drive.settle(nacked("l1", 5000))
+    assert get(drive, "l3") == []
+    drive.run(promote(drive.keys, 100, now_ms=NOW + 5000))
+    assert get(drive, "l4", at=NOW + 5000) == ["a0"]
+    assert get(drive, "l5", 10, at=NOW + 5000) == []
+    drive.settle(Outcomes("l4", acks=["0"]))
+    assert get(drive, "l6") == ["a1"]
+
+
+def test_everything_that_takes_a_message_out_of_a_lease_frees_its_slot(drive: Drive) -> None:
+    """Acks, nacks, releases, deaths, discards, reaps."""
+    limit(drive, "*", "c=1")
+    ends = ["ack", "nack", "release", "bury", "discard", "reap"]
+    for number, end in enumerate(ends):
+        put(drive, f"g:m{number}")
+        lease = f"l{number}"
+        assert get(drive, lease) == [f"m{number}"], end
+        outcome = Outcomes(lease)
+        if end == "ack":
+            outcome = Outcomes(lease, acks=["0"])
+        elif end == "nack":
+            outcome.nack("0", 0)
+        elif end == "release":
+            outcome.release("0")
+        elif end == "bury":
+            outcome.bury("0", "rejected")
+        elif end == "discard":
+            outcome.discard("0")
+        if end == "reap":
+            drive.run(reap(drive.keys, [lease], tick_ms=1000, now_ms=NOW + 31_000))
+            drive.run(reap(drive.keys, [lease], tick_ms=1000, now_ms=NOW + 62_000))
+        else:
+            drive.settle(outcome)
+        again = drive.receive(f"{lease}again", suspects=Suspects.FIRST)
+        if again.items:
+            drive.settle(Outcomes(f"{lease}again", acks=["0"]))
+        assert idle(drive) == EMPTY, end
+
+
+def test_a_suspect_of_an_ordered_group_runs_before_the_rest_of_it(drive: Drive) -> None:
+    """It is delivered alone from another list, and its group waits for it."""
+    put(drive, "=a:a0", "=a:a1")
+    assert get(drive, "l1") == ["a0"]
+    crashed = Outcomes("l1")
+    crashed.crash("0")
+    drive.settle(crashed)
+    assert get(drive, "l2", suspects=Suspects.NEVER) == []
+    assert get(drive, "l3", suspects=Suspects.FIRST) == ["a0"]
+    assert get(drive, "l4", suspects=Suspects.NEVER) == []
+    drive.settle(Outcomes("l3", acks=["0"]))
+    assert get(drive, "l5") == ["a1"]
+
+
+def test_waiting_members_can_be_deleted_held_and_enqueued(drive: Drive) -> None:
+    """They are among the delayed messages for all that looks there."""
+    put(drive, *[f"a:a{n}" for n in range(4)])
+    items = drive.redis.zrange(drive.keys.delayed, 0, -1)
+    assert drive.run(delete(drive.keys, [items[0]], now_ms=NOW))
+    assert drive.run(hold(drive.keys, [items[1]], now_ms=NOW))
+    assert get(drive, "l1", 10) == ["a2", "a3"]
+    drive.run(enqueue(drive.keys, [items[1]], now_ms=NOW))
+    assert get(drive, "l2", 10) == ["a1"]
+
+
+def test_a_rate_is_answered_with_the_wait(drive: Drive) -> None:
+    """10 a second with bursts of 2; others are served meanwhile."""
+    limit(drive, "a", "r=10/1000 b=2")
+    put(drive, *[f"a:a{n}" for n in range(5)])
+    assert get(drive, "l1") == ["a0", "a1"]
+    batch = drive.receive("l2")
+    assert (batch.items, batch.hint_ms) == ([], 100)
+    put(drive, "b:b0")
+    assert get(drive, "l3") == ["b0"]
+    assert get(drive, "l4", at=NOW + 99) == []
+    assert get(drive, "l5", at=NOW + 100) == ["a2"]
+    assert get(drive, "l6", at=NOW + 5000) == ["a3", "a4"]
+
+
+@pytest.mark.parametrize("rate", ["r=100/1000 b=1", "r=100/1000 b=10"])
+def test_a_rate_holds_over_any_window(drive: Drive, rate: str) -> None:
+    """Never more than its rate and one burst in a second, never less while messages wait."""
+    limit(drive, "a", rate)
+    put(drive, *[f"a:a{n}" for n in range(900)])
+    times: list[int] = []
+    for step in range(1000):
+        at = NOW + 5 * step
+        times += [at] * len(drive.receive(f"l{step}", 100, at=at).items)
+    burst = int(rate.rpartition("=")[2])
+    for start in range(NOW, NOW + 4000, 250):
+        number = sum(start <= at < start + 1000 for at in times)
+        assert 99 <= number <= 100 + burst
+    assert idle(drive)["sets"][0] == 0 or len(times) < 900
+
+
+def test_a_clock_set_back_delays_a_rate_by_a_burst_at_most(drive: Drive) -> None:
+    """A time of an hour ahead is not waited for."""
+    limit(drive, "a", "r=10/1000 b=2")
+    put(drive, *[f"a:a{n}" for n in range(5)])
+    assert get(drive, "l1", at=NOW + 3_600_000) == ["a0", "a1"]
+    assert get(drive, "l2", at=NOW) == []
+    assert get(drive, "l3", at=NOW + 100) == ["a2"]
+    assert get(drive, "l4", at=NOW + 200) == ["a3"]
+
+
+def test_rate_limited_members_let_their_group_wait(drive: Drive) -> None:
+    """Others of the queue go on, and the message comes first again."""
+    put(drive, "a:a0", "a:a1", "b:b0")
+    batch = drive.receive("l1", 1)
+    assert ids(batch.items) == ["a0"]
+    limited = Outcomes("l1")
+    limited.limit("0", 30_000)
+    drive.settle(limited)
+    assert get(drive, "l2") == ["b0"]
+    batch = drive.receive("l3")
+    assert (batch.items, batch.hint_ms) == ([], 30_000)
+    assert get(drive, "l4", at=NOW + 30_000) == ["a0", "a1"]
+
+
+def test_expired_and_cancelled_members_end(drive: Drive) -> None:
+    """They are not delivered, and their group goes on."""
+    put(drive, "a:a0", ttl_ms=1000)
+    put(drive, "a:a1", "a:a2")
+    drive.redis.zadd(drive.keys.cancelled, {"a1": NOW * 10})
+    assert get(drive, "l1", at=NOW + 1000) == ["a2"]
+    drive.settle(Outcomes("l1", acks=["0"]))
+    assert idle(drive) == EMPTY
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_schedules(drive: Drive, seed: int) -> None:
+    """Ordered groups keep their order, limits hold, all is delivered and nothing is left, whatever happens between."""
+    chance = random.Random(seed)
+    limit(drive, "f", "c=2")
+    limit(drive, "t/", "c=3")
+    names = ["=o1", "=o2", "=t/o", "f", "t/a", "t/b", "g", ""]
+    sent: dict[str, list[str]] = {name: [] for name in names}
+    done: dict[str, list[str]] = {name: [] for name in names}
+    held: dict[str, dict[str, str]] = {}
+    group_of: dict[str, str] = {}
+    at, leases = NOW, 0
+
+    def in_flight(test: Any) -> int:
+        return sum(test(group_of[i]) for lease in held.values() for i in lease.values())
+
+    def settle(lease: str) -> None:
+        outcome = Outcomes(lease)
+        acks = []
+        for index, message in held.pop(lease).items():
+            what = chance.choice(["ack", "ack", "ack", "nack", "delay", "release", "crash"])
+            if what == "ack":
+                acks.append(index)
+                done[group_of[message]].append(message)
+            elif what == "nack":
+                outcome.nack(index, 0)
+            elif what == "delay":
+                outcome.nack(index, chance.randint(1, 500))
+            elif what == "release":
+                outcome.release(index)
+            else:
+                outcome.crash(index)
+        outcome.acks = acks
+        drive.settle(outcome, at=at)
+
+    for step in range(250):
+        at += chance.randint(0, 200)
+        action = chance.random()
+        if action < 0.3 and step < 150:
+            name = chance.choice(names)
+            message = f"m{step}"
+            group_of[message] = name
+            sent[name].append(message)
+            put(drive, f"{name}:{message}" if name else message, at=at)
+        elif action < 0.7 or step > 200:
+            leases += 1
+            lease = f"l{leases}"
+            batch = drive.receive(
+                lease,
+                chance.randint(1, 4),
+                at=at,
+                visibility_ms=600_000,
+                suspects=chance.choice([Suspects.FIRST, Suspects.IF_NOTHING_ELSE]),
+            )
+            if batch.items:
+                held[lease] = dict(zip(batch.indices, ids(batch.items), strict=True))
+            assert in_flight(lambda g: g == "f") <= 2
+            assert in_flight(lambda g: "t/" in g) <= 3
+            for name in ("=o1", "=o2", "=t/o"):
+                assert in_flight(lambda g, name=name: g == name) <= 1
+        elif action < 0.9 and held:
+            settle(chance.choice(list(held)))
+        else:
+            drive.run(promote(drive.keys, 100, now_ms=at))
+    for _ in range(3000):
+        at += 500
+        for lease in list(held):
+            settle(lease)
+        drive.run(promote(drive.keys, 100, now_ms=at))
+        leases += 1
+        batch = drive.receive(f"l{leases}", 10, at=at, suspects=Suspects.FIRST)
+        if batch.items:
+            held[f"l{leases}"] = dict(zip(batch.indices, ids(batch.items), strict=True))
+        dead = [
+            Envelope.parse(entry[b"envelope"]) for _, entry in drive.redis.xrange(drive.keys.dead)
+        ]
+        if sum(map(len, done.values())) + len(dead) == sum(map(len, sent.values())):
+            break
+    gone = {envelope.id for envelope in dead if envelope is not None}
+    for name in names:
+        expected = [message for message in sent[name] if message not in gone]
+        if name.startswith("="):
+            assert done[name] == expected
+        else:
+            assert sorted(done[name]) == sorted(expected)
+    assert idle(drive) == EMPTY
+
+
+def found(drive: Drive, *, repair: bool = True) -> list[str]:
+    """The kinds of what is wrong with groups, and ids of messages without a place."""
+    _, lost = drive.run(repair_seats(drive.keys, repair=repair))
+    _, _, problems = drive.run(repair_groups(drive.keys, repair=repair))
+    return [*lost, *(f"{problem.kind} {problem.group}" for problem in problems)]
+
+
+def test_slots_are_counted_again(drive: Drive) -> None:
+    """A lease that goes without its slots, as earlier versions end it, holds up its groups until a repair."""
+    limit(drive, "*", "c=1")
+    put(drive, "a:a0", "a:a1", "t/b:b0", "t/b:b1", "=c:c0", "=c:c1")
+    assert sorted(get(drive, "l1")) == ["a0", "b0", "c0"]
+    assert found(drive) == []
+    drive.redis.delete(drive.keys.lease("l1"))
+    drive.redis.zrem(drive.keys.unacked, "l1")
+    assert get(drive, "l2") == []
+    report = ["slot =c", "slot a", "slot t/b"]
+    assert sorted(found(drive, repair=False)) == report
+    problems = found(drive)
+    assert sorted(p for p in problems if p.startswith("slot")) == report
+    assert found(drive) == []
+    assert sorted(get(drive, "l3")) == ["a1", "b1", "c1"]
+
+
+def test_members_of_lost_groups_are_seated_again(drive: Drive) -> None:
+    """All that says whose turn it is may be deleted: the messages are there, and so is what keeps a slot."""
+    put(drive, *[f"a:a{n}" for n in range(3)], "t/b:b0", "=c:c0", "=c:c1")
+    assert sorted(get(drive, "l1", 3)) == ["a0", "b0", "c0"]
+    drive.redis.delete(*drive.keys.of_groups()[:4])
+    assert get(drive, "l2") == []
+    assert sorted(found(drive)[:3]) == ["a1", "a2", "c1"]
+    found(drive)
+    assert found(drive) == []
+    assert get(drive, "l3") == ["a1", "a2"]
+    drive.settle(Outcomes("l1", ack_all=True))
+    assert get(drive, "l4") == ["c1"]
+
+
+def test_a_turn_that_is_lost_is_given_again(drive: Drive) -> None:
+    """Of a group and of a parent."""
+    put(drive, "a:a0", "t/b:b0")
+    drive.redis.delete(drive.keys.turns, drive.keys.children)
+    assert sorted(found(drive)) == ["turn a", "turn t/b"]
+    assert found(drive) == []
+    assert get(drive, "l1") == ["a0", "b0"]
