@@ -37,6 +37,10 @@ CHANGES = {
     "lua/lib/journal.lua": [("'^q1 (", "'^q[12] (")],
     "lua/lib/lone_receive.lua": [("'^q1 [", "'^q2 [")],
     "lua/lib/order.lua": [("'^q1 (", "'^q[12] (")],
+    "lua/run/look.lua": [
+        ("'q1 ' .. string.match", "' ' .. string.match"),
+        ("string.sub(item, 1, #begin) == begin", "string.sub(item, 3, 2 + #begin) == begin"),
+    ],
     "lua/run/start.lua": [("'^q1 (", "'^q[12] (")],
     "lua/lib/unique_keys.lua": [("'q1 ' ..", "string.sub(item, 1, 3) ..")],
     "lua/send/accept.lua": [("'^q1 %", "'^q[12] %")],
