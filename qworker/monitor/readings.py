@@ -14,7 +14,7 @@ from qworker.client.namespace.queues import holding
 from qworker.client.namespace.requests import ask_workers
 from qworker.daemon.durability import Durability, inspect_server
 from qworker.daemon.schedules import ListedSchedule, list_schedules
-from qworker.errors import BrokenQueueError
+from qworker.errors import BrokenQueueError, ServerError
 from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ __all__ = ["Handler", "Kept", "ListedRuns", "Readings", "Stacks"]
 
 T = TypeVar("T")
 
-#: Seconds for which a reading is kept at least, and as a multiple of what it took.
+#: Seconds for which a reading is kept at least and at most, and as a multiple of what it took.
 _KEPT_S: Final = 4.0
+_LONGEST_S: Final = 60.0
 _REST: Final = 150
 #: Seconds for which the settings of the server are kept.
 _SERVER_S: Final = 15.0
@@ -50,19 +51,27 @@ class Kept(Generic[T]):
         self._until_s = 0.0
 
     def get(self) -> T:
-        """Return the reading. Raises what reading raises."""
+        """Return the reading: the last one while the server is away. Raises `ServerError` if there is none."""
         with self._lock:
             started_s = time.monotonic()
             if self._kept is None or started_s >= self._until_s:
-                self._kept = (self._read(),)
+                try:
+                    self._kept = (self._read(),)
+                except ServerError:
+                    # A viewer does not wait for the server again and again.
+                    self._until_s = time.monotonic() + self._for_s
+                    if self._kept is None:
+                        raise
+                    return self._kept[0]
                 ended_s = time.monotonic()
-                self._until_s = ended_s + max(self._for_s, _REST * (ended_s - started_s))
+                rest_s = min(_LONGEST_S, _REST * (ended_s - started_s))
+                self._until_s = ended_s + max(self._for_s, rest_s)
             return self._kept[0]
 
     def forget(self) -> None:
         """Read again at the next question: something was changed."""
         with self._lock:
-            self._kept = None
+            self._until_s = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,6 +192,8 @@ def test_pages_outlast_a_server_that_is_away(tmp_path: Path) -> None:
     refused = browser.post("/queues/emails/pause", {"direction": "in"})
     assert (refused.status_code, "refresh" in refused.text) == (503, False)
 
+    kept = ("/workers", "/schedules", "/runs", "/durability")
+
     async def watch() -> None:
         async with stream(dashboard, "/queues/emails") as queue:
             await queue.event("reloads itself")
@@ -199,6 +201,8 @@ def test_pages_outlast_a_server_that_is_away(tmp_path: Path) -> None:
                 os.symlink(server.socket, path)
                 app.queue("emails").send(b"{}")
                 await queue.event('"value ">1<')
+                for read in kept:
+                    assert (await asyncio.to_thread(browser.get, read)).status_code == 200
                 app.close()
                 path.unlink()
             assert "These figures are from that time" in await queue.event(
@@ -206,7 +210,8 @@ def test_pages_outlast_a_server_that_is_away(tmp_path: Path) -> None:
             )
 
     asyncio.run(watch())
-    assert "No answer from the server since" in browser.get("/").text
+    for read in ("/", *kept):
+        assert "No answer from the server since" in browser.get(read).text, read
     assert browser.get("/healthz").status_code == 503
     dashboard.close()
 
