@@ -231,6 +231,18 @@ def test_the_tiles_show_the_key_figures(document):
     ]  # fmt: skip
 
 
+def test_the_page_names_its_zone_its_targets_and_its_sections(document):
+    page = render(document)
+    assert "2031-05-04 10:00" in page
+    assert "</b> UTC, 9.2 s" in page
+    assert "Targets: emails 2 s, orders 8 s." in page
+    same = document | {"sla": [row | {"target_ms": 8000.0} for row in document["sla"]]}
+    assert "Target: 8 s." in render(same)
+    links = re.findall(r'<a href="#([a-z]+)">', page)
+    assert links == ["flow", "durations", "failures", "targets", "journal"]
+    assert links == re.findall(r'<h2 id="([a-z]+)">', page)
+
+
 def test_text_of_others_stays_text(document):
     evil = "</script><script>alert(1)</script>"
     changed = json.loads(json.dumps(document).replace("ValueError", evil).replace("shop", evil))

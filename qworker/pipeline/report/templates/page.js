@@ -7,6 +7,14 @@
   const button = document.getElementById("theme");
   let chosen = null;
 
+  // On a narrow screen a row is a list: each cell has its title before it.
+  for (const table of document.querySelectorAll(".stack table")) {
+    const titles = [...table.querySelectorAll("th")].map((cell) => cell.textContent);
+    for (const row of table.querySelectorAll("tbody tr")) {
+      [...row.cells].forEach((cell, at) => (cell.dataset.title = titles[at]));
+    }
+  }
+
   const dark = () => (chosen === null ? opened.matches : chosen === "dark");
 
   // "@in" is the colour of that name, "@in/20" the same at 20 %.
