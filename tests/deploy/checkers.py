@@ -14,6 +14,12 @@ __all__ = ["DEPLOY", "ROOT", "program", "run"]
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+#: What brings a tool that is not in the dependency group `deploy`.
+_SOURCES = {
+    "codespell": "pip install --group check",
+    "promtool": "apt install prometheus",
+    "systemd-analyze": "apt install systemd",
+}
 
 
 def program(tool: str) -> str:
@@ -22,7 +28,7 @@ def program(tool: str) -> str:
     path = shutil.which(tool, path=places)
     if path is None:
         return missing(
-            f"{tool} is not installed (pip: the dependency group `deploy`; Debian: prometheus)"
+            f"{tool} is not installed: {_SOURCES.get(tool, 'pip install --group deploy')}"
         )
     return path
 

@@ -166,22 +166,26 @@ def shared_names() -> frozenset[str]:
     return frozenset(shared)
 
 
+#: A function with its parameters, local names, and the names of a loop.
+DEFINITION = re.compile(
+    r"(?:local )?function\b\s*([\w.:]*)\(([^)\n]*)\)|\blocal ([\w, ]+)|\bfor ([\w, ]+?) (?:in\b|=)"
+)
+
+
 @pytest.mark.parametrize("name", SCRIPT_NAMES)
 def test_every_shared_name_is_defined_before_it_is_used(name: str) -> None:
     """The includes are complete and in order, which Lua itself notices only when a line runs."""
     code = re.sub(r"'[^'\n]*'", "''", code_of(load_script(name).source.decode()))
+    defined: dict[str, int] = {}
+    for found in re.finditer(DEFINITION, code):
+        for word in re.findall(r"\w+", " ".join(names or "" for names in found.groups())):
+            defined.setdefault(word, found.start())
     for word in shared_names() & set(re.findall(r"\w+", code)):
         used = re.search(rf"(?<![\w.:]){word}\b(?!\s*=[^=])", code)
         if used is None:
             continue
-        defined = re.search(
-            rf"^\s*(?:local function {word}\b|local [\w, ]*\b{word}\b|for [\w, ]*\b{word}\b"
-            rf"|.*function [\w.]*\([^)]*\b{word}\b)",
-            code,
-            re.MULTILINE,
-        )
-        assert defined is not None, f"{word} is not included"
-        assert defined.start() <= used.start(), f"{word} is used before it is defined"
+        assert word in defined, f"{word} is not included"
+        assert defined[word] <= used.start(), f"{word} is used before it is defined"
 
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)

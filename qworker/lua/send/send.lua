@@ -12,16 +12,17 @@
 -- ARGV[4]    delay ms         '' for the queue's, or '@' and a due time in ms since 1970
 -- ARGV[5-6]  ttl ms, priority '' for the queue's, 0 none; 0-9
 -- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
--- then       u                or '' for none and a caller that knows the short reply; then u × (message number 1…n, unique key, how it is held: `<ms>` until the message has ended
---                             (flag u frees it), at most so long; `=<ms>` for so long (no flag u); `~<ms>` until it is
---                             due: a later one takes its place in delayed, with a due time of its own, but at most so
---                             long after the first of them, 0: no limit)
+-- then       u                or '' for none and a caller that knows the short reply; then u × (message number 1…n, unique
+--                             key, how it is held: `<ms>` until the message has ended (flag u frees it), at most so long;
+--                             `=<ms>` for so long (no flag u); `~<ms>` until it is due: a later one takes its place in
+--                             delayed, with its own due time, but at most so long after the first of them, 0: no limit)
 -- then       maxlen, grouped  may be left out: maxlen of this call ('' none; the lower of this and the queue's counts); 1 if
 --                             messages have groups, see lib/groups.lua
 -- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique
 --   key was held, then how the queue is divided, if it is: `<active> <kept> <epoch>`}, or {'DUPLICATE', 0, now ms, 0, … the
 --   same} for a repeated call, or the short reply now ms: all were stored, and the rest is 0 or missing;
---   or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize} {'BROKEN', key, type} {'ARG', name}
+--   or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize}
+--   {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d being delayed already; O(m) more to replace one of m (at most 1,000)
 --   that are due in the same millisecond.
 --- include lib/clock.lua
