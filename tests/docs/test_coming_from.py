@@ -38,6 +38,7 @@ _ATTRIBUTES = set(kinds_of(QueueAttributes))
 _FILTERS = {*(DeadFilter.__dataclass_fields__), "everything"}
 #: Keywords behind a `**`, by method.
 MORE: Mapping[str, set[str]] = {
+    "set_limit": {"concurrency", "rate", "burst", "weight", "max_waiting"},
     "send": _SEND,
     "send_all": _SEND,
     "options": _SEND,
