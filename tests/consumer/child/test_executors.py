@@ -14,11 +14,20 @@ from typing import Any
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from qworker import QueueAttributes, QWorker, Retry, current
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.child.loop import Broker
-from tests.consumer.driving import DEADLINE_S, HEARD_S, drain, history_of, running, until
+from tests.consumer.driving import (
+    DEADLINE_S,
+    HEARD_S,
+    drain,
+    history_of,
+    redis_of,
+    running,
+    until,
+)
 
 
 def test_sync_handlers_run_in_order_one_at_a_time(app: QWorker) -> None:
@@ -508,6 +517,29 @@ class AsyncLogger(structlog.BoundLogger):
 
     async def warning(self, event: str, **fields: Any) -> None:  # type: ignore[override]
         raise AssertionError("never awaited")
+
+
+def test_an_earlier_timeout_counts_where_the_log_says_whether_it_was_the_last_try(
+    app: QWorker,
+) -> None:
+    """The line about a failure says that the message is dead, and it is counted as buried."""
+
+    @app.task(max_receives=2)
+    def fail() -> None:
+        raise ValueError
+
+    queue = app.queue("default")
+    fail.send()
+    queue.receive()
+    with redis_of(app) as redis:
+        redis.zadd(queue.keys.unacked, dict.fromkeys(redis.zrange(queue.keys.unacked, 0, -1), 1))
+    queue.reap()
+
+    with capture_logs() as lines:
+        drain(app, concurrency=1)
+
+    assert [line["dead"] for line in lines if line["event"] == "message_failed"] == [True]
+    assert queue.inspect().dead == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

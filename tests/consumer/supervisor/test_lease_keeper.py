@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
+from structlog.testing import capture_logs
 
 from qworker import QueueAttributes, QWorker
 from qworker.client.execute.sync import Client
@@ -43,11 +44,18 @@ class Scene:
     keys: QueueKeys
 
     def receive(
-        self, slot: int, marks: Sequence[Mark], visibility_ms: int = 30_000, **options: str
+        self,
+        slot: int,
+        marks: Sequence[Mark],
+        visibility_ms: int = 30_000,
+        *,
+        send: bool = True,
+        **options: str,
     ) -> Batch:
         """Send messages, receive them into one lease, and mark them on the board."""
         queue = self.app.queue("q")
-        queue.send_all([{"n": n} for n in range(len(marks))], **options)
+        if send:
+            queue.send_all([{"n": n} for n in range(len(marks))], **options)
         lease_id = self.app.client.ids.lease_id()
         self.board.leases.enter(slot, lease_id, 0, visibility_ms / 1000)
         command = settle_receive(self.keys, lease_id, len(marks), visibility_ms=visibility_ms)
@@ -413,6 +421,21 @@ def test_an_ack_for_the_dead_frees_the_unique_key(scene: Scene) -> None:
     scene.settle_dead(Death(-9))
 
     assert queue.send({"n": 1}, unique="invoice-7") != first
+
+
+def test_an_earlier_timeout_counts_where_the_log_says_whether_it_was_the_last_try(
+    scene: Scene,
+) -> None:
+    """The line about a message that killed its child a second time says that it is dead, and so it is."""
+    dead = []
+    for first in (True, False):
+        scene.receive(0, [R], send=first)
+        with capture_logs() as lines:
+            scene.settle_dead(Death(-11, {(0, 0): 2}, ("WorkerDiedError", "it crashed")))
+        dead += [line["dead"] for line in lines if line["event"] == "message_failed"]
+
+    assert dead == [False, True]
+    assert scene.app.queue("q").inspect().dead == 1
 
 
 def test_the_guilty_message_is_dead_at_its_tasks_limit_with_the_reason(scene: Scene) -> None:
