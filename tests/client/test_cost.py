@@ -48,7 +48,7 @@ RECEIVE = {
 }  # fmt: skip
 #: Of an ack of a whole batch.
 ACK_BATCH = {
-    "evalsha": 1, "type": 5, "time": 1, "hmget": 1, "hget": 1, "del": 1, "exists": 1, "zrem": 1, "hincrby": 3,
+    "evalsha": 1, "time": 1, "hmget": 1, "hget": 2, "zcard": 1, "del": 1, "zrem": 1, "hset": 1,
 }  # fmt: skip
 #: Of a worker's call, which settles a batch and receives the next one.
 WORKER = {

@@ -116,7 +116,7 @@ def test_messages_of_all_shards_are_settled(client: Client, queue: Queue) -> Non
     assert len(queue.nack(*held)) == 6
     held = [message for _ in range(3) for message in queue.receive(6)]
     broken = Queue(client, queue.keys.ready[0].partition(":")[0], "q/1")
-    ask(client, "SET", broken.keys.ready[0], "x")
+    ask(client, "SET", broken.keys.stats, "x")
     with capture_logs() as lines:
         counted = queue.ack(*held)
     assert {message.receipt.shard for message in counted} == {0, 2}

@@ -31,7 +31,7 @@ local function counters(found)
 end
 
 -- Acks of messages that were delivered together, from `at` on in ARGV: nil for anything but acks by index or `*`, without
--- journal groups. Else two functions: `held` reads, `take` writes.
+-- journal groups. Else functions: `held` reads, `take` writes.
 local function acks_by_index(at, leases)
   local first, number, acks = {}, {}, {}
   if ARGV[at] ~= tostring(leases) then return nil end
@@ -66,6 +66,14 @@ local function acks_by_index(at, leases)
       end
     end
     return ids
+  end
+
+  -- Whether each lease is acked as a whole, by its indices.
+  function acks.are_whole()
+    for l = 1, leases do
+      if not whole_ones[l] or not number[l] then return false end
+    end
+    return true
   end
 
   -- Take the messages out of their leases. Returns how many there were, how many of each lease, and the leases that are over.

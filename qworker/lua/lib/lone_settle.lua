@@ -1,18 +1,37 @@
--- The short way of a settle, see lib/lone_acks.lua.
-local function settle_alone()
-  local meta, stats, leases = KEYS[16], KEYS[17], #KEYS - 20
-  if leases < 1 or not acks_alone(3, leases) or redis.pcall('HGET', meta, 'journal') then return nil end
-  local ids = held_alone(leases)
-  if not ids then return nil end
+-- The short way of a settle, see lib/lone_acks.lua: of messages that were delivered alone, or of leases as a whole.
+local function settle_short()
+  local meta, stats, leases, acks = KEYS[16], KEYS[17], #KEYS - 20, nil
+  if leases < 1 then return nil end
+  if not acks_alone(3, leases) then
+    acks = acks_by_index(3, leases)
+    if not acks then return nil end
+  end
+  if redis.pcall('HGET', meta, 'journal') then return nil end
+  local ids
+  if acks then
+    ids = acks.held()
+    if not ids or not acks.are_whole() then return nil end
+  else
+    ids = held_alone(leases)
+    if not ids then return nil end
+  end
   local acked, stored, unacked = counters(redis.pcall('HMGET', stats, 'acked', 'stored', 'unacked'))
   local now, stamp = clock(ARGV[1], meta)
   if not acked or not now or type(redis.pcall('ZCARD', KEYS[13])) ~= 'number' then return nil end
-  redis.call('DEL', unpack(KEYS, 21, 20 + leases))
+  local done, settled, results = leases, {}, nil
+  if acks then
+    done, settled = acks.take(ids, stats)
+  else
+    redis.call('DEL', unpack(KEYS, 21, 20 + leases))
+    for i = 1, leases do settled[i] = 1 end
+  end
   redis.call('ZREM', KEYS[13], unpack(ids))
-  local counted = redis.pcall('HSET', stats, 'acked', acked + leases, 'stored', stored - leases, 'unacked', unacked - leases)
-  local settled = {}
-  for i = 1, leases do settled[i] = 1 end
-  return { 'OK', stamp, type(counted) == 'number' and 0 or 1, settled, settled }
+  local counted = redis.pcall('HSET', stats, 'acked', acked + done, 'stored', stored - done, 'unacked', unacked - done)
+  if acks then
+    results = {}
+    for i = 1, done do results[i] = 1 end
+  end
+  return { 'OK', stamp, type(counted) == 'number' and 0 or 1, settled, results or settled }
 end
-local alone = settle_alone()
-if alone then return alone end
+local short = settle_short()
+if short then return short end
