@@ -231,9 +231,9 @@ def test_the_verbs_of_a_message_do_what_the_command_line_does(
         f"message hold emails {ready}: held: it waits until it is enqueued",
         f"message enqueue emails {ready}: enqueued: it is the last of the ready messages",
         f"message enqueue emails {ready}: failed: message: was not enqueued; it is in another state, or has "
-        "ended: look again",
+        "ended: reload the page",
         f"message cancel emails {ready}: cancelled: it will not run",
-        f"message cancel emails {spread['unacked']}: its handler is told to stop",
+        f"message cancel emails {spread['unacked']}: its handler is asked to stop",
         f"message delete emails {spread['dead']}: deleted, dead",
         f"message cancel emails {spread['delayed']}: failed: how: 'gently' is not offered; use the form",
     ]

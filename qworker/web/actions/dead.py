@@ -50,10 +50,10 @@ def _edit(doing: Doing) -> Done:
     except InvalidBodyError as error:
         raise error.at("body") from error
     edited = queue.edit_dead(entry, body)
-    # An entry that somebody else has just edited is taken for a repeated call, whose reply was lost.
+    # An entry that another user has just edited looks like a repeated call whose reply was lost.
     stored = letter_at(doing.namespace, doing.queue, edited)
     if stored is None or decode(stored.message.body) != body:
-        raise InvalidOptionError("entry", "was edited by somebody else meanwhile", "look again")
+        raise InvalidOptionError("entry", "was edited by another user meanwhile", "reload it")
     path = f"/queues/{quote(doing.queue)}/dead"
     if doing.form.get("redrive") == "1" and queue.redrive(edited):
         return Done("edited and redriven", path, f"entry {entry}")

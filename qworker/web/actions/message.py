@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MESSAGE_ACTIONS"]
 
-_ELSEWHERE: Final = "it is in another state, or has ended: look again"
+_ELSEWHERE: Final = "it is in another state, or has ended: reload the page"
 
 
 def _hold(doing: Doing) -> Done:
@@ -58,7 +58,7 @@ def _cancel(doing: Doing) -> Done:
         outcome = f"cancelled: {safe(stopped.text)}"
         # Where it was stopped, it is gone in a moment.
         return Done(outcome, listing) if stopped.done else _done(doing, outcome, "unacked")
-    told = "cancelled: it will not run" if answer == "cancelled" else "its handler is told to stop"
+    told = "cancelled: it will not run" if answer == "cancelled" else "its handler is asked to stop"
     if answer == "cancelled":
         return Done(told, listing)
     return _done(doing, told, "unacked")

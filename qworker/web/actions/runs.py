@@ -31,13 +31,13 @@ def _cancel(doing: Doing) -> Done:
     answer = doing.namespace.queues.get(doing.queue).cancel(_run(doing))
     if answer.too_late:
         raise InvalidOptionError("run", "was not cancelled", "it has ended, or is dead")
-    told = "cancelled" if answer == "cancelled" else "its handler is told to stop"
+    told = "cancelled" if answer == "cancelled" else "its handler is asked to stop"
     return _done(doing, told)
 
 
 def _redrive(doing: Doing) -> Done:
     if not doing.namespace.queues.get(doing.queue).redrive(ids={_run(doing)}):
-        raise InvalidOptionError("run", "is not dead", "look again")
+        raise InvalidOptionError("run", "is not dead", "reload the page")
     return _done(doing, "redriven: it continues after its last step")
 
 

@@ -124,7 +124,7 @@ def confirm_cancel(look: Look) -> Page:
     return _confirm(
         look,
         "cancel",
-        "It will not run; if its handler runs, it is told to stop within 5 seconds. It is dropped if it comes back "
+        "It will not run; if its handler runs, it is asked to stop within 5 seconds. It is dropped if it comes back "
         "within 7 days.",
     )
 

@@ -112,9 +112,9 @@ def confirm_cancel_run(look: Look) -> Page:
         "ask.html",
         f"Cancel {status.id}",
         {
-            "sentence": f"1 {status.state} run of {name}{f', {status.workflow}' if status.workflow else ''}. One that "
-            "sleeps or waits ends now; the handler of one that runs is told to stop. What its steps have done stays "
-            "done.",
+            "sentence": f"1 {status.state} run of {name}{f', {status.workflow}' if status.workflow else ''}. It "
+            "ends now if it sleeps or waits; if it runs, its handler is asked to stop. Completed steps are not "
+            "undone.",
             "warning": "This cannot be undone.",
             "button": "Cancel this run",
             "destroys": True,
