@@ -1,6 +1,6 @@
 """What audits of an archive cost as it grows: a synthetic archive, audited day by day, then as a whole.
 
-    python -m benchmarks.lake --days 10 --events 1000000
+    python -m benchmarks.lake --days 3 --events 1000000
 
 writes an archive of that many events per day, three for each message, without Redis; one message in a thousand ends on
 the next day. After each day it audits incrementally. Then it audits the whole, and the last day alone, and compacts one
@@ -202,7 +202,8 @@ class Peak:
 @click.option("--queues", default=10, show_default=True)
 @click.option("--memory", default="1g", show_default=True, help="Of the driver's JVM.")
 @click.option("--files", default=0, help="Only list this many files.")
-def main(days: int, events: int, queues: int, memory: str, files: int) -> None:
+@click.option("--increments/--no-increments", default=True, help="Audit after each day.")
+def main(days: int, events: int, queues: int, memory: str, files: int, increments: bool) -> None:
     """Measure what audits of a growing archive cost."""
     if files:
         click.echo(json.dumps({**list_files(files), "environment": environment()}))
@@ -216,12 +217,15 @@ def main(days: int, events: int, queues: int, memory: str, files: int) -> None:
         steps: list[dict[str, Any]] = []
         for day in range(days):
             written += write_day(lake, day, events, queues)
+            if not increments:
+                continue
             write = cost()
             result, _ = audit_increment(spark, lake=lake)
             steps.append({"events": result.events, "write": write, "audit": cost()})
             assert not result.wrong, result
             click.echo(f"day {day}: {steps[-1]}, {result.open:,} open", err=True)
         figures |= {"bytes_per_event": round(written / (days * events), 2), "increments": steps}
+        cost()
         result = audit_all(spark, window=Window(), lake=lake)
         figures["full"] = {"events": result.events, **cost()}
         assert not result.wrong, result
