@@ -272,14 +272,14 @@ def test_a_pop_returns_messages_acked_before_another_queue_failed(
 
     def breaks(command: Command[Any]) -> None:
         if command.keys[0] == second.keys.ready[0]:
-            break_(client, second)
+            ask(client, "SET", second.keys.stats, "x")
 
     with capture_logs() as lines:
         popped = client.run(with_hook(pop(first.ref, 9, then=[second]), "settle", breaks))
     assert bodies(popped) == [b"0", b"1", b"2"]
     assert first.inspect().stored == 0
     assert [(line["event"], line["queue"]) for line in lines] == [("pop_failed", "second")]
-    repair(client, second)
+    ask(client, "DEL", second.keys.stats)
     again = second.receive(9)
     assert [(message.body, message.receive_count) for message in again] == [(b"3", 1), (b"4", 1)]
 
