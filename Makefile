@@ -38,14 +38,14 @@ lock: $(VENV)/.release
 		--constraint $(LOCK) >> $(LOCK).new
 	@mv $(LOCK).new $(LOCK)
 
-# The same files from the same commit, whoever builds them and when; with a list of what goes into an install.
+# Reproducible: the same commit gives the same files. With a list of the parts of an install.
 dist: $(VENV)/.release
 	@rm -rf dist
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build --directory dist
 	@$(BIN)/cyclonedx-py requirements $(LOCK) --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json
 	@cd dist && sha256sum * > SHA256SUMS
 
-# Known vulnerabilities of what is pinned; needs the network.
+# Known vulnerabilities of pinned packages; needs the network.
 audit: $(VENV)/.release
 	$(BIN)/pip-audit --require-hashes --disable-pip --requirement $(LOCK)
 

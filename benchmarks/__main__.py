@@ -64,7 +64,7 @@ def _listed() -> str:
     type=click.FloatRange(0),
     default=0.0,
     metavar="MS",
-    help="Put the server so many milliseconds away, behind a relay: all contenders.  [default: 0]",
+    help="Distance of the server in milliseconds, behind a relay, for all contenders.  [default: 0]",
 )
 @click.option(
     "--markdown", is_flag=True, help="Print a table of Markdown, as docs/benchmarks.md has it."

@@ -46,7 +46,7 @@ class Approval:
 
 
 async def model(topic: str) -> AsyncIterator[str]:
-    """Stand in for a language model: it makes a token at a time."""
+    """Pretend to be a language model: produce a token at a time."""
     for token in f"A short letter about {topic} .".split():
         await asyncio.sleep(0.01)
         yield token
@@ -82,7 +82,7 @@ async def letter(run: Run, topic: str) -> str:
     try:
         approval = await run.wait(Approval, timeout="7d")
     except SignalTimeoutError:
-        return "nobody answered"
+        return "no answer"
     if not approval.send:
         return "not sent"
     done = await run.step(send, draft, approval)

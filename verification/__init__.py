@@ -1,1 +1,1 @@
-"""Programs that try to make the queue break its promises; README.md tells how to run them."""
+"""Programs that try to make the queue break its promises; README.md says how to run them."""
