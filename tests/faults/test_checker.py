@@ -132,7 +132,7 @@ def test_the_wait_between_gaps_is_what_lies_within_none_of_them() -> None:
     """Gaps that overlap count once, and only as far as they meet the wait."""
     account = check("16 9 started p0-2 2", without="acked", losses={8: [5 * SECOND]})
     assert account.redelivery_s == [11.0]
-    gaps = [(9, 12), (1, 6), (7, 10), (15, 20), (30, 40)]
+    gaps = [(9, 12), (1, 6), (2, 3), (7, 10), (15, 20), (30, 40)]
     assert account.waits_s([(a * SECOND, b * SECOND) for a, b in gaps]) == [4.0]
     assert account.waits_s([(0, 30 * SECOND)]) == [0.0]
 

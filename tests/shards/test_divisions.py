@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -328,6 +329,17 @@ def test_a_send_learns_how_its_queue_is_divided_from_its_reply(app: QWorker) -> 
     for _ in range(4):
         knowing.send({"n": 3})
     assert knowing.ref.shards.active == 1
+
+
+def test_a_reply_that_comes_late_brings_back_no_older_division(queue: Queue) -> None:
+    """Of two sends at once the slower may tell what the faster has found to be over: the next use reads the shards."""
+    queue.send({"n": 1})
+    known = queue.ref.shards
+    queue.ref.learn_from_send(replace(known, active=1, kept=1, epoch=known.epoch - 1))
+    assert queue.ref.shards == known
+    assert queue.ref.stale
+    queue.ref.learn_from_send(replace(known, epoch=known.epoch + 1))
+    assert queue.ref.shards.epoch == known.epoch + 1
 
 
 @pytest.fixture
