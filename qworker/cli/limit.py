@@ -163,14 +163,8 @@ def _group_document(group: GroupState) -> dict[str, Any]:
 
 
 def _group_row(group: GroupState, now_ms: int) -> tuple[str, ...]:
-    from qworker.formats import span
+    from qworker.client.manage.limits import waits_for
     from qworker.wire.groups import shown
 
-    reason = group.reason
-    if group.until_ms is not None:
-        reason = f"its rate, {span(max(group.until_ms - now_ms, 0) / 1000)} more"
-    elif reason == "concurrency":
-        reason = f"one of its {group.running} running"
-    elif reason == "turn":
-        reason = "its turn"
+    reason = waits_for(group, now_ms)
     return (shown(group.name), str(group.waiting), str(group.running), reason or "-")

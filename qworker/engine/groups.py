@@ -30,11 +30,13 @@ class GroupState(NamedTuple):
     @property
     def reason(self) -> str:
         """Why its messages wait: for a slot, for a time, or for their turn; '' if none wait."""
+        if not self.waiting:
+            return ""
         if self.until_ms is not None:
             return "rate"
         if self.concurrency is not None and self.running >= self.concurrency:
             return "concurrency"
-        return "turn" if self.waiting else ""
+        return "turn"
 
 
 def set_limit(

@@ -37,6 +37,7 @@ from qworker.web.look import Look, Page
 from qworker.web.pages.dead import confirm_drop, confirm_redrive, dead, edit, letter
 from qworker.web.pages.durability import durability
 from qworker.web.pages.health import audit, health
+from qworker.web.pages.limits import confirm_remove_limit, groups_and_limits
 from qworker.web.pages.message import confirm_cancel, confirm_delete, message
 from qworker.web.pages.messages import find, messages
 from qworker.web.pages.overview import overview, queues
@@ -74,6 +75,8 @@ _PAGES: Final[dict[str, Callable[[Look], Page]]] = {
     "/queues/{queue}/messages/{message}": message,
     "/queues/{queue}/messages/{message}/cancel": confirm_cancel,
     "/queues/{queue}/messages/{message}/delete": confirm_delete,
+    "/queues/{queue}/groups": groups_and_limits,
+    "/queues/{queue}/groups/rm": confirm_remove_limit,
     "/queues/{queue}/dead": dead,
     "/queues/{queue}/dead/redrive": confirm_redrive,
     "/queues/{queue}/dead/drop": confirm_drop,

@@ -25,7 +25,13 @@ from tests.servers import missing
 HOST = "ops.test"
 WAIT_MS = 60_000
 #: Pages of what a query names.
-ASKED_FOR = ("/worker", "/workers/drain", "/schedules/rm", "/queues/{queue}/dead/edit")
+ASKED_FOR = (
+    "/worker",
+    "/workers/drain",
+    "/schedules/rm",
+    "/queues/{queue}/dead/edit",
+    "/queues/{queue}/groups/rm",
+)
 #: Every page of the queue `emails` that is there without anything in it.
 PATHS = [
     path.replace("{queue}", "emails")

@@ -140,6 +140,11 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
         [encode_call("send_email", ["ada@example.org", "reminder"], {})] * 4, delay="2h"
     )
     shop.queue("webhooks").send_all([encode_call("call_webhook", [at], {}) for at in range(12)])
+    webhooks = shop.queue("webhooks")
+    for tenant, number in (("acme/ann", 7), ("acme/bob", 2), ("zeta", 1)):
+        webhooks.send_all([encode_call("call_webhook", [tenant], {})] * number, group=tenant)
+    webhooks.set_limit("acme/*", concurrency=2, rate="100/s")
+    webhooks.set_limit("zeta", weight=3.0)
     if not ordinary:
         shop.send(LONG, 2)
         shop.bury(
@@ -186,6 +191,8 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
         "message": f"/queues/payments/messages/{charged}",
         "running": f"/queues/images/messages/{running.id}?state=unacked",
         "delete": f"/queues/images/messages/{running.id}/delete?state=unacked",
+        "groups": "/queues/webhooks/groups",
+        "limit": f"/queues/webhooks/groups/rm?name={quote('acme/*', safe='')}",
         "dead": f"/queues/{busiest}/dead",
         "emails-dead": "/queues/emails/dead",
         "letter": f"/queues/emails/dead/{entry}",

@@ -33,6 +33,8 @@ FORMS = {
     "/queues/{queue}/resume": FORM,
     "/queues/{queue}/dead/redrive": {"entry": "1-1"},
     "/queues/{queue}/dead/drop": {"entry": "1-1"},
+    "/queues/{queue}/groups/set": {"name": "acme", "concurrency": "5"},
+    "/queues/{queue}/groups/rm": {"name": "acme"},
     "/tasks/pause": {"name": "send_email"},
     "/workers/drain": {"name": "web-1-a"},
 }

@@ -22,7 +22,7 @@ FIELDS = (
     "q", "sort", "page", "live", "did", "state", "id", "task", "text", "cursor", "look_at", "journal", "error",
     "error_class", "reason", "fingerprint", "newer_than", "older_than", "after", "rate", "entry", "name", "queue",
     "workflow", "stacks", "how", "direction", "job", "at_ms", "shown", "processes", "value", "body",
-    "redrive", "before",
+    "redrive", "before", "concurrency", "burst", "weight", "max_waiting",
 )  # fmt: skip
 WRONG = ("-1", "9" * 40, "\x00", "0@0/../x")
 #: Statuses that are answers; a page that fails has 500.
@@ -73,6 +73,7 @@ def hostile(shop: Shop) -> Shop:
     )
     shop.ask("SET", shop.keys().result("m-1"), f"ok\n{HOSTILE}")
     shop.ask("SET", shop.keys().result("m-2"), f"dead {HOSTILE} x\n{HOSTILE}")
+    shop.ask("HSET", shop.keys().limits, HOSTILE, HOSTILE, "<b>", "c=x r=1/1 w=<i>")
     shop.ask("HSET", f"{shop.namespace}:paused_tasks", HOSTILE, HOSTILE)
     row = f"acked 1 {HOSTILE.replace(' ', '')} {quote(HOSTILE)} <b> <i>\nq1 m-1 1 0 0 0 0 z=<b>"
     entry = ("n", "1", "k", "1", "b", "1", "t", "1", "w", HOSTILE, "e1", row)

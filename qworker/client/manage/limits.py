@@ -15,9 +15,10 @@ from qworker.durations import duration_ms, format_ms
 from qworker.engine import groups as commands
 from qworker.engine.groups import GroupState
 from qworker.errors import InvalidOptionError
+from qworker.formats import span
 from qworker.wire.groups import is_limit
 
-__all__ = ["GroupState", "Limit", "groups", "limits", "remove_limit", "set_limit"]
+__all__ = ["GroupState", "Limit", "groups", "limits", "remove_limit", "set_limit", "waits_for"]
 
 _RATE: Final = re.compile(r"([1-9][0-9]{0,6})/([0-9.]*(?:ms|s|m|h|d))", re.ASCII)
 _DAY_MS: Final = 86_400_000
@@ -173,17 +174,32 @@ def limits(queue: QueueRef) -> Plan[dict[str, Limit]]:
     return {name: Limit.of_words(words) for name, words in sorted(stored.items())}
 
 
-def groups(queue: QueueRef, *, most: int = 10) -> Plan[list[GroupState]]:
-    """Return the groups with the most waiting and running messages. O(groups), in calls of 500."""
+def groups(
+    queue: QueueRef, *, most: int = 10, most_read: int | None = None
+) -> Plan[list[GroupState]]:
+    """Return the groups with the most waiting and running messages. O(groups), in calls of 500.
+
+    `most_read`: only those among about this many groups of each shard; None for all.
+    """
     found: list[GroupState] = []
     for shard in (yield from queue.every_shard(refresh=True)):
-        cursor = "0"
+        cursor, read = "0", 0
         while True:
             cursor, _, page = yield commands.group_page(shard.keys, cursor)
             found = heapq.nlargest(most, [*found, *page], key=_size)
-            if cursor == "0":
+            read += len(page)
+            if cursor == "0" or (most_read is not None and read >= most_read):
                 break
     return found
+
+
+def waits_for(group: GroupState, now_ms: int) -> str:
+    """Say for people what the messages of a group wait for; '' if none wait."""
+    if group.reason == "rate" and group.until_ms is not None:
+        return f"its rate, {span(max(group.until_ms - now_ms, 0) / 1000)} more"
+    if group.reason == "concurrency":
+        return f"one of its {group.running:,} running"
+    return "its turn" if group.reason == "turn" else ""
 
 
 def _size(group: GroupState) -> tuple[int, str]:

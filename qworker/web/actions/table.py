@@ -7,6 +7,7 @@ from typing import Final
 
 from qworker.web.actions.action import Action
 from qworker.web.actions.dead import DEAD_ACTIONS
+from qworker.web.actions.limits import LIMIT_ACTIONS
 from qworker.web.actions.message import MESSAGE_ACTIONS
 from qworker.web.actions.queue import QUEUE_ACTIONS
 from qworker.web.actions.runs import RUN_ACTIONS
@@ -18,6 +19,7 @@ __all__ = ["ACTIONS"]
 ACTIONS: Final[Mapping[str, Action]] = {
     **QUEUE_ACTIONS,
     **MESSAGE_ACTIONS,
+    **LIMIT_ACTIONS,
     **DEAD_ACTIONS,
     **WORKER_ACTIONS,
     **SCHEDULE_ACTIONS,

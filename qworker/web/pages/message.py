@@ -18,6 +18,7 @@ from qworker.web.body import Body, show_body, show_value
 from qworker.web.look import Page
 from qworker.web.pages.life import steps_of
 from qworker.web.pages.queue import inspection_of, unknown
+from qworker.wire.groups import shown
 from qworker.wire.numbers import whole
 from qworker.wire.states import STATES
 
@@ -240,6 +241,7 @@ def _headers(one: Stored, inspection: Inspection) -> list[tuple[str, str]]:
         ("expires", moment_of("x")),
         ("visibility", visibility),
         ("max receives", flags.get("m", "")),
+        ("group", shown(flags.get("g", ""))),
         ("unique key", flags.get("u", "")),
         ("redrives", flags.get("d", "")),
         ("keeps its result", span_of("r")),

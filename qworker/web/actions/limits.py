@@ -1,0 +1,54 @@
+"""Set and remove limits of groups."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from qworker.client.manage.limits import remove_limit, set_limit
+from qworker.errors import InvalidOptionError
+from qworker.web.access import OPERATE
+from qworker.web.actions.action import Action, Doing, Done
+
+__all__ = ["LIMIT_ACTIONS"]
+
+_LONGEST: Final = 20
+
+
+def _set(doing: Doing) -> Done:
+    given: dict[str, Any] = {}
+    for field, read in (
+        ("concurrency", int), ("rate", str), ("burst", int), ("weight", float), ("max_waiting", int),
+    ):  # fmt: skip
+        if text := doing.form.get(field, "").strip():
+            given[field] = None if text == "0" else _number(field, text, read)
+    ref = doing.namespace.queues.get(doing.queue).ref
+    limit = doing.namespace.client.run(set_limit(ref, doing.form.get("name", "").strip(), **given))
+    return _done(doing, limit.words or "no limits")
+
+
+def _remove(doing: Doing) -> Done:
+    ref = doing.namespace.queues.get(doing.queue).ref
+    removed = doing.namespace.client.run(remove_limit(ref, doing.form.get("name", "")))
+    return _done(doing, "limits removed" if removed else "it had no limits")
+
+
+def _number(field: str, text: str, read: Any) -> Any:
+    try:
+        if not text.isascii() or len(text) > _LONGEST:
+            raise ValueError
+        return read(text)
+    except ValueError:
+        raise InvalidOptionError(
+            field, f"{ascii(text)[:40]} cannot be read", "write a number, or leave it empty"
+        ) from None
+
+
+def _done(doing: Doing, outcome: str) -> Done:
+    return Done(outcome, f"/queues/{quote(doing.queue)}/groups")
+
+
+LIMIT_ACTIONS: Final = {
+    "/queues/{queue}/groups/set": Action("limit set", OPERATE, _set),
+    "/queues/{queue}/groups/rm": Action("limit rm", OPERATE, _remove),
+}

@@ -1,0 +1,70 @@
+"""Groups of a queue: what each waits for, and the limits of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from qworker.client.manage.limits import groups, limits, waits_for
+from qworker.web.look import Page
+from qworker.web.pages.queue import inspection_of, unknown
+from qworker.wire.groups import shown
+
+if TYPE_CHECKING:
+    from qworker.web.look import Look
+
+__all__ = ["confirm_remove_limit", "groups_and_limits"]
+
+_LISTED: Final = 50
+#: Groups of a shard that a page reads.
+_READ: Final = 20_000
+
+
+def groups_and_limits(look: Look) -> Page:
+    """Show the limits of a queue, and its largest groups."""
+    name = look.names["queue"]
+    inspection = inspection_of(look)
+    if inspection is None:
+        return unknown(name)
+    client, ref = look.namespace.client, look.namespace.queues.ref(name)
+    found = client.run(groups(ref, most=_LISTED, most_read=_READ))
+    now_ms = look.namespace.now_ms()
+    return Page(
+        "limits.html",
+        f"Groups of {name}",
+        {
+            "name": name,
+            "limits": client.run(limits(ref)).items(),
+            "groups": [(shown(group.name), group, waits_for(group, now_ms)) for group in found],
+            "grouped": inspection.grouped,
+            "read": _READ,
+            "listed": _LISTED,
+        },
+        changes=False,
+    )
+
+
+def confirm_remove_limit(look: Look) -> Page:
+    """Ask before the limits of a name are removed."""
+    name, limit = look.names["queue"], look.query.get("name", "")
+    if inspection_of(look) is None:
+        return unknown(name)
+    ref = look.namespace.queues.ref(name)
+    known = look.namespace.client.run(limits(ref))
+    path = f"/queues/{quote(name)}/groups"
+    if limit not in known:
+        return Page("no_limit.html", "No such limit", {"name": name}, status=404, changes=False)
+    return Page(
+        "ask.html",
+        f"Remove the limits of {limit}",
+        {
+            "sentence": f"1 name of {name}: {known[limit].words}. More general limits hold instead, or none.",
+            "warning": "",
+            "button": "Remove these limits",
+            "destroys": False,
+            "to": f"{path}/rm",
+            "fields": {"name": limit},
+            "back": look.to(path),
+        },
+        changes=False,
+    )
