@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from qworker.pipeline.failures import TaskFailedError
+from qworker.pipeline.source.journal import Journals
 from qworker.pipeline.source.options import ReadOptions
 from qworker.pipeline.source.stream import JournalReader, JournalStreamReader
 from tests.pipeline.redis_journals import T0_MS, ForgedJournal, line
@@ -490,6 +491,45 @@ def test_a_journal_rolled_back_is_named_also_if_its_numbers_were_used_again(
         again.reader.prepareForTriggerAvailableNow()
     with pytest.raises(TaskFailedError, match=r"emails.*the server came back with older data"):
         again.step()
+
+
+@pytest.mark.parametrize("read_before", [0, 3, 6])
+@pytest.mark.parametrize("written_since", [0, 1, 4, 9])
+def test_a_roll_back_between_the_end_of_a_batch_and_its_mark_loses_nothing_in_silence(
+    make, given, monkeypatch, read_before, written_since
+):
+    """The end of a batch and the checksum of its last entry are two reads; Spark notes both once they are there."""
+    journal = make()
+    journal.fill(read_before, TWO, t=T0_MS)
+    stream = Stream(given())
+    stream.step()
+    begun = stream.offset
+    journal.fill(8 - read_before, TWO, t=T0_MS + 1)
+    marked = Journals.marked
+
+    def late(journals, reached, known):
+        roll_back(journal, 4)
+        journal.fill(written_since, TWO, t=T0_MS + 99)
+        monkeypatch.setattr(Journals, "marked", marked)
+        return marked(journals, reached, known)
+
+    monkeypatch.setattr(Journals, "marked", late)
+    try:
+        rows = [*stream.step(), *stream.step()]
+    except TaskFailedError:
+        # Nothing is skipped either if that is allowed: the checkpoint has not moved.
+        stream = Stream(given(failOnDataLoss="false"), start=begun)
+        rows = [*stream.step(), *stream.step()]
+    # Rolled back to before what was read: all of it is read again.
+    first = read_before if read_before <= 4 else 0
+    stored = {
+        (int(fields[b"n"]) + number, int(fields[b"t"]))
+        for entry_id, fields in journal._redis.xrange(journal.keys.journal)
+        for number in range(len(TWO))
+        if int(entry_id.partition(b"-")[2]) >= first
+    }
+    seen = {(row["number"], round(row["ts"].timestamp() * 1000)) for row in rows}
+    assert stored <= seen
 
 
 def test_a_journal_rolled_back_is_read_again_behind_a_row_that_says_so(make, given):
