@@ -13,8 +13,8 @@
 -- ARGV[6]    who              makes the call, for the journal: `<host>:<pid>` or ''
 -- ARGV[7]…   outcomes         see lib/outcomes.lua
 -- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
---   {items}, {indices}, suspects waiting, journal 1 or 0}; indices is empty unless resumed, and means '0' for one item,
---   '1' … 'n' for several; or the short reply {'SHORT', now ms, deadline ms, ready left, hint ms, degraded, settled
+--   {items}, {indices}, suspects waiting, journal 1 or 0, of a queue with groups the ms until one may run, or 0}; indices
+--   is empty unless resumed, and means '0' for one item, '1' … 'n' for several; or the short reply {'SHORT', now ms, deadline ms, ready left, hint ms, degraded, settled
 --   per lease with spaces between, '' for 1 each, items …}, where the rest is 0 or empty; or a refusal: {'LEASEUSED', id}
 --   {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
@@ -2766,5 +2766,10 @@ if not attributes.paused_out then
   end
 end
 local degraded = math.max(count(stats, amounts), write_journal(ARGV[6]))
-return { 'OK', text(now), text(deadline), left, text(hint_ms), lone, degraded, settled, items, indices,
+local reply = { 'OK', text(now), text(deadline), left, text(hint_ms), lone, degraded, settled, items, indices,
   suspects_left, book.on and not book.shed and 1 or 0 }
+if has_groups then
+  local until_ms = groups().next_later()
+  reply[13] = until_ms and math.min(math.max(1, until_ms - now), MAX_VISIBILITY_MS) or 0
+end
+return reply

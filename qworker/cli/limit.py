@@ -64,7 +64,11 @@ def list_all(session: Session, queue: str) -> Output:
 @click.argument("name")
 @click.option("--concurrency", type=int, help="Messages that run at a time; 0 removes it.")
 @click.option("--rate", help="Messages that start in a time, such as 100/s or 5/10m; 0 removes it.")
-@click.option("--burst", type=int, help="Messages of the rate that may start at once; default 1.")
+@click.option(
+    "--burst",
+    type=int,
+    help="Messages of the rate that may start at once; default: those of 100 ms.",
+)
 @click.option("--weight", type=float, help="Share of the turns, 0.01 to 100; default 1.")
 @click.option(
     "--max-waiting", type=int, help="Refuse sends of a group with more waiting; 0 removes it."

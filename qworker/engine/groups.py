@@ -26,16 +26,18 @@ class GroupState(NamedTuple):
     running: int
     concurrency: int | None
     until_ms: int | None
+    by_parent: bool = False
 
     @property
     def reason(self) -> str:
-        """Why its messages wait: for a slot, for a time, or for their turn; '' if none wait."""
+        """Why its messages wait: `rate`, `concurrency`, those of its parent, or `turn`; '' if none wait."""
         if not self.waiting:
             return ""
+        of_parent = " of its parent" if self.by_parent else ""
         if self.until_ms is not None:
-            return "rate"
-        if self.concurrency is not None and self.running >= self.concurrency:
-            return "concurrency"
+            return "rate" + of_parent
+        if self.by_parent or (self.concurrency is not None and self.running >= self.concurrency):
+            return "concurrency" + of_parent
         return "turn"
 
 
@@ -78,8 +80,9 @@ def group_page(
                 int(words[at + 2]),
                 maybe(words[at + 3]),
                 maybe(words[at + 4]),
+                words[at + 5] == b"1",
             )
-            for at in range(0, len(words), 5)
+            for at in range(0, len(words), 6)
         ]
         return following.decode(), int(now), found
 

@@ -35,7 +35,8 @@ class Batch:
 
     `hint_ms`: 0 more is ready · n the next delayed message is due in n ms · `PAUSED` · `UNKNOWN`.
     `alone`: the one message is a suspect; `suspects` more wait. `settled`: messages settled per lease of the call.
-    `journal`: it is on, and takes the events of acks.
+    `journal`: it is on, and takes the events of acks. `wait_ms`: when the next group that waits for a time may run; 0
+    for none.
     """
 
     lease_id: str
@@ -50,6 +51,7 @@ class Batch:
     settled: tuple[int, ...]
     suspects: int = 0
     journal: bool = False
+    wait_ms: int = 0
 
 
 def settle_receive(
@@ -90,9 +92,8 @@ def settle_receive(
             times = (int(now), deadline, left, hint)
             return Batch(lease_id, items, indices, *times, False, degraded == 1, settled)
         answer = accepted(reply, keys.queue)
-        _, now, deadline, left, hint, alone, degraded, settled, items, indices, suspects, on = (
-            answer
-        )
+        _, now, deadline, left, hint, alone, degraded, settled, items, indices, *more = answer
+        suspects, on, *waits = more  # a queue without groups says nothing of waits
         return Batch(
             lease_id,
             items,
@@ -106,6 +107,7 @@ def settle_receive(
             tuple(settled),
             suspects,
             on == 1,
+            *waits,
         )
 
     return Command(

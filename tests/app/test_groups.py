@@ -111,6 +111,24 @@ def test_limits_hold_at_once_and_in_each_shard(app: QWorker) -> None:
             assert redis.hgetall(keys.limits) == {b"*": b"c=2"}
 
 
+def test_a_group_says_what_it_waits_for(app: QWorker) -> None:
+    """Its own limits, or those of its parent."""
+    queue = app.queue("mail")
+    queue.send_all([b"1", b"2"], group="a")
+    queue.send_all([b"1", b"2"], group="t/b")
+    assert {group.name: group.reason for group in queue.groups()} == {
+        "a": "turn",
+        "t/": "",
+        "t/b": "turn",
+    }
+    queue.set_limit("a", rate="1/h")
+    queue.set_limit("t/", concurrency=1)
+    assert len(received(app, "mail", "l1")) == 2
+    assert received(app, "mail", "l2") == []
+    reasons = {group.name: group.reason for group in queue.groups()}
+    assert reasons == {"a": "rate", "t/": "", "t/b": "concurrency of its parent"}
+
+
 def test_a_group_with_as_many_waiting_messages_as_it_may_have(app: QWorker) -> None:
     """Refuses the send; others are stored."""
     queue = app.queue("mail")

@@ -49,6 +49,7 @@ def test_ls_as_json_has_stable_names_and_base_units(run, shop):
         "limited_until_ms": None,
         "broken": None,
         "ready": 2,
+        "in_groups": 0,
         "delayed": 0,
         "unacked": 0,
         "dead": 0,

@@ -75,6 +75,7 @@ def queue_document(
         "queue": name,
         "broken": None,
         "ready": queue.ready,
+        "in_groups": queue.grouped,
         "delayed": queue.delayed,
         "unacked": queue.unacked,
         "dead": queue.dead,
@@ -146,13 +147,15 @@ def _counters(stats: Mapping[str, int], rates: Mapping[str, float]) -> Table:
 def _sizes(queue: Inspection) -> dict[str, Cell | str]:
     now_ms = queue.now_ms
     ready = count(queue.ready)
-    if queue.ready:
+    if queue.oldest_ready_ms is not None:
         ready += f", the oldest {span(queue.oldest_age_s)} old"
     levels = [f"{n:,} of priority {p}" for p, n in enumerate(queue.ready_by_priority) if n and p]
     if queue.suspect:
         levels.append(
             f"{queue.suspect:,} suspect (delivered alone, as they may have killed a worker)"
         )
+    if queue.grouped:
+        levels.append(f"{queue.grouped:,} in groups, see qworker limit groups {queue.queue}")
     if levels:
         ready += f" ({', '.join(reversed(levels))})"
     delayed = count(queue.delayed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
@@ -78,7 +79,10 @@ class Limit(Options):
     burst: Annotated[
         int | None,
         IntegerKind(
-            "messages of the rate that may start at once", minimum=1, maximum=_MOST, none="1"
+            "messages of the rate that may start at once",
+            minimum=1,
+            maximum=_MOST,
+            none="those of 100 ms",
         ),
     ] = None
     weight: Annotated[float | None, WeightKind("share of the turns", none="1")] = None
@@ -97,6 +101,12 @@ class Limit(Options):
             raise InvalidOptionError("burst", "is set without rate", "give both")
 
     @property
+    def _usual_burst(self) -> int:
+        """What the rate allows in 100 ms: a worker that comes so late does not lower it."""
+        number, _, period = (self.rate or "1/s").partition("/")
+        return max(1, math.ceil(100 * int(number) / _period_ms(period, "rate")))
+
+    @property
     def words(self) -> str:
         """The limits as they are stored; '' without any."""
         parts = []
@@ -105,7 +115,7 @@ class Limit(Options):
         if self.rate is not None:
             number, _, period = self.rate.partition("/")
             parts.append(f"r={number}/{_period_ms(period, 'rate')}")
-            parts.append(f"b={self.burst or 1}")
+            parts.append(f"b={self.burst or self._usual_burst}")
         if self.weight is not None:
             parts.append(f"w={self.weight:g}")
         if self.max_waiting is not None:
@@ -152,7 +162,7 @@ def set_limit(queue: QueueRef, name: str, /, **given: object) -> Plan[Limit]:
             raise unknown_option(ascii(option)[1:-1], option, kinds_of(Limit))
     before = (yield from limits(queue)).get(name, Limit())
     kept: dict[str, Any] = {option: getattr(before, option) for option in kinds_of(Limit)}
-    if given.get("rate", "") is None and "burst" not in given:
+    if "rate" in given and "burst" not in given:
         kept["burst"] = None
     after = Limit(**{**kept, **given})
     yield from queue.announce()
@@ -195,8 +205,11 @@ def groups(
 
 def waits_for(group: GroupState, now_ms: int) -> str:
     """Say for people what the messages of a group wait for; '' if none wait."""
-    if group.reason == "rate" and group.until_ms is not None:
-        return f"its rate, {span(max(group.until_ms - now_ms, 0) / 1000)} more"
+    if group.until_ms is not None and group.reason:
+        whose = "the rate of its parent" if group.by_parent else "its rate"
+        return f"{whose}, {span(max(group.until_ms - now_ms, 0) / 1000)} more"
+    if group.reason == "concurrency of its parent":
+        return "one running of its parent"
     if group.reason == "concurrency":
         return f"one of its {group.running:,} running"
     return "its turn" if group.reason == "turn" else ""

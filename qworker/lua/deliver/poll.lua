@@ -46,15 +46,25 @@ local function poll(first)
     end
   end
   if attributes[3] then
-    -- Made here, not declared: it is in the slot of the queue.
-    local turns = string.sub(meta, 1, -5) .. 'turns'
-    local number = redis.pcall('ZCARD', turns)
-    if type(number) ~= 'number' then return -1, turns .. ' is a ' .. redis.call('TYPE', turns).ok end
-    ready = ready + number
+    -- Made here, not declared: they are in the slot of the queue.
+    local turns, later = string.sub(meta, 1, -5) .. 'turns', string.sub(meta, 1, -5) .. 'later'
+    local wrong = broken({ turns, 'zset', later, 'zset' })
+    if wrong then return -1, wrong[2] .. ' is a ' .. wrong[3] end
+    local t = redis.call('TIME')
+    ready = ready + redis.call('ZCARD', turns) + redis.call('ZCOUNT', later, '-inf', t[1] * 1000 + math.floor(t[2] / 1000))
   end
   local suspects, problem = length(KEYS[first + 10])
   if problem then return -1, problem end
   return ready, suspects
+end
+
+-- Whether one of the queues may have members of groups, which are in no list.
+local function grouped(metas)
+  if redis.call('EXISTS', unpack(metas)) == 0 then return false end
+  for _, meta in ipairs(metas) do
+    if redis.pcall('HGET', meta, 'groups') == '1' then return true end
+  end
+  return false
 end
 
 -- Most queues are empty, and calling a command costs more than its work.
@@ -70,12 +80,11 @@ for first = 1, #KEYS, PER_QUEUE * AT_ONCE do
     for i, meta in ipairs(metas) do
       local used = redis.pcall('HMGET', meta, 'levels', 'groups')
       if used[1] or used[2] then
-        if used[2] then lists[#lists + 1] = string.sub(meta, 1, -5) .. 'turns' end
         levels[#levels + 1], levels[#levels + 2] = (first - 1) / PER_QUEUE + i, (used[1] or '') .. (used[2] and 'g' or '')
       end
     end
   end
-  if redis.call('EXISTS', unpack(lists)) > 0 then
+  if redis.call('EXISTS', unpack(lists)) > 0 or grouped(metas) then
     for at = first, last, PER_QUEUE do
       local ready, suspects = poll(at)
       if ready ~= 0 or suspects ~= 0 then

@@ -65,15 +65,21 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return (score - SEATS_FROM - one.number * SEATS - one.first) % SEATS <= one.last - one.first
   end
 
-  -- A page of groups, five values each: name, waiting, in flight, concurrency, until when it waits.
+  -- A page of groups, six values each: name, waiting, in flight, concurrency, until when it waits, and 1 if it waits for its
+  -- parent.
   function it.page(cursor, now)
     local found = {}
     local next_cursor = each(cursor, 500, function(name)
       local one, most = it.record(name), it.limit(name).concurrency
-      local until_ms = redis.call('ZSCORE', later, name)
+      local until_ms, parent, held = redis.call('ZSCORE', later, name), it.parent_of(name), nil
+      if parent and not until_ms and one.busy < most then
+        until_ms = redis.call('ZSCORE', later, parent)
+        held = until_ms or not it.is_open(parent)
+      end
+      local waits = until_ms and tonumber(until_ms) > now
       for _, word in ipairs({
         name, text(it.waiting(name)), text(one.busy), most < math.huge and text(most) or '',
-        until_ms and tonumber(until_ms) > now and text(tonumber(until_ms)) or '',
+        waits and text(tonumber(until_ms)) or '', held and '1' or '',
       }) do
         found[#found + 1] = word
       end

@@ -7,10 +7,11 @@ keeps a child from its last queue.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from qworker.wire.ids import IdSource
 
 __all__ = ["FetchOptions", "Fetcher"]
+
+#: A group that waits for its rate is not asked for sooner.
+_SOONEST_S: Final = 0.001
 
 
 class FetchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +109,7 @@ class Fetcher:
         `busy`: handlers that run or have work waiting. `collected`: messages that wait for their batch to fill up.
         `most`: messages that may still be taken, None for any number.
         """
+        due = self._note_due() if self.receiver.due else frozenset[str]()
         if self._receives or self._leases.alone or self._leases.full:
             return True
         idle = not busy and not collected
@@ -115,10 +120,10 @@ class Fetcher:
                 suspect = self.planner.suspect(monotonic(), most)
                 if suspect is not None:
                     self._begin(suspect)
-            if self._receives or not self.doorbells.patient:
+            if self._receives or not (self.doorbells.patient or due):
                 return True
         candidates = self._chooser.candidates(
-            monotonic(), idle=idle and not waiting, without=self.doorbells.waited_for()
+            monotonic(), idle=idle and not waiting, without=self.doorbells.waited_for() - due
         )
         planned = self.planner.plan(candidates, busy=busy, collected=collected, most=most)
         for receive in planned:
@@ -134,11 +139,34 @@ class Fetcher:
         else:
             self._polls.request()
 
+    def _note_due(self) -> frozenset[str]:
+        """Note the queues whose groups have waited for their time, and return their shards."""
+        now, shards = monotonic(), set()
+        for shard, (queue, due_at) in [*self.receiver.due.items()]:
+            if due_at <= now:
+                del self.receiver.due[shard]
+                self._chooser.note_ready(queue)
+                shards.add(shard)
+        return frozenset(shards)
+
+    def _due_in(self) -> float:
+        """Seconds until a group of some queue may run again."""
+        due = self.receiver.due
+        return max(0.0, min(at for _, at in due.values()) - monotonic()) if due else math.inf
+
     def poll_in(self) -> float | None:
         """Seconds until `more` is to be called for a poll; None while replies or bells wake the child."""
-        if self.fetching or (self.doorbells.waiting and not self.doorbells.patient):
+        if self.fetching:
             return None
-        return max(LEAST_S, self._poller.due_in(any_ready=self._chooser.any_ready))
+        if self.doorbells.waiting and not self.doorbells.patient:
+            # A server ends a wait up to 100 ms late, which a group that waits for its rate would lose.
+            return max(_SOONEST_S, self._due_in()) if self.receiver.due else None
+        poll_s = self._poller.due_in(any_ready=self._chooser.any_ready)
+        return (
+            max(LEAST_S, poll_s)
+            if not self.receiver.due
+            else max(_SOONEST_S, min(poll_s, self._due_in()))
+        )
 
     def begin_wait(self, *, idle: bool, most: int | None = None) -> None:
         """Wait at the doorbells, until a poll is due at most; `most`: as for `more`."""

@@ -61,6 +61,8 @@ class Receiver:
         slots: int,
     ) -> None:
         self.arrived: deque[Delivery] = deque()
+        #: By shard, when a group of it that waits for a time may run: no bell rings for that.
+        self.due: dict[str, tuple[QueueState, float]] = {}
         self._chooser = chooser
         self._polls = polls
         self._leases = leases
@@ -130,6 +132,10 @@ class Receiver:
         for lease_id in self._in_doubt.pop(queue.shard, ()):
             self._release(queue, lease_id)
         queue.ready_left, queue.hint_ms = batch.ready_left, batch.hint_ms
+        if batch.wait_ms:
+            self.due[queue.shard] = queue, monotonic() + batch.wait_ms / 1000
+        else:
+            self.due.pop(queue.shard, None)
         self._chooser.note_suspects(queue, batch.suspects)
         if batch.items:
             self._hold(pending, batch)
