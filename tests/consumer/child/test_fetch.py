@@ -684,6 +684,8 @@ def test_no_handler_waits_for_the_reply_to_an_ack(
 def test_a_child_learns_how_far_its_server_is(app: QWorker) -> None:
     """The shortest trip of a receive, which tells whether few messages come one by one."""
     app.task(name="task", queue="q")(lambda: None)
+    if "+" in app.url.partition(":")[0]:
+        pytest.skip("a relay stands in front of one server")
     with Relay(app.url, rtt_ms=30) as relay:
         worker = QWorker(app.namespace, url=relay.url)
         worker.task(name="task", queue="q")(lambda: None)
