@@ -126,7 +126,7 @@ def test_the_error_of_an_unresolvable_annotation_says_what_to_do():
         pytest.param(
             HoldsPlain, "(it contains tests.app.test_parameters.Plain)", id="Struct of a class"
         ),
-        pytest.param(Path, "is annotated pathlib.Path", id="Path"),
+        pytest.param(Path, f"is annotated {Path.__module__}.Path", id="Path"),
         pytest.param(complex, "is annotated complex", id="complex"),
         pytest.param(Callable[[], None], "which JSON cannot be converted to", id="Callable"),
         pytest.param(Iterable[int], "which JSON cannot be converted to", id="Iterable"),
