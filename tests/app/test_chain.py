@@ -146,6 +146,29 @@ def test_a_discarded_or_cancelled_step_ends_the_wait(app: QWorker) -> None:
         cancelled.result("10s")
 
 
+def test_a_queue_that_is_purged_and_removed_ends_the_waits_for_its_steps(app: QWorker) -> None:
+    """The removal relays its outbox first: no reaper finds it afterwards."""
+    fetch, parse, _ = tasks(app, "a", "b", "c")
+    ready = chain(fetch.call("abc"), parse.then()).start()
+    delayed = chain(fetch.options(delay="1h").call("abc"), parse.then()).start()
+    queue = app.queue("a")
+    assert queue.purge("ready") == queue.purge("delayed") == 1
+    queue.remove()
+    assert "a" not in app.queues()
+    for handle in (ready, delayed):
+        with pytest.raises(TaskEndedError, match=r"step 'fetch' of the chain.* was purged"):
+            handle.result("10s")
+
+
+def test_a_queue_that_is_removed_alone_ends_no_wait(app: QWorker) -> None:
+    """A removal reads no messages, so it cannot tell which of them were steps."""
+    fetch, parse, _ = tasks(app, "a", "b", "c")
+    handle = chain(fetch.call("abc"), parse.then()).start()
+    app.queue("a").remove()
+    with pytest.raises(ResultTimeoutError):
+        handle.result("10ms")
+
+
 def test_a_wrong_value_is_a_dead_letter_of_the_step_that_gets_it(app: QWorker) -> None:
     """Types of later steps are checked by their worker."""
     fetch, _, store = tasks(app)
