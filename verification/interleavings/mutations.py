@@ -161,8 +161,12 @@ MUTATIONS: Final = {
         _SETTLES,
         (
             (
-                "  local rung = write_places(to, later)\n  return take_out_of(lease.key, gone), stale, rung\n",
-                "  local left = take_out_of(lease.key, gone)\n  return left, stale, write_places(to, later)\n",
+                "  local rung = write_places(to, later)\n"
+                "  if has_groups then groups().vacate_all(lease.id, gone) end\n"
+                "  return take_out_of(lease.key, gone), stale, rung\n",
+                "  local left = take_out_of(lease.key, gone)\n"
+                "  if has_groups then groups().vacate_all(lease.id, gone) end\n"
+                "  return left, stale, write_places(to, later)\n",
             ),
         ),
     ),
