@@ -49,10 +49,11 @@ def other(shop: Shop) -> str:
 def test_limits_are_set_and_removed_as_on_the_command_line(browser: Browser, shop: Shop) -> None:
     """Empty fields stay, 0 removes one; a removal asks first."""
     shop.send()
-    form = {"name": "crm/*", "concurrency": "5", "rate": "100/s", "burst": "", "weight": "2.5"}
+    form = {"name": "crm/*", "concurrency": "5", "rate": "100/s", "burst": "7"}
+    form |= {"weight": "2.5", "max_waiting": ""}
     moved = browser.post(f"{PAGE}/set", form)
     assert moved.status_code == 303
-    assert "crm/* 5 100/1s 1 2.5 –" in text(browser, moved.headers["location"])
+    assert "crm/* 5 100/1s 7 2.5 –" in text(browser, moved.headers["location"])
     assert browser.post(f"{PAGE}/set", {"name": "crm/*", "rate": "0"}).status_code == 303
     assert shop.queue().limits()["crm/*"].words == "c=5 w=2.5"
     for wrong in (
