@@ -98,8 +98,9 @@ class Chain(Generic[R_co]):
         if keeps:
             last.check_keeps()
         steps = []
-        for step in self._steps:
+        for number, step in enumerate(self._steps, 1):
             options = step.sender.options_of_sends
+            is_last = number == len(self._steps)
             steps.append(
                 Step(
                     step.sender.task.name,
@@ -112,7 +113,7 @@ class Chain(Generic[R_co]):
                     options.ttl_ms,
                     options.max_receives,
                     options.visibility_ms,
-                    last.task.task_options.result_ms if keeps and step.sender is last else None,
+                    last.task.task_options.result_ms if keeps and is_last else None,
                 )
             )
         sender = self._first.sender

@@ -22,6 +22,7 @@ from qworker import (
     TaskFailedError,
     chain,
 )
+from qworker.app.chain import Chain
 from qworker.app.task import Task
 from qworker.testing import drain
 
@@ -144,6 +145,45 @@ def test_a_discarded_or_cancelled_step_ends_the_wait(app: QWorker) -> None:
     drain(app)
     with pytest.raises(TaskEndedError, match=r"step 'fetch' of the chain.* was cancelled"):
         cancelled.result("10s")
+
+
+def test_the_failure_of_a_dropped_step_stands(app: QWorker) -> None:
+    """A dead letter that is dropped cannot be redriven; the wait has its reason all the same."""
+    fetch, _, store = tasks(app, "a", "b", "c")
+
+    @app.task(name="count", queue="b", result="1h", max_receives=1)
+    def count(numbers: list[int]) -> int:
+        raise ValueError("no luck")
+
+    handle = chain(fetch.call("abc"), count.then(), store.then(bucket="x")).start()
+    drain(app, errors="collect")
+    drain(app)
+    [letter] = app.queue("b").dead()
+    assert app.queue("b").drop_dead(letter.entry_id)
+    with pytest.raises(TaskFailedError, match="step 'count' of the chain"):
+        handle.result("10s")
+
+
+def test_a_long_chain_shrinks_on_its_way_and_leaves_one_result(app: QWorker) -> None:
+    """Each message carries the steps that are left, never those that are done; their values are not kept."""
+    sizes = []
+
+    class Sizes(Middleware):
+        def sending(self, task: str, body: bytes, flags: dict[str, str]) -> None:
+            sizes.append(len(body))
+
+    @app.task(result="1h")
+    def add(number: int) -> int:
+        return number + 1
+
+    app.use(Sizes())
+    handle = Chain(add.call(10), *(add.then() for _ in range(99))).start()
+    drain(app)
+    assert handle.result(0) == 110
+    assert len(sizes) == 100
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) > 90
+    assert len(app.client.ask("KEYS", f"{app.namespace}:*result:*")) == 1
 
 
 def test_a_queue_that_is_purged_and_removed_ends_the_waits_for_its_steps(app: QWorker) -> None:
