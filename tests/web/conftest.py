@@ -148,9 +148,9 @@ def serving(dashboard: Dashboard, page: Any = None, port: int = 0) -> Iterator[i
         listener.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """The system's Chromium."""
+    """The system's Chromium. Playwright has an event loop that runs meanwhile, which other files must not meet."""
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
         missing("needs chromium: apt install chromium")
