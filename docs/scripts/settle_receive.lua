@@ -12,11 +12,11 @@
 -- ARGV[5]    suspects         0 never · 1 if nothing else is ready · 2 first
 -- ARGV[6]    who              makes the call, for the journal: `<host>:<pid>` or ''
 -- ARGV[7]…   outcomes         see lib/outcomes.lua
--- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
---   {items}, {indices}, suspects waiting, journal 1 or 0, of a queue with groups the ms until one may run, or 0}; indices
---   is empty unless resumed, and means '0' for one item, '1' … 'n' for several; or the short reply {'SHORT', now ms, deadline ms, ready left, hint ms, degraded, settled
---   per lease with spaces between, '' for 1 each, items …}, where the rest is 0 or empty; or a refusal: {'LEASEUSED', id}
---   {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
+-- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease}, {items}, {indices},
+--   suspects waiting, journal 1 or 0, and of a queue with groups the ms until one may run, or 0}; indices is empty unless
+--   resumed, and means '0' for one item, '1' … 'n' for several; or the short reply {'SHORT', now ms, deadline ms, ready left,
+--   hint ms, degraded, settled per lease with spaces between, '' for 1 each, items …}, where the rest is 0 or empty; or a
+--   refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
@@ -987,11 +987,13 @@ function groups()
   end
 
   function it.read_many(names)
-    if #names == 0 then return end
-    local fields = {}
-    for i, name in ipairs(names) do fields[i] = ':' .. name end
-    for i, found in ipairs(redis.call('HMGET', states, unpack(fields))) do
-      if not records[names[i]] then read(names[i], found) end
+    local AT_ONCE = 500
+    for first = 1, #names, AT_ONCE do
+      local fields = {}
+      for i = first, math.min(first + AT_ONCE - 1, #names) do fields[#fields + 1] = ':' .. names[i] end
+      for i, found in ipairs(redis.call('HMGET', states, unpack(fields))) do
+        if not records[names[first + i - 1]] then read(names[first + i - 1], found) end
+      end
     end
   end
 
@@ -1236,9 +1238,30 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return true
   end
 
+  -- Free the slots of many messages of a lease: read, and each group written, once.
   function it.vacate_all(lease_id, indices)
-    if redis.call('EXISTS', slots) == 0 then return end
-    for _, index in ipairs(indices) do it.vacate(lease_id .. ':' .. index) end
+    if #indices == 0 or redis.call('EXISTS', slots) == 0 then return end
+    local AT_ONCE, names, freed, seen = 500, {}, {}, {}
+    for first = 1, #indices, AT_ONCE do
+      local tokens, gone = {}, {}
+      for i = first, math.min(first + AT_ONCE - 1, #indices) do tokens[#tokens + 1] = lease_id .. ':' .. indices[i] end
+      for i, name in ipairs(redis.call('HMGET', slots, unpack(tokens))) do
+        if name and not seen[tokens[i]] then
+          seen[tokens[i]] = true -- an index may be named twice
+          gone[#gone + 1] = tokens[i]
+          if not freed[name] then names[#names + 1] = name end
+          freed[name] = (freed[name] or 0) + 1
+        end
+      end
+      if #gone > 0 then redis.call('HDEL', slots, unpack(gone)) end
+    end
+    it.read_many(names)
+    for _, name in ipairs(names) do
+      local one, parent = it.record(name), it.parent_of(name)
+      one.busy = math.max(0, one.busy - freed[name])
+      if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - freed[name]) end
+    end
+    for _, name in ipairs(names) do it.refresh(name) end
   end
 
   -- Items of a new lease take a slot each.

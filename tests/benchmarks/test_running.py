@@ -104,6 +104,10 @@ def test_a_round_trip_counts_for_the_measured_side(monkeypatch: pytest.MonkeyPat
     assert row["value"] >= {"µs": 20_000, "ms": 20, "s": 0.02}[str(row["unit"])]
 
 
+def test_groups_are_compared_with_messages_without() -> None:
+    assert _rows("groups", 1000)["a group each"]["value"] > 0
+
+
 def test_expired_leases_are_all_given_back() -> None:
     assert _rows("expire", 1000)["messages given back"]["value"] > 0
 

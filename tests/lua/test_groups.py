@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from qworker.engine.claim import claim
+from qworker.engine.extend import split
 from qworker.engine.message import delete, enqueue, hold
 from qworker.engine.reap import promote, reap
 from qworker.engine.receive import Suspects
@@ -189,6 +191,27 @@ def test_waiting_members_can_be_deleted_held_and_enqueued(drive: Drive) -> None:
     assert get(drive, "l1", 10) == ["a2", "a3"]
     drive.run(enqueue(drive.keys, [items[1]], now_ms=NOW))
     assert get(drive, "l2", 10) == ["a1"]
+
+
+def test_an_index_that_is_acked_twice_frees_one_slot(drive: Drive) -> None:
+    """Another one of its group is still in flight."""
+    limit(drive, "a", "c=2")
+    put(drive, *[f"a:a{n}" for n in range(4)])
+    assert get(drive, "l1") == ["a0", "a1"]
+    drive.settle(Outcomes("l1", acks=["1", "1"]))
+    assert get(drive, "l2") == ["a2"]
+    assert found(drive) == []
+
+
+def test_more_groups_than_one_command_reads(drive: Drive) -> None:
+    """A batch of a thousand, each of a group of its own."""
+    for first in range(0, 1200, 600):
+        put(drive, *[f"g{n}:m{n}" for n in range(first, first + 600)])
+    assert len(get(drive, "l1", 1000)) == 1000
+    drive.settle(Outcomes("l1", ack_all=True))
+    assert len(get(drive, "l2", 1000)) == 200
+    drive.settle(Outcomes("l2", ack_all=True))
+    assert idle(drive) == EMPTY
 
 
 def test_a_rate_is_answered_with_the_wait(drive: Drive) -> None:
@@ -388,3 +411,67 @@ def test_a_turn_that_is_lost_is_given_again(drive: Drive) -> None:
     assert sorted(found(drive)) == ["turn a", "turn t/b"]
     assert found(drive) == []
     assert get(drive, "l1") == ["a0", "b0"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lost_leases_claims_and_splits(drive: Drive, seed: int) -> None:
+    """Slots follow their messages to other leases, and come free with the lease: no message is lost, no slot left."""
+    chance = random.Random(seed)
+    limit(drive, "f", "c=2")
+    limit(drive, "t/", "c=3")
+    names = ["=o1", "=t/o", "f", "t/a", "g", ""]
+    for number in range(60):
+        name = chance.choice(names)
+        put(drive, f"{name}:m{number}" if name else f"m{number}")
+    at, leases = NOW, 0
+    for _ in range(400):
+        at += chance.randint(0, 1500)
+        leases += 1
+        lease = f"l{leases}"
+        known = [name.decode() for name in drive.redis.zrange(drive.keys.unacked, 0, -1)]
+        action = chance.random()
+        if action < 0.4:
+            drive.receive(
+                lease,
+                chance.randint(1, 5),
+                at=at,
+                visibility_ms=chance.choice([1000, 5000, 60_000]),
+                suspects=chance.choice([Suspects.FIRST, Suspects.NEVER]),
+            )
+        elif action < 0.55 and known:
+            old = chance.choice(known)
+            index = chance.choice([*drive.held(drive.keys.lease(old)), b"1"]).decode()
+            drive.run(split(drive.keys, old, index, lease, 1000, now_ms=at))
+        elif action < 0.7 and known:
+            some = known[:3]
+            scores = [int(drive.redis.zscore(drive.keys.unacked, each) or 0) for each in some]
+            pairs = [*zip(some, scores, strict=True)]
+            drive.run(claim(drive.keys, lease, pairs, 4, visibility_ms=2000, now_ms=at))
+        elif action < 0.85 and known:
+            outcome = Outcomes(chance.choice(known), ack_all=True)
+            drive.settle(outcome, at=at)
+        else:
+            drive.run(reap(drive.keys, known, tick_ms=1000, now_ms=at))
+        in_flight: Counter[str] = Counter()
+        for each in drive.redis.zrange(drive.keys.unacked, 0, -1):
+            for item in drive.held(drive.keys.lease(each.decode())).values():
+                envelope = Envelope.parse(item)
+                assert envelope is not None
+                in_flight[envelope.flags.get("g", "")] += 1
+        assert max(in_flight["=o1"], in_flight["=t/o"]) <= 1
+        assert in_flight["f"] <= 2
+        assert in_flight["=t/o"] + in_flight["t/a"] <= 3
+    assert found(drive, repair=False) == []
+    for _ in range(300):
+        at += 61_000
+        known = [name.decode() for name in drive.redis.zrange(drive.keys.unacked, 0, -1)]
+        drive.run(reap(drive.keys, known, tick_ms=1000, now_ms=at))
+        leases += 1
+        batch = drive.receive(f"l{leases}", 10, at=at, suspects=Suspects.FIRST)
+        if batch.items:
+            drive.settle(Outcomes(f"l{leases}", ack_all=True), at=at)
+        elif not known:
+            break
+    counts = drive.stats("acked", "dead")
+    assert counts["acked"] + counts.get("dead", 0) == 60
+    assert idle(drive) == EMPTY

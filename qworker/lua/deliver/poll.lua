@@ -16,6 +16,11 @@ local AT_ONCE = 10 -- queues that one EXISTS checks
 
 if #KEYS % PER_QUEUE ~= 0 or #KEYS > PER_QUEUE * MOST then return { 'ARG', 'queues' } end
 
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
 -- The length of a list, or its key and type in words if it is another type.
 local function length(key)
   local found = redis.pcall('LLEN', key)
@@ -34,8 +39,7 @@ local function poll(first)
   if attributes[1] == 'out' or attributes[1] == 'all' then return 0, 0 end
   local limited_ms = attributes[1] and tonumber(string.match(attributes[1], '^until (%d+)$'))
   if limited_ms then
-    local t = redis.call('TIME')
-    if limited_ms > t[1] * 1000 + t[2] / 1000 then return 0, 0 end
+    if limited_ms > now_ms() then return 0, 0 end
   end
   local ready = 0
   for level = 0, 9 do
@@ -50,8 +54,7 @@ local function poll(first)
     local turns, later = string.sub(meta, 1, -5) .. 'turns', string.sub(meta, 1, -5) .. 'later'
     local wrong = broken({ turns, 'zset', later, 'zset' })
     if wrong then return -1, wrong[2] .. ' is a ' .. wrong[3] end
-    local t = redis.call('TIME')
-    ready = ready + redis.call('ZCARD', turns) + redis.call('ZCOUNT', later, '-inf', t[1] * 1000 + math.floor(t[2] / 1000))
+    ready = ready + redis.call('ZCARD', turns) + redis.call('ZCOUNT', later, '-inf', string.format('%.0f', now_ms()))
   end
   local suspects, problem = length(KEYS[first + 10])
   if problem then return -1, problem end

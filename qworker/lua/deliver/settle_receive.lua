@@ -12,11 +12,11 @@
 -- ARGV[5]    suspects         0 never · 1 if nothing else is ready · 2 first
 -- ARGV[6]    who              makes the call, for the journal: `<host>:<pid>` or ''
 -- ARGV[7]…   outcomes         see lib/outcomes.lua
--- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease},
---   {items}, {indices}, suspects waiting, journal 1 or 0, of a queue with groups the ms until one may run, or 0}; indices
---   is empty unless resumed, and means '0' for one item, '1' … 'n' for several; or the short reply {'SHORT', now ms, deadline ms, ready left, hint ms, degraded, settled
---   per lease with spaces between, '' for 1 each, items …}, where the rest is 0 or empty; or a refusal: {'LEASEUSED', id}
---   {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
+-- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease}, {items}, {indices},
+--   suspects waiting, journal 1 or 0, and of a queue with groups the ms until one may run, or 0}; indices is empty unless
+--   resumed, and means '0' for one item, '1' … 'n' for several; or the short reply {'SHORT', now ms, deadline ms, ready left,
+--   hint ms, degraded, settled per lease with spaces between, '' for 1 each, items …}, where the rest is 0 or empty; or a
+--   refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 --- include lib/clock.lua
 --- include lib/checks.lua

@@ -87,9 +87,30 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return true
   end
 
+  -- Free the slots of many messages of a lease: read, and each group written, once.
   function it.vacate_all(lease_id, indices)
-    if redis.call('EXISTS', slots) == 0 then return end
-    for _, index in ipairs(indices) do it.vacate(lease_id .. ':' .. index) end
+    if #indices == 0 or redis.call('EXISTS', slots) == 0 then return end
+    local AT_ONCE, names, freed, seen = 500, {}, {}, {}
+    for first = 1, #indices, AT_ONCE do
+      local tokens, gone = {}, {}
+      for i = first, math.min(first + AT_ONCE - 1, #indices) do tokens[#tokens + 1] = lease_id .. ':' .. indices[i] end
+      for i, name in ipairs(redis.call('HMGET', slots, unpack(tokens))) do
+        if name and not seen[tokens[i]] then
+          seen[tokens[i]] = true -- an index may be named twice
+          gone[#gone + 1] = tokens[i]
+          if not freed[name] then names[#names + 1] = name end
+          freed[name] = (freed[name] or 0) + 1
+        end
+      end
+      if #gone > 0 then redis.call('HDEL', slots, unpack(gone)) end
+    end
+    it.read_many(names)
+    for _, name in ipairs(names) do
+      local one, parent = it.record(name), it.parent_of(name)
+      one.busy = math.max(0, one.busy - freed[name])
+      if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - freed[name]) end
+    end
+    for _, name in ipairs(names) do it.refresh(name) end
   end
 
   -- Items of a new lease take a slot each.

@@ -75,11 +75,13 @@ function groups()
   end
 
   function it.read_many(names)
-    if #names == 0 then return end
-    local fields = {}
-    for i, name in ipairs(names) do fields[i] = ':' .. name end
-    for i, found in ipairs(redis.call('HMGET', states, unpack(fields))) do
-      if not records[names[i]] then read(names[i], found) end
+    local AT_ONCE = 500
+    for first = 1, #names, AT_ONCE do
+      local fields = {}
+      for i = first, math.min(first + AT_ONCE - 1, #names) do fields[#fields + 1] = ':' .. names[i] end
+      for i, found in ipairs(redis.call('HMGET', states, unpack(fields))) do
+        if not records[names[first + i - 1]] then read(names[first + i - 1], found) end
+      end
     end
   end
 
