@@ -72,13 +72,10 @@ def glance(queues: Sequence[tuple[QueueKeys, Sequence[int]]]) -> Command[int]:
     In a Cluster all queues must be in one slot. A plain command that costs a tenth of a poll, which looks at every key
     of a queue. It knows no pauses.
     """
-    names = [
-        name
-        for keys, levels in queues
-        for name in (
-            keys.ready[0],
-            keys.suspect,
-            *(keys.turns if level == GROUPS else keys.ready[level] for level in levels),
-        )
-    ]
+    names: list[str] = []
+    for keys, levels in queues:
+        names += (keys.ready[0], keys.suspect)
+        for level in levels:
+            # Groups that may run, and those that wait for a time, which may have come.
+            names += (keys.turns, keys.later) if level == GROUPS else (keys.ready[level],)
     return raw("EXISTS", *names, decode=int)

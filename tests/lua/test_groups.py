@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from qworker.engine.claim import claim
 from qworker.engine.extend import split
 from qworker.engine.message import delete, enqueue, hold
+from qworker.engine.poll import GROUPS, glance, poll
 from qworker.engine.reap import promote, reap
 from qworker.engine.receive import Suspects
 from qworker.engine.repair import repair_groups, repair_seats
@@ -242,6 +244,23 @@ def test_a_rate_holds_over_any_window(drive: Drive, rate: str) -> None:
         number = sum(start <= at < start + 1000 for at in times)
         assert 99 <= number <= 100 + burst
     assert idle(drive)["sets"][0] == 0 or len(times) < 900
+
+
+def test_polls_and_glances_see_groups(drive: Drive) -> None:
+    """Those that may run, and those whose time has come; a glance sees also those that still wait."""
+    limit(drive, "a", "r=1/1000 b=1")
+    put(drive, "a:a0", "a:a1")
+    drive.redis.delete(drive.keys.wake)
+    polled = drive.run(poll([drive.keys], levels=True))
+    assert (polled.available[0].ready, polled.levels) == (1, {0: (GROUPS,)})
+    assert drive.run(glance([(drive.keys, (GROUPS,))])) == 1
+    assert get(drive, "l1", at=int(time.time() * 1000)) == ["a0"]
+    assert get(drive, "l2", at=int(time.time() * 1000)) == []
+    drive.redis.delete(drive.keys.wake)
+    assert drive.run(poll([drive.keys])).available == {}
+    assert drive.run(glance([(drive.keys, (GROUPS,))])) == 1
+    drive.redis.zadd(drive.keys.later, {"a": 1})
+    assert drive.run(poll([drive.keys])).available[0].ready == 1
 
 
 def test_a_clock_set_back_delays_a_rate_by_a_burst_at_most(drive: Drive) -> None:
