@@ -431,11 +431,13 @@ local function read_attributes()
     journal = { mode = found[7], cap = found[8], epoch = found[9], shed = found[10] },
   }
 end
+local MAX_DUE_MS = 4503599627370495 -- 2^52 - 1: from there on scores of delayed messages are seats, see lib/groups.lua
+
 -- The middle of the header of a new message: values that only the server knows.
 local function stamp(now, ttl_ms, delay_ms)
   local middle = text(now) .. ' 0 0 0 0'
   if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
-  if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_MS)) end
+  if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_DUE_MS)) end
   return middle
 end
 -- Groups: messages with flag g, which take turns. Made only where a call meets one.
@@ -955,7 +957,7 @@ local function push(items, priority, delay_ms, attributes, now)
   open_journal(attributes.journal, now)
   if book.all then book.record_sent(items) end
   if delay_ms > 0 then
-    local due = text(math.min(now + delay_ms, MAX_MS))
+    local due = text(math.min(now + delay_ms, MAX_DUE_MS))
     for first = 1, #items, CHUNK do
       local pairs_of = {}
       for i = first, math.min(first + CHUNK - 1, #items) do

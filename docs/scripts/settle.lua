@@ -1604,11 +1604,13 @@ local function received_at(id, deadline, visibility_ms)
   visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
   return text(math.max(0, deadline - visibility_ms))
 end
+local MAX_DUE_MS = 4503599627370495 -- 2^52 - 1: from there on scores of delayed messages are seats, see lib/groups.lua
+
 -- The middle of the header of a new message: values that only the server knows.
 local function stamp(now, ttl_ms, delay_ms)
   local middle = text(now) .. ' 0 0 0 0'
   if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
-  if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_MS)) end
+  if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_DUE_MS)) end
   return middle
 end
 -- Whether a user may do what a script is about to do. A right that is missing stops a script midway, and what it has done
@@ -1693,7 +1695,7 @@ local function apply_effects(effects, id, to, now, amounts)
     add('sent')
     add('stored')
     if delay_ms > 0 then
-      redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_MS)), item)
+      redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_DUE_MS)), item)
       return
     end
     if not has_groups and group_of(item) then
@@ -1848,7 +1850,7 @@ local function park(message, other, to, now, received_ms)
   message.receives = message.receives + 1
   message.flags = string.gsub(message.flags, ' k=[^ ]*', '')
   redis.call('ZADD', runs, 'NX', text(now), message.id)
-  if redis.call('HSETNX', run, other.class, text(math.min(now + other.delay_ms, MAX_MS))) == 1 then
+  if redis.call('HSETNX', run, other.class, text(other.delay_ms < MAX_MS and math.min(now + other.delay_ms, MAX_DUE_MS) or MAX_MS)) == 1 then
     redis.call('HSET', run, '@since', text(now))
   end
   if other.words ~= '' and redis.call('HEXISTS', run, other.words) == 1 then
@@ -1945,7 +1947,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       with_flag(message, 'k', other.c)
     end
     if other.delay_ms > 0 then
-      local due_ms = math.min(now + other.delay_ms, MAX_MS)
+      local due_ms = math.min(now + other.delay_ms, MAX_DUE_MS)
       ready_from(message, due_ms)
       local back = assemble(message)
       if has_groups then groups().keep_ordered_slot(back) end
@@ -1974,7 +1976,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       add('stored', -1)
       return
     end
-    local due_ms = crashed and now or math.min(now + other.delay_ms, MAX_MS)
+    local due_ms = crashed and now or math.min(now + other.delay_ms, MAX_DUE_MS)
     ready_from(message, due_ms)
     local back = assemble(message)
     if crashed then

@@ -19,7 +19,7 @@ Errors = type[BaseException] | tuple[type[BaseException], ...]
 class RetryPolicy:
     """The waits after the first, second, … nack of a message. Max receives limits how often it is tried.
 
-    `steps_ms`: the first waits, 0 to about 285,000 years; further ones multiply the last by `factor` (1 to 1000), up to
+    `steps_ms`: the first waits, 0 to about 142,000 years; further ones multiply the last by `factor` (1 to 1000), up to
     `cap_ms`. No steps: the first failure is final. `jitter` (0 to 1): the largest share of a wait that is added at
     random, so that messages that failed together do not return together. A wait is never shorter than asked; with
     jitter 0.2 it is up to a fifth longer, also than the cap.

@@ -29,8 +29,8 @@ __all__ = [
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
-#: The longest delay and time to live: added to now, they are exact integers in Lua until the year 2109.
-MAX_DELAY_MS: Final = MAX_MS - 2**42
+#: The longest delay and time to live: added to now, they are below the seats of groups until the year 2109.
+MAX_DELAY_MS: Final = 2**52 - 2**42
 
 _ANY_MS: Final = 2**63
 # Bounded, so that a text of thousands of digits is never converted.
@@ -104,7 +104,7 @@ class DurationKind(Kind):
         zero = f", or 0 ({self.zero})" if self.zero and self.minimum_ms else ""
         if self.maximum_ms == MAX_DELAY_MS:
             least = format_ms(self.minimum_ms)
-            return f"it must be a duration from {least} to about 285,000 years, such as '30s'{zero}"
+            return f"it must be a duration from {least} to about 142,000 years, such as '30s'{zero}"
         return f"it must be a duration from {format_ms(self.minimum_ms)} to {format_ms(self.maximum_ms)}{zero}"
 
     def _checked(self, value: object, field: str) -> str:

@@ -146,11 +146,12 @@ def test_invalid_attribute_is_the_default(drive: Drive, value: str) -> None:
     assert drive.state("ready", "delayed") == {"ready": [own("a")]}
 
 
-def test_times_are_clamped_to_whole_numbers_that_a_score_keeps(drive: Drive) -> None:
-    """The largest delay and time to live end at 2^53 ms instead of losing digits."""
+def test_times_are_clamped_to_what_a_score_can_say(drive: Drive) -> None:
+    """A due time ends below 2^52 ms, where the seats of groups begin, and a time to live at 2^53 ms."""
     drive.send("a", delay_ms=2**53, ttl_ms=2**53)
+    latest = 2**52 - 1
     assert drive.state("delayed") == {
-        "delayed": {own("a", flags=f" x={2**53}", ready_ms=2**53): float(2**53)},
+        "delayed": {own("a", flags=f" x={2**53}", ready_ms=latest): float(latest)},
     }
 
 

@@ -68,7 +68,7 @@ local function apply_effects(effects, id, to, now, amounts)
     add('sent')
     add('stored')
     if delay_ms > 0 then
-      redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_MS)), item)
+      redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_DUE_MS)), item)
       return
     end
     if not has_groups and group_of(item) then

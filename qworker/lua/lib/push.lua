@@ -79,7 +79,7 @@ local function push(items, priority, delay_ms, attributes, now)
   open_journal(attributes.journal, now)
   if book.all then book.record_sent(items) end
   if delay_ms > 0 then
-    local due = text(math.min(now + delay_ms, MAX_MS))
+    local due = text(math.min(now + delay_ms, MAX_DUE_MS))
     for first = 1, #items, CHUNK do
       local pairs_of = {}
       for i = first, math.min(first + CHUNK - 1, #items) do

@@ -20,7 +20,7 @@ local function park(message, other, to, now, received_ms)
   message.receives = message.receives + 1
   message.flags = string.gsub(message.flags, ' k=[^ ]*', '')
   redis.call('ZADD', runs, 'NX', text(now), message.id)
-  if redis.call('HSETNX', run, other.class, text(math.min(now + other.delay_ms, MAX_MS))) == 1 then
+  if redis.call('HSETNX', run, other.class, text(other.delay_ms < MAX_MS and math.min(now + other.delay_ms, MAX_DUE_MS) or MAX_MS)) == 1 then
     redis.call('HSET', run, '@since', text(now))
   end
   if other.words ~= '' and redis.call('HEXISTS', run, other.words) == 1 then
@@ -117,7 +117,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       with_flag(message, 'k', other.c)
     end
     if other.delay_ms > 0 then
-      local due_ms = math.min(now + other.delay_ms, MAX_MS)
+      local due_ms = math.min(now + other.delay_ms, MAX_DUE_MS)
       ready_from(message, due_ms)
       local back = assemble(message)
       if has_groups then groups().keep_ordered_slot(back) end
@@ -146,7 +146,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       add('stored', -1)
       return
     end
-    local due_ms = crashed and now or math.min(now + other.delay_ms, MAX_MS)
+    local due_ms = crashed and now or math.min(now + other.delay_ms, MAX_DUE_MS)
     ready_from(message, due_ms)
     local back = assemble(message)
     if crashed then
