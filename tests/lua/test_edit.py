@@ -49,11 +49,16 @@ def test_a_dead_letter_gets_another_body(engine_drive: Drive) -> None:
 
 
 def test_a_repeated_call_finds_its_result(drive: Drive) -> None:
-    """The reply was lost and the call is repeated: the dead letter exists once, and its id is returned."""
+    """The reply was lost and the call is repeated: the dead letter exists once, and its id is returned.
+
+    A call with another body is an edit by another user, and is not reported as done.
+    """
     (entry,) = bury(drive, own("a"))
     made = edited(drive, entry)
     before = drive.state()
     assert edited(drive, entry) == made
+    assert edited(drive, entry, b"[]") == "gone"
+    assert drive.state() == before
     bury(drive, *(own(f"m{number}") for number in range(15)))
     assert edited(drive, entry) == made
     bury(drive, own("last"))

@@ -21,14 +21,17 @@
 local RECENT, MAX_BYTES = 16, 8388608 -- bodies may be large, and a repeated call comes soon
 local MAX_FIELDS = 64 -- of an entry, names and values; ours have ten
 
--- The entry that an earlier attempt of this call added, or ''.
-local function made_before(id)
+-- The entry that an earlier attempt of this call added, or '': also if another call gave it another body.
+local function made_before(id, body)
   local last, bytes = '+', 0
   for _ = 1, RECENT do
     local entry = redis.call('XREVRANGE', dead, last, '-', 'COUNT', 1)[1]
     if not entry or bytes > MAX_BYTES then return '' end
-    if letter_field(entry, 'edited') == id then return entry[1] end
-    last, bytes = '(' .. entry[1], bytes + #letter_field(entry, 'envelope')
+    local envelope = letter_field(entry, 'envelope')
+    if letter_field(entry, 'edited') == id then
+      return string.sub(envelope, -#body - 1) == '\n' .. body and entry[1] or ''
+    end
+    last, bytes = '(' .. entry[1], bytes + #envelope
   end
   return ''
 end
@@ -43,7 +46,7 @@ local maxsize = whole(redis.call('HGET', meta, 'maxsize'), 1, MAX_MS)
 if maxsize and #body > maxsize then return { 'TOOLARGE', text(#body), text(maxsize) } end
 
 local entry = letter(id)
-if not entry then return { 'OK', text(now), made_before(id) } end
+if not entry then return { 'OK', text(now), made_before(id, body) } end
 local message = parse(letter_field(entry, 'envelope'))
 if not message then return { 'OK', text(now), 'foreign' } end
 

@@ -13,7 +13,7 @@ from qworker.formats import count, safe
 from qworker.monitor.jobs import Job
 from qworker.web.access import DESTROY, OPERATE
 from qworker.web.actions.action import Action, Doing, Done
-from qworker.web.pages.dead import RATES, filter_of, letter_at, written
+from qworker.web.pages.dead import RATES, filter_of, written
 from qworker.wire.codec import decode
 
 if TYPE_CHECKING:
@@ -50,10 +50,6 @@ def _edit(doing: Doing) -> Done:
     except InvalidBodyError as error:
         raise error.at("body") from error
     edited = queue.edit_dead(entry, body)
-    # An entry that another user has just edited looks like a repeated call whose reply was lost.
-    stored = letter_at(doing.namespace, doing.queue, edited)
-    if stored is None or decode(stored.message.body) != body:
-        raise InvalidOptionError("entry", "was edited by another user meanwhile", "reload it")
     path = f"/queues/{quote(doing.queue)}/dead"
     if doing.form.get("redrive") == "1" and queue.redrive(edited):
         return Done("edited and redriven", path, f"entry {entry}")
