@@ -723,10 +723,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return true
   end
 
-  -- How many members wait at most: some may have been deleted.
+  -- How many members wait. Those that were deleted or held have left their seats empty.
   function it.waiting(name)
     local one = it.record(name)
-    return one.number and one.last - one.first + 1 or 0
+    if not one.number or one.first > one.last then return 0 end
+    local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
+    local function number(a, b) return redis.call('ZCOUNT', delayed, text(from + a), text(from + b)) end
+    if low <= high then return number(low, high) end
+    return number(low, SEATS - 1) + number(0, high)
   end
 
   -- The next waiting members, `most` at most, as they stand in delayed: {item, seat, …}. The seats go round.
@@ -931,9 +935,11 @@ local function group_refusal(items, grouped, attributes)
   for _, item in ipairs(items) do
     local name = group_of(item)
     if name then
-      more[name] = (more[name] or groups().waiting(name)) + 1
       local most = groups().limit(name).members
-      if most and more[name] > most then return { 'GROUPFULL', name, text(most) } end
+      if most then
+        more[name] = (more[name] or groups().waiting(name)) + 1
+        if more[name] > most then return { 'GROUPFULL', name, text(most) } end
+      end
     end
   end
   if not attributes.groups then groups().mark() end

@@ -1030,10 +1030,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return true
   end
 
-  -- How many members wait at most: some may have been deleted.
+  -- How many members wait. Those that were deleted or held have left their seats empty.
   function it.waiting(name)
     local one = it.record(name)
-    return one.number and one.last - one.first + 1 or 0
+    if not one.number or one.first > one.last then return 0 end
+    local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
+    local function number(a, b) return redis.call('ZCOUNT', delayed, text(from + a), text(from + b)) end
+    if low <= high then return number(low, high) end
+    return number(low, SEATS - 1) + number(0, high)
   end
 
   -- The next waiting members, `most` at most, as they stand in delayed: {item, seat, …}. The seats go round.
@@ -1935,7 +1939,8 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       local name = has_groups and group_of(item)
       if name then
         groups().wait_until(name, now + other.delay_ms)
-        other.delay_ms = 0
+        -- The suspects do not wait for groups: one waits among the delayed messages.
+        if not is_suspect(message) then other.delay_ms = 0 end
       elseif limit_queue(other.delay_ms, now) then
         other.delay_ms = 0
       end

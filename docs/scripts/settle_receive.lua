@@ -1193,10 +1193,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return true
   end
 
-  -- How many members wait at most: some may have been deleted.
+  -- How many members wait. Those that were deleted or held have left their seats empty.
   function it.waiting(name)
     local one = it.record(name)
-    return one.number and one.last - one.first + 1 or 0
+    if not one.number or one.first > one.last then return 0 end
+    local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
+    local function number(a, b) return redis.call('ZCOUNT', delayed, text(from + a), text(from + b)) end
+    if low <= high then return number(low, high) end
+    return number(low, SEATS - 1) + number(0, high)
   end
 
   -- The next waiting members, `most` at most, as they stand in delayed: {item, seat, …}. The seats go round.
@@ -1379,12 +1383,22 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return tonumber(redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2])
   end
 
+  local put = {}
   function it.put_later(name, at_ms)
+    put[name] = true
     redis.call('ZADD', later, text(at_ms), name)
   end
 
   function it.running() return redis.call('ZCARD', turns) end
-  function it.window(count) return redis.call('ZRANGE', turns, 0, count - 1, 'WITHSCORES') end
+  function it.window(from, count) return redis.call('ZRANGE', turns, from, from + count - 1, 'WITHSCORES') end
+
+  -- Whether a group or parent that this call has not put aside may run.
+  function it.may_run(name)
+    local one = it.record(name)
+    if put[name] or not it.is_open(name) then return false end
+    if string.sub(name, -1) == '/' then return it.first_child(name) ~= nil end
+    return one.number ~= nil and one.first <= one.last
+  end
   function it.set_turn(name, may)
     if may then
       redis.call('ZADD', turns, it.number_text(it.record(name).tag), name)
@@ -2175,7 +2189,8 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       local name = has_groups and group_of(item)
       if name then
         groups().wait_until(name, now + other.delay_ms)
-        other.delay_ms = 0
+        -- The suspects do not wait for groups: one waits among the delayed messages.
+        if not is_suspect(message) then other.delay_ms = 0 end
       elseif limit_queue(other.delay_ms, now) then
         other.delay_ms = 0
       end
@@ -2427,12 +2442,25 @@ function take_turns(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
   local taken = { names = {}, gone = {}, touched = {}, turns = {} }
   it.come_back(now)
-  local tags, window, names = it.tags(), it.window(bounds.count), {}
-  for i = 1, #window, 2 do
-    line.add(tonumber(window[i + 1]), window[i])
-    names[#names + 1] = window[i]
+  local tags, known, window_end = it.tags(), {}, 0
+  local spare = 0 -- how many stand in line beyond those that the batch needs
+
+  -- Let the next `most` of all that may run stand in line: later ones have larger tags.
+  local function widen(most)
+    local window, names = it.window(window_end, most), {}
+    for i = 1, #window, 2 do
+      local name = window[i]
+      if not known[name] then
+        known[name], names[#names + 1] = true, name
+        line.add(tonumber(window[i + 1]), name)
+        spare = spare + 1
+      end
+    end
+    it.read_many(names)
+    window_end = #window == 2 * most and window_end + most or nil
   end
-  it.read_many(names)
+  widen(bounds.count)
+  spare = 0
   if waiting > 0 then line.add(math.max(tags.plain, tags.queue), '') else tags.plain = 0 end
 
   -- The next waiting member of a group, which stays where it is; nil without one.
@@ -2528,13 +2556,18 @@ function take_turns(batch, bounds, waiting, read_plain, now, amounts)
       tags.plain = next_up.tag
       if waiting > 0 then line.moved() else line.leave() end
     else
-      local stays = turn(next_up.name)
+      local before, stays = number, turn(next_up.name)
       taken.turns[next_up.name] = stays and true or false
       if stays then
         next_up.tag = math.max(next_up.tag, it.record(next_up.name).tag)
         line.moved()
       else
         line.leave()
+      end
+      if number == before and window_end then
+        -- It gave nothing: another one is needed.
+        if spare == 0 then widen(math.min(window_end, 64)) end
+        spare = spare - 1
       end
     end
   end
@@ -2573,7 +2606,8 @@ function write_turns(lease_id, batch, taken)
     for first = 1, #taken.gone, 500 do
       redis.call('ZREM', delayed, unpack(taken.gone, first, math.min(first + 499, #taken.gone)))
     end
-    for name, stays in pairs(taken.turns) do it.set_turn(name, stays) end
+    -- One that ran empty may have got members since, from a list of ready.
+    for name, stays in pairs(taken.turns) do it.set_turn(name, stays or it.may_run(name)) end
     for name in pairs(taken.touched) do it.write(name) end
     it.write_tags()
   end

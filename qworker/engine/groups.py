@@ -17,8 +17,7 @@ __all__ = ["GroupState", "group_page", "limits", "set_limit"]
 class GroupState(NamedTuple):
     """A group that waits or runs; or a parent, whose name ends with `/` and which only runs.
 
-    `name` as stored. `waiting` may count deleted ones. `concurrency`: None for no limit. `until_ms`: it waits until
-    then.
+    `name` as stored. `concurrency`: None for no limit. `until_ms`: it waits until then.
     """
 
     name: str

@@ -12,13 +12,16 @@ import pytest
 
 from qworker.engine.claim import claim
 from qworker.engine.extend import split
+from qworker.engine.groups import group_page
 from qworker.engine.message import delete, enqueue, hold
 from qworker.engine.poll import GROUPS, glance, poll
 from qworker.engine.reap import promote, reap
 from qworker.engine.receive import Suspects
+from qworker.engine.remove import purge
 from qworker.engine.repair import repair_groups, repair_seats
 from qworker.engine.send import NewMessage, Sent, send
 from qworker.engine.settle import Outcomes
+from qworker.errors import GroupFullError
 from qworker.wire.envelope import Envelope, tail
 from tests.lua.drive import NOW, Drive
 
@@ -493,4 +496,83 @@ def test_lost_leases_claims_and_splits(drive: Drive, seed: int) -> None:
             break
     counts = drive.stats("acked", "dead")
     assert counts["acked"] + counts.get("dead", 0) == 60
+    assert idle(drive) == EMPTY
+
+
+def test_groups_that_have_nothing_to_give_hold_up_no_others(drive: Drive) -> None:
+    """A receive of one message looks beyond groups that were purged, and those that must wait."""
+    for first in range(0, 150, 50):
+        put(drive, *[f"gone{n}:m{n}" for n in range(first, first + 50)])
+    drive.run(purge(drive.keys, "ready", 1000, now_ms=NOW))
+    limit(drive, "slow/*", "r=1/1000 b=1")
+    put(drive, *[f"slow/{n}:s{n}" for n in range(3)], *[f"slow/{n}:t{n}" for n in range(3)])
+    put(drive, "b:b0")
+    assert get(drive, "l1", 1) == ["b0"]
+    assert get(drive, "l2", 1) == ["s0"]
+    assert get(drive, "l3", 10) == ["s1", "s2"]
+    drive.settle(*[Outcomes(f"l{n}", ack_all=True) for n in (1, 2, 3)])
+    assert sorted(get(drive, "l4", at=NOW + 1000)) == ["t0", "t1", "t2"]
+    drive.settle(Outcomes("l4", ack_all=True))
+    get(drive, "l5", at=NOW + 9000)
+    assert idle(drive) == EMPTY
+
+
+def test_deleted_and_held_members_do_not_wait(drive: Drive) -> None:
+    """They count neither towards max_waiting nor in the list of groups, also where the seats begin again."""
+    limit(drive, "a", "m=3")
+    put(drive, "a:a0")
+    items = drive.redis.zrange(drive.keys.delayed, 0, -1)
+    get(drive, "l1")
+    released = Outcomes("l1")
+    released.release("0")
+    drive.settle(released)  # before the first seat
+    put(drive, "a:a1", "a:a2")
+    with pytest.raises(GroupFullError):
+        put(drive, "a:a3")
+    items = drive.redis.zrange(drive.keys.delayed, 0, -1)
+    drive.run(delete(drive.keys, items[:1], now_ms=NOW))
+    drive.run(hold(drive.keys, items[1:2], now_ms=NOW))
+    _, _, page = drive.run(group_page(drive.keys))
+    assert [(state.name, state.waiting) for state in page] == [("a", 1)]
+    put(drive, "a:a3", "a:a4")
+    with pytest.raises(GroupFullError):
+        put(drive, "a:a5")
+
+
+def test_a_rate_limited_suspect_waits(drive: Drive) -> None:
+    """Its group waits, and so does the message itself: it is not received again at once."""
+    put(drive, "a:a0")
+    get(drive, "l1")
+    crashed = Outcomes("l1")
+    crashed.crash("0")
+    drive.settle(crashed)
+    assert get(drive, "l2", suspects=Suspects.FIRST) == ["a0"]
+    limited = Outcomes("l2")
+    limited.limit("0", 30_000)
+    drive.settle(limited)
+    assert get(drive, "l3", suspects=Suspects.FIRST) == []
+    drive.run(promote(drive.keys, 100, now_ms=NOW + 30_000))
+    assert get(drive, "l4", at=NOW + 30_000, suspects=Suspects.FIRST) == ["a0"]
+    drive.settle(Outcomes("l4", acks=["0"]), at=NOW + 30_000)
+    get(drive, "l5", at=NOW + 60_000)
+    assert idle(drive) == EMPTY
+
+
+def test_a_group_that_ran_empty_and_gets_a_member_of_ready_keeps_its_turn(drive: Drive) -> None:
+    """Versions without groups put members there; the receive that seats one may have ended the last of the group."""
+    put(drive, "p1")
+    put(drive, "a:a0", "t/b:b0", ttl_ms=1000)
+    for name in ("a", "t%2Fb"):
+        drive.redis.rpush(drive.keys.ready[0], f"q1 {name[0]}1 {NOW} 0 0 0 0 g={name}\nx")
+    received = get(drive, "l1", at=NOW + 2000)
+    for number in range(2, 5):
+        received += get(drive, f"l{number}", at=NOW + 2000)
+    assert sorted(received) == ["a1", "p1", "t1"]
+
+
+def test_an_expired_member_leaves_no_record_of_its_parent(drive: Drive) -> None:
+    """Nothing of the group is in flight that would clear it later."""
+    put(drive, "t/a:a0", ttl_ms=1000)
+    assert get(drive, "l1", at=NOW + 1000) == []
+    assert get(drive, "l2", at=NOW + 1000) == []
     assert idle(drive) == EMPTY

@@ -42,10 +42,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return true
   end
 
-  -- How many members wait at most: some may have been deleted.
+  -- How many members wait. Those that were deleted or held have left their seats empty.
   function it.waiting(name)
     local one = it.record(name)
-    return one.number and one.last - one.first + 1 or 0
+    if not one.number or one.first > one.last then return 0 end
+    local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
+    local function number(a, b) return redis.call('ZCOUNT', delayed, text(from + a), text(from + b)) end
+    if low <= high then return number(low, high) end
+    return number(low, SEATS - 1) + number(0, high)
   end
 
   -- The next waiting members, `most` at most, as they stand in delayed: {item, seat, …}. The seats go round.

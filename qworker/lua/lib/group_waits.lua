@@ -31,12 +31,22 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return tonumber(redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2])
   end
 
+  local put = {}
   function it.put_later(name, at_ms)
+    put[name] = true
     redis.call('ZADD', later, text(at_ms), name)
   end
 
   function it.running() return redis.call('ZCARD', turns) end
-  function it.window(count) return redis.call('ZRANGE', turns, 0, count - 1, 'WITHSCORES') end
+  function it.window(from, count) return redis.call('ZRANGE', turns, from, from + count - 1, 'WITHSCORES') end
+
+  -- Whether a group or parent that this call has not put aside may run.
+  function it.may_run(name)
+    local one = it.record(name)
+    if put[name] or not it.is_open(name) then return false end
+    if string.sub(name, -1) == '/' then return it.first_child(name) ~= nil end
+    return one.number ~= nil and one.first <= one.last
+  end
   function it.set_turn(name, may)
     if may then
       redis.call('ZADD', turns, it.number_text(it.record(name).tag), name)

@@ -53,9 +53,11 @@ local function group_refusal(items, grouped, attributes)
   for _, item in ipairs(items) do
     local name = group_of(item)
     if name then
-      more[name] = (more[name] or groups().waiting(name)) + 1
       local most = groups().limit(name).members
-      if most and more[name] > most then return { 'GROUPFULL', name, text(most) } end
+      if most then
+        more[name] = (more[name] or groups().waiting(name)) + 1
+        if more[name] > most then return { 'GROUPFULL', name, text(most) } end
+      end
     end
   end
   if not attributes.groups then groups().mark() end

@@ -105,7 +105,8 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       local name = has_groups and group_of(item)
       if name then
         groups().wait_until(name, now + other.delay_ms)
-        other.delay_ms = 0
+        -- The suspects do not wait for groups: one waits among the delayed messages.
+        if not is_suspect(message) then other.delay_ms = 0 end
       elseif limit_queue(other.delay_ms, now) then
         other.delay_ms = 0
       end

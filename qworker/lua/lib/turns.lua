@@ -45,12 +45,25 @@ function take_turns(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
   local taken = { names = {}, gone = {}, touched = {}, turns = {} }
   it.come_back(now)
-  local tags, window, names = it.tags(), it.window(bounds.count), {}
-  for i = 1, #window, 2 do
-    line.add(tonumber(window[i + 1]), window[i])
-    names[#names + 1] = window[i]
+  local tags, known, window_end = it.tags(), {}, 0
+  local spare = 0 -- how many stand in line beyond those that the batch needs
+
+  -- Let the next `most` of all that may run stand in line: later ones have larger tags.
+  local function widen(most)
+    local window, names = it.window(window_end, most), {}
+    for i = 1, #window, 2 do
+      local name = window[i]
+      if not known[name] then
+        known[name], names[#names + 1] = true, name
+        line.add(tonumber(window[i + 1]), name)
+        spare = spare + 1
+      end
+    end
+    it.read_many(names)
+    window_end = #window == 2 * most and window_end + most or nil
   end
-  it.read_many(names)
+  widen(bounds.count)
+  spare = 0
   if waiting > 0 then line.add(math.max(tags.plain, tags.queue), '') else tags.plain = 0 end
 
   -- The next waiting member of a group, which stays where it is; nil without one.
@@ -146,13 +159,18 @@ function take_turns(batch, bounds, waiting, read_plain, now, amounts)
       tags.plain = next_up.tag
       if waiting > 0 then line.moved() else line.leave() end
     else
-      local stays = turn(next_up.name)
+      local before, stays = number, turn(next_up.name)
       taken.turns[next_up.name] = stays and true or false
       if stays then
         next_up.tag = math.max(next_up.tag, it.record(next_up.name).tag)
         line.moved()
       else
         line.leave()
+      end
+      if number == before and window_end then
+        -- It gave nothing: another one is needed.
+        if spare == 0 then widen(math.min(window_end, 64)) end
+        spare = spare - 1
       end
     end
   end
@@ -191,7 +209,8 @@ function write_turns(lease_id, batch, taken)
     for first = 1, #taken.gone, 500 do
       redis.call('ZREM', delayed, unpack(taken.gone, first, math.min(first + 499, #taken.gone)))
     end
-    for name, stays in pairs(taken.turns) do it.set_turn(name, stays) end
+    -- One that ran empty may have got members since, from a list of ready.
+    for name, stays in pairs(taken.turns) do it.set_turn(name, stays or it.may_run(name)) end
     for name in pairs(taken.touched) do it.write(name) end
     it.write_tags()
   end

@@ -4,10 +4,10 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    cursor           of groups: 0 at first, then that of the last call
--- Returns {'OK', now ms, next cursor or '0' at the end, then per group: its stored name, waiting (at most), in flight, its
+-- Returns {'OK', now ms, next cursor or '0' at the end, then per group: its stored name, waiting, in flight, its
 --   concurrency or '', until when it waits in ms or '', 1 if it waits for its parent or ''}, or a refusal:
 --   {'BROKEN', key, type} {'ARG', name}
--- O(1): about 500 groups a call.
+-- O(log d) for each of about 500 groups, of d delayed messages.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/keys.lua
