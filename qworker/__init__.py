@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from qworker.app.control import Bury, Cancel, Discard, LetExpire, RateLimited, Release, Retry
     from qworker.app.feed import Feed
     from qworker.app.handle import Handle
+    from qworker.app.handles import Handles
     from qworker.app.log_context import add_message_fields
     from qworker.app.middleware import Middleware
     from qworker.app.run import Run, SyncRun
@@ -39,6 +40,7 @@ __all__ = [
     "Feed",
     "FeedEntry",
     "Handle",
+    "Handles",
     "Keyring",
     "LetExpire",
     "Message",
@@ -69,6 +71,7 @@ _HOMES: Final = {
     "Feed": "app.feed",
     "FeedEntry": "wire.feed",
     "Handle": "app.handle",
+    "Handles": "app.handles",
     "Keyring": "wire.keyring",
     "LetExpire": "app.control",
     "Message": "client.message",

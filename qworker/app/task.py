@@ -24,6 +24,7 @@ from qworker.app.arguments.binding import Signature
 from qworker.app.arguments.results import ResultType
 from qworker.app.functions import is_async, wraps_async
 from qworker.app.handle import Handle, check_keeps, handle_of
+from qworker.app.handles import Handles
 from qworker.app.schedule import Schedule, schedule_of
 from qworker.app.steps import RunApp
 from qworker.app.trace import outgoing
@@ -203,6 +204,23 @@ class Sender(Generic[P, R]):
         queue = self.task.app.aqueue(self.task.queue)
         messages = self._messages(calls, queue.ref)
         return await queue.store(messages, self._options, named="calls")
+
+    def start_many(self, calls: Iterable[Call[T]]) -> Handles[T]:
+        """Send calls as `send_many` does, and return handles to their results, in order.
+
+        `handles.results("1m")` waits for all of them. Raises `NoResultError`, and all that `send_many` raises.
+        """
+        self.check_keeps()
+        return self._handles(self.send_many(calls))
+
+    async def astart_many(self, calls: Iterable[Call[T]]) -> Handles[T]:
+        """Start calls from async code, as `start_many` does."""
+        self.check_keeps()
+        return self._handles(await self.asend_many(calls))
+
+    def _handles(self, ids: Iterable[str]) -> Handles[Any]:
+        task = self.task
+        return Handles(Handle(task.app, task.queue, message_id, task) for message_id in ids)
 
     def schedule(
         self, name: str, when: Schedule | str, /, *args: P.args, **kwargs: P.kwargs

@@ -17,6 +17,7 @@ from redis import Redis
 from qworker import (
     Bury,
     Discard,
+    Handles,
     InvalidNameError,
     InvalidOptionError,
     InvalidResultError,
@@ -101,6 +102,93 @@ def test_a_result_comes_back_with_its_type(app: QWorker) -> None:
     plain = app.handle("video", handle.id)
     assert plain.result(0) == {"path": "a.mp4", "made": "2026-01-02T00:00:00Z", "sizes": [1, 2]}
     assert transcode.handle(plain).result(0) == expected
+
+
+# -- many -----------------------------------------------------------------------------------------
+
+
+def test_results_of_many_come_in_order(app: QWorker) -> None:
+    """Whatever the order in which their messages ended; a slice of the handles waits for its own."""
+
+    @app.task(queue="math", result="1h")
+    def square(number: int) -> int:
+        return number * number
+
+    handles = square.start_many(square.call(number) for number in range(100))
+    with running_soon(app):
+        assert handles.results("1m") == [number * number for number in range(100)]
+    assert handles[3:5].results(0) == [9, 16]
+    assert [len(handles), handles[2].result(0)] == [100, 4]
+
+
+def test_failures_of_many_stand_in_their_places(app: QWorker) -> None:
+    """Each with its own reason; `results` raises the first of them. Tasks may differ, and so may queues."""
+
+    @app.task(queue="one", result="1h")
+    def refuse(word: str) -> int:
+        raise Bury(word)
+
+    @app.task(queue="two", result="1h")
+    def accept(word: str) -> str:
+        return word
+
+    handles = Handles([accept.start("a"), refuse.start("b"), refuse.start("c"), accept.start("d")])
+    ran(app)
+    first, second, third, fourth = handles.outcomes(0)
+    assert (first, fourth) == ("a", "d")
+    assert isinstance(second, TaskFailedError)
+    assert isinstance(third, TaskFailedError)
+    assert [second.text, third.text] == ["b", "c"]
+    with pytest.raises(TaskFailedError, match="b"):
+        handles.results(0)
+
+
+def test_the_timeout_is_that_of_all(app: QWorker) -> None:
+    """What has ended is returned; the error of each other message names the whole timeout."""
+
+    @app.task(queue="math", result="1h")
+    def square(number: int) -> int:
+        return number * number
+
+    handles = square.start_many([square.call(2)])
+    ran(app)
+    handles = Handles([*(square.start(number) for number in (3, 4)), *handles])
+    waiting, waiting_too, done = handles.outcomes("200ms")
+    assert done == 4
+    for error in (waiting, waiting_too):
+        assert isinstance(error, ResultTimeoutError)
+        assert error.waited_s == 0.2
+
+
+def test_many_are_awaited(app: QWorker) -> None:
+    """In async code, with the same results."""
+
+    @app.task(queue="math", result="1h")
+    async def square(number: int) -> int:
+        return number * number
+
+    async def main() -> list[int]:
+        handles = await square.astart_many([square.call(number) for number in (1, 2, 3)])
+        await asyncio.to_thread(ran, app)
+        assert await handles.aoutcomes("1m") == [1, 4, 9]
+        try:
+            return await handles.aresults(0)
+        finally:
+            await app.aclose()
+
+    assert asyncio.run(main()) == [1, 4, 9]
+
+
+def test_many_without_results_are_refused_before_they_are_sent(app: QWorker) -> None:
+    """As `start` refuses one."""
+
+    @app.task(queue="math")
+    def square(number: int) -> int:
+        return number * number
+
+    with pytest.raises(NoResultError):
+        square.start_many([square.call(2)])
+    assert app.queue("math").inspect().ready == 0
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "lambda"])

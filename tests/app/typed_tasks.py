@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from qworker import Handle, QueueFullError, QWorker, Retry, chain, every
+from qworker import Handle, Handles, QueueFullError, QWorker, Retry, chain, every
 from qworker.app.task import BatchTask, Call, Sender
 from qworker.client.message import Message, Stored
 
@@ -37,6 +37,8 @@ assert_type(plain(1), str)
 assert_type(plain.send(1, text="x"), str)
 assert_type(plain.call(1), Call[str])
 assert_type(plain.send_many(plain.call(n) for n in range(3)), list[str])
+assert_type(plain.start_many(plain.call(n) for n in range(3)), Handles[str])
+assert_type(plain.start_many([plain.call(1)]).results("1m"), list[str])
 assert_type(plain.send_later("1m", 1, "x"), str)
 assert_type(plain.options(ttl="1h").send(2), str)
 plain("x")  # error: [arg-type]
