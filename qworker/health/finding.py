@@ -14,12 +14,15 @@ from typing import Any, Final
 
 from qworker.formats import safe
 
-__all__ = ["FIX_AWAY", "Finding", "Status", "largest", "listed"]
+__all__ = ["FIX_AWAY", "LONG_RUN_S", "Finding", "Status", "largest", "listed"]
 
 _NAMED: Final = 5
 
 #: What to do about a node of a Cluster that is away.
 FIX_AWAY: Final = "start that node, or let its replica take over: CLUSTER NODES shows both"
+
+#: Handlers that have run for this long are named.
+LONG_RUN_S: Final = 180.0
 
 
 class Status(Enum):

@@ -10,6 +10,7 @@ from qworker.client.inspect.runs import LOST
 from qworker.client.manage.attribute_text import read_attributes
 from qworker.formats import count, size, span
 from qworker.health.finding import FIX_AWAY, Finding, Status, largest, listed
+from qworker.health.groups import check_groups
 from qworker.health.unknown_tasks import check_unknown
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
     yield from _journals(access, queues)
     yield from _outboxes(access, queues)
     yield from _runs(access, queues)
+    yield from check_groups(access, queues, workers)
     if workers is not None:
         yield from _alone(queues, workers)
         yield from check_unknown(access, queues, workers)

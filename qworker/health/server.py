@@ -11,7 +11,7 @@ from qworker.client.namespace.workers import read_reapers, read_workers
 from qworker.engine.raw import server_info
 from qworker.errors import InDoubtError, LoadingError, QworkerError, UnavailableError
 from qworker.formats import count, size, span
-from qworker.health.finding import FIX_AWAY, Finding, Status, listed
+from qworker.health.finding import FIX_AWAY, LONG_RUN_S, Finding, Status, listed
 from qworker.health.queues import check_queues
 from qworker.health.schedules import check_schedules
 
@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
     from qworker.health.access import Access
 
-__all__ = ["LONG_RUN_S", "examine"]
+__all__ = ["examine"]
 
 _SLOW_MS: Final = 50.0
 _SKEW_S: Final = 2.0
-#: Handlers that have run for this long are named.
-LONG_RUN_S: Final = 180.0
 #: Share of maxmemory from which a server counts as nearly full.
 _NEARLY_FULL: Final = 0.9
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
@@ -17,9 +18,18 @@ from qworker.engine import groups as commands
 from qworker.engine.groups import GroupState
 from qworker.errors import InvalidOptionError
 from qworker.formats import span
-from qworker.wire.groups import is_limit
+from qworker.wire.groups import ORDERED, is_limit, parent_of
 
-__all__ = ["GroupState", "Limit", "groups", "limits", "remove_limit", "set_limit", "waits_for"]
+__all__ = [
+    "GroupState",
+    "Limit",
+    "groups",
+    "limit_of",
+    "limits",
+    "remove_limit",
+    "set_limit",
+    "waits_for",
+]
 
 _RATE: Final = re.compile(r"([1-9][0-9]{0,6})/([0-9.]*(?:ms|s|m|h|d))", re.ASCII)
 _DAY_MS: Final = 86_400_000
@@ -101,10 +111,17 @@ class Limit(Options):
             raise InvalidOptionError("burst", "is set without rate", "give both")
 
     @property
+    def per_s(self) -> float | None:
+        """How many start in a second at most, on average; None without a rate."""
+        if self.rate is None:
+            return None
+        number, _, period = self.rate.partition("/")
+        return 1000 * int(number) / _period_ms(period, "rate")
+
+    @property
     def _usual_burst(self) -> int:
         """What the rate allows in 100 ms: a worker that comes so late does not lower it."""
-        number, _, period = (self.rate or "1/s").partition("/")
-        return max(1, math.ceil(100 * int(number) / _period_ms(period, "rate")))
+        return max(1, math.ceil((self.per_s or 1.0) / 10))
 
     @property
     def words(self) -> str:
@@ -200,6 +217,23 @@ def groups(
             read += len(page)
             if cursor == "0" or (most_read is not None and read >= most_read):
                 break
+    return found
+
+
+def limit_of(known: Mapping[str, Limit], name: str) -> Limit:
+    """Return what holds for a stored name of a group or parent: its own limits go before those of its kind."""
+    bare = name.removeprefix(ORDERED)
+    kinds = ("*/",) if bare.endswith("/") else (f"{parent_of(bare)}/*" if "/" in bare else "*", "*")
+    found = Limit()
+    for limit in filter(None, map(known.get, (bare, *kinds))):
+        with_rate = limit if found.rate is None else found
+        found = Limit(
+            concurrency=limit.concurrency if found.concurrency is None else found.concurrency,
+            rate=with_rate.rate,
+            burst=with_rate.burst,
+            weight=limit.weight if found.weight is None else found.weight,
+            max_waiting=limit.max_waiting if found.max_waiting is None else found.max_waiting,
+        )
     return found
 
 

@@ -13,8 +13,7 @@ from qworker.cli.top.full.glyphs import Glyphs, sparkline
 from qworker.cli.top.full.view import Key, View
 from qworker.client.namespace.workers import Running, Worker
 from qworker.formats import ago, count, rate, size, span
-from qworker.health.finding import Finding, Status
-from qworker.health.server import LONG_RUN_S
+from qworker.health.finding import LONG_RUN_S, Finding, Status
 from qworker.monitor.rows import QueueRow, row_of, urgency
 from qworker.monitor.sample import Sample
 

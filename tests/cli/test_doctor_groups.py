@@ -1,0 +1,138 @@
+"""`qworker doctor` on groups."""
+
+from __future__ import annotations
+
+import pytest
+
+from qworker.client.manage.limits import Limit, limit_of
+
+
+def groups_of(ran) -> dict[str, dict[str, str]]:
+    """The findings about groups, by check."""
+    found = {one["check"]: one for one in ran.json["findings"]}
+    return {name: one for name, one in found.items() if name.startswith("groups")}
+
+
+def test_a_slot_whose_delivery_is_gone_is_found(run, shop):
+    """Its group waits for nothing; the repair that the fix names ends it."""
+    queue = shop.queue("crm")
+    queue.send_all([b"1", b"2", b"3"], group="acme", ordered=True)
+    (message,) = queue.receive(1)
+    assert groups_of(run("doctor", "--json")) == {}
+    keys = shop.keys("crm")
+    shop.ask("DEL", keys.unacked, keys.lease(message.receipt.lease_id))
+    found = groups_of(run("doctor", "--json"))["groups.gone"]
+    assert found["status"] == "problem"
+    assert found["text"].endswith(": acme (ordered) of crm 1")
+    assert "qworker fsck crm --repair" in found["fix"]
+    run("fsck", "crm", "--repair", "--yes")
+    assert groups_of(run("doctor", "--json")) == {}
+    assert len(queue.receive(1)) == 1
+
+
+def test_a_group_that_refuses_sends_is_a_problem(run, shop):
+    """By its own limit or by one for each group; a group below it is not named."""
+    queue = shop.queue("crm")
+    queue.set_limit("*", max_waiting=2)
+    queue.set_limit("big", max_waiting=9)
+    for group in ("full", "big", "o'hara/x"):
+        queue.send_all([b"1", b"2"], group=group)
+    queue.send(b"1", group="small")
+    found = groups_of(run("doctor", "--json"))["groups.full"]
+    assert found["status"] == "problem"
+    assert found["text"].endswith(": full of crm 2, o'hara/x of crm 2")
+    assert found["fix"] == "add workers, or qworker limit set crm full --max-waiting N"
+
+
+def test_a_handler_that_holds_a_group_for_minutes_is_named(run, shop):
+    """Also the one that takes the last slot of a parent; not one of a group that waits for its turn."""
+    queue = shop.queue("crm")
+    queue.set_limit("shops/", concurrency=1)
+    queue.send_all([b"1", b"2"], group="shops/7")
+    queue.send(b"3", group="free")
+    messages = queue.receive(2)
+    queue.send(b"4", group="free")
+    running = [
+        {"task": "sync_shop", "id": str(message.receipt), "seconds": 725.0} for message in messages
+    ]
+    shop.add_worker("web-1", children=[{"pid": 7, "running": running}])
+    found = groups_of(run("doctor", "--json"))["groups.held"]
+    assert found["status"] == "warning"
+    assert found["text"].endswith(": shops/7 of crm for sync_shop in web-1, 12m05s")
+    assert found["fix"].startswith("qworker worker stack web-1 ")
+    running = [{**each, "seconds": 12.0} for each in running]
+    shop.add_worker("web-1", children=[{"pid": 7, "running": running}])
+    assert groups_of(run("doctor", "--json")) == {}
+
+
+@pytest.mark.parametrize(("rate", "is_slow"), [("1/1h", True), ("2/1h", False)])
+def test_a_rate_below_the_sends_is_named(run, shop, rate, is_slow):
+    """If what waits takes over an hour to start; the groups of a parent count together."""
+    queue = shop.queue("crm")
+    queue.set_limit("acme/", rate=rate)
+    queue.send_all([b"1", b"2"], group="acme/ann")
+    queue.send(b"3", group="acme/bob")
+    assert len(queue.receive(3)) == 1
+    found = groups_of(run("doctor", "--json"))
+    if not is_slow:
+        assert found == {}
+        return
+    assert found["groups.rate"]["status"] == "warning"
+    assert found["groups.rate"]["text"].endswith(": acme/ of crm 2, which takes 2h00m")
+    assert "qworker limit set crm acme/ --rate N/s" in found["groups.rate"]["fix"]
+
+
+@pytest.mark.bad_input("data found: a key of groups of another type")
+def test_a_broken_key_of_groups_is_a_finding(run, shop):
+    """The repair that the fix names lets its messages run again."""
+    queue = shop.queue("crm")
+    queue.send_all([b"1", b"2"], group="acme")
+    shop.ask("SET", shop.keys("crm").turns, "x")
+    found = run("doctor", "--json").json["findings"]
+    (broken,) = [one for one in found if shop.keys("crm").turns in one["text"]]
+    assert broken["status"] == "problem"
+    assert "qworker fsck crm --repair" in broken["fix"]
+    run("fsck", "crm", "--repair", "--yes")
+    assert groups_of(run("doctor", "--json")) == {}
+    assert len(queue.receive(2)) == 2
+
+
+def test_each_shard_is_looked_at(run, shop):
+    """A group lives in one of them."""
+    queue = shop.queue("crm")
+    queue.divide(2)
+    queue.set_limit("*", max_waiting=1)
+    names = [f"g{number}" for number in range(8)]
+    for name in names:
+        queue.send(b"1", group=name)
+    text = groups_of(run("doctor", "--json"))["groups.full"]["text"]
+    assert text.endswith("and 3 more")
+
+
+def test_limits_of_a_kind_hold_where_a_group_has_none(shop):
+    """One by one, and a burst with its rate."""
+    known = {
+        "*": Limit(concurrency=1, weight=2.0),
+        "acme/*": Limit(rate="1/s", burst=3),
+        "acme/ann": Limit(rate="9/s", max_waiting=7),
+        "*/": Limit(concurrency=50),
+    }
+    assert limit_of(known, "=acme/ann") == Limit(
+        concurrency=1, rate="9/s", weight=2.0, max_waiting=7
+    )
+    assert limit_of(known, "acme/bob") == Limit(concurrency=1, rate="1/s", burst=3, weight=2.0)
+    assert limit_of(known, "acme/") == Limit(concurrency=50)
+    assert limit_of({}, "acme") == Limit()
+    assert Limit(rate="5/10m").per_s == pytest.approx(5 / 600)
+
+
+def test_queues_whose_groups_do_not_wait_are_not_read(run, shop):
+    """A key that no reader of groups could read is not noticed there."""
+    shop.queue("plain").send(b"1")
+    queue = shop.queue("idle")
+    queue.send(b"1", group="acme")
+    queue.ack(queue.receive(1)[0])
+    for name in ("plain", "idle"):
+        shop.ask("DEL", shop.keys(name).limits)
+        shop.ask("SET", shop.keys(name).limits, "x")
+    assert groups_of(run("doctor", "--json")) == {}
