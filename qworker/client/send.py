@@ -158,6 +158,7 @@ def _store_all(
     ids = [""] * len(messages)
     left = list(range(len(messages)))
     for attempt in range(1, _ATTEMPTS + 1):
+        _refuse_unique_in_groups(queue, messages)
         refused: list[int] = []
         for number, positions in _placed(queue, messages, left):
             chosen = [messages[position] for position in positions]
@@ -180,6 +181,22 @@ def _store_all(
             break
         left = refused
     return ids
+
+
+def _refuse_unique_in_groups(queue: QueueRef, messages: Sequence[NewMessage]) -> None:
+    """Refuse a unique key and a group together in a divided queue: each would choose the shard.
+
+    Chosen by the group, one key could be held in several shards; by the key, the limits and the order of a group would
+    hold in each shard alone.
+    """
+    shards = queue.shards.active
+    if shards > 1 and any(message.group and message.unique for message in messages):
+        raise InvalidOptionError(
+            "unique",
+            f"is set together with group, and queue '{queue.keys.queue}' is divided into {shards} shards",
+            "the group chooses the shard, so the key could be held in several; send the message without one of them, "
+            f"or to a queue that is not divided: qworker queue shards {queue.keys.queue} 1",
+        )
 
 
 def _placed(

@@ -150,6 +150,20 @@ def test_a_group_lives_in_one_shard(app: QWorker) -> None:
     assert sorted(shards) == [0, 0, 0, 40]
 
 
+def test_a_unique_key_of_a_group_is_refused_in_a_divided_queue(app: QWorker) -> None:
+    """One key under two groups would be held in two shards. Nothing of the call is stored; either alone is."""
+    queue = app.queue("mail")
+    first = queue.send("a", group="a", unique="k")
+    assert queue.send("b", group="b", unique="k") == first
+    queue.divide(4, wait=0)
+    for held in ({}, {"unique_for": "10m"}, {"unique_until": "started"}, {"debounce": "5s"}):
+        with pytest.raises(InvalidOptionError, match=r"together with group.*into 4 shards"):
+            queue.send_all(["c", "d"], group="a", unique="k2", **held)
+    assert queue.inspect().stored == 1
+    queue.send("e", group="a")
+    queue.send("f", unique="k2")
+
+
 @pytest.mark.bad_input("options: names, weights and rates of groups")
 @pytest.mark.parametrize(
     ("options", "message"),
