@@ -576,3 +576,12 @@ def test_an_expired_member_leaves_no_record_of_its_parent(drive: Drive) -> None:
     assert get(drive, "l1", at=NOW + 1000) == []
     assert get(drive, "l2", at=NOW + 1000) == []
     assert idle(drive) == EMPTY
+
+
+def test_thousands_of_lost_slots_are_reported(drive: Drive) -> None:
+    """As many as were in flight when a daemon of an earlier version reaped them."""
+    put(drive, "a:a0", "a:a1")
+    drive.redis.hset(drive.keys.slots, mapping={f"gone:{n}": "a" for n in range(4000)})
+    assert Counter(found(drive, repair=False)) == {"slot a": 4000, "busy a": 1}
+    assert Counter(found(drive)) == {"slot a": 4000}
+    assert found(drive) == []

@@ -22,4 +22,6 @@ if refused then return refused end
 local now, cursor = clock(ARGV[1], meta), whole(ARGV[2], 0, 18446744073709551615)
 if not now or not cursor then return { 'ARG', 'cursor' } end
 local next_cursor, found = groups().page(ARGV[2], now)
-return { 'OK', text(now), next_cursor, unpack(found) }
+local reply = { 'OK', text(now), next_cursor }
+for i, word in ipairs(found) do reply[3 + i] = word end
+return reply

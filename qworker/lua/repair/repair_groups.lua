@@ -25,9 +25,9 @@ local refused = broken({ meta, 'hash', wake, 'list', unacked, 'zset', delayed, '
 if refused then return refused end
 local now, repair, cursor = clock(ARGV[1], meta), ARGV[2] == '1', whole(ARGV[3], 0, 18446744073709551615)
 if not now or not cursor then return { 'ARG', 'cursor' } end
-local base, problems = string.sub(meta, 1, -5), {}
+local base, reply = string.sub(meta, 1, -5), { 'OK', text(now), '0', '' }
 local function tell(kind_of, name, words)
-  for _, word in ipairs({ kind_of, name, words }) do problems[#problems + 1] = word end
+  for _, word in ipairs({ kind_of, name, words }) do reply[#reply + 1] = word end
 end
 local slots = base .. 'slots'
 if redis.call('HLEN', slots) > MOST then return { 'OK', text(now), '0', 'large' } end
@@ -74,4 +74,5 @@ for i = 1, #flat, 2 do
 end
 local next_cursor, opened = groups().recount(ARGV[3], busy, repair, tell)
 if opened > 0 then ring(wake, opened) end
-return { 'OK', text(now), next_cursor, '', unpack(problems) }
+reply[3] = next_cursor
+return reply
