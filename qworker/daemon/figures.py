@@ -58,8 +58,12 @@ _GAUGES: Final = {
     ),
     "outbox_s": ("qworker_outbox_age_seconds", "How long the oldest of them has waited."),
 }
-#: Gauges of the journal, for queues that have one.
-_JOURNAL: Final = {
+#: Gauges of queues that have groups or a journal.
+_OF_SOME: Final = {
+    "grouped": (
+        "qworker_group_messages_waiting",
+        "Messages that wait in groups, for their turn, a slot or a rate; they count as ready, too.",
+    ),
     "journal_entries": ("qworker_journal_entries", "Entries of the journal."),
     "journal_bytes": ("qworker_journal_bytes", "Approximate size of the journal."),
     "journal_shed": (
@@ -109,6 +113,8 @@ class Figures:
             ):
                 self.gauges[name] = self.gauges.get(name, 0.0) + number
             self._most("journal_shed", seen.journal_shed)
+        if seen.meta.get("groups") == "1":
+            self.gauges["grouped"] = self.gauges.get("grouped", 0.0) + seen.grouped
         self.paused_in = self.paused_in or seen.paused in ("in", "all")
         self.paused_out = self.paused_out or seen.paused in ("out", "all")
 
@@ -151,7 +157,7 @@ def families(figures: Mapping[str, Figures]) -> Iterator[Metric]:
         for queue, of_queue in figures.items():
             gauge.add_metric([queue], of_queue.gauges[key])
         yield gauge
-    for key, (name, words) in _JOURNAL.items():
+    for key, (name, words) in _OF_SOME.items():
         gauge = GaugeMetricFamily(name, words, labels=["queue"])
         for queue, of_queue in figures.items():
             if key in of_queue.gauges:

@@ -23,8 +23,8 @@ __all__ = ["check_groups"]
 
 #: Queues that are looked at: those with the most messages in groups.
 _QUEUES: Final = 20
-#: Of each queue or shard: pages of about 500 groups, and slots.
-_PAGES: Final = 2
+#: Of each queue or shard: pages of 250 to 500 groups, and slots.
+_PAGES: Final = 4
 _SLOTS: Final = 1000
 #: In a queue or shard with more leases, slots are not compared with them.
 _LEASES: Final = 2000

@@ -158,6 +158,26 @@ def test_journal_has_figures_where_there_is_one(
     }
 
 
+def test_members_of_groups_that_wait_are_counted(
+    client: Client, registry: CollectorRegistry, scrape: Scrape, open_queue: OpenQueue
+) -> None:
+    """Beside all that is ready; a queue without groups has no such series, one whose groups ran empty has 0."""
+    queue, empty, plain = open_queue("a"), open_queue("b"), open_queue("c")
+    for each, number in ((queue, 3), (empty, 1)):
+        of_group = Queue(client, each.base.split(":")[0], each.keys.name)
+        of_group.send_all([b"m"] * number, group="acme")
+        of_group.receive(1)
+    queue.send("n")
+    plain.send("n")
+    registry.register(QueueCollector(client, queues_of(queue, empty, plain)))
+    figures = scrape()
+    assert {name: value for name, value in figures.items() if "group" in name} == {
+        'qworker_group_messages_waiting{queue="a"}': 2,
+        'qworker_group_messages_waiting{queue="b"}': 0,
+    }
+    assert figures['qworker_messages_ready{queue="a"}'] == 3
+
+
 def test_counts_redriven_and_timed_out(
     client: Client, registry: CollectorRegistry, scrape: Scrape, open_queue: OpenQueue
 ) -> None:
@@ -379,6 +399,7 @@ PUBLISHED = {
     "qworker_promoted": ("counter", QUEUE),
     "qworker_runs_parked": ("counter", QUEUE),
     "qworker_dead": ("counter", {"queue", "reason"}),
+    "qworker_group_messages_waiting": ("gauge", QUEUE),
     "qworker_journal_entries": ("gauge", QUEUE),
     "qworker_journal_bytes": ("gauge", QUEUE),
     "qworker_journal_shed": ("gauge", QUEUE),
@@ -402,6 +423,7 @@ def test_names_kinds_and_labels_are_the_published_ones(
     queue = open_queue("a")
     queue.redis.hset(queue.keys.meta, "journal", "all")
     queue.redis.hset(queue.keys.readers, "spark", "0-0 5")
+    queue.redis.hset(queue.keys.meta, "groups", 1)
     queue.redis.hdel(queue.keys.meta, "test")
     registry.register(QueueCollector(client, queues_of(queue)))
     metrics = ReaperMetrics(registry)

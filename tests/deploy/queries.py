@@ -61,7 +61,9 @@ def summed_truths(query: str) -> list[str]:
     for match in re.finditer(r"\bqworker_\w+", query):
         exported = metric(match[0])
         before = re.sub(r"\s+", " ", query[: match.start()])
-        taken = re.search(r"max by \(queue[a-z, ]*\) \( ?(?:(?:rate|increase)\()?$", before)
+        taken = re.search(
+            r"max by \(queue[a-z, ]*\) \( ?(?:(?:rate|increase|delta|min_over_time)\()?$", before
+        )
         if exported and exported.truth and not taken:
             wrong.append(match[0])
     return wrong

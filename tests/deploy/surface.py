@@ -74,7 +74,7 @@ def queue_families() -> Iterator[Family]:
         next_due_ms=None,
         next_deadline_ms=None,
         stats=stats,
-        meta={"journal": "all"},
+        meta={"journal": "all", "groups": "1"},
     )
     # Of plain commands it is asked those that tell how far the readers of a journal are.
     answers = {"HGETALL": [b"archive", b"1-0 1"], "HGET": 0, "XRANGE": None}
