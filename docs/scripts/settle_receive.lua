@@ -2420,7 +2420,10 @@ local function new_line()
     first = function() return heap[1] end,
     moved = function() sink(1) end,
     leave = function()
-      heap[1], heap[size], size = heap[size], nil, size - 1
+      local last = heap[size]
+      heap[size] = nil -- it may be the first
+      size = size - 1
+      if size > 0 then heap[1] = last end
       if size > 0 then sink(1) end
     end,
     add = function(tag, name)
@@ -2541,7 +2544,9 @@ function take_turns(batch, bounds, waiting, read_plain, now, amounts)
     end
     if full then return true end
     it.queue_up(name, group, not until_ms and may(own, group))
-    return it.is_open(name) and it.first_child(name) ~= nil
+    if it.first_child(name) then return it.is_open(name) end
+    one.turn = 0
+    return false
   end
 
   while number < bounds.count and steps < bounds.steps and batch.bytes < bounds.bytes and not full do

@@ -570,11 +570,16 @@ def test_a_group_that_ran_empty_and_gets_a_member_of_ready_keeps_its_turn(drive:
     assert sorted(received) == ["a1", "p1", "t1"]
 
 
-def test_an_expired_member_leaves_no_record_of_its_parent(drive: Drive) -> None:
+def test_an_expired_or_deleted_member_leaves_no_record_of_its_parent(drive: Drive) -> None:
     """Nothing of the group is in flight that would clear it later."""
     put(drive, "t/a:a0", ttl_ms=1000)
-    assert get(drive, "l1", at=NOW + 1000) == []
-    assert get(drive, "l2", at=NOW + 1000) == []
+    put(drive, "z:z0")
+    assert get(drive, "l1", at=NOW + 1000) == ["z0"]
+    drive.settle(Outcomes("l1", ack_all=True))
+    assert idle(drive) == EMPTY
+    put(drive, "t/a:a1")
+    drive.run(purge(drive.keys, "ready", now_ms=NOW))
+    assert get(drive, "l2") == []
     assert idle(drive) == EMPTY
 
 
