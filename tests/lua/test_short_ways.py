@@ -322,6 +322,48 @@ def test_a_new_lease_that_exists_is_refused_with_nothing_written(drive: Drive, t
         assert drive.redis.evalsha(sha, len(keys), *keys, *words)[0] == b"LEASEUSED"
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("field", ["5", "batch"])
+def test_a_new_lease_of_any_shape_is_refused_if_it_exists(
+    drive: Drive, field: str, count: int
+) -> None:
+    """Even without a deadline: its messages would be acked together with the new ones."""
+    drive.send("one", "two")
+    drive.redis.hset(drive.keys.lease("N"), field, msgspec.msgpack.encode([item("other")]))
+    before = drive.state("ready", "lease:N", "unacked")
+
+    with pytest.raises(LeaseUsedError, match="'N'"):
+        drive.receive("N", count)
+
+    assert drive.state("ready", "lease:N", "unacked") == before
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_message_of_a_group_takes_its_turn_in_a_queue_that_had_none(
+    drive: Drive, count: int
+) -> None:
+    """A call that does not know groups may have put it to ready: an ordered group still runs one message at a time."""
+    drive.redis.rpush(drive.keys.ready[0], *(item(name, " g==a") for name in ("g1", "g2")))
+
+    batches = [drive.receive(lease, count) for lease in ("L", "M", "N")]
+
+    assert [each.split()[1] for batch in batches for each in batch.items] == [b"g1"]
+
+
+def test_each_message_gets_its_own_field_for_a_caller_that_settles_them_one_by_one(
+    drive: Drive,
+) -> None:
+    """All of them, numbered from 1, so that a timeout counts for none of them alone."""
+    drive.send("a", "b", "c")
+    command = settle_receive(drive.keys, "N", 10, each=True, now_ms=NOW)
+
+    batch = drive.run(command)
+
+    stored = drive.redis.hgetall(drive.keys.lease("N"))
+    assert stored == {b"1": batch.items[0], b"2": batch.items[1], b"3": batch.items[2]}
+    assert drive.state("unacked", "ready") == {"unacked": {"N": batch.deadline_ms}}
+
+
 def test_a_repeated_receive_is_refused_by_an_empty_queue_too(drive: Drive) -> None:
     """A caller whose reply was lost learns that its lease exists, although no message is left."""
     drive.send("only")

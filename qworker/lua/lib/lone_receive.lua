@@ -28,10 +28,11 @@ end
 
 local MAX_BYTES = 1048576 -- a batch ends at its count or at this size
 
--- Whether nothing keeps an item from being delivered: of our format, and without a flag that says until when, or who waits.
+-- Whether nothing keeps an item from being delivered: of our format, and without a flag that says until when, who waits, or
+-- which group it is in.
 local function is_plain(item)
   return string.find(item, '^q1 [^=\n]*\n')
-    or string.find(item, '^q1 [^\n]*\n') and not string.find(item, '^[^\n]* [xl]=')
+    or string.find(item, '^q1 [^\n]*\n') and not string.find(item, '^[^\n]* [xlg]=')
 end
 
 -- The first item, which was read alone as a read copies whole items, and the others up to `wanted`; nil if one is not
@@ -69,11 +70,17 @@ local function settle_receive_short()
   local left = count > 0 and redis.pcall('LLEN', ready) or 0
   if type(left) ~= 'number' then return nil end
   -- EXISTS counts a key as often as it is named: 1 for attributes, 2 for a token, 4 or more for what is looked at closely.
-  local suspect, cancelled = KEYS[11], KEYS[19]
-  local there = redis.call('EXISTS', meta, wake, wake, dead, dead, dead, dead, suspect, suspect, suspect, suspect,
-    cancelled, cancelled, cancelled, cancelled)
+  -- The new lease is one of those, unless it may come about by RENAMENX, which sees to that.
+  local suspect, cancelled, renamed, there = KEYS[11], KEYS[19], not acks and leases == 1 and count < 2, nil
+  if renamed then
+    there = redis.call('EXISTS', meta, wake, wake, dead, dead, dead, dead, suspect, suspect, suspect, suspect,
+      cancelled, cancelled, cancelled, cancelled)
+  else
+    there = redis.call('EXISTS', meta, wake, wake, dead, dead, dead, dead, suspect, suspect, suspect, suspect,
+      cancelled, cancelled, cancelled, cancelled, key, key, key, key)
+  end
   -- If dead letters cannot be written, nothing is delivered.
-  if there > 3 and (redis.call('EXISTS', suspect, cancelled) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
+  if there > 3 and (redis.call('EXISTS', suspect, cancelled, key) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
   local visibility_ms, levels = ARGV[4], nil
   if there % 2 == 1 then
     local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms')
@@ -125,8 +132,8 @@ local function settle_receive_short()
   if not received or not now then return nil end
   local deadline, hint = count > 0 and now + visibility_ms or 0, left > 0 and 0 or -2
   if count > 0 and not item then
-    -- `made` refuses a lease that exists; without an item it is not called.
-    if redis.call('EXISTS', key) == 1 then return nil end
+    -- Without an item nothing is renamed.
+    if renamed and redis.call('EXISTS', key) == 1 then return nil end
     local due = redis.pcall('ZRANGE', KEYS[12], 0, 0, 'WITHSCORES')
     if due.err then return nil end
     if due[2] then hint = math.min(math.max(1, tonumber(due[2]) - now), MAX_MS) end
