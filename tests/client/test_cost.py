@@ -27,7 +27,7 @@ SEND_ONE = {
 }  # fmt: skip
 RECEIVE_ONE = {
     "evalsha": 1, "llen": 1, "exists": 1, "lindex": 1, "hmget": 1, "time": 1, "zadd": 1, "hsetnx": 1, "hset": 2,
-    "lpop": 1, "zcard": 1,
+    "ltrim": 1, "zcard": 1,
 }  # fmt: skip
 ACK_ONE = {
     "evalsha": 1, "hget": 1, "hkeys": 1, "hmget": 1, "time": 1, "zcard": 1, "zrem": 1, "del": 1, "hset": 1,
@@ -35,7 +35,7 @@ ACK_ONE = {
 #: Of a worker's call, which acks one message and receives the next one.
 WORKER_ONE = {
     "evalsha": 1, "llen": 1, "exists": 1, "lindex": 1, "hmget": 1, "time": 1, "renamenx": 1, "zadd": 1, "zrem": 1,
-    "hset": 2, "lpop": 1,
+    "hset": 2, "ltrim": 1,
 }  # fmt: skip
 #: Of a send of several messages that fit into one write (500).
 SEND = {

@@ -16,7 +16,7 @@ from qworker.engine.receive import settle_receive
 from qworker.engine.scripts import load_script
 from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
-from qworker.errors import LeaseUsedError
+from qworker.errors import LeaseUsedError, QworkerError
 from tests.lua.drive import NOW, STANDARD_PARTS, Drive, deny, guarded
 
 PARTS: Final = files("qworker").joinpath("lua/lib")
@@ -426,7 +426,7 @@ def test_rules_of_an_earlier_version_lose_nothing() -> None:
     """A user without the rights that only the short ways need sends, receives and acks anyway."""
     with guarded() as drive:
         drive.redis.hset(drive.keys.meta, "test", "1")
-        deny(drive, "hlen", "renamenx", "rename", "hsetnx")
+        deny(drive, "hlen", "renamenx", "rename", "hsetnx", "lpop")
         for number in range(1, 4):
             drive.send(f"m{number}", lane="lane", sequence=number)
         assert drive.state("producers")["producers"] == {"lane": f"3 {NOW}"}
@@ -441,6 +441,18 @@ def test_rules_of_an_earlier_version_lose_nothing() -> None:
         assert drive.stats("sent", "stored", "received", "acked", "unacked") == {
             "sent": 3, "stored": 0, "received": 3, "acked": 3, "unacked": 0,
         }  # fmt: skip
+
+
+def test_without_the_right_to_write_leases_messages_stay_in_ready() -> None:
+    """None of those that would get a field each is in the lease as well."""
+    with guarded() as drive:
+        drive.send("a", "b", "c")
+        deny(drive, "hset")
+        with pytest.raises(QworkerError):
+            drive.run(settle_receive(drive.keys, "L", 10, each=True))
+        state = drive.state("ready", "unacked", "lease:L")
+        assert [name.split()[1] for name in state.pop("ready")] == ["a", "b", "c"]
+        assert not state
 
 
 @pytest.fixture

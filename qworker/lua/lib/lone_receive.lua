@@ -14,11 +14,10 @@ local function made(key, room, item, items, each, deadlines, deadline, id)
       if redis.pcall('HSETNX', key, '0', item) == 1 then return true end
     elseif not each then
       if redis.pcall('HSETNX', key, 'batch', cmsgpack.pack(items)) == 1 then return true end
-    elseif redis.pcall('HSETNX', key, '1', item) == 1 then
+    else
       local fields = {}
-      for i = 2, #items do fields[2 * i - 3], fields[2 * i - 2] = i, items[i] end
-      redis.call('HSET', key, unpack(fields))
-      return true
+      for i = 1, #items do fields[2 * i - 1], fields[2 * i] = i, items[i] end
+      if redis.pcall('HSET', key, unpack(fields)) == #items then return true end
     end
     redis.call('ZREM', deadlines, id)
   end
@@ -145,11 +144,7 @@ local function settle_receive_short()
   elseif leases > 0 and type(redis.pcall('ZCARD', deadlines)) ~= 'number' then
     return nil
   end
-  if items then
-    redis.call('LTRIM', ready, number, -1)
-  elseif item then
-    redis.call('LPOP', ready)
-  end
+  if item then redis.call('LTRIM', ready, number, -1) end
   local first, counted, settled = item, 0, nil
   if room then
     if redis.call('ZREM', deadlines, ids[1]) > 0 then first = nil end
