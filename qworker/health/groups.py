@@ -51,7 +51,13 @@ def check_groups(
     Reads only queues with messages that wait in groups: the 20 with the most, and about 1,000 groups of each.
     """
     from qworker.client.plan import run_plans
-    from qworker.errors import BrokenQueueError, QworkerError
+    from qworker.errors import (
+        BrokenQueueError,
+        InDoubtError,
+        LoadingError,
+        QworkerError,
+        UnavailableError,
+    )
     from qworker.wire.keys import QueueKeys
 
     grouped = {name: queue.grouped for name, queue in queues.items() if queue.grouped}
@@ -71,10 +77,10 @@ def check_groups(
                 f"broken: key {answer.key} holds a {answer.found}, so nothing of its groups is sent or received",
                 f"qworker fsck {name} --repair renames it, and gives waiting messages their turns",
             )
-        elif isinstance(answer, QworkerError):
-            raise answer
-        else:
+        elif not isinstance(answer, QworkerError):
             read.append(answer)
+        elif not isinstance(answer, UnavailableError | InDoubtError | LoadingError):
+            raise answer  # the check of all queues has reported shards whose node is away
     yield from _gone(read)
     yield from _full(read)
     long_runs = [

@@ -39,7 +39,7 @@ from qworker.store.connections import ConnectionFactory
 from qworker.wire.control import Request, read_answer, write
 from qworker.wire.keys import QueueKeys, answer_key, control_key
 from tests.consumer.driving import until
-from tests.security.guarded import GuardedServer, guarded
+from tests.security.guarded import TESTER, GuardedServer, guarded
 
 NAMESPACE = "shop"
 
@@ -303,6 +303,21 @@ OPERATING = [
     "schedule ls", "top --once --every 200ms", "doctor", "fsck", "fsck mail", "message pending mail",
     "queue purge mail --yes",
 ]  # fmt: skip
+
+
+def test_an_operator_may_look_at_groups(tmp_path: Path) -> None:
+    """`doctor` reads limits, groups, slots and leases of a group that waits for a lost delivery."""
+    with guarded("redis", NAMESPACE, tmp_path) as server:
+        with Client(ConnectionFactory(server.url(TESTER))) as client:
+            crm = Queue(client, NAMESPACE, "crm")
+            crm.send_all([b"1", b"2"], group="acme", ordered=True)
+            (message,) = crm.receive(1)
+            keys = QueueKeys(NAMESPACE, "crm")
+            client.execute(raw("DEL", keys.unacked, keys.lease(message.receipt.lease_id)))
+        environ = {"QWORKER_URL": server.url("operator"), "QWORKER_NAMESPACE": NAMESPACE}
+        ran = CliRunner().invoke(cli, ["doctor"], env=environ)
+        assert "groups.gone: " in ran.output
+        assert server.refused() == []
 
 
 @pytest.mark.slow
