@@ -455,6 +455,28 @@ def test_without_the_right_to_write_leases_messages_stay_in_ready() -> None:
         assert not state
 
 
+def test_whole_leases_are_counted_by_their_messages(drive: Drive) -> None:
+    """Batches of more than fifteen, whose number takes two bytes more, as well; the short reply names each lease."""
+    drive.send(*(f"m{number}" for number in range(20)))
+    drive.receive("L0", 18)
+    drive.receive("L1", 2)
+
+    outcomes = [Outcomes("L0", ack_all=True), Outcomes("L1", acks=["1", "2"])]
+    batch = drive.receive("N", 1, *outcomes)
+
+    assert batch.settled == (18, 2)
+    assert drive.stats("acked", "stored", "unacked") == {"acked": 20, "stored": 0, "unacked": 0}
+
+
+def test_a_send_of_many_rings_eight_times_at_most(drive: Drive) -> None:
+    """The second send of a lane, which takes the short way, as well as the first."""
+    for sequence in (1, 2):
+        drive.redis.delete(drive.keys.wake)
+        ids = [f"m{sequence}-{number}" for number in range(12)]
+        drive.send(*ids, lane="lane", sequence=sequence)
+        assert drive.redis.llen(drive.keys.wake) == 8
+
+
 @pytest.fixture
 def pair(
     store_url: str, namespace: str, request: pytest.FixtureRequest
