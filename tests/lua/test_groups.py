@@ -590,3 +590,42 @@ def test_thousands_of_lost_slots_are_reported(drive: Drive) -> None:
     assert Counter(found(drive, repair=False)) == {"slot a": 4000, "busy a": 1}
     assert Counter(found(drive)) == {"slot a": 4000}
     assert found(drive) == []
+
+
+@pytest.mark.parametrize("name", ["=a", "=t/a"])
+def test_a_batch_ends_at_its_size(drive: Drive, name: str) -> None:
+    """A member that does not fit any more stays the next of its group."""
+    flags = {"g": name}
+    for group, message in ((name, "a0"), ("b", "b0"), ("c", "c0")):
+        body = tail(b"x" * 600_000, flags if group == name else {"g": group})
+        made = [NewMessage(message, body, group=group)]
+        drive.run(send(drive.keys, made, lane="", sequence=0, now_ms=NOW))
+    received = [get(drive, f"l{number}") for number in range(3)]
+    assert sorted(received) == [["a0"], ["b0"], ["c0"]]
+    drive.settle(*[Outcomes(f"l{number}", ack_all=True) for number in range(3)])
+    assert idle(drive) == EMPTY
+
+
+@pytest.mark.parametrize("end", ["delete", "purge"])
+@pytest.mark.parametrize("wait", ["release", "nack"])
+def test_a_delayed_member_holds_its_ordered_group_until_it_ends(
+    drive: Drive, wait: str, end: str
+) -> None:
+    """A released one as well as a nacked one; to delete or purge it lets the next one run."""
+    put(drive, "=a:a0", "=a:a1")
+    assert get(drive, "l1") == ["a0"]
+    outcome = Outcomes("l1")
+    if wait == "release":
+        outcome.release("0", 60_000)
+    else:
+        outcome.nack("0", 60_000)
+    drive.settle(outcome)
+    assert get(drive, "l2") == []
+    if end == "delete":
+        [item] = drive.redis.zrange(drive.keys.delayed, 0, 0)
+        drive.run(delete(drive.keys, [item], now_ms=NOW))
+    else:
+        drive.run(purge(drive.keys, "delayed", now_ms=NOW))
+    assert get(drive, "l3") == ["a1"]
+    drive.settle(Outcomes("l3", ack_all=True))
+    assert idle(drive) == EMPTY
