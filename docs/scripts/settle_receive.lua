@@ -2106,9 +2106,8 @@ local function park(message, other, to, now, received_ms)
   message.receives = message.receives + 1
   message.flags = string.gsub(message.flags, ' k=[^ ]*', '')
   redis.call('ZADD', runs, 'NX', text(now), message.id)
-  if redis.call('HSETNX', run, other.class, text(other.delay_ms < MAX_MS and math.min(now + other.delay_ms, MAX_DUE_MS) or MAX_MS)) == 1 then
-    redis.call('HSET', run, '@since', text(now))
-  end
+  local until_ms = other.delay_ms < MAX_MS and math.min(now + other.delay_ms, MAX_DUE_MS) or MAX_MS
+  if redis.call('HSETNX', run, other.class, text(until_ms)) == 1 then redis.call('HSET', run, '@since', text(now)) end
   if other.words ~= '' and redis.call('HEXISTS', run, other.words) == 1 then
     put_back(to, message, now, received_ms)
     return

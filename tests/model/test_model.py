@@ -570,9 +570,16 @@ class QueueMachine(RuleBasedStateMachine):
         if "dead" in state:
             state["dead"] = [(entry["envelope"], entry["reason"]) for entry in state["dead"]]
         if "stats" in state:
+            # A lane stands among the counters, or, with '-' there, beside them.
+            stats: dict[str, str] = state.pop("stats")
+            lanes = {name: stats.pop(name) for name in [*stats] if name.startswith("lane:")}
+            state["producers"] = {
+                **state.get("producers", {}),
+                **{name.removeprefix("lane:"): text for name, text in lanes.items() if text != "-"},
+            }
             state["stats"] = {
                 name: int(number)
-                for name, number in state["stats"].items()
+                for name, number in stats.items()
                 if number != "0" and not name.startswith("journal_")
             }
         assert {part: value for part, value in state.items() if value} == self.model.table()

@@ -70,7 +70,7 @@ def test_the_number_changes_under_load_and_nothing_is_lost(
     lab: Lab, nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One, five, two shards, while two threads send and two workers receive: each message is handled, and once."""
-    monkeypatch.setattr("qworker.client.queue_ref._ANNOUNCE_S", 1.0)
+    monkeypatch.setattr("qworker.client.queue_ref.REFRESH_S", 1.0)
     other = Queue(lab.sender.client, lab.namespace, "orders")
     with lab.reaper(), lab.worker(), lab.worker():
         with sending(lab) as stored:

@@ -34,9 +34,13 @@ CHANGES = {
     "lua/lib/ends.lua": [("'^q1 (", "'^q[12] (")],
     "lua/lib/requeue.lua": [("'^(q1 ", "'^(q[12] ")],
     "lua/lib/requeue_outcomes.lua": [("'^q1 (", "'^q[12] (")],
+    "lua/lib/group_members.lua": [("'^q1 ", "'^q[12] ")],
+    "lua/lib/groups.lua": [("'^q1 [", "'^q[12] [")],
     "lua/lib/journal.lua": [("'^q1 (", "'^q[12] (")],
     "lua/lib/lone_receive.lua": [("'^q1 [", "'^q2 [")],
     "lua/lib/order.lua": [("'^q1 (", "'^q[12] (")],
+    "lua/repair/repair_groups.lua": [("'^q1 (", "'^q[12] (")],
+    "lua/repair/repair_seats.lua": [("'^q1 (", "'^q[12] (")],
     "lua/run/look.lua": [
         ("'q1 ' .. string.match", "' ' .. string.match"),
         ("string.sub(item, 1, #begin) == begin", "string.sub(item, 3, 2 + #begin) == begin"),

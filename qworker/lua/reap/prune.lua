@@ -38,7 +38,8 @@ local function slice(key, cursor, limit_ms, prefix)
   for i = 1, #page[2], 2 do
     local at_ms = tonumber(string.match(page[2][i + 1], '^%S+ (%d+)'))
     if (not at_ms or at_ms <= limit_ms) and (not prefix or string.find(page[2][i], prefix, 1, true) == 1) then
-      forgotten = forgotten + redis.call('HDEL', key, page[2][i])
+      local removed = redis.call('HDEL', key, page[2][i])
+      if page[2][i + 1] ~= '-' then forgotten = forgotten + removed end -- the lane itself stands in producers
     end
   end
   return page[1] == '0' and '' or page[1]
