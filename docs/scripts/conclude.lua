@@ -853,7 +853,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 end
 -- Members of groups: where they wait, and the slots of those in flight. See lib/groups.lua.
-
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
   local states, slots = it.states, it.slots

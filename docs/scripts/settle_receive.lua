@@ -1152,7 +1152,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 end
 -- Members of groups: where they wait, and the slots of those in flight. See lib/groups.lua.
-
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
   local states, slots = it.states, it.slots
@@ -2396,12 +2395,6 @@ local function settle(leases, attributes, results, now, amounts)
   if has_groups then rung = rung + groups().opened end
   return settled, rung
 end
--- A receive from a queue with groups: who is next, message by message. See lib/groups.lua.
-
-local take_turns, write_turns
-do
-local MOST_READ = 8 -- members that are read at once
-
 -- What may run by its virtual time: a heap of {tag, name}; the name of messages without a group is ''.
 local function new_line()
   local heap, size = {}, 0
@@ -2439,6 +2432,11 @@ local function new_line()
     end,
   }
 end
+-- A receive from a queue with groups: who is next, message by message. See lib/groups.lua.
+
+local take_turns, write_turns
+do
+local MOST_READ = 8 -- members that are read at once
 
 -- Fill the batch. `bounds`: count, steps, bytes. `waiting`: messages without a group; `read_plain(number)` reads so many of
 -- them into the batch. Returns what `delivered` writes once the lease is written.

@@ -398,7 +398,8 @@ def test_what_a_lane_keeps_out_moves_it_from_the_counters(drive: Drive) -> None:
         drive.send("b", lane="lane", sequence=2)
     moved = lanes(drive), drive.state("producers")["producers"]
     assert moved == ({"lane": "-"}, {"lane": "3 1000000"})
-    assert drive.run(prune(drive.keys, now_ms=NOW)).forgotten == 1  # the sign alone
+    assert drive.run(prune(drive.keys, now_ms=NOW)).forgotten == 0  # the sign alone is no lane
+    assert lanes(drive) == {}
     assert drive.send("c", lane="lane", sequence=3).repeated
 
 

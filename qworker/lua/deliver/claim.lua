@@ -29,6 +29,7 @@
 --- include lib/requeue.lua
 --- include lib/tombstones.lua
 --- include lib/lease.lua
+--- include lib/line.lua
 --- include lib/turns.lua
 --- include lib/receive.lua
 

@@ -45,6 +45,7 @@ end
 --- include lib/outcomes.lua
 --- include lib/requeue_outcomes.lua
 --- include lib/settle.lua
+--- include lib/line.lua
 --- include lib/turns.lua
 --- include lib/receive.lua
 
