@@ -629,3 +629,20 @@ def test_a_delayed_member_holds_its_ordered_group_until_it_ends(
     assert get(drive, "l3") == ["a1"]
     drive.settle(Outcomes("l3", ack_all=True))
     assert idle(drive) == EMPTY
+
+
+def test_a_run_that_sleeps_holds_its_ordered_group(drive: Drive) -> None:
+    """The next one of the group begins when the run has ended, not when it is parked."""
+    put(drive, "=acct:a", "=acct:b")
+    assert get(drive, "l1", 1) == ["a"]
+    outcomes = Outcomes("l1")
+    outcomes.park("0", 1000, "~sleep", keep_ms=60_000)
+    drive.settle(outcomes)
+    assert get(drive, "l2") == []
+    drive.run(promote(drive.keys, 10, now_ms=NOW + 1000))
+    assert get(drive, "l3", at=NOW + 1000) == ["a"]
+    assert get(drive, "l4", at=NOW + 1000) == []
+    drive.settle(Outcomes("l3", acks=["0"]), at=NOW + 1001)
+    assert get(drive, "l5", at=NOW + 1001) == ["b"]
+    drive.settle(Outcomes("l5", acks=["0"]), at=NOW + 1002)
+    assert idle(drive) == EMPTY
