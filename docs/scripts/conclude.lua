@@ -1485,14 +1485,17 @@ end
 -- Whether a user may do what a script is about to do. A right that is missing stops a script midway, and what it has done
 -- stays; callers that repeat such a call would do it twice.
 
+local denied
+do
 local may = {}
 
 -- An error if the user may not run a command on a key, else nil. Asked once a call and command: all keys of a kind differ
 -- in their end alone.
-local function denied(what, command, key, ...)
+function denied(what, command, key, ...)
   if may[command] == nil then may[command] = redis.acl_check_cmd(command, key, ...) end
   if may[command] then return nil end
   return redis.error_reply('NOPERM this user may not write ' .. what .. '; write its rules again with qworker acl')
+end
 end
 -- Effects of an ack: what else happens if, and only if, the ack counts. They are read before the first write, and applied
 -- while the message is still in its lease, by the call that takes it out: a repeated call finds it gone, and a stale one

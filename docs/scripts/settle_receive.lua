@@ -1871,14 +1871,17 @@ end
 -- Whether a user may do what a script is about to do. A right that is missing stops a script midway, and what it has done
 -- stays; callers that repeat such a call would do it twice.
 
+local denied
+do
 local may = {}
 
 -- An error if the user may not run a command on a key, else nil. Asked once a call and command: all keys of a kind differ
 -- in their end alone.
-local function denied(what, command, key, ...)
+function denied(what, command, key, ...)
   if may[command] == nil then may[command] = redis.acl_check_cmd(command, key, ...) end
   if may[command] then return nil end
   return redis.error_reply('NOPERM this user may not write ' .. what .. '; write its rules again with qworker acl')
+end
 end
 -- Effects of an ack: what else happens if, and only if, the ack counts. They are read before the first write, and applied
 -- while the message is still in its lease, by the call that takes it out: a repeated call finds it gone, and a stale one
@@ -2434,13 +2437,14 @@ local function new_line()
 end
 -- A receive from a queue with groups: who is next, message by message. See lib/groups.lua.
 
-local take_turns, write_turns
+-- A script has at most 200 local names, so these are fields of one.
+local turns = {}
 do
 local MOST_READ = 8 -- members that are read at once
 
 -- Fill the batch. `bounds`: count, steps, bytes. `waiting`: messages without a group; `read_plain(number)` reads so many of
 -- them into the batch. Returns what `delivered` writes once the lease is written.
-function take_turns(batch, bounds, waiting, read_plain, now, amounts)
+function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
   local taken = { names = {}, gone = {}, touched = {}, turns = {} }
   it.come_back(now)
@@ -2595,7 +2599,7 @@ function take_turns(batch, bounds, waiting, read_plain, now, amounts)
 end
 
 -- Write what a receive has changed; the lease is written.
-function write_turns(lease_id, batch, taken)
+function turns.write(lease_id, batch, taken)
   local it, slots, count = groups(), {}, #batch.items
   if taken then
     for i = 1, count do
@@ -2736,7 +2740,7 @@ local function receive(request, attributes, levels, now, amounts)
         end
       end
       local bounds = { count = request.count, steps = request.count + SPARE, bytes = MAX_BYTES }
-      members = take_turns(batch, bounds, ready_left(levels), read_plain, now, amounts)
+      members = turns.take(batch, bounds, ready_left(levels), read_plain, now, amounts)
     else
       for _, number in ipairs(levels) do
         cut[number] = read_level(number, batch, request.count, to, now, amounts)
@@ -2761,7 +2765,7 @@ local function receive(request, attributes, levels, now, amounts)
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
   end
   if from_suspect > 0 then redis.call('LPOP', suspect) end
-  if has_groups then write_turns(request.id, batch, members) end
+  if has_groups then turns.write(request.id, batch, members) end
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
   amounts.received = (amounts.received or 0) + #batch.items

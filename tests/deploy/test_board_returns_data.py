@@ -233,7 +233,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         )
         operate("queue", "set", "emails", "journal=all")
         queue.register_reader("archive")
-        Queue(client, "shop", "reports").send(encode_call("send", [], {}))
+        for group in (None, "acme"):
+            Queue(client, "shop", "reports").send(encode_call("send", [], {}), group=group)
         operate("queue", "pause", "reports", "--out")
         waited(lambda: queue.dead(1), log)
         operate("dead", "redrive", "emails", "--limit", "1", "--all", "--yes")

@@ -116,7 +116,7 @@ local function receive(request, attributes, levels, now, amounts)
         end
       end
       local bounds = { count = request.count, steps = request.count + SPARE, bytes = MAX_BYTES }
-      members = take_turns(batch, bounds, ready_left(levels), read_plain, now, amounts)
+      members = turns.take(batch, bounds, ready_left(levels), read_plain, now, amounts)
     else
       for _, number in ipairs(levels) do
         cut[number] = read_level(number, batch, request.count, to, now, amounts)
@@ -141,7 +141,7 @@ local function receive(request, attributes, levels, now, amounts)
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
   end
   if from_suspect > 0 then redis.call('LPOP', suspect) end
-  if has_groups then write_turns(request.id, batch, members) end
+  if has_groups then turns.write(request.id, batch, members) end
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
   amounts.received = (amounts.received or 0) + #batch.items

@@ -1,12 +1,13 @@
 -- A receive from a queue with groups: who is next, message by message. See lib/groups.lua.
 
-local take_turns, write_turns
+-- A script has at most 200 local names, so these are fields of one.
+local turns = {}
 do
 local MOST_READ = 8 -- members that are read at once
 
 -- Fill the batch. `bounds`: count, steps, bytes. `waiting`: messages without a group; `read_plain(number)` reads so many of
 -- them into the batch. Returns what `delivered` writes once the lease is written.
-function take_turns(batch, bounds, waiting, read_plain, now, amounts)
+function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
   local taken = { names = {}, gone = {}, touched = {}, turns = {} }
   it.come_back(now)
@@ -161,7 +162,7 @@ function take_turns(batch, bounds, waiting, read_plain, now, amounts)
 end
 
 -- Write what a receive has changed; the lease is written.
-function write_turns(lease_id, batch, taken)
+function turns.write(lease_id, batch, taken)
   local it, slots, count = groups(), {}, #batch.items
   if taken then
     for i = 1, count do
