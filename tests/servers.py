@@ -19,7 +19,6 @@ import atexit
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -157,10 +156,3 @@ def relayed(server: Server, rtt_ms: float) -> Iterator[None]:
             yield
         finally:
             server.url = near
-
-
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

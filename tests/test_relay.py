@@ -14,6 +14,7 @@ import redis
 
 from qworker.store.connections import ConnectionFactory
 from tests import servers
+from tests.ports import free_port
 from tests.relay import Relay
 from tests.timing import Watch
 
@@ -27,7 +28,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
         with servers.start("valkey", far=False) as server:
             yield server.url
         return
-    port = servers.free_port()
+    port = free_port()
     with servers.start("valkey", "--port", str(port), far=False):
         yield f"redis://127.0.0.1:{port}/0"
 

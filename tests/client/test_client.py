@@ -47,6 +47,7 @@ from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.chaos import ChaosProxy
 from tests.consumer.driving import until
+from tests.ports import free_ports
 from tests.timing import DEADLINE_S, Watch
 
 
@@ -177,7 +178,7 @@ class TestTransientErrors:
     @pytest.mark.slow
     def test_cluster_without_slots(self, engine: str, keys: QueueKeys) -> None:
         """A send waits for a cluster whose slots have no node yet."""
-        port, bus = servers.free_port(), servers.free_port()
+        port, bus = free_ports(2)
         options = ("--port", str(port), "--cluster-enabled", "yes", "--cluster-port", str(bus))
         with servers.start(engine, "--bind", "127.0.0.1", *options) as server:
             admin = server.redis()

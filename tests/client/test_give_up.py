@@ -30,6 +30,7 @@ from qworker.store.connections import ConnectionFactory
 from tests import servers
 from tests.chaos import ChaosProxy
 from tests.consumer.driving import until
+from tests.ports import free_port
 from tests.timing import Watch
 
 
@@ -56,7 +57,7 @@ CALLS: dict[str, Callable[[Queue], object]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_refused_connection_is_given_up_in_time(namespace: str, name: str) -> None:
     """Nothing listens there: each call fails with the address in its error."""
-    url = f"redis://127.0.0.1:{servers.free_port()}"
+    url = f"redis://127.0.0.1:{free_port()}"
     app = QWorker(namespace, url=url, give_up="300ms")
     with within(3.5), pytest.raises(UnavailableError, match=url.removeprefix("redis://")):
         CALLS[name](app.queue("q"))
@@ -169,7 +170,7 @@ def test_the_command_line_sets_the_limit(
 ) -> None:
     """By a global option, by the environment and by the file; three seconds otherwise."""
     monkeypatch.chdir(tmp_path)
-    url = f"redis://127.0.0.1:{servers.free_port()}"
+    url = f"redis://127.0.0.1:{free_port()}"
     words = ["--url", url, "queue", "ls"]
     environ: dict[str, str] = {}
     match way:

@@ -14,7 +14,8 @@ from qworker.client.execute.sync import Client
 from qworker.client.queue import AsyncQueue, Queue
 from qworker.store.connections import ConnectionFactory
 from tests import servers
-from tests.topologies.servers import Node, free_ports, until
+from tests.ports import free_ports
+from tests.topologies.servers import Node, until
 
 
 class Restarted(Node):
@@ -33,7 +34,7 @@ class Restarted(Node):
         return f"redis://127.0.0.1:{self.port}"
 
     def answers(self) -> None:
-        until(lambda: self.redis().ping())
+        until(lambda: self.redis().info("server")["process_id"] == self.pid)
 
     def restart(self, connections: int) -> None:
         """Kill it and start it again; others connect to it before the client does."""

@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-import socket
 import threading
 import urllib.request
 from typing import Any
@@ -21,6 +20,7 @@ from qworker.consumer.board.states import Mark
 from qworker.consumer.board.tally import Tally
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
+from tests.ports import free_port
 
 COUNT = 400
 
@@ -98,13 +98,6 @@ def scrape(port: int) -> dict[str, int]:
             elif sample.name == "qworker_stale_outcomes_total" and sample.value:
                 counts["stale"] = int(sample.value)
     return counts
-
-
-def free_port() -> int:
-    """A port without a listener."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.mark.slow

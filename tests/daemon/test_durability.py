@@ -11,7 +11,7 @@ from qworker.client.execute.sync import Client
 from qworker.daemon.durability import Durability, Grade, Weakness, inspect_server
 from qworker.store.connections import ConnectionFactory
 from tests import servers
-from tests.servers import free_port
+from tests.ports import free_port
 from tests.timing import DEADLINE_S
 
 LOSS, OPEN, RISK, UNKNOWN = Grade.LOSS, Grade.OPEN, Grade.RISK, Grade.UNKNOWN

@@ -13,6 +13,7 @@ from qworker.client.execute.sync import Client
 from qworker.daemon.durability import inspect_server
 from qworker.store.connections import ConnectionFactory
 from tests import servers
+from tests.ports import free_port
 from tests.security.guarded import guarded
 
 #: Everything else about these servers is as it should be.
@@ -46,7 +47,7 @@ def daemon(url: str, mode: str, directory: Path) -> subprocess.Popen[bytes]:
 @pytest.mark.slow
 def test_strict_refuses_a_server_that_is_open(tmp_path: Path) -> None:
     """One without a password, on a port that others reach: exit code 3, and why."""
-    port = servers.free_port()
+    port = free_port()
     with servers.start("valkey", *SOUND, *OPEN, "--port", str(port)):
         process = daemon(f"redis://127.0.0.1:{port}", "strict", tmp_path)
         assert process.wait(60) == 3
@@ -57,7 +58,7 @@ def test_strict_refuses_a_server_that_is_open(tmp_path: Path) -> None:
 
 def test_a_password_that_opens_everything_is_open_too() -> None:
     """The default user of a server that others reach has every right: one password is all that there is to learn."""
-    port = servers.free_port()
+    port = free_port()
     with servers.start("valkey", *SOUND, *OPEN, "--port", str(port)) as server:
         with server.redis() as raw:
             raw.config_set("requirepass", "secret")
@@ -69,7 +70,7 @@ def test_a_password_that_opens_everything_is_open_too() -> None:
 
 def test_roles_are_not_found_fault_with(tmp_path: Path) -> None:
     """The same port with users of `qworker acl`: nothing to tell, and nothing in the server's log of refusals."""
-    port = servers.free_port()
+    port = free_port()
     listen = [*SOUND, *OPEN, "--port", str(port)]
     with guarded("valkey", "shop", tmp_path, listen=listen) as server:
         password = server.passwords["qworker-daemon"]

@@ -17,12 +17,13 @@ from cryptography.x509.oid import NameOID
 from qworker.errors import UnavailableError
 from qworker.store.connections import ConnectionFactory
 from tests import servers
+from tests.ports import free_port
 
 
 @contextmanager
 def serving(certificate: Path) -> Iterator[int]:
     """A server with a certificate; its port."""
-    port = servers.free_port()
+    port = free_port()
     settings = ["--tls-port", str(port), "--tls-cert-file", str(certificate)]
     settings += ["--tls-key-file", str(certificate), "--tls-ca-cert-file", str(certificate)]
     with servers.start("redis", *settings, "--tls-auth-clients", "no", "--bind", "127.0.0.1"):

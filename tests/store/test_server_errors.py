@@ -33,6 +33,7 @@ from qworker.store.connections import ConnectionFactory, map_error
 from qworker.store.nodes import Address
 from qworker.store.topology import RedirectedError
 from tests import servers
+from tests.ports import free_port
 from tests.timing import DEADLINE_S
 
 
@@ -212,7 +213,7 @@ class TestRealServers:
     @pytest.mark.parametrize("engine", ["valkey", "redis"])
     def test_a_cluster_without_slots(self, engine):
         """A node of an incomplete Cluster serves nothing."""
-        port = str(servers.free_port())
+        port = str(free_port())
         options = ("--cluster-enabled", "yes", "--cluster-port", port)
         with servers.start(engine, *options, guarded=False) as server, server.redis() as client:
             with pytest.raises(redis.RedisError) as caught:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +40,7 @@ from redis.retry import Retry
 
 from qworker.store.connections import ConnectionFactory
 from qworker.store.url import ServerURL
+from tests.ports import free_ports
 from tests.relay import Relay
 from tests.servers import binary_of, start
 from tests.timing import looks
@@ -84,15 +84,6 @@ def until(true: Callable[[], Any], within_s: float = _DEADLINE_S, what: str = ""
             if node := true():
                 return node
     raise AssertionError(f"not within {within_s:g} s: {what or true}")
-
-
-def free_ports(number: int) -> list[int]:
-    """TCP ports that were free a moment ago, all different."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 class Node:

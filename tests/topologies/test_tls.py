@@ -13,9 +13,10 @@ import trustme
 from qworker import QWorker
 from qworker.errors import UnavailableError
 from qworker.store.connections import ConnectionFactory
+from tests.ports import free_ports
 from tests.servers import binary_of, missing
 from tests.store.connecting import aconnect
-from tests.topologies.servers import Node, free_ports, until
+from tests.topologies.servers import Node, until
 
 #: What is wrong with a certificate, and what OpenSSL says about it.
 WRONG = {

@@ -23,7 +23,7 @@ from qworker.web import RIGHTS, Access, asgi
 from qworker.wire.codec import encode_call
 from tests import servers
 from tests.cli.conftest import Shop
-from tests.servers import free_port
+from tests.ports import free_port
 from tests.web.conftest import serving
 from tests.web.exhibit import exhibit
 

@@ -21,7 +21,7 @@ from qworker.testing import drain
 from qworker.web.application import Dashboard
 from tests import servers
 from tests.cli.conftest import Shop
-from tests.servers import free_port
+from tests.ports import free_port
 from tests.topologies.servers import until
 from tests.web.conftest import Browser, Document
 
