@@ -147,10 +147,13 @@ def register(
     return Registered(tuple(added), tuple(changed), tuple(removed))
 
 
-def list_schedules(client: Client, namespace: str) -> list[ListedSchedule]:
-    """List all schedules of a namespace, by queue and name."""
+def list_schedules(
+    client: Client, namespace: str, queues: Iterable[str] | None = None
+) -> list[ListedSchedule]:
+    """List all schedules of a namespace, by queue and name; `queues`: those of the index by default."""
     now_ms = server_now_ms(client.execute)
-    known = [QueueKeys(namespace, name) for name in _queues(client, namespace)]
+    names = _queues(client, namespace) if queues is None else queues
+    known = [QueueKeys(namespace, name) for name in names]
     owners = read_owners(client.execute, namespace)
     listed = []
     for keys in find_scheduled(client.execute, known):

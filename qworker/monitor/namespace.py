@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from qworker.client.execute.single_wait import WatchingClient
 from qworker.client.namespace.queues import existing, named
+from qworker.client.namespace.scan import find_queues
 from qworker.client.queue import Queue
 from qworker.client.queue_ref import QueueRef
+from qworker.daemon.registry import AWAY
 from qworker.errors import BrokenQueueError
+from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_queue
 from qworker.wire.shards import Shards
 
@@ -22,6 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["Namespace", "SampledQueues"]
 
 
+#: Seconds between two scans for queues while their index cannot be read, and SCANs of 1,000 keys per node.
+_SCAN_AGAIN_S: Final = 60.0
+_SCANS: Final = 200
+
+
 class SampledQueues:
     """The queues of a namespace; `inspect` returns the last reading of them."""
 
@@ -32,15 +42,56 @@ class SampledQueues:
         self.shards: dict[str, Shards] = {}
         self.inspections: dict[str, Inspection | BrokenQueueError] = {}
         self.unread: dict[str, str] = {}
+        #: Why the index of queues could not be read when they were last listed; '' if it could.
+        self.unlisted = ""
+        self._scan_s = 0.0
 
     def list(self) -> dict[str, Shards]:
-        """List the queues that have keys, sorted by name. Raises `ServerError`, `BrokenQueueError`."""
-        names = self._client.run(named(self._namespace))
-        return dict(sorted(self._client.run(existing(self._namespace, names)).items()))
+        """List the queues that have keys, sorted by name. Raises `ServerError`."""
+        return dict(sorted(self.look_up(self.names()).items()))
+
+    def names(self) -> Sequence[str]:
+        """Return the names in the index, with or without keys. Raises `ServerError`.
+
+        If the index is broken, or its node of a Cluster is away, the queues that are known, and those that a scan of
+        the keys finds once a minute.
+        """
+        try:
+            names = self._client.run(named(self._namespace))
+            self.unlisted = ""
+        except (*AWAY, BrokenQueueError) as error:
+            if not isinstance(error, BrokenQueueError) and not self._client.factory.clustered:
+                raise
+            self.unlisted = str(error)
+            names = [*self.shards]
+            if time.monotonic() >= self._scan_s:
+                found = find_queues(self._client, self._namespace, _SCANS, lambda line: None)
+                names = [*dict.fromkeys([*names, *found])]
+                self._scan_s = time.monotonic() + _SCAN_AGAIN_S
+        return names
 
     def look_up(self, names: Iterable[str]) -> dict[str, Shards]:
         """Return those of some queues that have keys, and how they are divided."""
-        return self._client.run(existing(self._namespace, [*names]))
+        found = self._client.run(existing(self._namespace, [*names]))
+        if self._client.factory.clustered:
+            for name, shards in found.items():
+                # A queue whose node is away counts as one that is not divided.
+                known = self.shards.get(name)
+                if known is not None and not shards.epoch and self.node_away(name):
+                    found[name] = known
+        return found
+
+    @property
+    def away(self) -> bool:
+        """Whether a node of a Cluster did not serve when it was last asked."""
+        return isinstance(self._client, WatchingClient) and bool(self._client.away)
+
+    def node_away(self, name: str) -> Address | None:
+        """Return the node of a Cluster that has a queue's first shard if it is away."""
+        if not isinstance(self._client, WatchingClient):
+            return None
+        node = self._client.factory.last_node(QueueKeys(self._namespace, name).meta)
+        return node if node in self._client.away else None
 
     def inspect(
         self, names: Iterable[str] | None = None, *, partial: bool = False

@@ -13,6 +13,7 @@ from qworker.client.namespace.paused_tasks import read_paused_tasks
 from qworker.client.namespace.queues import holding
 from qworker.client.namespace.requests import ask_workers
 from qworker.daemon.durability import Durability, inspect_server
+from qworker.daemon.registry import AWAY
 from qworker.daemon.schedules import ListedSchedule, list_schedules
 from qworker.errors import BrokenQueueError, ServerError
 from qworker.wire.keys import QueueKeys
@@ -41,10 +42,16 @@ _SEARCHED: Final = 20_000
 
 
 class Kept(Generic[T]):
-    """A reading of a namespace: made when it is asked for and old, shared by all who ask meanwhile."""
+    """A reading of a namespace: made when it is asked for and old, shared by all who ask meanwhile.
 
-    def __init__(self, read: Callable[[], T], *, for_s: float = _KEPT_S) -> None:
+    `partial`: whether a node of a Cluster is away: the reading is soon made again then.
+    """
+
+    def __init__(
+        self, read: Callable[[], T], *, for_s: float = _KEPT_S, partial: Callable[[], bool]
+    ) -> None:
         self._read = read
+        self._partial = partial
         self._for_s = for_s
         self._lock = threading.Lock()
         self._kept: tuple[T] | None = None
@@ -65,6 +72,8 @@ class Kept(Generic[T]):
                     return self._kept[0]
                 ended_s = time.monotonic()
                 rest_s = min(_LONGEST_S, _REST * (ended_s - started_s))
+                if self._partial():
+                    rest_s = 0.0
                 self._until_s = ended_s + max(self._for_s, rest_s)
             return self._kept[0]
 
@@ -140,13 +149,19 @@ class Readings:
     """The readings of a namespace."""
 
     def __init__(self, namespace: Namespace) -> None:
-        client, name = namespace.client, namespace.namespace
-        self.schedules: Kept[list[ListedSchedule]] = Kept(lambda: list_schedules(client, name))
-        self.paused_tasks: Kept[dict[str, int]] = Kept(
+        client, name, queues = namespace.client, namespace.namespace, namespace.queues
+
+        def kept(read: Callable[[], T], for_s: float = _KEPT_S) -> Kept[T]:
+            return Kept(read, for_s=for_s, partial=lambda: queues.away)
+
+        self.schedules: Kept[list[ListedSchedule]] = kept(
+            lambda: list_schedules(client, name, queues.names())
+        )
+        self.paused_tasks: Kept[dict[str, int]] = kept(
             lambda: read_paused_tasks(client.execute, name)
         )
-        self.runs: Kept[ListedRuns] = Kept(lambda: _list_runs(namespace))
-        self.durability: Kept[Durability] = Kept(lambda: inspect_server(client), for_s=_SERVER_S)
+        self.runs: Kept[ListedRuns] = kept(lambda: _list_runs(namespace))
+        self.durability: Kept[Durability] = kept(lambda: inspect_server(client), _SERVER_S)
         self.stacks = Stacks(namespace)
 
     def forget(self) -> None:
@@ -176,7 +191,9 @@ def _list_runs(namespace: Namespace) -> ListedRuns:
             queue = namespace.queues.get(name)
             short = queue.inspect().stored <= _SEARCHED
             found = queue.runs(_OF_QUEUE, search=short)
-        except BrokenQueueError:
+        except (*AWAY, BrokenQueueError) as error:
+            if not isinstance(error, BrokenQueueError) and not namespace.client.factory.clustered:
+                raise
             continue
         runs += found
         cut = cut or len(found) >= _OF_QUEUE

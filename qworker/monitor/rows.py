@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.inspect.peek import Inspection
+from qworker.errors import BrokenQueueError
 from qworker.formats import span
 from qworker.health.queues import OVERDUE_S
 
@@ -18,12 +19,16 @@ __all__ = ["SORTS", "QueueRow", "row_of", "urgency"]
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue of a table; `states` in words, each with its tone: good, warn, bad."""
+    """A queue of a table; `states` in words, each with its tone: good, warn, bad.
+
+    `problem`: why there is no reading of it.
+    """
 
     name: str
     queue: Inspection | None
     states: tuple[tuple[str, str], ...]
     flow: Flow | None
+    problem: str = ""
 
     @property
     def tone(self) -> str:
@@ -67,7 +72,8 @@ def row_of(sample: Sample, name: str) -> QueueRow:
     """Make the row of a queue."""
     queue = sample.queues[name]
     if not isinstance(queue, Inspection):
-        return QueueRow(name, None, (("broken", "bad"),), None)
+        state = "broken" if isinstance(queue, BrokenQueueError) else "not read"
+        return QueueRow(name, None, ((state, "bad"),), None, str(queue))
     return QueueRow(name, queue, tuple(_states(queue)), sample.flow(name))
 
 

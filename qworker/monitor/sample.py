@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.rates import rates_between
 from qworker.client.namespace.workers import Reaper, Worker
-from qworker.errors import BrokenQueueError
+from qworker.errors import BrokenQueueError, QworkerError
+from qworker.formats import count
 from qworker.health.finding import Finding
 from qworker.monitor.history import Series
 
 __all__ = ["Flow", "Sample"]
+
+
+#: Queues that a sentence names.
+_NAMED: Final = 5
 
 
 class Flow(NamedTuple):
@@ -30,11 +35,13 @@ class Sample:
 
     `now_ms` is the server's clock, 0 before the first reading. `problem` says why there is no newer reading. `earlier`
     are inspections a few seconds older, for rates. `findings` is None until the checks have been made once.
+    `unknown`: lists that could not be read ("queues", "workers", "reapers"), and why.
     """
 
     number: int = 0
     now_ms: int = 0
-    queues: Mapping[str, Inspection | BrokenQueueError] = field(default_factory=dict)
+    #: A queue that could not be read has its error: it is broken, or its node of a Cluster is away.
+    queues: Mapping[str, Inspection | QworkerError] = field(default_factory=dict)
     earlier: Mapping[str, Inspection] = field(default_factory=dict)
     workers: Sequence[Worker] = ()
     reapers: Sequence[Reaper] = ()
@@ -45,6 +52,31 @@ class Sample:
     ready: Mapping[str, Series] = field(default_factory=dict)
     done: Mapping[str, Series] = field(default_factory=dict)
     problem: str = ""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Why queues that are not broken could not be read."""
+        return {
+            name: str(queue)
+            for name, queue in self.queues.items()
+            if not isinstance(queue, Inspection | BrokenQueueError)
+        }
+
+    @property
+    def partial(self) -> list[str]:
+        """Say what could not be read, and why; nothing while all can be."""
+        whys: dict[str, list[str]] = {}
+        for name, why in self.unread.items():
+            whys.setdefault(why, []).append(name)
+        texts = [
+            f"{count(len(names), 'queue')} not read ({', '.join(names[:_NAMED])}"
+            f"{', …' if len(names) > _NAMED else ''}): {why}"
+            for why, names in whys.items()
+        ]
+        return texts + [
+            f"The list of {name} is not read: {why}" for name, why in self.unknown.items()
+        ]
 
     def read(self) -> list[Inspection]:
         """Return the queues that could be read."""

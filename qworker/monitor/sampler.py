@@ -11,10 +11,10 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -22,7 +22,8 @@ from qworker.client.inspect.many import inspect_many
 from qworker.client.inspect.peek import Inspection
 from qworker.client.namespace.queues import is_queue
 from qworker.client.namespace.workers import read_reapers, read_workers
-from qworker.errors import BrokenQueueError, QworkerError, ServerError
+from qworker.daemon.registry import AWAY
+from qworker.errors import BrokenQueueError, QworkerError, UnavailableError
 from qworker.health.server import examine
 from qworker.monitor.history import HOUR_S, Series
 from qworker.monitor.sample import Sample
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["EVERY_S", "Sampler"]
 
 _log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 #: Seconds between readings while there are viewers.
 EVERY_S: Final = 2.0
@@ -192,7 +195,9 @@ class _Pass:
         self._namespace = namespace
         self._every_s = every_s
         self._due_s = 0.0
+        self._took_s = 0.0
         self._checks_s = 0.0
+        self._checks_took_s = 0.0
         self._totals = {
             name: Series(_TOTAL_APART_S)
             for name in ("sent", "done", "failed", "ready", "oldest", "dead")
@@ -207,18 +212,25 @@ class _Pass:
             return self._people(self.some(last, watched))
         queues = self._namespace.queues
         shards = queues.list()
-        queues.unread = {}
-        sample = self._people(
-            self._inspected(replace(last, queues={}), last, shards, unread=queues.unread)
-        )
-        queues.shards, queues.inspections = shards, dict(sample.queues)
+        sample = self._people(self._inspected(replace(last, queues={}), last, shards))
+        queues.shards, queues.unread = shards, sample.unread
+        queues.inspections = {
+            name: queue
+            for name, queue in sample.queues.items()
+            if isinstance(queue, Inspection | BrokenQueueError)
+        }
         now_s = time.monotonic()
-        self._due_s = now_s + max(self._every_s / 2, _REST * (now_s - started_s))
+        # Waiting for a node that is away costs no server anything: a reading takes as long as the last whole one.
+        if not queues.away:
+            self._took_s = now_s - started_s
+        self._due_s = now_s + max(self._every_s / 2, _REST * self._took_s)
         self._remember(sample, now_s)
         if now_s >= self._checks_s:
             sample = replace(sample, findings=tuple(examine(self._namespace)))
             ended_s = time.monotonic()
-            self._checks_s = ended_s + max(_CHECKS_S, _REST * (ended_s - now_s))
+            if not queues.away:
+                self._checks_took_s = ended_s - now_s
+            self._checks_s = ended_s + max(_CHECKS_S, _REST * self._checks_took_s)
         return sample
 
     def some(self, last: Sample, names: Collection[str]) -> Sample:
@@ -227,26 +239,26 @@ class _Pass:
             return last
         found = self._namespace.queues.look_up(names)
         kept = {name: queue for name, queue in last.queues.items() if name not in names}
-        return self._inspected(replace(last, queues=kept), last, found, unread={})
+        return self._inspected(replace(last, queues=kept), last, found)
 
     def _inspected(
         self,
         sample: Sample,
         last: Sample,
         shards: Mapping[str, Shards],
-        *,
-        unread: dict[str, str],
     ) -> Sample:
-        """Add inspections; those that fail are named in `unread`."""
+        """Add inspections, or errors. If none of these queues can be read, raises that of a server that is alone."""
         namespace = self._namespace
-        queues, away = dict(sample.queues), None
+        queues, unread = dict(sample.queues), 0
         for name, outcome in inspect_many(namespace.client, namespace.namespace, shards).items():
+            queues[name] = outcome
             if isinstance(outcome, Inspection | BrokenQueueError):
-                queues[name] = outcome
-            else:
-                away, unread[name] = outcome, str(outcome)
-        if away is not None and isinstance(away, ServerError) and len(unread) == len(shards):
-            raise away
+                continue
+            unread += 1
+            if unread == len(shards) and not namespace.client.factory.clustered:
+                raise outcome
+            if (node := namespace.queues.node_away(name)) is not None:
+                queues[name] = UnavailableError(f"node {node} of the Cluster is away: {outcome}")
         earlier = {}
         for name, queue in queues.items():
             before, base = last.queues.get(name), last.earlier.get(name)
@@ -273,17 +285,46 @@ class _Pass:
 
     def _people(self, sample: Sample) -> Sample:
         """Read workers and reapers."""
-        now_ms = self._namespace.now_ms()
+        namespace = self._namespace
+        now_ms = namespace.now_ms()
+        unlisted = namespace.queues.unlisted
+        unknown = {"queues": unlisted} if unlisted else {}
         return replace(
             sample,
             now_ms=now_ms,
-            workers=tuple(read_workers(self._namespace, now_ms)),
-            reapers=tuple(read_reapers(self._namespace, now_ms)),
+            workers=self._known("workers", lambda: read_workers(namespace, now_ms), unknown),
+            reapers=self._known("reapers", lambda: read_reapers(namespace, now_ms), unknown),
             problem="",
+            unknown=unknown,
         )
+
+    def _known(
+        self, name: str, read: Callable[[], list[T]], unknown: dict[str, str]
+    ) -> Sequence[T]:
+        """Read a list; while its node of a Cluster is away it is empty, and named in `unknown`."""
+        try:
+            return tuple(read())
+        except AWAY as error:
+            if not self._namespace.client.factory.clustered:
+                raise
+            unknown[name] = str(error)
+            return ()
 
     def _remember(self, sample: Sample, now_s: float) -> None:
         read = sample.read()
+        if not sample.unread:
+            self._remember_totals(sample, read, now_s)
+        for queue in read:
+            of_queue = sample.flow(queue.queue)
+            self._keep(self._ready, queue.queue, now_s, queue.ready)
+            if of_queue is not None:
+                self._keep(self._done, queue.queue, now_s, of_queue.done)
+        for kept in (self._ready, self._done):
+            for gone in kept.keys() - sample.queues.keys():
+                del kept[gone]
+
+    def _remember_totals(self, sample: Sample, read: list[Inspection], now_s: float) -> None:
+        """Add points to the figures of all queues; sums of a part of them would look like a fall."""
         flow = sample.total_flow()
         figures = {
             "ready": float(sum(queue.ready for queue in read)),
@@ -294,14 +335,6 @@ class _Pass:
             figures |= flow._asdict()
         for name, value in figures.items():
             self._totals[name].add(now_s, value)
-        for queue in read:
-            of_queue = sample.flow(queue.queue)
-            self._keep(self._ready, queue.queue, now_s, queue.ready)
-            if of_queue is not None:
-                self._keep(self._done, queue.queue, now_s, of_queue.done)
-        for kept in (self._ready, self._done):
-            for gone in kept.keys() - sample.queues.keys():
-                del kept[gone]
 
     @staticmethod
     def _keep(kept: dict[str, Series], queue: str, now_s: float, value: float) -> None:

@@ -6,6 +6,7 @@ import gzip
 import re
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -288,7 +289,10 @@ class Dashboard:
             _check_read(look.sample)
             page = make(look)
         except QworkerError as error:
-            page = _error_page(503, str(error))
+            name = str(request.path_params.get("queue"))
+            # It is read again with every sample, so that the page comes back.
+            watched = (name,) if name in sample.queues else ()
+            page = replace(_error_page(503, str(error)), watched=watched)
         return render(page.template, self._context(page, look), live=True), page.watched
 
     # -- actions -------------------------------------------------------------------------------
@@ -423,7 +427,7 @@ class _Lives:
         self._sampler = sampler
         self._lock = threading.Lock()
         self._number = -1
-        self._texts: dict[Any, tuple[str, tuple[str, ...]]] = {}
+        self._texts: dict[Any, _Text] = {}
 
     def get(
         self, key: Any, write: Callable[[Sample], tuple[str, tuple[str, ...]]]
@@ -436,9 +440,22 @@ class _Lives:
             sample = self._sampler.sample
             if sample.number != self._number:
                 self._number, self._texts = sample.number, {}
-            if key not in self._texts:
-                self._texts[key] = write(sample)
-            return self._number, *self._texts[key]
+            text = self._texts.setdefault(key, _Text())
+        # A page that waits for a server holds up no other.
+        with text.lock:
+            if text.written is None:
+                text.written = write(sample)
+            return sample.number, *text.written
+
+
+class _Text:
+    """What is written of a page once for all who look at it."""
+
+    __slots__ = ("lock", "written")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.written: tuple[str, tuple[str, ...]] | None = None
 
 
 @cache

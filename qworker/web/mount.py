@@ -40,7 +40,7 @@ def asgi(
     Connects at the first request, also after a fork. Raises `InvalidOptionError` without the extra `web`.
     """
     check_installed(*_PACKAGES)
-    from qworker.client.execute.sync import Client
+    from qworker.client.execute.single_wait import WatchingClient
     from qworker.monitor.namespace import Namespace
     from qworker.store.connections import ConnectionFactory
     from qworker.store.embedded.store import resolve_url
@@ -49,7 +49,7 @@ def asgi(
     from qworker.web.guard import Guard
 
     server = ServerURL.parse(resolve_url(app.url))
-    client = Client(
+    client = WatchingClient(
         ConnectionFactory(server, name="qworker-web"), give_up_s=GIVE_UP_S, keyring=app.keyring
     )
     namespace = Namespace(app.namespace, client, ServerURL.parse(app.url), server)

@@ -58,7 +58,7 @@ def serve(
     check_options(options)
     import uvicorn
 
-    from qworker.client.execute.sync import Client
+    from qworker.client.execute.single_wait import WatchingClient
     from qworker.daemon.systemd import Notifier
     from qworker.monitor.namespace import Namespace
     from qworker.store.connections import ConnectionFactory
@@ -79,7 +79,7 @@ def serve(
             f"qworker_{port}", lambda token: say(f"open {address}/enter?token={token}")
         )
         authorize = link.authorize
-    client = Client(
+    client = WatchingClient(
         ConnectionFactory(server, name="qworker-web"), give_up_s=GIVE_UP_S, keyring=keyring
     )
     dashboard = Dashboard(

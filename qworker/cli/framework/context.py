@@ -33,6 +33,8 @@ class Session:
         self.patience_s = _PATIENCE_S
         #: Whether a node of a Cluster that does not serve is waited for once only; read when the client is made.
         self.waits_once = False
+        #: Whether the client is for a screen, which looks again and again; read when the client is made.
+        self.watches = False
 
     @property
     def namespace(self) -> str:
@@ -92,10 +94,10 @@ class Session:
 
         self.settings.set_up_logs()
         made = Client
-        if self.waits_once:
-            from qworker.client.execute.single_wait import SingleWaitClient
+        if self.waits_once or self.watches:
+            from qworker.client.execute.single_wait import SingleWaitClient, WatchingClient
 
-            made = SingleWaitClient
+            made = WatchingClient if self.watches else SingleWaitClient
         return made(
             ConnectionFactory(self.server, name="qworker-cli"),
             give_up_s=self._give_up_s,

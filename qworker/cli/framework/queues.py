@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from qworker.cli.framework.near import did_you_mean, nearest
 from qworker.cli.framework.settings import Settings
@@ -162,37 +161,23 @@ class Queues:
 
     def _from_keys(self, problem: str) -> dict[str, Shards]:
         """Find queues by their keys on the nodes that answer, and say why."""
-        from qworker.client.namespace.queues import existing, is_queue
-        from qworker.errors import ServerError
+        from qworker.client.namespace.queues import existing
+        from qworker.client.namespace.scan import find_queues
 
         note(f"the index of queues cannot be read ({problem}): scanning the keys instead")
-        namespace = self._namespace
-        pattern = re.compile(re.escape(namespace) + r":\{([^{}/]+)\}:")
-        names: set[str] = set()
-
-        def take(key: str) -> None:
-            match = pattern.match(key)
-            if match is not None and is_queue(match[1]):
-                names.add(match[1])
-
-        for node in self._client.factory.masters():
-            try:
-                whole = self._scan(node, f"{namespace}:{{*}}:[mrud][en]*", _QUEUE_SCANS, take)
-            except ServerError as error:
-                note(f"{node} was not scanned: {error}")
-                continue
-            if not whole:
-                note(f"{node} has more than {_QUEUE_SCANS:,},000 keys: only some were scanned")
-        return self._client.run(existing(namespace, sorted(names)))
+        names = find_queues(self._client, self._namespace, _QUEUE_SCANS, note)
+        return self._client.run(existing(self._namespace, names))
 
     def _other_namespaces(self) -> list[str]:
         """Name other namespaces that have queues on the server, as far as a bounded scan finds them."""
+        from qworker.client.namespace.scan import scan_keys
         from qworker.errors import ServerError
 
         names: set[str] = set()
         try:
             for node in self._client.factory.masters():
-                self._scan(
+                scan_keys(
+                    self._client,
                     node,
                     "*:queues",
                     _NAMESPACE_SCANS,
@@ -201,18 +186,6 @@ class Queues:
         except ServerError:
             return []  # The ACL forbids SCAN.
         return sorted(name for name in names if _is_namespace(name) and name != self._namespace)
-
-    def _scan(self, node: Address, pattern: str, calls: int, take: Callable[[str], None]) -> bool:
-        """Pass the keys of a node that match to `take`, in up to `calls` calls; returns whether these were all."""
-        cursor: Any = 0
-        for _ in range(calls):
-            words = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-            cursor, keys = self._client.ask(*words, node=node)
-            for key in keys:
-                take(key.decode("utf-8", "replace"))
-            if cursor == b"0":
-                return True
-        return False
 
 
 def _listed(names: list[str]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.rates import COUNTERS
 from qworker.client.manage.attribute_text import read_attributes
-from qworker.errors import InvalidNameError
+from qworker.errors import BrokenQueueError, InvalidNameError, QworkerError
 from qworker.monitor.rows import row_of
 from qworker.web.look import Page
 from qworker.wire.names import check_queue
@@ -32,7 +32,10 @@ def queue(look: Look) -> Page:
         return unknown(name)
     row = row_of(look.sample, name)
     if row.queue is None:
-        return Page("broken.html", name, {"name": name, "error": look.sample.queues[name]}, (name,))
+        error = look.sample.queues[name]
+        if isinstance(error, QworkerError) and not isinstance(error, BrokenQueueError):
+            raise error
+        return Page("broken.html", name, {"name": name, "error": error}, (name,))
     inspection, rates = row.queue, look.sample.rates(name)
     counters = [
         (counter, inspection.stats.get(counter, 0), rates.get(counter), meaning)
@@ -59,7 +62,7 @@ def queue(look: Look) -> Page:
 def inspection_of(look: Look, name: str | None = None) -> Inspection | None:
     """Return what was read of a queue, by default the one that the path names; None if there is no such queue.
 
-    Raises `BrokenQueueError`.
+    Raises its error if it could not be read.
     """
     name = look.names["queue"] if name is None else name
     try:

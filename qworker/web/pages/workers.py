@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from qworker.errors import ServerError, UnavailableError
 from qworker.web.look import Page
 
 if TYPE_CHECKING:
@@ -25,7 +26,12 @@ def workers(look: Look) -> Page:
     alive = [one for one in found if not one.is_gone]
     running = sorted((run for one in alive for run in one.running), key=lambda run: -run.seconds)
     wanted = look.query.get("task", "").strip().lower()
-    paused = look.readings.paused_tasks.get()
+    paused: dict[str, int] = {}
+    unpaused = ""
+    try:
+        paused = look.readings.paused_tasks.get()
+    except ServerError as error:
+        unpaused = str(error)  # their node of a Cluster is away, that of the workers is not
     known: dict[str, int] = {}
     for one in alive:
         for task in one.described.tasks or ():
@@ -48,6 +54,7 @@ def workers(look: Look) -> Page:
             "tasks": [(name, known.get(name, 0), paused.get(name)) for name in tasks[:_TASKS]],
             "more_tasks": max(0, len(tasks) - _TASKS),
             "wanted": wanted,
+            "unpaused": unpaused,
         },
     )
 
@@ -106,7 +113,10 @@ def tone_of(found: Worker) -> tuple[str, str]:
 
 
 def _find(look: Look) -> Worker | None:
+    """Return the worker that the query names. Raises `UnavailableError` if the workers cannot be read now."""
     name = look.query.get("name", "")
+    if (why := look.sample.unknown.get("workers")) is not None:
+        raise UnavailableError(why)
     return next((one for one in look.sample.workers if one.name == name), None)
 
 

@@ -278,6 +278,8 @@ class Top(App[None]):
             left.append(plain(f"retrying: {sample.problem}"), TONES["bad"])
         elif jobs:
             left.append(plain(jobs), TONES["warn"])
+        elif sample.partial:
+            left.append(plain("; ".join(sample.partial)), TONES["bad"])
         elif self.view is self.dead:
             left.append(plain(self.dead.scope()), TONES["dim"])
         elif isinstance(self.view, Letters):

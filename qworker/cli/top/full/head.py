@@ -64,14 +64,15 @@ def place_line(place: Place, sample: Sample, width: int, glyphs: Glyphs) -> Text
     else:
         workers = sum(not worker.is_gone for worker in sample.workers)
         reapers = sum(not reaper.is_gone for reaper in sample.reapers)
-        right.append(
-            count(workers, "worker") if workers else "no worker", TONES["" if workers else "warn"]
-        )
-        right.append("  ")
-        right.append(
-            count(reapers, "reaper") if reapers else "no reaper", TONES["" if reapers else "bad"]
-        )
-        right.append(f"  {moment(sample.now_ms).split(' ')[1]}", TONES["dim"])
+        for name, number, tone in (("worker", workers, "warn"), ("reaper", reapers, "bad")):
+            if f"{name}s" in sample.unknown:
+                right.append(f"{name}s not read", TONES["bad"])
+            else:
+                right.append(
+                    count(number, name) if number else f"no {name}", TONES["" if number else tone]
+                )
+            right.append("  ")
+        right.append(moment(sample.now_ms).split(" ")[1], TONES["dim"])
     if place.frozen:
         right = Text.assemble((" paused ", TONES["warn"] + Style(reverse=True)), "  ", right)
     right.append(" ")

@@ -22,7 +22,7 @@ _PATIENCE_S: Final = 2.0
 
 def start(session: Session, every_s: float) -> int:
     """Show the screen until it is left; returns the exit code of the process."""
-    session.patience_s = _PATIENCE_S
+    session.patience_s, session.watches = _PATIENCE_S, True
     # Notes about the server come before the screen, and lines of the log would tear it.
     client = session.client
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -11,15 +11,16 @@ from qworker.cli.queue.show import state_of
 from qworker.cli.top.full.columns import GridColumn
 from qworker.cli.top.full.glyphs import Glyphs, sparkline
 from qworker.cli.top.full.view import Key, View
+from qworker.client.inspect.peek import Inspection
 from qworker.client.namespace.workers import Running, Worker
+from qworker.errors import BrokenQueueError
 from qworker.formats import ago, count, rate, size, span
 from qworker.health.finding import LONG_RUN_S, Finding, Status
 from qworker.monitor.rows import QueueRow, row_of, urgency
 from qworker.monitor.sample import Sample
 
 if TYPE_CHECKING:
-    from qworker.client.inspect.peek import Inspection
-    from qworker.errors import BrokenQueueError
+    from qworker.errors import QworkerError
 
 __all__ = ["Findings", "Handlers", "Queues", "TaskRow", "Tasks", "Workers", "aged"]
 
@@ -28,6 +29,8 @@ _OLD_S: Final = 60.0
 _TOO_OLD_S: Final = 600.0
 #: The same of a handler; from the second on the doctor warns too.
 _LONG_S: Final = 60.0
+
+_NOT_READ: Final = Cell("not read", "bad")
 
 _OPEN: Final = Key("enter", "open", "open", "Open the row: all there is about it.")
 
@@ -55,7 +58,7 @@ class Queues(View[QueueRow]):
         self._namespace = namespace
         self._sample = Sample()
         #: Rows that are still right: making 10,000 anew takes a tenth of a second.
-        self._made: dict[str, tuple[Inspection | BrokenQueueError, Any, QueueRow]] = {}
+        self._made: dict[str, tuple[Inspection | QworkerError, Any, QueueRow]] = {}
 
         def figure(name: str, written: Callable[[Inspection], Cell | str]) -> Any:
             return lambda row, _: "" if row.queue is None else written(row.queue)
@@ -463,7 +466,10 @@ def _paused(row: TaskRow, _: int) -> Cell | str:
 
 
 def _state(sample: Sample, row: QueueRow) -> Cell:
-    return state_of(sample.queues[row.name]) if row.name in sample.queues else Cell("gone", "bad")
+    queue = sample.queues.get(row.name)
+    if queue is None:
+        return Cell("gone", "bad")
+    return state_of(queue) if isinstance(queue, Inspection | BrokenQueueError) else _NOT_READ
 
 
 def _rank(row: QueueRow) -> Any:

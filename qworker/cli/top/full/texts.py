@@ -13,6 +13,7 @@ from qworker.cli.top.full.glyphs import Glyphs, sparkline
 from qworker.cli.worker.group import last_seen, stack_lines
 from qworker.client.dead.fingerprint import fingerprint
 from qworker.client.inspect.peek import Inspection
+from qworker.errors import BrokenQueueError
 from qworker.formats import COMMAND, count, moment_after, rate, size, span
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def queue_page(sample: Sample, name: str, glyphs: Glyphs) -> Iterator[str | Bloc
         return
     if not isinstance(queue, Inspection):
         yield Line(str(queue), "bad")
-        yield Line(f"nothing was changed: qworker fsck {name} says more")
+        if isinstance(queue, BrokenQueueError):
+            yield Line(f"nothing was changed: qworker fsck {name} says more")
+        else:
+            yield Line("it is read again every few seconds")
         return
     flow = sample.flow(name)
     figures: dict[str, Cell | str] = {}
