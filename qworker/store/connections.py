@@ -57,8 +57,6 @@ MAX_BLOCK_S: Final = 2.0
 
 _log = structlog.get_logger(__name__)
 
-#: How long one server may take to name another: there are more to ask.
-_QUESTION_S: Final = 1.0
 #: The least time for a question when the time of the whole search is up.
 _LEAST_QUESTION_S: Final = 0.05
 _CLIENT_NAME: Final = re.compile(r"[!-~]{1,128}")
@@ -158,7 +156,7 @@ class ConnectionFactory:
     def locate(self, key: Key | None = None, within_s: float | None = None) -> Address:
         """Return the server for calls with this key; asks Sentinels or nodes if necessary. Raises `ServerError`.
 
-        `within_s`: about how long to search; None for a second per server that is asked.
+        `within_s`: about how long to search; None for up to 1.25 s per server that is asked.
         """
         node = self._topology.node(key)
         if node is not None:
@@ -362,7 +360,9 @@ class ConnectionFactory:
 
     def _asking(self, question: Question, within_s: float | None) -> dict[str, Any]:
         """Return the settings that differ for a connection that asks one question."""
-        settings = self._timeouts(_QUESTION_S if within_s is None else min(_QUESTION_S, within_s))
+        settings = self._timeouts(
+            min(question.within_s, math.inf if within_s is None else within_s)
+        )
         if question.sentinel:
             user, password = self.url.sentinel_username, self.url.sentinel_password
             settings |= {"db": 0, "username": user, "password": password}

@@ -8,7 +8,8 @@ and threads can share it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -16,6 +17,7 @@ from redis.crc import key_slot
 
 from qworker.errors import (
     ClusterMovingError,
+    InDoubtError,
     InvalidOptionError,
     ReadOnlyError,
     ServerError,
@@ -33,17 +35,24 @@ Key = str | bytes
 SLOTS: Final = 16384
 #: The least time between two reads of the whole map after a MOVED: slots move one by one.
 _READ_AGAIN_S: Final = 1.0
+#: How long a server may take to name another, in seconds per step. While there are more to ask, each gets `_QUICK_S`
+#: first: a frozen one must not hold up a call to a server that serves.
+_QUICK_S: Final = 0.25
+_PATIENT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A plain command to a server; `sentinel`: to a Sentinel, with the Sentinels' user."""
+    """A plain command to a server, which gets `within_s` for each step; `sentinel`: with the Sentinels' user."""
 
     address: Address
     words: tuple[str, ...]
     sentinel: bool = False
+    within_s: float = _PATIENT_S
 
 
+#: A server, and the seconds that it gets for each step of an answer.
+Turn = tuple[Address, float]
 #: Yields questions, is sent replies or errors, and returns the server.
 Search = Generator[Question, Any, Address]
 
@@ -93,6 +102,18 @@ def topology_of(url: ServerURL) -> Topology:
     return Standalone(Address(url.path, 0) if url.path else Address(url.host, url.port))
 
 
+def _turns(servers: Collection[Address]) -> deque[Turn]:
+    """Return the servers that a search asks, each with the seconds that it gets."""
+    return deque((server, _QUICK_S if len(servers) > 1 else _PATIENT_S) for server in servers)
+
+
+def _again(turn: Turn, error: Exception) -> list[Turn]:
+    """Ask a server again, patiently, after all others: it may be far away, or busy. Only if it got little time."""
+    server, within_s = turn
+    slow = within_s < _PATIENT_S and isinstance(error, UnavailableError | InDoubtError)
+    return [(server, _PATIENT_S)] if slow else []
+
+
 class Standalone:
     """One server."""
 
@@ -132,11 +153,14 @@ class Sentinel:
 
     def search(self, key: Key | None) -> Search:
         problem: Exception | None = None
-        for sentinel in self._sentinels:
-            words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
-            reply = yield Question(sentinel, words, sentinel=True)
+        words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+        turns = _turns(self._sentinels)
+        while turns:
+            turn = sentinel, within_s = turns.popleft()
+            reply = yield Question(sentinel, words, sentinel=True, within_s=within_s)
             if isinstance(reply, Exception):
                 problem = reply
+                turns += _again(turn, reply)
             elif reply is not None:
                 # Ask this one first next time: another may be frozen.
                 others = (other for other in self._sentinels if other != sentinel)
@@ -184,7 +208,7 @@ class Cluster:
         #: The map must be read before its next use.
         self._stale = True
         self._read_at = float("-inf")
-        #: Nodes that failed since the map was read: ask them last.
+        #: Nodes that failed and have not sent a map since: ask them last.
         self._failed: frozenset[Address] = frozenset()
 
     def node(self, key: Key | None) -> Address | None:
@@ -198,23 +222,29 @@ class Cluster:
         # Other threads use the old map until then.
         self._stale, self._read_at = not self._masters, self._clock()
         known = dict.fromkeys((*self._masters, *self._named))
-        to_ask = sorted(known, key=self._failed.__contains__)
+        turns = _turns(sorted(known, key=self._failed.__contains__))
         asked: set[Address] = set()
-        while to_ask:
-            node = to_ask.pop(0)
+        while turns:
+            turn = node, within_s = turns.popleft()
             asked.add(node)
-            reply = yield Question(node, ("CLUSTER", "SLOTS"))
+            reply = yield Question(node, ("CLUSTER", "SLOTS"), within_s=within_s)
             if isinstance(reply, UnsupportedServerError):
                 raise reply
             if isinstance(reply, Exception):
                 problem = reply
+                self._failed |= {node}
+                turns += _again(turn, reply)
             elif self._read(reply, node):
                 server = self.node(key)
                 if server is not None:
                     return server
                 if key is None:
                     # A replica sent the map. Which masters answer is known once they are asked.
-                    to_ask = [master for master in self._masters if master not in asked]
+                    again = [
+                        turn for turn in turns if turn[0] in asked and turn[0] in self._masters
+                    ]
+                    turns = _turns([master for master in self._masters if master not in asked])
+                    turns += again
                     continue
                 self._stale = True
                 raise ClusterMovingError(f"no node of the Cluster serves slot {_slot(key or '')}")
@@ -257,7 +287,8 @@ class Cluster:
             return False
         self._slots, self._masters = slots, tuple(masters)
         self._any = asked if asked in masters else None
-        self._stale, self._failed = False, frozenset()
+        self._stale = False
+        self._failed = self._failed.intersection((*masters, *self._named)) - {asked}
         return True
 
 

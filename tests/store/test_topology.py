@@ -35,6 +35,12 @@ def find(topology, answers, key=None):
         answer = answers[question.address]
 
 
+def turns(topology, answers, key=None):
+    """Run a search; returns the servers that were asked, each with the seconds that it got."""
+    _, asked = find(topology, answers, key)
+    return [(question.address, question.within_s) for question in asked]
+
+
 def slots(*ranges):
     """Return a reply of CLUSTER SLOTS."""
     return [
@@ -79,7 +85,9 @@ class TestSentinel:
         server, asked = find(topology, {self.S[0]: DOWN, self.S[1]: self.NAMED})
         words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
         assert server == self.MASTER
-        assert asked == [Question(address, words, sentinel=True) for address in self.S[:2]]
+        assert asked == [
+            Question(address, words, sentinel=True, within_s=0.25) for address in self.S[:2]
+        ]
         assert topology.node(LOW) == topology.node(None) == self.MASTER
         assert topology.masters() == (self.MASTER,)
         _, asked = find(topology, {self.S[1]: self.NAMED})
@@ -108,6 +116,29 @@ class TestSentinel:
         ):
             find(topology, dict.fromkeys(self.S))
 
+    def test_a_silent_one_does_not_hold_up_the_search(self, topology):
+        """Each gets a quarter of a second, and a second after all others: then it may only be far away."""
+        answers = {self.S[0]: DOWN, self.S[1]: DOWN, self.S[2]: None}
+        with pytest.raises(UnavailableError):
+            find(topology, answers)
+        answers[self.S[2]] = self.NAMED
+        assert turns(topology, answers) == [(sentinel, 0.25) for sentinel in self.S]
+
+        class Far(dict):
+            def __missing__(self, address):
+                self[address] = TestSentinel.NAMED
+                return DOWN
+
+        assert turns(topology_of(ServerURL.parse("redis+sentinel://a,b/main")), Far()) == [
+            (self.S[0], 0.25),
+            (self.S[1], 0.25),
+            (self.S[0], 1.0),
+        ]
+        assert turns(
+            topology_of(ServerURL.parse("redis+sentinel://a/main")),
+            answers | {self.S[0]: self.NAMED},
+        ) == [(self.S[0], 1.0)]
+
     def test_no_sentinel_answers(self, topology):
         """A silent Sentinel may be the one that knows the service."""
         with pytest.raises(UnavailableError, match="no Sentinel names the master; down"):
@@ -130,7 +161,10 @@ class TestCluster:
     def test_reads_the_map_once(self, topology):
         """One node reports the slots of all; the hash tag of a key decides."""
         assert topology.node(LOW) is None
-        assert find(topology, {A: HALVES}, LOW) == (A, [Question(A, ("CLUSTER", "SLOTS"))])
+        assert find(topology, {A: HALVES}, LOW) == (
+            A,
+            [Question(A, ("CLUSTER", "SLOTS"), within_s=0.25)],
+        )
         assert [topology.node(key) for key in (LOW, HIGH, b"n:{a}:x", None)] == [A, B, B, A]
         assert topology.masters() == (A, B)
 
@@ -190,6 +224,33 @@ class TestCluster:
         assert topology.failed(DOWN, A) is True
         _, asked = find(topology, {B: HALVES}, LOW)
         assert [question.address for question in asked] == [B]
+
+    def test_a_silent_node_does_not_hold_up_the_search(self, topology):
+        """It gets a quarter of a second; after all others a second, since it may only be far away, or busy."""
+        assert turns(topology, {A: InDoubtError("silence"), B: HALVES}) == [(A, 0.25), (B, 0.25)]
+        topology = topology_of(ServerURL.parse("redis+cluster://a,b"))
+        with pytest.raises(UnavailableError):
+            find(topology, {A: DOWN, B: DOWN})
+        search = topology.search(LOW)
+        asked = [search.send(None), search.send(DOWN), search.send(DOWN)]
+        assert [(each.address, each.within_s) for each in asked] == [(A, 0.25), (B, 0.25), (A, 1.0)]
+        with pytest.raises(StopIteration):
+            search.send(HALVES)
+
+    def test_a_node_that_failed_is_asked_last_until_it_sends_a_map(self, topology):
+        """A frozen one would hold up each search that a moved slot causes."""
+        thirds = slots((0, 5000, A), (5001, 9999, B), (10000, 16383, C))
+        find(topology, {A: thirds})
+        topology.failed(DOWN, A)
+        find(topology, {B: thirds})
+        for _ in range(2):
+            topology.failed(ClusterMovingError("TRYAGAIN"), B)
+            assert turns(topology, {B: thirds}) == [(B, 0.25)]
+        topology.failed(DOWN, B)
+        topology.failed(DOWN, C)
+        assert find(topology, {A: thirds, B: DOWN, C: DOWN})[0] == A
+        topology.failed(ClusterMovingError("TRYAGAIN"), A)
+        assert turns(topology, {A: thirds}) == [(A, 0.25)]
 
     def test_a_call_without_a_key_goes_to_a_master_that_answers(self, topology):
         """It goes to the master that sent the map, not to one that failed."""

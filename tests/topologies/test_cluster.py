@@ -219,6 +219,7 @@ def test_a_frozen_node_does_not_slow_receivers_of_others(nodes: Cluster, namespa
             spent.append(watch.passed_s())
         # Half a second for the one who notices, and as much again each time that it may be back; a reply is waited for
         # 4 s, and a receive that noticed it anew would take half a second each time.
+        print("seconds:", *(f"{seconds:.2f}" for seconds in spent))
         assert max(spent) < 3.5, spent
         assert sum(seconds > 0.4 for seconds in spent) <= 10, spent
     finally:
@@ -266,10 +267,11 @@ def test_a_worker_serves_other_nodes_in_time_while_one_is_away(
             for _ in range(6):
                 spent.append(send_to(others))
                 time.sleep(0.3)
-            # A second for what was on its way there, and half of one each time that it may be back.
+            # 0.6 s for what was on its way there, and half of one each time that it may be back.
             # Without that a round takes as long as a reply is waited for: 4 s.
+            print("seconds:", *(f"{seconds:.2f}" for seconds in spent))
             assert max(spent) < 3.5, spent
-            assert sum(seconds > 1.0 for seconds in spent) <= 3, spent
+            assert sum(seconds > 1.0 for seconds in spent) <= 1, spent
         finally:
             for node in (lost, spare):
                 node.start() if how == "killed" else node.resume()

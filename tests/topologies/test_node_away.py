@@ -25,6 +25,7 @@ from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.states import Mark
 from qworker.consumer.child.connection import Connection
+from qworker.consumer.child.receive.pipeline import Pipeline
 from qworker.consumer.supervisor.lease_thread import LeaseThread
 from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
 from qworker.consumer.supervisor.leases.postmortem import Death
@@ -35,7 +36,13 @@ from qworker.engine.raw import raw
 from qworker.engine.reap import sweep
 from qworker.engine.receive import settle_receive
 from qworker.engine.scripts import load_script
-from qworker.errors import AccessDeniedError, QworkerError, ServerError, UnavailableError
+from qworker.errors import (
+    AccessDeniedError,
+    InDoubtError,
+    QworkerError,
+    ServerError,
+    UnavailableError,
+)
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
 from qworker.wire.keys import QueueKeys, queues_key, reapers_key, workers_key
@@ -209,6 +216,49 @@ def test_a_child_keeps_no_call_back(nodes: Cluster, namespace: str) -> None:
     connection.begin(raw("RPUSH", keys.wake, 1, decode=int))
     assert until(lambda: nodes.master_of(keys.wake).redis().llen(keys.wake)) == 1
     assert connection.finish() == 1
+    connection.forget()
+
+
+def test_replies_behind_those_of_a_frozen_node_are_read(
+    nodes: Cluster,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """They have arrived when its reply is not awaited any more: their servers are not taken for silent as well."""
+    monkeypatch.setattr("qworker.consumer.child.receive.pipeline._NODE_REPLY_S", 0.2)
+    lost, other = nodes.masters()[:2]
+    (mine,) = queues(nodes, namespace, lost, 1, 0)
+    theirs = next(
+        keys
+        for keys in (QueueKeys(namespace, f"q{n}") for n in range(999))
+        if nodes.master_of(keys.meta) is other
+    )
+    scripts, away = (load_script("settle"),), AwayServers()
+    connection = Connection(
+        ConnectionFactory(nodes.url), scripts, alive=int, give_up=bool, patience_s=0.2, away=away
+    )
+    for keys in (mine, theirs):
+        connection.call(raw("LLEN", keys.wake, decode=int))
+    pipeline = Pipeline(connection, clustered=True)
+    request.getfixturevalue("frozen")
+    answers: list[object] = []
+
+    def finish() -> None:
+        try:
+            answers.append(connection.finish())
+        except ServerError as error:
+            answers.append(type(error))
+
+    for keys in (mine, theirs, theirs):
+        pipeline.begin(raw("RPUSH", keys.wake, 1, decode=int), finish)
+    assert 0 < pipeline.overdue_in <= 0.2
+    until(lambda: other.redis().llen(theirs.wake) == 2)
+    until(lambda: pipeline.overdue_in == 0)
+    while len(pipeline):
+        pipeline.take(set())
+    assert answers == [InDoubtError, 1, 2]
+    away.check(Address("127.0.0.1", other.port), float("-inf"))
     connection.forget()
 
 

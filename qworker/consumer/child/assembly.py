@@ -58,7 +58,7 @@ __all__ = ["assemble", "queues_of"]
 _log = structlog.get_logger(__name__)
 
 #: In a Cluster a node is waited for this long before the others have their turn.
-_PATIENCE_S: Final = 1.0
+_PATIENCE_S: Final = 0.6
 
 
 def queues_of(app: QWorker, config: ChildConfig) -> list[str]:

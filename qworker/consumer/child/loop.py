@@ -258,7 +258,7 @@ class Broker:
         fetcher, dispatcher = self._fetcher, self._dispatcher
         waits_s = (
             _CHECK_S,
-            None if fetcher.fetching else self._ack_buffer.due_in(),
+            fetcher.overdue_in if fetcher.fetching else self._ack_buffer.due_in(),
             dispatcher.groups.due_in(),
             fetcher.doorbells.deaf_s(monotonic()),
             # A child without a free slot asks for nothing.

@@ -98,6 +98,11 @@ class Fetcher:
         return bool(self._pipeline)
 
     @property
+    def overdue_in(self) -> float:
+        """Seconds until the reply of what is in flight is not awaited any more; `take` then continues without it."""
+        return self._pipeline.overdue_in
+
+    @property
     def may_wait(self) -> bool:
         """Whether it waits at some doorbells but not at all, and nothing is in flight."""
         bells = self.doorbells

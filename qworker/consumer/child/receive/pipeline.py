@@ -18,7 +18,7 @@ __all__ = ["Pipeline"]
 #: A server that has not replied for this long has stopped: its replies are not awaited any more.
 _REPLY_S: Final = 4.0
 #: The same in a Cluster, where calls to other nodes wait behind it.
-_NODE_REPLY_S: Final = 1.0
+_NODE_REPLY_S: Final = 0.6
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -44,17 +44,24 @@ class Pipeline:
         self._calls.append(_Call(finish, monotonic() + self._reply_s))
         self.connection.begin(command)
 
+    @property
+    def overdue_in(self) -> float:
+        """Seconds until the first reply is not awaited any more. There is a call in flight."""
+        return max(0.0, self._calls[0].until - monotonic())
+
     def take(self, ready: set[int]) -> None:
         """Read the replies that are there; `ready` are the descriptors with news. Raises `Abandoned`."""
         if not self._calls:
             return
-        if self.connection.fileno() in ready | {-1}:
-            self._finish_first()
-            # Replies that arrived in one piece are not announced again.
-            while self._calls and self.connection.has_reply():
-                self._finish_first()
-        elif monotonic() > self._calls[0].until:
-            self.connection.lapse()
+        if self.connection.fileno() not in ready | {-1}:
+            if monotonic() < self._calls[0].until:
+                return
+            # It may have arrived behind those of a server that has stopped, which `ready` is about.
+            if not self.connection.has_reply():
+                self.connection.lapse()
+        self._finish_first()
+        # Replies that arrived in one piece are not announced again.
+        while self._calls and self.connection.has_reply():
             self._finish_first()
 
     def take_arrived(self) -> None:
