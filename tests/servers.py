@@ -31,11 +31,11 @@ import redis
 
 from qworker.engine import acl
 from qworker.store.connections import ConnectionFactory
-from qworker.store.embedded.engines import find_engines
+from qworker.store.embedded.engines import find_engines, identify
 from qworker.store.embedded.private import PrivateStore
 from tests.relay import RTT_MS, Relay
 
-__all__ = ["Server", "binary_of", "engines", "missing", "start"]
+__all__ = ["Server", "binary_of", "engines", "missing", "start", "version_of"]
 
 
 #: Whether tests run as the roles.
@@ -110,6 +110,13 @@ def binary_of(engine: str) -> str:
     """Name the server binary of an engine; without one, the test is skipped (or fails in CI)."""
     path = dict(engines()).get(engine)
     return path if path is not None else missing(f"no {engine} server on this machine")
+
+
+def version_of(engine: str) -> tuple[int, ...]:
+    """Return the numbers of the version of an engine on this machine."""
+    found = identify(binary_of(engine))
+    assert found is not None
+    return tuple(int(number) for number in found.version.split("."))
 
 
 def missing(reason: str) -> str:

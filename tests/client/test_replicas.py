@@ -69,6 +69,8 @@ def test_a_server_that_cannot_confirm_its_disk(
     engine: str, arguments: tuple[str, ...], said: str
 ) -> None:
     """The message is stored; the error says so, and that the disk is not known to have it."""
+    if said == "unknown command" and servers.version_of(engine) >= (7, 2):
+        pytest.skip("this Redis knows WAITAOF")
     with servers.start(engine, *arguments) as server:
         app = QWorker("n", url=server.url)
         with pytest.raises(

@@ -320,7 +320,7 @@ class TestEngines:
     """Which server opens which data."""
 
     def test_a_downgrade_is_refused(self, directory, monkeypatch):
-        """Redis 7.0 is not started on data of Valkey 9, which it could not read."""
+        """Redis is not started on data of Valkey 9, which it could not read."""
         store = Store(directory)
         store.ensure()
         ask(store.url, "SET", "k", "v")
@@ -328,7 +328,7 @@ class TestEngines:
         before = sorted(directory.iterdir())
         use_engines(monkeypatch, "redis")
         message = (
-            r"the data in .* was written by valkey 9\.[0-9.]+, which redis 7\.[0-9.]+ \(.*\) cannot read; "
+            r"the data in .* was written by valkey 9\.[0-9.]+, which redis [0-9.]+ \(.*\) cannot read; "
             r"nothing was started: install valkey 9\.[0-9.]+ or newer"
         )
         with pytest.raises(StoreError, match=message):
@@ -337,7 +337,9 @@ class TestEngines:
         assert json.loads((directory / "engine.json").read_text())["engine"] == "valkey"
 
     def test_an_upgrade_is_possible(self, directory, monkeypatch):
-        """Valkey opens data of Redis 7.0, and is recorded as its engine."""
+        """Valkey opens data of Redis up to 7.2, and is recorded as its engine."""
+        if servers.version_of("redis") >= (7, 4):
+            pytest.skip("Valkey does not read the data of this Redis")
         store = Store(directory)
         use_engines(monkeypatch, "redis")
         assert store.ensure().engine == "redis"
