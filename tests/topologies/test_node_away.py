@@ -45,7 +45,15 @@ from qworker.errors import (
 )
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
-from qworker.wire.keys import QueueKeys, queues_key, reapers_key, workers_key
+from qworker.wire.control import Answer, read_request, write
+from qworker.wire.keys import (
+    QueueKeys,
+    answer_key,
+    control_key,
+    queues_key,
+    reapers_key,
+    workers_key,
+)
 from tests.topologies.servers import Cluster, Node, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -476,6 +484,104 @@ def test_doctor_waits_once_for_a_frozen_node(
     assert len(failed) == 1, failed
 
 
+@pytest.mark.parametrize("holds", [queues_key, workers_key])
+def test_lists_wait_once_for_a_frozen_node(
+    nodes: Cluster,
+    namespace: str,
+    holds: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """They show what the other nodes hold, name the one that was not read, and exit with 1."""
+    space, lost = namespace, nodes.masters()[0]
+    space = namespace_of(nodes, namespace, lost, [holds])
+    app = QWorker(space, url=nodes.url)
+    with app.client:
+        places = queues(nodes, space, lost, 3, 3)
+        for keys in places:
+            app.queue(keys.name).send({"n": 1})
+    request.getfixturevalue("frozen")
+    failed: list[object] = []
+    connect = ConnectionFactory.open
+
+    def noted(self: ConnectionFactory, *given: Any) -> Any:
+        try:
+            return connect(self, *given)
+        except ServerError as error:
+            failed.append(error)
+            raise
+
+    monkeypatch.setattr(ConnectionFactory, "open", noted)
+
+    def run(*words: str) -> Result:
+        failed.clear()
+        result = CliRunner().invoke(cli, ["--url", nodes.url, "--namespace", space, *words])
+        assert len(failed) <= 1, failed
+        return result
+
+    listed = run("queue", "ls")
+    assert listed.exit_code == 1
+    assert f"not read: what {lost.address} holds" in listed.stderr
+    assert all(keys.name in listed.stdout for keys in places[3:])
+    shown = run("queue", "show", places[3].name, "--over", "0", "--json")
+    assert json.loads(shown.stdout)["ready"] == 1
+    shown = run("queue", "show", places[3].name, "--over", "0")
+    workers = run("worker", "ls")
+    if holds is workers_key:
+        assert "workers  unknown" in shown.stdout
+        assert "the list of workers cannot be read" in shown.stderr
+        assert workers.exit_code == 1
+        assert lost.address in workers.stderr
+    else:
+        assert "workers  0" in shown.stdout
+        assert (workers.exit_code, workers.stdout) == (0, "")
+
+
+def test_workers_are_asked_whose_node_serves(
+    nodes: Cluster, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    """`worker stack` prints what they answer, and says which were not asked; by its name one is asked in any case."""
+    lost = nodes.masters()[0]
+    space = namespace_of(nodes, namespace, lost, [])
+
+    def named(there: bool) -> str:
+        return next(
+            name
+            for name in (f"w{n}" for n in range(999))
+            if (nodes.master_of(control_key(space, name)) is lost) == there
+        )
+
+    mute, fluent = named(True), named(False)
+    handler = {"pid": 7, "task": "t", "id": "m1", "seconds": 1.0, "stack": "in handle"}
+    with Client(ConnectionFactory(nodes.url)) as client:
+        now_ms = client.now_ms()
+        for name in (mute, fluent):
+            client.ask("HSET", workers_key(space), name, json.dumps({"seen_ms": now_ms}))
+        request.getfixturevalue("frozen")
+
+        def answer() -> None:
+            """Play the worker whose node serves, until it has answered once."""
+            request_of = until(lambda: client.ask("LPOP", control_key(space, fluent)))
+            asked = read_request(request_of)
+            assert asked is not None
+            written = write(Answer(fluent, done=True, data={"handlers": [handler]}))
+            client.ask("RPUSH", answer_key(space, asked.id), written)
+
+        words = ["--url", nodes.url, "--namespace", space, "worker", "stack"]
+        for more in ([], [fluent]):
+            client.ask("HSET", workers_key(space), fluent, json.dumps({"seen_ms": client.now_ms()}))
+            worker = threading.Thread(target=answer)
+            worker.start()
+            shown = CliRunner().invoke(cli, [*words, *more])
+            worker.join()
+            assert f"{fluent}  pid 7  t  m1  1s" in shown.stdout, shown.output
+            if more:
+                assert shown.exit_code == 0
+            else:
+                assert shown.exit_code == 1
+                assert f"{mute} was not asked: {lost.address}" in shown.stderr
+
+
 def test_operators_see_what_the_other_nodes_know(
     nodes: Cluster, namespace: str, request: pytest.FixtureRequest
 ) -> None:
@@ -495,7 +601,9 @@ def test_operators_see_what_the_other_nodes_know(
             cli, ["--url", nodes.url, "--namespace", space, *words], env=environ
         )
 
-    listed = json.loads(run("queue", "ls", "--json").stdout)
+    ls = run("queue", "ls", "--json")
+    assert ls.exit_code == 1
+    listed = json.loads(ls.stdout)
     assert [queue["queue"] for queue in listed["queues"]] == sorted(k.name for k in places[2:])
     assert listed["unread"].keys() == {keys.name for keys in places[:2]}
     top = run("top", "--once").stdout

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
+from qworker.cli.framework.errors import FAILED
 from qworker.cli.framework.queues import Queues
 from qworker.cli.framework.settings import REDIS_URL, Settings
 from qworker.cli.framework.terminal import note
 
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
+    from qworker.client.namespace.workers import Worker
     from qworker.store.nodes import Address
     from qworker.store.options import ClientOptions
     from qworker.store.url import ServerURL
@@ -21,6 +26,8 @@ __all__ = ["Session"]
 
 #: Seconds after which a note says that the server does not answer.
 _PATIENCE_S: Final = 3.0
+#: The same for a node of a Cluster, if the verb shows what the others know: many times what a busy one takes.
+_NODE_PATIENCE_S: Final = 1.5
 
 
 class Session:
@@ -109,7 +116,8 @@ class Session:
         """The patience of the verb if it sets one, else the option, else a few seconds: a user is waiting."""
         loaded = self.settings.client
         if self.patience_s != _PATIENCE_S or loaded.settings["give_up"].source == "default":
-            return self.patience_s
+            at_most_s = _NODE_PATIENCE_S if self.waits_once and self.server.clustered else math.inf
+            return min(self.patience_s, at_most_s)
         return loaded.options.give_up_ms / 1000
 
     def service_options(self) -> ClientOptions:
@@ -120,6 +128,29 @@ class Session:
         if self.url.scheme == "embedded":
             self.settings.set_up_logs(service=True)
         return dataclasses.replace(self.settings.client.options, url=self.server)
+
+    def check_complete(self) -> None:
+        """End the command with exit code 1 if a node of the Cluster did not answer, and name it."""
+        from qworker.client.execute.single_wait import SingleWaitClient
+
+        client = self.client
+        if isinstance(client, SingleWaitClient) and client.away:
+            for node, error in client.away.items():
+                note(f"not read: what {node} holds ({error})")
+            raise click.exceptions.Exit(FAILED)
+
+    def workers(self, now_ms: int | None = None) -> list[Worker] | None:
+        """Read the workers; None, and a note, if the node of a Cluster that lists them does not answer."""
+        from qworker.client.namespace.workers import read_workers
+        from qworker.errors import InDoubtError, LoadingError, UnavailableError
+
+        try:
+            return read_workers(self, now_ms)
+        except (UnavailableError, InDoubtError, LoadingError) as error:
+            if not self.client.factory.clustered:
+                raise
+            note(f"the list of workers cannot be read: {error}")
+            return None
 
     def ask(self, *words: str | int | bytes, node: Address | None = None) -> Any:
         """Send one plain command, in a Cluster to one node; returns its reply."""

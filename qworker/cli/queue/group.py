@@ -41,19 +41,22 @@ def command() -> None:
 @click.command("ls", cls=Verb)
 @json_option
 @click.pass_obj
-def list_queues(session: Session) -> Output:
+def list_queues(session: Session) -> Iterator[Output]:
     """List the queues with their sizes.
 
     OLDEST is the age of the oldest ready message. A queue is listed from its first send by qworker; one that only gets
-    plain RPUSHes is listed when a reaper finds it.
+    plain RPUSHes is listed when a reaper finds it. Exit code 1 if a node of a Cluster did not answer: the queues of the
+    others are listed.
     """
     from qworker.cli.queue.show import queue_document
 
+    session.waits_once = True
     queues = session.queues.inspect(partial=True)
     documents = [queue_document(name, queue) for name, queue in queues.items()]
     unread = session.queues.unread
     document = {"queues": documents, **({"unread": unread} if unread else {})}
-    return Output(document, _listing(session, queues))
+    yield Output(document, _listing(session, queues))
+    session.check_complete()
 
 
 def _listing(
@@ -90,6 +93,8 @@ def show(session: Session, queue: str, over: str) -> Output:
     """Show one queue: sizes by state and priority, ages, attributes, counters, rates."""
     import time
 
+    session.waits_once = True
+
     from qworker.cli.queue.show import queue_document
     from qworker.client.inspect.rates import rates_between
     from qworker.config.kinds import DurationKind
@@ -111,9 +116,8 @@ def show(session: Session, queue: str, over: str) -> Output:
 
 def _text(session: Session, inspection: Inspection, rates: Mapping[str, float]) -> Iterator[Block]:
     from qworker.cli.queue.show import queue_text
-    from qworker.client.namespace.workers import read_workers
 
-    yield from queue_text(inspection, rates, read_workers(session))
+    yield from queue_text(inspection, rates, session.workers())
 
 
 @click.command("peek", cls=Verb)

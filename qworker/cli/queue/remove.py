@@ -70,8 +70,6 @@ def purge(
 @click.pass_obj
 def remove(session: Session, queue: str, dry_run: bool, yes: bool) -> Output:
     """Delete a queue with all its messages (unacked ones and dead letters too), attributes and counters."""
-    from qworker.client.namespace.workers import read_workers
-
     opened = session.queues.get(queue)
     inspection = opened.inspect()
     sizes = {state: getattr(inspection, state) for state in ("ready", "delayed", "unacked", "dead")}
@@ -79,7 +77,8 @@ def remove(session: Session, queue: str, dry_run: bool, yes: bool) -> Output:
     if dry_run:
         text = f"would remove {queue} with {words}; nothing was changed"
     else:
-        names = [worker.name for worker in read_workers(session) if worker.listens_to(queue)]
+        workers = session.workers() or ()
+        names = [worker.name for worker in workers if worker.listens_to(queue)]
         if names:
             note(f"workers still receive from it: {', '.join(names[:5])}")
         confirm(f"Permanently remove {queue} with {words}, its attributes and counters?", yes=yes)

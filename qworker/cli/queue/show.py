@@ -105,11 +105,17 @@ def queue_document(
 
 
 def queue_text(
-    inspection: Inspection, rates: Mapping[str, float], workers: Iterable[Worker]
+    inspection: Inspection, rates: Mapping[str, float], workers: Iterable[Worker] | None
 ) -> Iterator[Block]:
-    """Write one queue in full, and what to do about it at the end; `workers`: those of the namespace."""
-    served = sum(worker.listens_to(inspection.queue) for worker in workers)
-    yield Fields({**_sizes(inspection), "workers": count(served), **_times(inspection)})
+    """Write one queue in full, and what to do about it at the end.
+
+    `workers`: those of the namespace; None if they could not be read.
+    """
+    served = None
+    if workers is not None:
+        served = sum(worker.listens_to(inspection.queue) for worker in workers)
+    number = "unknown" if served is None else count(served)
+    yield Fields({**_sizes(inspection), "workers": number, **_times(inspection)})
     yield Heading("ATTRIBUTES")
     rows: list[list[Cell | str]] = [
         [attribute.name, attribute.text, _origin(attribute.problem, is_set=attribute.is_set)]
@@ -194,7 +200,7 @@ def _reasons(counter: str, stats: Mapping[str, int]) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
-def _next_steps(queue: Inspection, workers: int) -> list[str]:
+def _next_steps(queue: Inspection, workers: int | None) -> list[str]:
     name, steps = queue.queue, []
     steps += [f"a shard cannot be read, {unread}" for unread in queue.unread]
     if queue.overdue_s > OVERDUE_S:
@@ -203,7 +209,7 @@ def _next_steps(queue: Inspection, workers: int) -> list[str]:
         steps.append(f"it is paused: qworker queue resume {name}")
     if queue.limited_until_ms is not None:
         steps.append(f"a handler raised RateLimited; to continue now: qworker queue resume {name}")
-    if queue.ready and not workers:
+    if queue.ready and workers == 0:
         steps.append(f"no worker receives from it: qworker run MODULE --queues {name}")
     if queue.is_full:
         steps.append(

@@ -143,9 +143,11 @@ def _note_task(session: Session, queue: str, task: str) -> None:
 
     Not an error: a worker that has it may start later.
     """
-    from qworker.client.namespace.workers import read_workers
-
-    workers = [worker for worker in read_workers(session) if worker.listens_to(queue)]
+    found = session.workers()
+    if found is None:
+        note(f"note: task {task!r} was not checked")
+        return
+    workers = [worker for worker in found if worker.listens_to(queue)]
     tasks = [worker.described.tasks for worker in workers]
     if not workers or None in tasks:
         why = (

@@ -48,6 +48,7 @@ def list_workers(session: Session) -> Output:
     """
     from qworker.client.namespace.workers import read_workers
 
+    session.waits_once = True
     now_ms = session.now_ms()
     workers = read_workers(session, now_ms)
     none = f"no worker in namespace {session.namespace!r}: start one with qworker run MODULE"
@@ -132,30 +133,67 @@ def scale(session: Session, name: str, processes: str) -> Output:
 def stack(session: Session, name: str | None) -> Iterator[Output]:
     """Show the stack of each running handler of a worker, or of all workers, the most recent call first.
 
-    Works even if a handler hangs in C or holds the GIL. Shows up to 50 handlers per worker, the oldest first.
+    Works even if a handler hangs in C or holds the GIL. Shows up to 50 handlers per worker, the oldest first. Prints
+    the stacks of a worker as soon as it answers; exit code 1 if one does not answer within 6 seconds.
     """
-    from qworker.client.namespace.requests import ask_workers
-
+    session.waits_once = True
     if name is not None:
         _check_worker(session, name)
-    names = [name] if name is not None else [worker.name for worker in _alive(session)]
-    handlers: dict[str, Any] = {
-        answer.worker: answer.data.get("handlers")
-        for answer in ask_workers(session, names, "stack")
-        if answer.done
-    }
-    handlers = {name: handlers[name] for name in names if name in handlers}
-    silent = [name for name in names if name not in handlers]
-    text: list[str | Note] = [*stack_lines(handlers)]
-    if not names:
-        text = [Note(f"no worker in namespace {session.namespace!r}")]
-    elif handlers and not text:
-        text = [Note("no handler is running")]
-    yield Output({"workers": handlers, "silent": silent}, text)
-    if silent:
-        raise click.ClickException(
-            f"{', '.join(silent)} did not answer: unreachable, or an older version"
-        )
+    asked = _Stacks(session, [name] if name is not None else _names_alive(session))
+    yield Output(asked.document, asked.lines())
+    if asked.silent:
+        raise click.ClickException(asked.problem)
+
+
+class _Stacks:
+    """The answers of workers that are asked for the stacks of their handlers: printed, or read as a whole."""
+
+    def __init__(self, session: Session, names: Sequence[str]) -> None:
+        self._session = session
+        self._names = names
+        self._handlers: dict[str, Any] = {}
+        #: Why workers were not asked, or could not answer.
+        self._refused: dict[str, str] = {}
+
+    def lines(self) -> Iterator[str | Note]:
+        """Ask, and write what comes."""
+        from qworker.client.namespace.requests import ask_workers
+
+        if not self._names:
+            yield Note(f"no worker in namespace {self._session.namespace!r}")
+            return
+        running = False
+        for answer in ask_workers(self._session, self._names, "stack"):
+            if not answer.done:
+                self._refused[answer.worker] = answer.text
+                continue
+            self._handlers[answer.worker] = answer.data.get("handlers")
+            for line in stack_lines({answer.worker: answer.data.get("handlers")}):
+                running = True
+                yield line
+        if self._handlers and not running:
+            yield Note("no handler is running")
+
+    def document(self) -> dict[str, Any]:
+        """Ask, and return the answers."""
+        for _ in self.lines():
+            pass
+        handlers = {name: self._handlers[name] for name in self._names if name in self._handlers}
+        return {"workers": handlers, "silent": self.silent}
+
+    @property
+    def silent(self) -> list[str]:
+        """The workers without an answer."""
+        return [name for name in self._names if name not in self._handlers]
+
+    @property
+    def problem(self) -> str:
+        """Say why there are silent ones."""
+        refused = [f"{name} {text}" for name, text in self._refused.items()]
+        silent = [name for name in self.silent if name not in self._refused]
+        if silent:
+            refused.append(f"{', '.join(silent)} did not answer: unreachable, or an older version")
+        return "; ".join(refused)
 
 
 def stack_lines(handlers: Mapping[str, Any]) -> Iterator[str]:
@@ -176,11 +214,18 @@ def _alive(session: Session, now_ms: int | None = None) -> list[Worker]:
     return [worker for worker in read_workers(session, now_ms) if not worker.is_gone]
 
 
+def _names_alive(session: Session) -> list[str]:
+    return [worker.name for worker in _alive(session)]
+
+
 def _check_worker(session: Session, name: str) -> None:
-    """Raise `InvalidOptionError` for a name that no living worker has."""
+    """Raise `InvalidOptionError` for a name that no living worker has, if the list of workers can be read."""
     from qworker.errors import InvalidOptionError
 
-    alive = [worker.name for worker in _alive(session)]
+    found = session.workers()
+    if found is None:
+        return
+    alive = [worker.name for worker in found if not worker.is_gone]
     if name not in alive:
         known = f"workers are {', '.join(alive[:5])}" if alive else "no worker is alive"
         limit = safe(did_you_mean(name, alive, known))

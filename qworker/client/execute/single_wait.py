@@ -37,6 +37,11 @@ class SingleWaitClient(Client):
         super().__init__(*args, **options)
         self._problems: dict[Address, ServerError] = {}
 
+    @property
+    def away(self) -> Mapping[Address, ServerError]:
+        """The nodes that did not serve when they were last asked, each with its error."""
+        return dict(self._problems)
+
     def _patience(self, give_up_s: float | None, within_s: float | None) -> Patience:
         return super()._patience(give_up_s, self.give_up_s if within_s is None else within_s)
 
@@ -49,7 +54,8 @@ class SingleWaitClient(Client):
         try:
             result = super()._attempt(lane, command, patience, elsewhere=elsewhere)
         except QworkerError as error:
-            self._note(node, error)
+            # A client that has just read the map knows the node only now.
+            self._note(node or self._node(command), error)
             raise
         self._note(node, result)
         return result
@@ -63,7 +69,7 @@ class SingleWaitClient(Client):
         results: list[Any] = [problems[node] for node in nodes]
         answers = super()._trip(lane, [commands[at] for at in asked], patience)
         for at, answer in zip(asked, answers, strict=True):
-            self._note(nodes[at], answer)
+            self._note(nodes[at] or self._node(commands[at]), answer)
             results[at] = answer
         return results
 
@@ -91,11 +97,6 @@ class WatchingClient(SingleWaitClient):
         super().__init__(*args, **options)
         #: When the next try of a node is due.
         self._due_s: dict[Address, float] = {}
-
-    @property
-    def away(self) -> Mapping[Address, ServerError]:
-        """The nodes that did not serve when they were last asked, each with its error."""
-        return dict(self._problems)
 
     def _attempt(
         self, lane: Lane, command: Command[T], patience: Patience, *, elsewhere: bool = False

@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.errors import InvalidOptionError
-from qworker.wire.control import KEPT_MS, Request, read_answer, write
+from qworker.errors import InDoubtError, InvalidOptionError, LoadingError, UnavailableError
+from qworker.wire.control import KEPT_MS, Answer, Request, read_answer, write
 from qworker.wire.ids import new_lane_id
 from qworker.wire.keys import answer_key, control_key, leaving_key
 
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Asks
-    from qworker.wire.control import Answer
 
 __all__ = ["ANSWER_S", "ask_workers", "change_of", "drain_workers"]
 
@@ -21,6 +20,9 @@ __all__ = ["ANSWER_S", "ask_workers", "change_of", "drain_workers"]
 ANSWER_S: Final = 6.0
 #: Shorter than a command waits for any reply.
 _WAIT_S: Final = 0.5
+#: Nodes that are tried for the answers.
+_TRIES: Final = 5
+_NODE_AWAY: Final = (UnavailableError, InDoubtError, LoadingError)
 
 
 def drain_workers(asks: Asks, names: Sequence[str], now_ms: int) -> None:
@@ -38,13 +40,23 @@ def ask_workers(
     within_s: float = ANSWER_S,
     **arguments: Any,
 ) -> Iterator[Answer]:
-    """Ask workers for a verb; yields the answers as they come, until all have answered or `within_s` has passed."""
-    request = Request(new_lane_id(), verb, asks.now_ms(), arguments)
+    """Ask workers for a verb; yields the answers as they come, until all have answered or `within_s` has passed.
+
+    A worker whose node of a Cluster does not serve is not asked: its answer is not `done`, and says why. If it is the
+    only one, raises the error.
+    """
+    request = Request(_served_id(asks), verb, asks.now_ms(), arguments)
+    missing = set(workers)
     for worker in workers:
         key = control_key(asks.namespace, worker)
-        asks.ask("RPUSH", key, write(request))
-        asks.ask("PEXPIRE", key, KEPT_MS)
-    missing = set(workers)
+        try:
+            asks.ask("RPUSH", key, write(request))
+            asks.ask("PEXPIRE", key, KEPT_MS)
+        except _NODE_AWAY as error:
+            if len(workers) == 1:
+                raise
+            missing.discard(worker)
+            yield Answer(worker, done=False, text=f"was not asked: {error}")
     deadline = time.monotonic() + within_s
     while missing and (left_s := deadline - time.monotonic()) > 0:
         wait_s = f"{min(left_s, _WAIT_S):.2f}"
@@ -53,6 +65,20 @@ def ask_workers(
         if answer is not None:
             missing.discard(answer.worker)
             yield answer
+
+
+def _served_id(asks: Asks) -> str:
+    """Return the id of a request whose answers a node keeps that serves: in a Cluster ids are spread over the nodes."""
+    for tries_left in reversed(range(_TRIES)):
+        request_id = new_lane_id()
+        try:
+            asks.ask("EXISTS", answer_key(asks.namespace, request_id))
+        except _NODE_AWAY:
+            if not tries_left:
+                raise
+        else:
+            break
+    return request_id
 
 
 def change_of(text: str, field: str) -> dict[str, int]:
