@@ -65,6 +65,7 @@ QworkerError
 │   ├── EventsLostError           journal events were trimmed before they were read
 │   └── JournalRolledBackError    the journal is older than the part that was read
 ├── SignalTimeoutError (TimeoutError)  a run's wait for a signal timed out
+├── SourceShrankError             a loop of a run whose source has lost items
 └── TimeLimitError                a handler ran past its time limit
 
 The control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is in `qworker.app.control`: it is
@@ -130,6 +131,7 @@ __all__ = [
     "ShardsChangedError",
     "SignalGivenError",
     "SignalTimeoutError",
+    "SourceShrankError",
     "SparkMissingError",
     "StaleReceiptError",
     "StoreError",
@@ -915,6 +917,23 @@ class SignalTimeoutError(QworkerError, TimeoutError):
 
     def __str__(self) -> str:
         return f"the signal {self.signal!r} was not given in time"
+
+
+class SourceShrankError(QworkerError):
+    """A loop of a run has done `done` items, and its source now has fewer items than before: `length`.
+
+    Items before its position are gone, so the next one is not known.
+    """
+
+    def __init__(self, loop: str, done: int, length: int) -> None:
+        super().__init__(loop, done, length)
+        self.loop, self.done, self.length = loop, done, length
+
+    def __str__(self) -> str:
+        return (
+            f"loop {self.loop!r} has done {self.done:,} items, but its source has only {self.length:,} now, fewer than "
+            "before; only let it grow at its end, or loop over a function that takes the key of the last item"
+        )
 
 
 class TimeLimitError(QworkerError):

@@ -112,6 +112,8 @@ class QWorker:
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, ScheduledTask] = {}
         self.middleware: list[Middleware] = []
+        #: Items after which loops of runs are interrupted; set by `qworker.testing.drain`.
+        self.loop_limit: int | None = None
         self._url = url
         self._keys = keys
         self._give_up_s = None if give_up is None else check_give_up(give_up, {})

@@ -23,6 +23,7 @@ __all__ = [
     "Cancel",
     "ControlFlow",
     "Discard",
+    "Interrupted",
     "LetExpire",
     "Parked",
     "RateLimited",
@@ -121,6 +122,13 @@ class Parked(BaseException):
     ) -> None:
         super().__init__(name)
         self.delay_ms, self.name, self.signal, self.keep_ms = delay_ms, name, signal, keep_ms
+
+
+class Interrupted(BaseException):
+    """A run is in a loop, and its worker stops: its function ends here, and another worker continues the loop.
+
+    Raised by `run.each` between two items. Not an Exception, as `Parked`.
+    """
 
 
 class LetExpire(ControlFlow):

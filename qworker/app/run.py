@@ -1,4 +1,4 @@
-"""Runs: functions whose steps are recorded, so that another worker can resume them.
+"""Runs: functions whose steps and loops are recorded, so that another worker can resume them.
 
 An async workflow gets a `Run`, a plain one a `SyncRun`; `Steps` is their common part.
 """
@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from contextvars import copy_context
 from typing import Any, Final, ParamSpec, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from qworker.app.arguments.results import ResultType
+from qworker.app.each import AsyncEach, Each, check_source, keep_behind, keep_behind_async
 from qworker.app.functions import default_name, is_async
+from qworker.app.loops import Loop
 from qworker.app.steps import RunApp, Steps, check_step_name
 from qworker.config.kinds import MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
@@ -24,6 +34,7 @@ __all__ = ["Run", "SyncRun"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+K = TypeVar("K")
 
 #: By function, the type of what it returns.
 _TYPES: Final[WeakKeyDictionary[Any, ResultType]] = WeakKeyDictionary()
@@ -72,6 +83,19 @@ class _Base:
         if name is None:
             name = _name_of(function)
         return self._steps.begin(name), function, args, _type_of(function, name)
+
+    def _loop(
+        self, items: Any, key: Any, name: str | None, every: int, interval: Duration
+    ) -> Loop[Any]:
+        check_source(items, key)
+        if name is None:
+            try:
+                name = default_name(items) if callable(items) else "each"
+                check_step_name(name)
+            except InvalidNameError:
+                name = "each"  # a lambda
+        source = items if key is not None else None
+        return Loop(self._steps, check_step_name(name), every, interval, source, key)
 
 
 class Run(_Base):
@@ -160,6 +184,48 @@ class Run(_Base):
             value = self._steps.recorded(wait.signal, stored)
         return wait.value(value)
 
+    @overload
+    def each(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        /,
+        *,
+        name: str | None = None,
+        every: int = 100,
+        interval: Duration = "5s",
+    ) -> AsyncIterator[T]: ...
+    @overload
+    def each(
+        self,
+        items: Callable[[K | None], AsyncIterable[T] | Awaitable[Iterable[T]]]
+        | Callable[[K | None], Iterable[T]],
+        /,
+        *,
+        key: Callable[[T], K],
+        name: str | None = None,
+        every: int = 100,
+        interval: Duration = "5s",
+    ) -> AsyncIterator[T]: ...
+    def each(
+        self,
+        items: Any,
+        /,
+        *,
+        key: Any = None,
+        name: str | None = None,
+        every: int = 100,
+        interval: Duration = "5s",
+    ) -> AsyncIterator[Any]:
+        """Give out items to `async for`, as `SyncRun.each` does to `for`; they may come asynchronously.
+
+        A plain function as `items` is called in a thread.
+        """
+        loop = self._loop(items, key, name, every, interval)
+        return AsyncEach(loop, items, self._app.aqueue(self._steps.keys.name).client)
+
+    async def _keep(self) -> None:
+        await keep_behind_async(self._steps, self._app.aqueue(self._steps.keys.name).client)
+
     async def _sleep(self, name: str, delay_ms: int | None, signal: str = "") -> None:
         steps = self._steps
         if (command := steps.unread(name)) is not None:
@@ -218,6 +284,57 @@ class SyncRun(_Base):
             stored = client.execute(steps.record(wait.signal, b""))
             value = steps.recorded(wait.signal, stored)
         return wait.value(value)
+
+    @overload
+    def each(
+        self,
+        items: Iterable[T],
+        /,
+        *,
+        name: str | None = None,
+        every: int = 100,
+        interval: Duration = "5s",
+    ) -> Iterator[T]: ...
+    @overload
+    def each(
+        self,
+        items: Callable[[K | None], Iterable[T]],
+        /,
+        *,
+        key: Callable[[T], K],
+        name: str | None = None,
+        every: int = 100,
+        interval: Duration = "5s",
+    ) -> Iterator[T]: ...
+    def each(
+        self,
+        items: Any,
+        /,
+        *,
+        key: Any = None,
+        name: str | None = None,
+        every: int = 100,
+        interval: Duration = "5s",
+    ) -> Iterator[Any]:
+        """Give out items, and continue after the last kept one if the run has to begin again.
+
+        `items`: a sequence; another iterable, which is read again up to the position; or, with `key`, a function that
+        returns the items behind a key (at first None): all of them, or a page at a time, until it returns none. `key`
+        returns the key of an item, JSON of up to 4 KiB.
+
+        The position is kept when `every` items (1-1,000,000) are done or `interval` (100 ms to a day) has passed since
+        it was kept last, whichever is first; and when the function ends here: at a failure, a sleep, a wait, or a stop
+        of the worker, for which the loop ends between two items. Items that were done after it come again if the
+        worker dies. Steps within an item are forgotten with it. A second loop of a name is numbered, as steps are.
+
+        Raises `SourceShrankError` if there are fewer items than before, `InvalidResultError` for a wrong key,
+        `LeaseLostError` and the other errors of `step`.
+        """
+        loop = self._loop(items, key, name, every, interval)
+        return Each(loop, items, self._app.queue(self._steps.keys.name).client)
+
+    def _keep(self) -> None:
+        keep_behind(self._steps, self._app.queue(self._steps.keys.name).client)
 
     def _sleep(self, name: str, delay_ms: int | None, signal: str = "") -> None:
         steps = self._steps

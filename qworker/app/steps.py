@@ -1,4 +1,4 @@
-"""Steps of a run, without I/O: their names and numbers, recorded values, sleeps and waits for signals."""
+"""Steps of a run, without I/O: their names and numbers, recorded values, sleeps, waits for signals, and loops."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from qworker.app.control import Parked
+from qworker.app.control import Interrupted, Parked
 from qworker.app.handle import HandleApp
+from qworker.app.items import current_item
 from qworker.durations import Duration, duration_ms
-from qworker.engine.run import Step, recall_steps, record_step
+from qworker.engine.run import Position, Step, keep_position, recall_steps, record_step
 from qworker.errors import (
     InvalidNameError,
     InvalidOptionError,
@@ -25,6 +26,9 @@ from qworker.errors import (
 from qworker.wire.memo import read_memo, write_memo
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qworker.app.items import OpenLoop
     from qworker.engine.command import Command
     from qworker.engine.run import Recalled
     from qworker.wire.envelope import Envelope
@@ -38,6 +42,10 @@ T = TypeVar("T")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.:/-]{0,99}", re.ASCII)
 #: Of a repeated step, this many values are read with the one that is needed.
 _AHEAD: Final = 50
+#: A step within an item of a loop.
+_ITEM: Final = re.compile(r"(.*)\[(\d+)\](\.[^\[]*)")
+#: The longest name that the scripts take.
+_MAX_NAME: Final = 128
 
 
 class RunApp(HandleApp, Protocol):
@@ -47,12 +55,20 @@ class RunApp(HandleApp, Protocol):
     def keyring(self) -> Keyring:
         """The keys that sign and encrypt."""
 
+    @property
+    def loop_limit(self) -> int | None:
+        """Items after which loops of runs are interrupted, in tests."""
+
 
 class RunDelivery(Protocol):
     """The delivery of a run's message."""
 
     lease: Any
     index: str
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was cancelled while it runs."""
 
     def envelope(self) -> Envelope | None:
         """The parsed envelope."""
@@ -81,24 +97,79 @@ class Steps:
         self._now_ms: int = delivery.lease.now_ms
         self._began = time.monotonic()
         #: Set once the run is parked: nothing that the function does afterwards counts.
-        self.parked: Parked | None = None
+        self.parked: Parked | Interrupted | None = None
         self._blamed = envelope.nacks + envelope.timeouts > 0
+        #: Those that have begun and not ended.
+        self.loops: list[OpenLoop] = []
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the app."""
+        return self._app.namespace
+
+    @property
+    def keyring(self) -> Keyring:
+        """The keys of the app."""
+        return self._app.keyring
+
+    @property
+    def loop_limit(self) -> int | None:
+        """Items after which a loop is interrupted, in tests."""
+        return self._app.loop_limit
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease of this delivery has run out."""
+        return bool(self._delivery.lease.lost)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was cancelled during this activation."""
+        return self._delivery.cancelled
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker stops."""
+        return bool(self._delivery.lease.stopping)
 
     def begin(self, name: str) -> str:
-        """Return the name under which the next step of this name is recorded."""
+        """Return the name under which the next step of this name is recorded.
+
+        A sleep begins with `~`, a loop with `*`, a signal with `!`. All but signals belong to the item of a loop in
+        which they begin.
+        """
         if self.parked is not None:
             raise self.parked
+        item = None if name.startswith("!") else current_item.get()
+        if item is not None:
+            sign, plain = (name[0], name[1:]) if name[0] in "~*" else ("", name)
+            name = f"{sign}{item.path}{plain}"
         self._numbers[name] += 1
         number = self._numbers[name]
-        return name if number == 1 else f"{name}#{number}"
+        if number > 1:
+            name = f"{name}#{number}"
+        if item is not None:
+            if len(name) > _MAX_NAME:
+                raise InvalidNameError(
+                    "step",
+                    f"{shown(name)} is longer than {_MAX_NAME} characters with its loop",
+                    "give the step or the loop a shorter name",
+                )
+            item.steps.append(name)
+        return name
 
     def unread(self, step: str) -> Command[Recalled] | None:
         """Return the command that reads a step, if it was not read yet."""
         if self._whole or step in self._read:
             return None
-        name, _, number = step.partition("#")
-        first = int(number or 1)
-        ahead = [f"{name}#{later}" for later in range(first + 1, first + _AHEAD)]
+        if (match := _ITEM.fullmatch(step)) is not None:
+            # The same step of the next items.
+            before, number, behind = match.groups()
+            ahead = [f"{before}[{int(number) + later}]{behind}" for later in range(1, _AHEAD)]
+        else:
+            name, _, number = step.partition("#")
+            first = int(number or 1)
+            ahead = [f"{name}#{later}" for later in range(first + 1, first + _AHEAD)]
         return recall_steps(self.keys, self.id, [step, *ahead])
 
     def learn(self, recalled: Recalled) -> None:
@@ -129,10 +200,42 @@ class Steps:
 
     def recorded(self, step: str, stored: bytes) -> bytes:
         """Note that a step is recorded, and return its JSON. Raises `ProtectionError`."""
+        self.advanced()
+        return self.opened(step, stored)
+
+    def advanced(self) -> None:
+        """Note that the run has come further: its message was marked, and its failures are forgotten."""
         if self._blamed or not self._marked:
             self._delivery.unblame({"c": "1", "r": str(self._keep_ms)})
             self._blamed, self._marked = False, True
-        return self.opened(step, stored)
+
+    def position(
+        self, loop: str, done: int, value: bytes, forgotten: Sequence[str]
+    ) -> Command[int]:
+        """Return the command that keeps how far a loop has come."""
+        return keep_position(
+            self.keys,
+            Position(
+                self.id,
+                self._delivery.lease.id,
+                self._delivery.index,
+                loop,
+                done,
+                value,
+                forgotten,
+                None if self._marked else self._keep_ms,
+                self._blamed,
+            ),
+        )
+
+    def forget_loop(self, loop: OpenLoop) -> None:
+        """Forget a loop that has ended, or whose item has."""
+        if loop in self.loops:
+            self.loops.remove(loop)
+
+    def unkept(self) -> list[OpenLoop]:
+        """Loops that have done more than is kept, at the end of an activation that has not ended its run."""
+        return [] if self.lost or self.cancelled else [loop for loop in self.loops if loop.behind]
 
     def sleep(self, name: str, delay_ms: int | None, signal: str = "") -> None:
         """Return once the time recorded under a name is over; until then park the run, first for `delay_ms`."""

@@ -131,15 +131,27 @@ class Workflow(Task[P, R]):
             @wraps(function)
             async def activation(*args: Any, **kwargs: Any) -> Any:
                 steps = self._steps()
-                called: Any = function(Run(self.app, steps), *args, **kwargs)
-                return _unless_parked(steps, await called)
+                run = Run(self.app, steps)
+                called: Any = function(run, *args, **kwargs)
+                try:
+                    result = _unless_parked(steps, await called)
+                except BaseException:
+                    await run._keep()
+                    raise
+                return result
 
         else:
 
             @wraps(function)
             def activation(*args: Any, **kwargs: Any) -> Any:
                 steps = self._steps()
-                return _unless_parked(steps, function(SyncRun(self.app, steps), *args, **kwargs))
+                run = SyncRun(self.app, steps)
+                try:
+                    result = _unless_parked(steps, function(run, *args, **kwargs))
+                except BaseException:
+                    run._keep()
+                    raise
+                return result
 
         activation.__signature__ = signature
         handler: Callable[P, R] = activation

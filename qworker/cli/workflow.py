@@ -67,7 +67,7 @@ def list_runs(session: Session, queue: str | None, state: str | None, limit: int
 @json_option
 @click.pass_obj
 def show(session: Session, run_id: str, queue: str | None) -> Output:
-    """Show a run: its state, and the steps and signals that it has recorded, with their times."""
+    """Show a run: its state, and the steps, signals and positions that it has recorded, with their times."""
     opened, run = _find(session, run_id, queue)
     steps = opened.run_steps(run.id) or []
     document = {**_document(run), "steps": [_step_document(step) for step in steps]}
@@ -185,6 +185,7 @@ def _step_document(step: RunStep) -> dict[str, Any]:
         "name": step.name,
         "at_ms": step.at_ms,
         "value": json.loads(step.value) if step.value else None,
+        "position": step.position,
         "timed_out": step.name.startswith("!") and not (step.value or step.closed),
         "closed": step.closed or None,
     }
@@ -247,7 +248,10 @@ def _text(run: RunStatus, steps: list[RunStep]) -> Iterator[str | Block]:
         shown = f"({step.closed})" if step.closed else body_line(step.value)
         if step.name.startswith("!") and not (step.value or step.closed):
             shown = "(not given in time)"
-        yield f"{at}  {step.name}  {shown}"
+        if step.position is not None:
+            yield f"{at}  each {step.name[1:]}: {step.progress}"
+        else:
+            yield f"{at}  {step.name}  {shown}"
     name = word(run.id)
     if run.state == "dead":
         yield Line()

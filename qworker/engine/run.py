@@ -1,4 +1,4 @@
-"""The commands of runs: start them once, record and recall their steps, give them signals."""
+"""The commands of runs: start them once, record and recall their steps and positions, give them signals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
 __all__ = [
+    "Position",
     "Recalled",
     "RunLook",
     "Step",
+    "keep_position",
     "look_at_runs",
     "recall_steps",
     "record_step",
@@ -47,6 +49,24 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """How far a loop of a run has come: the number of items that are `done`, and where to continue, as JSON.
+
+    Its delivery is given as for `Step`. `steps`: up to 1,000 steps of items that are done, which are forgotten.
+    """
+
+    message_id: str
+    lease_id: str
+    index: str
+    loop: str
+    done: int
+    value: bytes
+    steps: Sequence[str] = ()
+    keep_ms: int | None = None
+    progress: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Recalled:
     """Recorded values by step, None for those that are not recorded; `whole`: these are all."""
 
@@ -61,11 +81,7 @@ def record_step(keys: QueueKeys, step: Step, *, now_ms: int | None = None) -> Co
     """
 
     def decode(reply: Any) -> bytes:
-        if reply[0] == b"GONE":
-            raise LeaseLostError(keys.queue, step.message_id)
-        if reply[0] == b"FULLRUN":
-            raise RunTooLargeError(keys.queue, step.message_id, int(reply[1]))
-        older: bytes = accepted(reply, keys.queue)[2]
+        older: bytes = _recorded(reply, keys, step.message_id)[2]
         return older or step.value
 
     return Command(
@@ -82,6 +98,39 @@ def record_step(keys: QueueKeys, step: Step, *, now_ms: int | None = None) -> Co
         ),
         decode,
     )
+
+
+def keep_position(
+    keys: QueueKeys, position: Position, *, now_ms: int | None = None
+) -> Command[int]:
+    """Keep how far a loop has come; returns the number of items that counts: a greater one that was kept before.
+
+    Raises `LeaseLostError` if the lease does not hold the message any more, and `RunTooLargeError`.
+    """
+    return Command(
+        load_script("position"),
+        (keys.meta, keys.runs, keys.run(position.message_id), keys.lease(position.lease_id)),
+        (
+            given(now_ms),
+            position.message_id,
+            position.index,
+            given(position.keep_ms),
+            "1" if position.progress else "",
+            position.loop,
+            position.done,
+            position.value,
+            *position.steps,
+        ),
+        lambda reply: int(_recorded(reply, keys, position.message_id)[2]),
+    )
+
+
+def _recorded(reply: Any, keys: QueueKeys, message_id: str) -> list[Any]:
+    if reply[0] == b"GONE":
+        raise LeaseLostError(keys.queue, message_id)
+    if reply[0] == b"FULLRUN":
+        raise RunTooLargeError(keys.queue, message_id, int(reply[1]))
+    return accepted(reply, keys.queue)
 
 
 def signal_run(

@@ -60,6 +60,7 @@ def drain(
     include_delayed: bool = True,
     max_messages: int = 1000,
     errors: Literal["raise", "collect"] = "raise",
+    interrupt_after: int | None = None,
 ) -> Drained:
     """Run the messages of an app in this process until none is ready, and return what happened to them.
 
@@ -67,13 +68,19 @@ def drain(
     pass for all messages of the app until the next delayed one is due, so that retries run as well. `max_messages`:
     stop after this many deliveries, for handlers that send to themselves. `errors`: "raise" stops at a handler's first
     exception other than control flow, nacks its message and raises the exception; "collect" continues as a worker does.
+    `interrupt_after`: interrupt each `run.each` after this many items, as a worker that stops does; the run is
+    delivered again and continues. None: never.
 
     Sync handlers run in the calling thread, unless the app also has async ones, which run on a loop in another thread.
     Incomplete batches do not wait for more. Time limits of sync handlers are not enforced: in a worker, another process
     does that.
 
-    Raises `InvalidOptionError` for a queue without tasks, and for another value of `errors`.
+    Raises `InvalidOptionError` for a queue without tasks, and for other values of `errors` and `interrupt_after`.
     """
+    if interrupt_after is not None and (type(interrupt_after) is not int or interrupt_after < 1):
+        raise InvalidOptionError(
+            "interrupt_after", f"{interrupt_after!a} is not a number of items", "an int from 1"
+        )
     if errors not in ("raise", "collect"):
         raise InvalidOptionError("errors", f"{errors!a} is unknown", "write 'raise' or 'collect'")
     names = _queue_names(app, queues)
@@ -83,7 +90,7 @@ def drain(
     newest_dead = {name: _newest_dead(app, name) for name in names}
     collector = _ErrorCollector(stop_at_first=errors == "raise")
     waited_ms = ran = 0
-    with _collecting(app, collector):
+    with _collecting(app, collector, interrupt_after):
         # Every round runs something or lets time pass until something is due; the bound is for a round that does not.
         for _ in range(2 * max_messages + 10):
             _reap(app)
@@ -174,16 +181,20 @@ class _ErrorCollector(Middleware):
 
 
 @contextmanager
-def _collecting(app: QWorker, collector: _ErrorCollector) -> Iterator[None]:
-    """Collect the errors of the app's handlers, and let no batch wait for more."""
+def _collecting(
+    app: QWorker, collector: _ErrorCollector, interrupt_after: int | None
+) -> Iterator[None]:
+    """Collect the errors of the app's handlers, interrupt its loops, and let no batch wait for more."""
     options = {task: task.task_options for task in app.tasks.values()}
     app.middleware.insert(0, collector)
+    app.loop_limit = interrupt_after
     try:
         for task, own in options.items():
             task.task_options = dataclasses.replace(own, max_wait=0)
         yield
     finally:
         app.middleware.remove(collector)
+        app.loop_limit = None
         for task, own in options.items():
             task.task_options = own
 

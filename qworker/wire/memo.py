@@ -1,6 +1,7 @@
 r"""What a run has recorded of a step: `[ k=v …]\n<value>`, the value as JSON.
 
-Flag t is when it was recorded, in ms, added by the script; flags e and s are as of an envelope.
+Flag t is when it was recorded, in ms, added by the script, as is d, of the position of a loop: the number of items that
+are done. Flags e and s are as of an envelope.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from qworker.wire.envelope import flag_text
 from qworker.wire.keyring import Keyring
 from qworker.wire.numbers import whole
 
-__all__ = ["MAX_MEMO", "memo_ms", "read_memo", "write_memo"]
+__all__ = ["MAX_MEMO", "memo_items", "memo_ms", "read_memo", "write_memo"]
 
 #: The largest value, in bytes of JSON.
 MAX_MEMO: Final = 2**20
@@ -45,6 +46,15 @@ def memo_ms(stored: bytes) -> int | None:
     if not stored.startswith(b" t="):
         return None
     return whole(stored[3 : stored.find(b"\n")].partition(b" ")[0])
+
+
+def memo_items(stored: bytes) -> int | None:
+    """Read how many items of a loop are done; None of anything but the position of a loop."""
+    line, _, _ = stored.partition(b"\n")
+    for word in line.split(b" "):
+        if word.startswith(b"d="):
+            return whole(word[2:])
+    return None
 
 
 def _name(message_id: str, step: str) -> str:

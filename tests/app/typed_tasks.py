@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from qworker import Handle, Handles, QueueFullError, QWorker, Retry, chain, every
+from qworker import Handle, Handles, QueueFullError, QWorker, Retry, Run, SyncRun, chain, every
 from qworker.app.task import BatchTask, Call, Sender
 from qworker.client.message import Message, Stored
 
@@ -187,6 +187,53 @@ def misses_its_option(event: Event) -> None: ...
 
 @app.task(batch=10, priority="9")  # error: [call-overload] [untyped-decorator]
 def mistypes_its_option(events: list[Event]) -> None: ...
+
+
+# -- runs: loops know their items ----------------------------------------------------------------
+
+
+def rows(after: int | None) -> list[Event]:
+    return []
+
+
+async def later_rows(after: int | None) -> list[Event]:
+    return []
+
+
+async def yielded_rows(after: int | None) -> AsyncIterator[Event]:
+    yield event
+
+
+def number_of(event: Event) -> int:
+    return 1
+
+
+@app.workflow
+def loops(run: SyncRun) -> None:
+    for number in run.each([1, 2], every=10, interval="1s"):
+        assert_type(number, int)
+    for row in run.each(rows, key=lambda row: len(row.name)):
+        assert_type(row, Event)
+    assert_type(run.each(rows, key=number_of), Iterator[Event])
+    run.each(5)  # error: [call-overload]
+    run.each(rows)  # error: [call-overload]
+    run.each([1], every="10")  # error: [call-overload]
+
+
+@app.workflow
+async def async_loops(run: Run) -> None:
+    async for number in run.each([1, 2]):
+        assert_type(number, int)
+    async for row in run.each(rows, key=number_of):
+        assert_type(row, Event)
+    async for row in run.each(later_rows, key=number_of):
+        assert_type(row, Event)
+    async for row in run.each(yielded_rows, key=number_of):
+        assert_type(row, Event)
+    async for row in run.each(yielded_rows(None)):
+        assert_type(row, Event)
+    for _ in run.each([1]):  # error: [attr-defined]
+        pass
 
 
 # -- queues: verbs are typed for the sync and the async queue ------------------------------------

@@ -80,6 +80,26 @@ def test_runs_are_listed_with_what_they_wait_for(run, shop, orders):
     orders.app.queue("orders").release(*held)
 
 
+def test_a_run_is_shown_with_how_far_its_loops_have_come(run, orders):
+    """In items, and of how many where that is known."""
+
+    @orders.app.workflow(queue="orders")
+    def sweep(run: SyncRun) -> None:
+        for _ in run.each(["a"]):
+            pass
+        for number in run.each(range(5000), name="rows"):
+            if number == 1200:
+                run.wait(str, name="go")
+
+    sweep.options(id="s-1").start()
+    orders.run_what_is_ready()
+
+    assert run("workflow", "show", "s-1", "--json").json["steps"][1]["position"] == 1200
+    shown = run("workflow", "show", "s-1").out
+    assert "each each: all 1\n" in shown
+    assert "each rows: 1,200 of 5,000\n" in shown
+
+
 def test_a_run_is_shown_with_its_steps(run, shop, orders):
     """And their times and values; after its end as long as they are kept."""
     orders.start("a-1")
@@ -90,6 +110,7 @@ def test_a_run_is_shown_with_its_steps(run, shop, orders):
     assert step == {
         "name": "charge",
         "value": {"number": "a-1"},
+        "position": None,
         "timed_out": False,
         "closed": None,
     }

@@ -93,3 +93,64 @@ def test_a_killed_child_repeats_no_recorded_step(lab: Lab) -> None:
         assert lab.noted("charged").count(["parked"]) == 2
         until(lambda: all(app.queue(kind).inspect().unacked == 0 for kind in ("sync", "async")))
     app.close()
+
+
+LOOPS = """
+@app.workflow(queue="sync")
+def sync_loop(run: SyncRun, number: int) -> int:
+    for item in run.each(range(number), every=10, interval="1h"):
+        note("sync", item)
+        if item == 57 and number == 100:
+            die_once()
+        time.sleep(0.01)
+    return number
+
+@app.workflow(queue="async")
+async def async_loop(run: Run, number: int) -> int:
+    async for item in run.each(range(number), every=10, interval="1h"):
+        note("async", item)
+        if item == 57 and number == 100:
+            die_once()
+        await asyncio.sleep(0.01)
+    return number
+
+def die_once():
+    path = f"died-{current().task}"
+    if not os.path.exists(path):
+        open(path, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_continues_in_another_worker(lab: Lab) -> None:
+    """A worker that stops, by a signal or a drain, loses no item and repeats none; a killed one repeats at most ten."""
+    lab.app(LOOPS)
+    app = QWorker(lab.namespace, url=lab.url)
+
+    @app.workflow(queue="sync")
+    def sync_loop(run: SyncRun, number: int) -> int:
+        raise AssertionError("runs in workers alone")
+
+    @app.workflow(queue="async")
+    async def async_loop(run: Run, number: int) -> int:
+        raise AssertionError("runs in workers alone")
+
+    handles = [sync_loop.start(250), async_loop.start(250)]
+    for number in range(2):
+        with lab.worker("--procs", "1", "--concurrency", "2") as worker:
+            for kind in ("sync", "async"):
+                until(lambda kind=kind, number=number: len(lab.noted(kind)) > 25 * (number + 1))
+            assert worker.stop() == 0
+            assert {event["loop"] for event in worker.events("run_interrupted")} == {"*each"}
+            assert not worker.events("child_cut_off")
+    with lab.worker("--procs", "1", "--concurrency", "2"):
+        assert [handle.result("1m") for handle in handles] == [250, 250]
+        for kind in ("sync", "async"):
+            assert lab.noted(kind) == [[item] for item in range(250)]
+        assert sync_loop.start(100).result("1m") == 100
+        assert async_loop.start(100).result("1m") == 100
+        for kind in ("sync", "async"):
+            killed = [item for [item] in lab.noted(kind)[250:]]
+            assert killed == [*range(58), *range(50, 100)]
+    app.close()

@@ -181,6 +181,12 @@ def _run(drive: Drive) -> Call:
     return Call(_keys(drive, "meta", "runs", "run:a", "lease:L"), (NOW, "a", "0", "", "", "n", "v"))
 
 
+def _looped(drive: Drive) -> Call:
+    """The same, for a loop."""
+    call = _run(drive)
+    return Call(call.keys, (NOW, "a", "0", "", "", "*rows", 5, "v", "rows[1].n"))
+
+
 def _signalled(drive: Drive) -> Call:
     """A run is known."""
     drive.send("p", priority=5)
@@ -669,6 +675,26 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
             call.on(*call.keys[:3], drive.base + "x"),
         ],
         largest=lambda drive, call: [call.more(*["n", "v"] * 99)],
+    ),
+    "position": Refusals(
+        _looped,
+        parts=["runs", "run:a", "lease:L"],
+        words={
+            2: ["", "a b", "b", "ä"],
+            4: [*_BAD_IF_GIVEN, 0, 2_592_000_001],
+            6: ["", "rows", "*", "*a b", "*@bytes", "*" + "n" * 128],
+            7: BAD_NUMBERS,
+            8: ["", "v" * 1_114_113],
+            9: ["", "charge", "row[1].n", "!rows[1].n", "@rows[1].n", "x rows[1].n", "*rows"],
+        },
+        calls=lambda drive, call: [
+            call.only(5),
+            call.only(6),
+            call.only(7),
+            call.more(*["rows[1].n"] * 1000),
+            call.on(*call.keys[:3], drive.base + "x"),
+        ],
+        largest=lambda drive, call: [call.more(*["rows[1].n"] * 999)],
     ),
     # -- repair
     "repair_counters": Refusals(_received("L", words=(NOW, 1)), parts=[*_EVERY_LEVEL, "lease:L"]),

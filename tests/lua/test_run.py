@@ -12,8 +12,10 @@ from qworker.engine.options import SendOptions
 from qworker.engine.reap import promote, trim
 from qworker.engine.remove import purge
 from qworker.engine.run import (
+    Position,
     Recalled,
     Step,
+    keep_position,
     look_at_runs,
     recall_steps,
     record_step,
@@ -169,6 +171,107 @@ def test_a_run_is_bounded(drive: Drive) -> None:
 
 def _keys(drive: Drive) -> list[str]:
     return [drive.keys.meta, drive.keys.runs, drive.keys.run("a"), drive.keys.lease("L")]
+
+
+# -- loops ----------------------------------------------------------------------------------------
+
+
+def kept(
+    drive: Drive, done: int, value: bytes = b"\nv", *steps: str, at: int = NOW, **more: Any
+) -> int:
+    """Keep the position of the loop `rows` of the run `a`, held as index 0 of the lease L."""
+    position = Position(
+        **{
+            "message_id": "a", "lease_id": "L", "index": "0", "loop": "*rows", "done": done,
+            "value": value, "steps": steps, **more,
+        }
+    )  # fmt: skip
+    counts: int = drive.run(keep_position(drive.keys, position, now_ms=at))
+    return counts
+
+
+def test_a_position_is_kept_in_place_of_the_one_before(engine_drive: Drive) -> None:
+    """It never moves back: a call that comes late changes nothing."""
+    drive = engine_drive
+    received(drive, "a")
+    assert kept(drive, 0) == 0
+    assert kept(drive, 100, b"\nvalue", at=NOW + 5) == 100
+    expected = {
+        "run:a": {"@bytes": "11", "*rows": f" t={NOW + 5} d=100\nvalue"},
+        "runs": {"a": NOW},
+        "lease:L": {"0": own("a", flags=HEADER)},
+    }
+    assert drive.state("run:a", "runs", "lease:L") == expected
+    assert kept(drive, 99, at=NOW + 6) == 100
+    assert drive.state("run:a", "runs", "lease:L") == expected
+    assert kept(drive, 100, b"\nw", at=NOW + 7) == 100
+    assert drive.state("run:a")["run:a"] == {"@bytes": "7", "*rows": f" t={NOW + 7} d=100\nw"}
+
+
+def test_steps_of_items_that_are_done_are_forgotten(drive: Drive) -> None:
+    """Those that are named, with the size that they took."""
+    received(drive, "a")
+    recorded(drive, "rows[0].charge", b"\n12345")
+    recorded(drive, "charge", b"\n1")
+    drive.redis.hset(drive.keys.run("a"), "~rows[0].sleep", str(NOW))
+    kept(drive, 1, b"\nv", "rows[0].charge", "~rows[0].sleep", "rows[0].none")
+    assert drive.state("run:a")["run:a"] == {
+        "@bytes": str(len("charge") + 2 + len("*rows") + 2),
+        "*rows": f" t={NOW} d=1\nv",
+        "charge": f" t={NOW}\n1",
+    }
+
+
+@pytest.mark.parametrize("lease", ["L", "gone"])
+def test_a_delivery_that_lost_its_lease_keeps_no_position(drive: Drive, lease: str) -> None:
+    """A zombie moves the position neither on nor back."""
+    received(drive, "a")
+    kept(drive, 5)
+    reaped(drive, "L", at=NOW + 30_000)
+    drive.receive("M", at=NOW + 30_001)
+    kept(drive, 7, lease_id="M", at=NOW + 30_002)
+    before = drive.state()
+    for done in (6, 8):
+        with pytest.raises(LeaseLostError, match="has lost its lease"):
+            kept(drive, done, lease_id=lease, at=NOW + 30_003)
+    assert drive.state() == before
+
+
+def test_only_a_position_that_moves_resets_failures(drive: Drive) -> None:
+    """Otherwise a run that always fails at one item would be tried for ever."""
+    outcomes = received(drive, "a")
+    kept(drive, 5)
+    outcomes.nack(0, 0)
+    drive.settle(outcomes)
+    drive.receive("M")
+    kept(drive, 5, lease_id="M", progress=True)
+    assert drive.state("lease:M")["lease:M"]["0"].startswith(f"q1 a {NOW} 1 1 0 0")
+    kept(drive, 6, lease_id="M", progress=True)
+    assert drive.state("lease:M")["lease:M"]["0"].startswith(f"q1 a {NOW} 1 0 0 0")
+
+
+def test_a_position_makes_a_message_a_run(drive: Drive) -> None:
+    """That of a schedule, or of another program, as its first step does; another message's index is refused."""
+    drive.redis.rpush(drive.keys.ready[0], '{"task": "t"}')
+    drive.receive("L")
+    before = drive.state()
+    reply = drive.call("position", _keys(drive), NOW, "a", "0", 5000, "", "*rows", 1, "v")
+    assert reply == ["ARG", "message id"]
+    assert drive.state() == before
+    kept(drive, 1, message_id="L.0", keep_ms=5000)
+    assert drive.state("lease:L") == {
+        "lease:L": {"0": own("L.0", flags=" c=1 r=5000", body='{"task": "t"}')}
+    }
+
+
+def test_a_position_is_part_of_the_size_of_a_run(drive: Drive) -> None:
+    """64 MiB in all."""
+    received(drive, "a")
+    kept(drive, 1)
+    drive.redis.hset(drive.keys.run("a"), "@bytes", 64 * 2**20 - 1)
+    kept(drive, 2, b"\nvx")
+    with pytest.raises(RunTooLargeError, match="67,108,865 bytes"):
+        kept(drive, 3, b"\nvxy")
 
 
 # -- reading --------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ SENDERS = {
     "cancel",
     "conclude",
     "step",
+    "position",
     "signal",
 }
 #: Scripts that only read.

@@ -64,6 +64,22 @@ def orders(shop: Shop) -> Iterator[Orders]:
     orders.app.close()
 
 
+def test_a_run_is_shown_with_how_far_its_loops_have_come(browser: Browser, orders: Orders) -> None:
+    def rows(after: int | None) -> list[int]:
+        return [*range((after or 0) + 1, 2000)]
+
+    @orders.app.workflow(queue="orders")
+    def sweep(run: SyncRun) -> None:
+        for number in run.each(rows, key=lambda number: number):
+            if number == 1201:
+                run.wait(str, name="go")
+
+    sweep.options(id="s-1").start()
+    orders.work_on()
+
+    assert "each rows: 1,200" in text(browser, "/runs/orders/s-1")
+
+
 def test_runs_are_listed_by_state_with_what_they_wait_for(browser: Browser, orders: Orders) -> None:
     for run_id in ("a-1", "a-2"):
         orders.start(run_id)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from qworker.client.dead.filter import DeadFilter
 from qworker.client.dead.pages import Reading
 from qworker.client.inspect.find import Search, find_delayed, scored
@@ -20,7 +22,7 @@ from qworker.engine.message import NEVER_MS
 from qworker.engine.raw import raw
 from qworker.engine.run import RunLook, look_at_runs
 from qworker.errors import ProtectionError
-from qworker.wire.memo import memo_ms, read_memo
+from qworker.wire.memo import memo_items, memo_ms, read_memo
 from qworker.wire.names import check_message_id
 
 __all__ = ["ACTIVE", "LOST", "RunStatus", "RunStep", "run_status", "run_steps", "runs", "statuses"]
@@ -65,15 +67,37 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """A recorded step, or a signal `!<name>`: when, and its value as JSON, b"" of a wait that ended without a signal.
+    """A recorded step, a signal `!<name>`, or a loop `*<name>`: when, and its value as JSON.
 
-    `closed` says why the value cannot be read; else ''.
+    The value is b"" of a wait that ended without a signal, and of a loop where it continues; `position` is the number
+    of items that are done, None unless it is a loop. `closed` says why the value cannot be read; else ''.
     """
 
     name: str
     at_ms: int | None
     value: bytes
     closed: str = ""
+    position: int | None = None
+
+    @property
+    def progress(self) -> str:
+        """How far a loop has come, for people: '1,200 of 5,000'; '' of anything else."""
+        if self.position is None:
+            return ""
+        try:
+            kept = msgspec.json.decode(self.value, type=_Kept)
+        except msgspec.MsgspecError:
+            kept = _Kept()
+        if kept.ended:
+            return f"all {self.position:,}"
+        return f"{self.position:,}" + (f" of {kept.of:,}" if kept.of is not None else "")
+
+
+class _Kept(msgspec.Struct):
+    """Parts of the position of a loop."""
+
+    of: int | None = None
+    ended: bool = False
 
 
 def _by_age(shards: list[list[RunStatus]]) -> list[RunStatus]:
@@ -132,10 +156,12 @@ def run_steps(queue: QueueRef, message_id: str) -> Plan[list[RunStep] | None]:
 
 def _step(queue: QueueRef, message_id: str, name: str, stored: bytes) -> RunStep:
     names = queue.namespace, queue.keys.name, message_id, name
+    position = memo_items(stored) if name.startswith("*") else None
     try:
-        return RunStep(name, memo_ms(stored), read_memo(stored, queue.keyring, *names))
+        value, closed = read_memo(stored, queue.keyring, *names), ""
     except ProtectionError as error:
-        return RunStep(name, memo_ms(stored), b"", error.problem)
+        value, closed = b"", error.problem
+    return RunStep(name, memo_ms(stored), value, closed, position)
 
 
 def statuses(queue: QueueRef, ids: Sequence[str], *, search: bool = True) -> Plan[list[RunStatus]]:

@@ -20,8 +20,8 @@
 --- include lib/checks.lua
 --- include lib/envelope.lua
 --- include lib/lease.lua
+--- include lib/progress.lua
 
-local MAX_KEEP_MS, MAX_VALUE, MAX_RUN = 2592000000, 1114112, 67108864 -- 30 days · 1 MiB and what encryption adds · 64 MiB
 local meta, runs, run, lease, id, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2], ARGV[3]
 local now, keep_ms = clock(ARGV[1], meta), ARGV[4] ~= '' and whole(ARGV[4], 1, MAX_KEEP_MS)
 local lease_name = string.match(lease, ':lease:([%w._-]+)$')
@@ -32,26 +32,15 @@ if keep_ms == nil then return { 'ARG', 'keep ms' } end
 local bytes, names = 0, { '@bytes' }
 for i = 6, #ARGV, 2 do
   local value = ARGV[i + 1]
-  if not value or value == '' or #value > MAX_VALUE or not string.find(ARGV[i], '^!?[%w._][^%s]*$') or #ARGV[i] > 128 then
+  if not value or value == '' or #value > MAX_VALUE or not string.find(ARGV[i], '^!?[%w_.][^%s]*$') or #ARGV[i] > 128 then
     return { 'ARG', 'step' }
   end
   names[#names + 1], bytes = ARGV[i], bytes + #ARGV[i] + #value
 end
 if #names < 2 or #names > 101 then return { 'ARG', 'steps' } end
-local held = redis.pcall('HEXISTS', lease, index)
-local found = redis.pcall('HMGET', run, unpack(names))
-if type(held) == 'table' then return { 'BROKEN', lease, redis.call('TYPE', lease).ok } end
-if found.err then return { 'BROKEN', run, redis.call('TYPE', run).ok } end
-if not found[1] then
-  local score = redis.pcall('ZSCORE', runs, id)
-  if type(score) == 'table' and score.err then return { 'BROKEN', runs, redis.call('TYPE', runs).ok } end
-end
-if held == 0 then
-  -- It may be one of several that share a field. They are settled one by one anyway.
-  loosen(lease)
-  held = redis.call('HEXISTS', lease, index)
-end
-if held == 0 then return { 'GONE' } end
+local found, held, refused = read_run(run, runs, lease, id, index, names)
+if refused then return refused end
+if not held then return { 'GONE' } end
 local total = tonumber(found[1] or 0) + bytes
 if total > MAX_RUN then return { 'FULLRUN', text(total) } end
 
@@ -70,15 +59,8 @@ for i = 2, #names do
   reply[1 + i] = older or ''
 end
 if #written == 0 then return reply end
-if keep_ms or ARGV[5] == '1' then
-  local message = delivered(redis.call('HGET', lease, index), lease_name, index, now)
-  if not message or message.id ~= id then return { 'ARG', 'message id' } end
-  if keep_ms then
-    with_flag(message, 'c', '1')
-    with_flag(message, 'r', text(keep_ms))
-  end
-  message.nacks, message.timeouts = 0, 0
-  redis.call('HSET', lease, index, assemble(message))
+if (keep_ms or ARGV[5] == '1') and not advance(lease, lease_name, index, id, keep_ms, now) then
+  return { 'ARG', 'message id' }
 end
 if not found[1] then redis.call('ZADD', runs, 'NX', text(now), id) end
 redis.call('HSET', run, '@bytes', text(tonumber(found[1] or 0) + bytes), unpack(written))

@@ -196,8 +196,12 @@ def _steps(
         title = (
             f"Signal {one.name[1:]}{': not given in time' if late else ''}" if signal else one.name
         )
+        if one.position is not None:
+            title = f"each {one.name[1:]}: {one.progress}"
         notes = [f"+{span((at_ms - before_ms) / 1000)}"]
-        if one.closed:
+        if one.position is not None:
+            notes.append("items that are done")
+        elif one.closed:
             notes.append(one.closed)
         elif one.value:
             notes.append(_value(one, status, look))

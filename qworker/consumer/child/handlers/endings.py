@@ -12,6 +12,7 @@ from qworker.app.control import (
     Cancel,
     ControlFlow,
     Discard,
+    Interrupted,
     LetExpire,
     Parked,
     RateLimited,
@@ -190,7 +191,8 @@ class Endings:
             # As a supervisor counts those of sync handlers.
             delivery.outcome = _TIMED_OUT
         if self._middleware:
-            self.within(context, self.after, delivery, None if delivery.kind == PARKED else error)
+            no_failure = delivery.kind == PARKED or type(error) is Interrupted
+            self.within(context, self.after, delivery, None if no_failure else error)
 
     def lose(self, delivery: Delivery, error: BaseException) -> None:
         """Give a message another try whose handler was cut off by an error that is not its own. Raises nothing."""
@@ -280,6 +282,9 @@ class Endings:
             elif type(error) is Parked:
                 delivery.parked = error
                 self.end(delivery, PARKED)
+            elif type(error) is Interrupted:
+                self.end(delivery, RELEASED)
+                self.log("run_interrupted", delivery, loop=text_of(error))
             # By the type alone: an error may return anything as its `__class__`.
             elif not issubclass(type(error), ControlFlow):
                 self._retry(delivery, error, quiet=quiet)

@@ -148,6 +148,11 @@ class Lease:
         """Whether it has run out: other consumers get its messages."""
         return self._board.leases.lost(self.slot)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the supervisor wants this process to end."""
+        return self._board.stop
+
     def cancelled_at(self, position: int) -> bool:
         """Whether the message at a position was cancelled after it was received."""
         return self._board.orders.cancelled_at(self.id, position) is not None
