@@ -917,12 +917,14 @@ end
 --                   is in sight of all that look at delayed messages, and never due.
 --   groups HASH     `:<group>` → `<number or -> <first> <last> <busy> <turn> <tag> <rate ms> <wait ms>`; `#<number>` → group;
 --                   `@tag`, `@plain`: the virtual times of the queue and of its messages without
---                   a group; `@number`: the last one given; `@ms`: the last receive
+--                   a group; `@number`: the last one given; `@ms`: the last receive; `*<parent>`: how many of a shared
+--                   limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
 --   slots HASH      `<lease>:<index>` of a delivered member → group; `:<message id>` of one that keeps its slot while it waits
---   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`
+--   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
+--                   with `s=<version>` the share of a limit over several queues, see share.lua
 -- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
 -- calls the long way.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
@@ -1096,8 +1098,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
         into.burst = math.max(1, tonumber(string.match(words, 'b=(%d+)')) or 1)
       end
     end
+    if string.find(words, 's=', 1, true) then into.shared = true end
     into.weight = into.weight or tonumber(string.match(words, 'w=([%d.]+)'))
     into.members = into.members or tonumber(string.match(words, 'm=(%d+)'))
+  end
+
+  -- Limits of a name were written.
+  function it.forget_limit(name)
+    caps[name], limited = nil, nil
   end
 
   -- The limits of a group or parent: its own go before those of its kind.
@@ -1144,6 +1152,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     one.busy = one.busy + 1
     if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end
     one.tag = math.max(one.tag, it.tags().queue) + 1 / limit.weight
+    if limit.shared then redis.call('HINCRBY', it.states, '*' .. name, 1) end
   end
 
   function it.is_open(name)

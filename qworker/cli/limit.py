@@ -24,6 +24,7 @@ _COLUMNS: Final = (
     Column("BURST"),
     Column("WEIGHT"),
     Column("MAX WAITING"),
+    Column("WITH", wide=True),
 )
 _GROUPS: Final = (
     Column("GROUP", wide=True),
@@ -48,13 +49,27 @@ def command() -> None:
 @click.pass_obj
 def list_all(session: Session, queue: str) -> Output:
     """List the limits of a queue."""
-    from qworker.client.manage.limits import limits
+    from qworker.client.manage.limits import limits, shared_limits
 
-    found = session.client.run(limits(session.queues.get(queue).ref))
+    ref = session.queues.get(queue).ref
+    found = session.client.run(limits(ref))
+    shared = session.client.run(shared_limits(ref))
+    others = {name: [each for each in one.queues if each != queue] for name, one in shared.items()}
     return Output(
-        {"queue": queue, "limits": [_document(name, limit) for name, limit in found.items()]},
+        {
+            "queue": queue,
+            "limits": [
+                {**_document(name, limit), "with": others.get(name, [])}
+                for name, limit in found.items()
+            ],
+        },
         Table(
-            _COLUMNS, [_row(name, limit) for name, limit in found.items()], f"{queue} has no limits"
+            _COLUMNS,
+            [
+                (*_row(name, limit), ", ".join(others.get(name, "-")))
+                for name, limit in found.items()
+            ],
+            f"{queue} has no limits",
         ),
     )
 
@@ -73,22 +88,40 @@ def list_all(session: Session, queue: str) -> Output:
 @click.option(
     "--max-waiting", type=int, help="Refuse sends of a group with more waiting; 0 removes it."
 )
+@click.option(
+    "--with",
+    "with_queues",
+    type=QUEUE,
+    multiple=True,
+    metavar="QUEUE",
+    help="Concurrency and rate of a parent (acme/) hold over this queue and QUEUE together; repeatable.",
+)
 @json_option
 @click.pass_obj
-def set_one(session: Session, /, queue: str, name: str, **options: Any) -> Output:
+def set_one(
+    session: Session, /, queue: str, name: str, with_queues: tuple[str, ...], **options: Any
+) -> Output:
     """Set limits of a queue, for messages that start from now on; others of the same NAME stay as they are.
 
     A more specific name goes before a general one, limit by limit. All workers keep them at once.
     """
-    from qworker.client.manage.limits import set_limit
+    from qworker.client.manage.limits import check_limit, set_limit, shared_limits
 
     given = {
         option: None if value in (0, "0") else value
         for option, value in options.items()
         if value is not None
     }
-    limit = session.client.run(set_limit(session.queues.get(queue).ref, name, **given))
-    return Output({"queue": queue, **_document(name, limit)}, f"{name} of {queue}: {_words(limit)}")
+    check_limit(name, with_queues, **given)
+    ref = session.queues.get(queue).ref
+    limit = session.client.run(set_limit(ref, name, with_queues=with_queues, **given))
+    document = {"queue": queue, **_document(name, limit)}
+    shared = session.client.run(shared_limits(ref)).get(name)
+    if shared is None:
+        return Output(document, f"{name} of {queue}: {_words(limit)}")
+    queues = [*shared.queues]
+    text = f"{name} of {', '.join(queues)} together: {_words(limit)}"
+    return Output({**document, "queues": queues}, text)
 
 
 @command.command("rm", epilog=_NAMES)

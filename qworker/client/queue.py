@@ -161,6 +161,7 @@ class QueueVerbs:
     pause = Verb(configuring.pause)
     resume = Verb(configuring.resume)
     limits = Verb(limiting.limits)
+    shared_limits = Verb(limiting.shared_limits)
     set_limit = Verb(limiting.set_limit)
     remove_limit = Verb(limiting.remove_limit)
     groups = Verb(limiting.groups)

@@ -27,6 +27,7 @@ from qworker.daemon.registry import AWAY, Registry
 from qworker.daemon.relaying import Relaying
 from qworker.daemon.reshard import ShardUpkeep
 from qworker.daemon.scheduler import Scheduler
+from qworker.daemon.sharing import Sharing
 from qworker.daemon.tick import Tick
 from qworker.engine.extend import extend
 from qworker.engine.raw import server_time
@@ -111,6 +112,7 @@ class Reaper:
         self._pruning = Pruning(self._calls.execute_each, tick_ms=tick_ms, clock=clock)
         self._relaying = Relaying(self._calls, namespace, clock=clock)
         self._shards = ShardUpkeep(self._calls.execute, namespace, client.ids, clock=clock)
+        self._sharing = Sharing(self._calls, namespace, self.presence.name, clock=clock)
         self._shedding = JournalShedding(self._calls.execute, masters, clock=clock)
         self._throttle = LogThrottle(clock=clock)
         self._stopped = False
@@ -148,6 +150,7 @@ class Reaper:
         self._unless_away(lambda: self._run_all(pruning, tick), tick)
         shards = self._shards.slice(queues)
         self._unless_away(lambda: self._run_all(shards, tick), tick)
+        self._unless_away(lambda: self._sharing.tend(tick), tick)
         self._unless_away(lambda: self.presence.seen(tick.now_ms), tick)
         tick.reapers, tick.elapsed_s = self.presence.reapers, self._clock() - started
         return tick

@@ -29,6 +29,7 @@ from qworker.wire.keys import (
     paused_tasks_key,
     queues_key,
     reapers_key,
+    shared_limits_key,
     workers_key,
 )
 
@@ -202,6 +203,7 @@ ROLES: Final[dict[str, Role]] = {
             f"~{queues_key(namespace)}",
             f"~{reapers_key(namespace)}",
             f"~{leaving_key(namespace)}",
+            f"~{shared_limits_key(namespace)}",
             f"%R~{owners_key(namespace)}",
         ),
         every_queue=True,

@@ -11,6 +11,7 @@ from qworker.client.manage.attribute_text import read_attributes
 from qworker.formats import count, size, span
 from qworker.health.finding import FIX_AWAY, Finding, Status, largest, listed
 from qworker.health.groups import check_groups
+from qworker.health.shared_limits import check_shared_limits
 from qworker.health.unknown_tasks import check_unknown
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
     yield from _outboxes(access, queues)
     yield from _runs(access, queues)
     yield from check_groups(access, queues, workers)
+    partly = {name for name, queue in queues.items() if queue.unread}
+    yield from check_shared_limits(access, {*missing, *partly})
     if workers is not None:
         yield from _alone(queues, workers)
         yield from check_unknown(access, queues, workers)

@@ -21,6 +21,7 @@ __all__ = [
     "paused_tasks_key",
     "queues_key",
     "reapers_key",
+    "shared_limits_key",
     "workers_key",
 ]
 
@@ -226,3 +227,8 @@ def audit_key(namespace: str) -> str:
 def paused_tasks_key(namespace: str) -> str:
     """Return HASH paused task → since when, ms."""
     return f"{namespace}:paused_tasks"
+
+
+def shared_limits_key(namespace: str) -> str:
+    """Return HASH of limits over several queues, and what each shard has of them (see `lua/queue/allot.lua`)."""
+    return f"{namespace}:limits"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qworker.client.manage.limits import Limit, limit_of
+from qworker.health.shared_limits import check_shared_limits
 
 
 def groups_of(ran) -> dict[str, dict[str, str]]:
@@ -136,3 +137,34 @@ def test_queues_whose_groups_do_not_wait_are_not_read(run, shop):
         shop.ask("DEL", shop.keys(name).limits)
         shop.ask("SET", shop.keys(name).limits, "x")
     assert groups_of(run("doctor", "--json")) == {}
+
+
+def test_limits_over_several_queues_that_cannot_be_read(run, shop):
+    """A key of another type is named; the queues keep their shares."""
+    for name in ("crm", "billing"):
+        shop.queue(name).create()
+    shop.queue("crm").set_limit("stripe/", with_queues=["billing"], concurrency=2)
+    shop.ask("SET", f"{shop.namespace}:limits", "other")
+    (found,) = [
+        one for one in run("doctor", "--json").json["findings"] if one["check"] == "limits.unread"
+    ]
+    assert found["status"] == "problem"
+    assert f"{shop.namespace}:limits" in found["fix"]
+    shop.queue("crm").send_all([b"1", b"2", b"3"], group="stripe/a")
+    assert len(shop.queue("crm").receive(10)) == 1
+
+
+def test_what_is_kept_for_a_queue_that_is_away(shop):
+    """It is said how much of the limit the others cannot have."""
+    for name in ("crm", "billing"):
+        shop.queue(name).create()
+    shop.queue("crm").set_limit("stripe/", with_queues=["billing"], concurrency=3, rate="60/m")
+
+    class Away:
+        namespace, client = shop.namespace, shop.queue("crm").client
+
+    (found,) = check_shared_limits(Away(), {"billing"})
+    assert found.text.endswith("stripe/ 2 of 3 slots and 50 % of 60/1m") or found.text.endswith(
+        "stripe/ 1 of 3 slots and 50 % of 60/1m"
+    )
+    assert [*check_shared_limits(Away(), {"mails"})] == []

@@ -15,10 +15,11 @@ def test_limits_are_set_listed_and_removed(run, shop):
     ran = run("limit", "set", "crm", "crm/*", "--concurrency", "5", "--weight", "2")
     assert (ran.code, ran.out.strip()) == (0, "crm/* of crm: concurrency 5, weight 2.0")
     assert run("limit", "set", "crm", "crm/*", "--weight", "0.5").code == 0
+    none = {"MAX-WAITING": "-", "WITH": "-"}
     assert table(run("limit", "ls", "crm").lines) == [
-        {"LIMIT": "crm/", "CONCURRENCY": "-", "RATE": "100/1s", "BURST": "5", "WEIGHT": "-", "MAX-WAITING": "-"},
-        {"LIMIT": "crm/*", "CONCURRENCY": "5", "RATE": "-", "BURST": "-", "WEIGHT": "0.5", "MAX-WAITING": "-"},
-    ]  # fmt: skip
+        none | {"LIMIT": "crm/", "CONCURRENCY": "-", "RATE": "100/1s", "BURST": "5", "WEIGHT": "-"},
+        none | {"LIMIT": "crm/*", "CONCURRENCY": "5", "RATE": "-", "BURST": "-", "WEIGHT": "0.5"},
+    ]
     run("limit", "set", "crm", "crm/*", "--concurrency", "0")
     (_, each) = run("limit", "ls", "crm", "--json").json["limits"]
     assert (each["concurrency"], each["weight"]) == (None, 0.5)
@@ -54,5 +55,42 @@ def test_a_wrong_limit_is_refused(run, shop, words, says):
     """With the field, and exit code 2."""
     shop.queue("crm").create()
     ran = run("limit", "set", "crm", *words)
+    assert ran.code == 2
+    assert says in ran.err
+
+
+def test_a_limit_over_several_queues(run, shop):
+    """It is shown with each of them, changed from any of them, and left by one."""
+    for name in ("crm", "billing"):
+        shop.queue(name).create()
+    words = ("--rate", "100/s", "--concurrency", "5")
+    ran = run("limit", "set", "crm", "stripe/", "--with", "billing", *words)
+    text = "stripe/ of billing, crm together: concurrency 5, rate 100/1s"
+    assert (ran.code, ran.out.strip()) == (0, text)
+    assert (
+        "concurrency 2, rate 100/1s"
+        in run("limit", "set", "billing", "stripe/", "--concurrency", "2").out
+    )
+    (row,) = table(run("limit", "ls", "crm").lines)
+    assert (row["CONCURRENCY"], row["WITH"]) == ("2", "billing")
+    assert run("limit", "rm", "crm", "stripe/").code == 0
+    assert "crm has no limits" in run("limit", "ls", "crm").err
+    (left,) = run("limit", "ls", "billing", "--json").json["limits"]
+    assert (left["limit"], left["concurrency"], left["with"]) == ("stripe/", 2, [])
+
+
+@pytest.mark.bad_input("command line: a limit over several queues that cannot be kept")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["a", "--with", "billing", "--rate", "1/s"], "cannot be over several queues"),
+        (["a/*", "--with", "billing", "--rate", "1/s"], "cannot be over several queues"),
+        (["a/", "--with", "Billing", "--rate", "1/s"], "Billing"),
+        (["a/", "--with", "billing", "--rate", "fast"], "is not a rate"),
+    ],
+)
+def test_a_wrong_limit_over_several_queues_is_refused(run, words, says):
+    """Before the server is asked: exit code 2 without one."""
+    ran = run("--url", "redis://127.0.0.1:1", "limit", "set", "crm", *words)
     assert ran.code == 2
     assert says in ran.err

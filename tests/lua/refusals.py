@@ -11,7 +11,7 @@ from typing import Final
 
 from qworker.engine.command import Word
 from qworker.engine.poll import MAX_POLLED
-from qworker.wire.keys import queues_key
+from qworker.wire.keys import queues_key, shared_limits_key
 from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, STANDARD_PARTS, Drive, own
 
 __all__ = ["REFUSALS", "Call", "Refusals"]
@@ -97,6 +97,17 @@ def _received(*leases: str, words: Sequence[Word]) -> Callable[[Drive], Call]:
         drive.send("p", priority=5)
         drive.redis.hset(drive.keys.stats, "reaped_ms", NOW + 30_000)
         return Call(drive.standard_keys(*leases), tuple(words))
+
+    return given
+
+
+def _shared(words: Sequence[Word]) -> Callable[[Drive], Call]:
+    """A call on the limits of the namespace, of which there is one over several queues."""
+
+    def given(drive: Drive) -> Call:
+        key = shared_limits_key(drive.namespace)
+        drive.redis.hset(key, "acme/", "c=2 v=1")
+        return Call((key,), tuple(words))
 
     return given
 
@@ -535,6 +546,30 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         _in_every_state((NOW, "acme/*", "c=2", "0")),
         parts=["meta", "wake", "delayed", *_OF_GROUPS],
         words={2: ["a\n", "x" * 258], 3: ["c=2!", "c=2\n"], 4: _BAD_CURSORS},
+    ),
+    "share": Refusals(
+        _in_every_state((NOW, "acme/", 7, "c=2 s=7")),
+        parts=["meta", "wake", "delayed", *_OF_GROUPS],
+        words={
+            2: ["acme", "", "*/", "acme/*", "a/b/", "/", "=a/", "a\n/", "x" * 257 + "/"],
+            3: BAD_NUMBERS,
+            4: ["c=2!", "c=2\n"],
+        },
+        calls=lambda drive, call: [
+            call.only(3),
+            call.more("acme/"),
+            call.more(*call.words[1:] * 100),
+        ],
+        largest=lambda drive, call: [call.more(*call.words[1:] * 99)],
+    ),
+    "allot": Refusals(
+        _shared(("acme/", "c=2 v=1", 100, "q", "", "", 0, 2, 0)),
+        words={3: [*BAD_NUMBERS, 60_001]},
+        calls=lambda drive, call: [call.only(8), call.more("q"), call.more(*call.words[3:] * 100)],
+        largest=lambda drive, call: [call.more(*call.words[3:] * 99)],
+    ),
+    "turn": Refusals(
+        _shared(("me", 1000)), words={1: ["", "x" * 301], 2: [*BAD_NUMBERS, 0, 60_001]}
     ),
     "groups": Refusals(
         _in_every_state((NOW, "0")),

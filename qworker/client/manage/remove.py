@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from qworker.client.manage.sharing import declared, leave
 from qworker.client.per_shard import everywhere, sum_of
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
@@ -61,6 +62,7 @@ def remove(queue: QueueRef) -> Plan[None]:
     """Delete the queue with all its messages, attributes and counters, and all shards that it ever had.
 
     Messages that its acks have sent to other queues are stored there, if these take them now. Leases become stale.
+    The queue leaves the limits that it shares with others.
     Messages sent during the call are deleted as well, or create the queue again. If it fails halfway, call it again.
     """
     if queue.single:
@@ -76,6 +78,10 @@ def remove(queue: QueueRef) -> Plan[None]:
         if not concerns_the_call(error):
             raise
         # Its meta holds another type, and is deleted as well.
+    with suppress(ServerError, BrokenQueueError):  # Their node may be another one.
+        for name, one in (yield from declared(queue.namespace)).items():
+            if queue.keys.name in one.queues:
+                yield from leave(queue.namespace, name, queue.keys.name, [])
     shards = [queue.shard_of(number) for number in range(1, MAX_SHARDS)]
     there: list[Shards | None] = yield present([shard.keys for shard in shards])
     for shard, is_there in reversed([*zip(shards, there, strict=True)]):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from qworker.client.inspect.stats import workers_of
+from qworker.client.manage.limit import share_version
+from qworker.client.manage.sharing import zero_share
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import outboxes_of
@@ -35,6 +37,7 @@ from qworker.engine.shards import (
     read_shards,
     retire,
 )
+from qworker.engine.shares import share
 from qworker.errors import InvalidOptionError, ShardsChangedError
 from qworker.wire.names import MAX_SHARDS
 from qworker.wire.shards import UNMARKED, Mark, Shards
@@ -117,8 +120,13 @@ def _copy_limits(queue: QueueRef, known: Shards, number: int) -> Plan[None]:
     """Give new shards the limits of the queue, before they take sends."""
     limits: dict[str, str] = yield stored_limits(queue.keys)
     for index in range(known.active, number):
+        keys = queue.shard_of(index).keys
         for name, words in limits.items():
-            yield set_limit(queue.shard_of(index).keys, name, words)
+            if share_version(words):
+                # Its share comes with the next pass over the limits of the namespace.
+                yield share(keys, [(name, 1, zero_share())])
+            else:
+                yield set_limit(keys, name, words)
 
 
 def _known(queue: QueueRef) -> Plan[Shards]:

@@ -13,8 +13,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
         into.burst = math.max(1, tonumber(string.match(words, 'b=(%d+)')) or 1)
       end
     end
+    if string.find(words, 's=', 1, true) then into.shared = true end
     into.weight = into.weight or tonumber(string.match(words, 'w=([%d.]+)'))
     into.members = into.members or tonumber(string.match(words, 'm=(%d+)'))
+  end
+
+  -- Limits of a name were written.
+  function it.forget_limit(name)
+    caps[name], limited = nil, nil
   end
 
   -- The limits of a group or parent: its own go before those of its kind.
@@ -61,6 +67,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     one.busy = one.busy + 1
     if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end
     one.tag = math.max(one.tag, it.tags().queue) + 1 / limit.weight
+    if limit.shared then redis.call('HINCRBY', it.states, '*' .. name, 1) end
   end
 
   function it.is_open(name)

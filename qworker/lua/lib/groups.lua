@@ -3,12 +3,14 @@
 --                   is in sight of all that look at delayed messages, and never due.
 --   groups HASH     `:<group>` → `<number or -> <first> <last> <busy> <turn> <tag> <rate ms> <wait ms>`; `#<number>` → group;
 --                   `@tag`, `@plain`: the virtual times of the queue and of its messages without
---                   a group; `@number`: the last one given; `@ms`: the last receive
+--                   a group; `@number`: the last one given; `@ms`: the last receive; `*<parent>`: how many of a shared
+--                   limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
 --   slots HASH      `<lease>:<index>` of a delivered member → group; `:<message id>` of one that keeps its slot while it waits
---   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`
+--   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
+--                   with `s=<version>` the share of a limit over several queues, see share.lua
 -- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
 -- calls the long way.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait

@@ -7,6 +7,7 @@
 -- ARGV[3]    words            see lib/groups.lua; '' removes the limits of that name
 -- ARGV[4]    cursor           of groups: 0 at first, then that of the last call
 -- Returns {'OK', now ms, next cursor or '0' at the end} or a refusal: {'MANY', limits} {'BROKEN', key, type} {'ARG', name}
+--   {'SHARED'}: that name has a share of a limit over several queues, see share.lua
 -- O(1), and O(log g) for each of about 200 of g groups.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -25,6 +26,7 @@ local now, name, words, cursor = clock(ARGV[1], meta), ARGV[2], ARGV[3], whole(A
 if not now or not cursor or not words or string.find(words, '[^%w=/. ]') then return { 'ARG', 'limit' } end
 if #name > 257 or string.find(name, '%c') then return { 'ARG', 'name' } end
 local limits = string.sub(meta, 1, -5) .. 'limits'
+if name ~= '' and string.find(redis.call('HGET', limits, name) or '', 's=', 1, true) then return { 'SHARED' } end
 if name ~= '' and words == '' then
   redis.call('HDEL', limits, name)
 elseif name ~= '' then

@@ -1,0 +1,180 @@
+"""What limits a group: how many run at a time, how many start in a time, whose turn it is how often."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Self
+
+from qworker.config.fields import Options
+from qworker.config.kinds import IntegerKind, Kind
+from qworker.durations import duration_ms, format_ms
+from qworker.errors import InvalidOptionError
+from qworker.wire.groups import ORDERED, parent_of
+
+__all__ = ["Limit", "limit_of", "share_version"]
+
+_RATE: Final = re.compile(r"([1-9][0-9]{0,6})/([0-9.]*(?:ms|s|m|h|d))", re.ASCII)
+_SHARE: Final = re.compile(r"\bs=([0-9]{1,16})\b", re.ASCII)
+_DAY_MS: Final = 86_400_000
+_MOST: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RateKind(Kind):
+    """A number of starts in a time: `100/s`, `5/10m`."""
+
+    @property
+    def limit(self) -> str:
+        """How to write one."""
+        return "write starts per time, such as 100/s or 5/10m: 1 to 9999999, per 1ms to 1d"
+
+    def _checked(self, value: object, field: str) -> str:
+        if not isinstance(value, str) or (match := _RATE.fullmatch(value)) is None:
+            raise self._refused(value, field, "is not a rate")
+        period_ms = _period_ms(match[2], field)
+        return f"{match[1]}/{format_ms(period_ms)}"
+
+
+def _period_ms(text: str, field: str) -> int:
+    return duration_ms(
+        text if text[0].isdigit() else f"1{text}", field, minimum_ms=1, maximum_ms=_DAY_MS
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WeightKind(Kind):
+    """A share of the turns."""
+
+    @property
+    def limit(self) -> str:
+        """The range."""
+        return "it must be a number from 0.01 to 100"
+
+    def _checked(self, value: object, field: str) -> float:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0.01 <= value <= 100
+        ):
+            raise self._refused(value, field, "is out of range")
+        return float(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit(Options):
+    """Limits of a name; None leaves one to a more general name, or is no limit."""
+
+    concurrency: Annotated[
+        int | None,
+        IntegerKind("messages that run at a time", minimum=1, maximum=_MOST, none="no limit"),
+    ] = None
+    rate: Annotated[str | None, RateKind("messages that start in a time", none="no limit")] = None
+    burst: Annotated[
+        int | None,
+        IntegerKind(
+            "messages of the rate that may start at once",
+            minimum=1,
+            maximum=_MOST,
+            none="those of 100 ms",
+        ),
+    ] = None
+    weight: Annotated[float | None, WeightKind("share of the turns", none="1")] = None
+    max_waiting: Annotated[
+        int | None,
+        IntegerKind(
+            "refuse sends of a group with more waiting messages",
+            minimum=1,
+            maximum=10**9,
+            none="no limit",
+        ),
+    ] = None
+
+    def _check_together(self) -> None:
+        if self.burst is not None and self.rate is None:
+            raise InvalidOptionError("burst", "is set without rate", "give both")
+
+    @property
+    def per_s(self) -> float | None:
+        """How many start in a second at most, on average; None without a rate."""
+        if self.rate is None:
+            return None
+        return 1000 * self.starts / self.period_ms
+
+    @property
+    def at_once(self) -> int:
+        """The burst; by default what the rate allows in 100 ms: a worker that comes so late does not lower it."""
+        return self.burst or max(1, math.ceil((self.per_s or 1.0) / 10))
+
+    @property
+    def period_ms(self) -> int:
+        """The time of the rate, in ms; 0 without one."""
+        return 0 if self.rate is None else _period_ms(self.rate.partition("/")[2], "rate")
+
+    @property
+    def starts(self) -> int:
+        """How many start in that time; 0 without a rate."""
+        return 0 if self.rate is None else int(self.rate.partition("/")[0])
+
+    @property
+    def words(self) -> str:
+        """The limits as they are stored; '' without any."""
+        parts = []
+        if self.concurrency is not None:
+            parts.append(f"c={self.concurrency}")
+        if self.rate is not None:
+            parts.append(f"r={self.starts}/{self.period_ms}")
+            parts.append(f"b={self.at_once}")
+        if self.weight is not None:
+            parts.append(f"w={self.weight:g}")
+        if self.max_waiting is not None:
+            parts.append(f"m={self.max_waiting}")
+        return " ".join(parts)
+
+    @classmethod
+    def of_words(cls, words: str) -> Self:
+        """Read stored limits; what cannot be read is left out."""
+        found = dict(part.split("=", 1) for part in words.split() if "=" in part)
+
+        def number(letter: str) -> int | None:
+            text = found.get(letter, "")
+            return int(text) if text.isascii() and text.isdigit() and int(text) else None
+
+        # The rate of a share is a part of one, in a long period.
+        count, _, period = ("" if "s" in found else found.get("r", "")).partition("/")
+        rate = f"{count}/{format_ms(int(period))}" if count.isdigit() and period.isdigit() else None
+        try:
+            return cls(
+                concurrency=number("c"),
+                rate=rate,
+                burst=number("b") if rate else None,
+                weight=float(found["w"]) if "w" in found else None,
+                max_waiting=number("m"),
+            )
+        except (InvalidOptionError, ValueError):
+            return cls()
+
+
+def limit_of(known: Mapping[str, Limit], name: str) -> Limit:
+    """Return what holds for a stored name of a group or parent: its own limits go before those of its kind."""
+    bare = name.removeprefix(ORDERED)
+    kinds = ("*/",) if bare.endswith("/") else (f"{parent_of(bare)}/*" if "/" in bare else "*", "*")
+    found = Limit()
+    for limit in filter(None, map(known.get, (bare, *kinds))):
+        with_rate = limit if found.rate is None else found
+        found = Limit(
+            concurrency=limit.concurrency if found.concurrency is None else found.concurrency,
+            rate=with_rate.rate,
+            burst=with_rate.burst,
+            weight=limit.weight if found.weight is None else found.weight,
+            max_waiting=limit.max_waiting if found.max_waiting is None else found.max_waiting,
+        )
+    return found
+
+
+def share_version(words: str) -> int:
+    """Return the version of stored words if they are a share of a limit over several queues; 0 if not."""
+    match = _SHARE.search(words)
+    return int(match[1]) if match else 0

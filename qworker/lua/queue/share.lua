@@ -1,0 +1,88 @@
+#!lua flags=allow-oom
+-- share.lua: give a queue its shares of limits over several queues, and report what it does with them.
+-- ROLES      daemon, operator
+-- KEYS       see lib/keys.lua; no leases
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2…]   3 per limit, 100 at most: parent (`acme/`), version, and words as in lib/groups.lua, '' to report alone, or
+--            - to take it away. Words count only if the version is above that of the share the queue has.
+-- Returns {'OK', now ms, then per limit: version of its share or 0, concurrency of it or '' for no limit, in flight,
+--   waiting that may run by their own limits (at most what 16 groups have, and the number of the others), how many have
+--   started}, or a refusal: {'BROKEN', key, type} {'ARG', name}
+-- O(l · log d): l limits, d delayed messages.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/envelope.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
+--- include lib/group_pages.lua
+
+local MOST, SAMPLE = 100, 16
+local refused = broken({ meta, 'hash', wake, 'list', delayed, 'zset' }) or groups().broken()
+if refused then return refused end
+local now, it = clock(ARGV[1], meta), groups()
+if not now or #ARGV > 1 + 3 * MOST or #ARGV % 3 ~= 1 then return { 'ARG', 'limits' } end
+for at = 2, #ARGV, 3 do
+  if not string.find(ARGV[at], '^[^/=*%c][^/*%c]*/$') or #ARGV[at] > 257 then return { 'ARG', 'name' } end
+  if not whole(ARGV[at + 1], 0, MAX_MS) then return { 'ARG', 'version' } end
+  if string.find(ARGV[at + 2], '[^%w=/. -]') then return { 'ARG', 'words' } end
+end
+
+local function read(name)
+  local words = redis.call('HGET', it.limits, name) or ''
+  return tonumber(string.match(words, 's=(%d+)')) or 0, words
+end
+
+-- A share has as many tokens as before: they are neither made nor doubled by moving a rate from one queue to another.
+local function keep_tokens(one, before, after)
+  if not after.every_ms then return end
+  local spent = after.burst
+  if before.shared and before.every_ms then
+    spent = math.max(0, math.max(0, one.rate_ms - now) / before.every_ms + after.burst - before.burst)
+  end
+  one.rate_ms = now + spent * after.every_ms
+end
+
+local function write(name, words)
+  local one, before = it.record(name), it.limit(name)
+  if words == '-' then
+    redis.call('HDEL', it.limits, name)
+    redis.call('HDEL', it.states, '*' .. name)
+  else
+    redis.call('HSET', it.limits, name, words)
+  end
+  it.forget_limit(name)
+  keep_tokens(one, before, it.limit(name))
+  redis.call('ZREM', it.later, name)
+  it.waits(name, now)
+  it.take_turn(name, it.is_open(name) and it.first_child(name))
+  it.write(name)
+end
+
+-- How many members of the parent's groups wait and may run, but for the parent's limit.
+local function waiting(name)
+  local low, high = '[' .. name .. '\n', '(' .. name .. '\v'
+  local number = 0
+  for _, child in ipairs(redis.call('ZRANGEBYLEX', it.children, low, high, 'LIMIT', 0, SAMPLE)) do
+    local group = string.match(child, '([^\n]+)$')
+    number = number + math.min(it.waiting(group), it.limit(group).concurrency - it.record(group).busy)
+  end
+  return number + math.max(0, redis.call('ZLEXCOUNT', it.children, low, high) - SAMPLE)
+end
+
+local reply = { 'OK', text(now) }
+for at = 2, #ARGV, 3 do
+  local name, version, words = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
+  if words ~= '' and version > read(name) then write(name, words) end
+  local has, stored = read(name)
+  for _, word in ipairs({
+    text(has), string.match(stored, 'c=(%d+)') or '', text(it.record(name).busy), text(waiting(name)),
+    redis.call('HGET', it.states, '*' .. name) or '0',
+  }) do
+    reply[#reply + 1] = word
+  end
+end
+if it.opened > 0 then ring(wake, it.opened) end
+return reply

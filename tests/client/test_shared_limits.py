@@ -1,0 +1,197 @@
+"""A limit over several queues: what all of them run and start together, while passes fail, repeat and cross."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from qworker.client.manage.sharing import Balancer
+from qworker.client.plan import run_plan
+from qworker.client.queue import Queue
+from qworker.engine.send import NewMessage, send
+from qworker.engine.settle import Outcomes
+from qworker.wire.envelope import tail
+from qworker.wire.keys import shared_limits_key
+from tests.effort import examples
+from tests.lua.drive import NOW, Drive
+
+#: How long rates are watched; 60 for a minute.
+SECONDS = int(os.environ.get("QWORKER_RATE_SECONDS", "20"))
+
+
+class World:
+    """Some queues of a namespace, at times that tests name."""
+
+    def __init__(self, url: str, namespace: str, number: int) -> None:
+        self.namespace = namespace
+        self.drives = [Drive(url, namespace, f"q{index}") for index in range(number)]
+        self.client = self.drives[0].client
+        self.queues = [Queue(self.client, namespace, drive.keys.queue) for drive in self.drives]
+        self.balancer = Balancer(namespace, rest_ms=0)
+        self.leases: list[tuple[Drive, str, int]] = []
+        self.number = 0
+        self.now = NOW
+
+    def close(self) -> None:
+        """Close all clients."""
+        for drive in self.drives:
+            drive.close()
+
+    def limit(self, **limits: Any) -> None:
+        """Set the limit `api/` over all queues."""
+        others = [queue.name for queue in self.queues[1:]]
+        self.queues[0].set_limit("api/", with_queues=others, **limits)
+
+    def send(self, drive: Drive, count: int, group: str = "api/a") -> None:
+        """Send messages of a group."""
+        messages = []
+        for _ in range(count):
+            self.number += 1
+            messages.append(NewMessage(f"m{self.number}", tail(b"", {"g": group}), group=group))
+        drive.run(send(drive.keys, messages, lane="", sequence=0, now_ms=self.now))
+
+    def receive(self, drive: Drive, count: int = 100) -> int:
+        """Receive up to `count`; returns how many came."""
+        self.number += 1
+        items = drive.receive(f"l{self.number}", count, at=self.now).items
+        if items:
+            self.leases.append((drive, f"l{self.number}", len(items)))
+        return len(items)
+
+    def end(self, at: int) -> None:
+        """Ack all of a lease."""
+        drive, lease, _ = self.leases.pop(at)
+        drive.settle(Outcomes(lease, ack_all=True), at=self.now)
+
+    def balance(self, balancer: Balancer | None = None, steps: int | None = None) -> bool:
+        """Make a pass, or only its first `steps` commands; returns whether shares wait to be given up."""
+        plan = (balancer or self.balancer).balance(now_ms=self.now)
+        if steps is None:
+            return run_plan(self.client.execute, plan).unsettled
+        reply: Any = None
+        for _ in range(steps):
+            try:
+                reply = self.client.execute(plan.send(reply))
+            except StopIteration:
+                break
+        return False
+
+    @property
+    def running(self) -> int:
+        """How many are in flight in all queues."""
+        return sum(number for _, _, number in self.leases)
+
+
+@pytest.fixture
+def worlds(store_url: str, namespace: str) -> Iterator[Any]:
+    """Makes worlds."""
+    made: list[World] = []
+
+    def make(number: int) -> World:
+        made.append(World(store_url, namespace, number))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+def test_it_holds_over_all_queues_and_what_one_leaves_goes_to_others(worlds: Any) -> None:
+    """Two queues run three together; when one has nothing more to do, the other runs three."""
+    world = worlds(2)
+    world.limit(concurrency=3)
+    one, other = world.drives
+    world.send(one, 5)
+    world.send(other, 5)
+    assert world.receive(one) + world.receive(other) == 3
+    while world.leases:
+        world.end(0)
+    while world.receive(one) or world.balance():
+        while world.leases:
+            world.end(0)
+    assert world.receive(other) == 3
+
+
+def test_random_passes_never_exceed_it(worlds: Any) -> None:
+    """Whatever fails halfway or happens twice; and everything runs in the end."""
+    seeds = examples(6)
+    for seed in range(seeds):
+        rng = random.Random(seed)
+        world = worlds(rng.choice([2, 3, 5]))
+        for drive in world.drives:
+            drive.redis.delete(shared_limits_key(world.namespace), *drive.keys.all())
+            drive.redis.hset(drive.keys.meta, "test", "1")  # the time is the test's
+        most = rng.choice([1, 3, 7])
+        world.limit(concurrency=most)
+        pending: list[Generator[Any, Any, Any]] = []
+        replies: dict[int, Any] = {}
+        bound = most
+        for _ in range(150):
+            world.now += rng.randrange(500)
+            drive = rng.choice(world.drives)
+            match rng.randrange(8):
+                case 0:
+                    world.send(drive, rng.randrange(1, 6), f"api/{rng.randrange(3)}")
+                case 1 | 2:
+                    world.receive(drive, rng.randrange(1, 5))
+                case 3 if world.leases:
+                    world.end(rng.randrange(len(world.leases)))
+                case 4:
+                    world.balance()
+                case 5:
+                    world.balance(Balancer(world.namespace, rest_ms=0), steps=rng.randrange(1, 12))
+                case 6:
+                    pending.append(Balancer(world.namespace, rest_ms=0).balance(now_ms=world.now))
+                case 7 if pending:
+                    at = rng.randrange(len(pending))
+                    plan = pending[at]
+                    try:
+                        replies[id(plan)] = world.client.execute(plan.send(replies.get(id(plan))))
+                    except StopIteration:
+                        pending.remove(plan)
+            assert world.running <= bound, seed
+        for _ in range(400):
+            world.now += 700
+            while world.leases:
+                world.end(0)
+            world.balance()
+            for drive in world.drives:
+                world.receive(drive)
+            assert world.running <= bound, seed
+        assert not sum(drive.redis.zcard(drive.keys.delayed) for drive in world.drives), seed
+
+
+@pytest.mark.parametrize("shifting", [False, True])
+def test_a_rate_holds_over_all_queues(worlds: Any, shifting: bool) -> None:
+    """100 a second within 5 % over any 10 s, and 2 % over longer times; never more while the work moves, but less."""
+    world = worlds(3)
+    world.limit(rate="100/s")
+    rng = random.Random(1)
+    for drive in world.drives:
+        world.send(drive, 10)
+    starts: list[int] = []
+    pass_at = begin = world.now
+    busy = set(world.drives)
+    while world.now < begin + SECONDS * 1000:
+        if world.now >= pass_at:
+            pass_at = world.now + (120 if world.balance() else 250)  # as the reaper
+        if shifting and (world.now - begin) % 7000 == 0:
+            busy = set(rng.sample(world.drives, rng.randrange(1, 4)))
+        for drive in world.drives:
+            if drive in busy and drive.redis.zcard(drive.keys.delayed) < 200:
+                world.send(drive, 300)
+            elif drive not in busy and world.now % 200 == 0:
+                world.send(drive, 1)
+            starts += [world.now] * world.receive(drive)
+        world.now += 40
+    windows = [
+        sum(begin + 1000 * second <= at < begin + 1000 * (second + 10) for at in starts)
+        for second in range(SECONDS - 9)
+    ]
+    assert min(windows) >= (920 if shifting else 950)
+    assert max(windows) <= 1050
+    assert abs(len(starts) / (100 * SECONDS) - 1) <= (0.06 if shifting else 0.02)
