@@ -1,11 +1,12 @@
-"""An agent: streams tokens to a browser, waits for an approval for days, survives its worker, and can be cancelled.
+"""An agent: streams tokens to a browser, waits for an approval for days, survives its worker, is cancelled and resumed.
 
     export QWORKER_URL=embedded: QWORKER_NAMESPACE=agents
     qworker run examples/agent.py &                         writes and sends
     uvicorn examples.agent:web                              http://127.0.0.1:8000: type a topic, watch, approve
 
 The browser resumes by itself: each event has the id of its entry in the feed, and after a break the browser sends the
-last one as `Last-Event-ID`. Neither the page nor the web server keeps anything.
+last one as `Last-Event-ID`. Neither the page nor the web server keeps anything. A letter that was cancelled is resumed
+as another run, which takes over the draft.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from starlette.routing import Route
 
 from qworker import (
     Handle,
+    InvalidNameError,
     InvalidOptionError,
     QWorker,
     Run,
@@ -75,9 +77,12 @@ async def send(draft: str, approval: Approval) -> str:
 
 
 @app.workflow(queue="agents", result="7d")
-async def letter(run: Run, topic: str) -> str:
+async def letter(run: Run, topic: str, draft: str = "") -> str:
     """Write, wait for a person, send. The draft is not written again, however long that takes."""
-    draft = await run.step(write, topic)
+    if draft:
+        await run.step("show", lambda: tell(draft=draft))
+    else:
+        draft = await run.step(write, topic)
     await run.step("ask", lambda: tell(waits="for an approval"))
     try:
         approval = await run.wait(Approval, timeout="7d")
@@ -141,6 +146,22 @@ async def cancel(request: Request) -> Response:
     return JSONResponse({"answer": await _handle(request).acancel()})
 
 
+async def resume(request: Request) -> Response:
+    """Continue a cancelled letter with its draft as another run, whose id is the body."""
+    cancelled, new_id = _handle(request), (await request.body()).decode()
+    status = await cancelled.astatus()
+    if status is None or status.state != "cancelled":
+        return JSONResponse({"error": f"{cancelled.id} was not cancelled"}, 409)
+    steps = {step.name: step.value for step in await cancelled.asteps() or []}
+    if "write" not in steps:
+        return JSONResponse({"error": "nothing was written; start another letter"}, 409)
+    try:
+        await letter.options(id=new_id).astart("", json.loads(steps["write"]))
+    except (RunStartedError, InvalidNameError) as error:
+        return JSONResponse({"error": str(error)}, 409)
+    return JSONResponse({"id": new_id}, 202)
+
+
 def _handle(request: Request) -> Handle[str]:
     return letter.handle(request.path_params["id"])
 
@@ -153,26 +174,35 @@ async def page(request: Request) -> Response:
 PAGE = """<!doctype html><title>A letter</title>
 <form><input name=topic value="rain"> <button>Write</button></form>
 <p id=draft></p>
-<button id=yes hidden>Send it</button> <button id=stop hidden>Cancel</button>
+<button id=yes hidden>Send it</button> <button id=stop hidden>Cancel</button> <button id=again hidden>Resume</button>
 <script>
-const id = crypto.randomUUID(), path = `/letters/${id}`, draft = document.getElementById("draft")
-const yes = document.getElementById("yes"), stop = document.getElementById("stop")
-document.forms[0].onsubmit = async submitted => {
-  submitted.preventDefault()
-  await fetch(path, {method: "POST", body: document.forms[0].topic.value})
+let id = crypto.randomUUID()
+const [draft, yes, stop, again] = ["draft", "yes", "stop", "again"].map(name => document.getElementById(name))
+const post = (path, body) => fetch(`/letters/${id}${path}`, {method: "POST", body})
+const watch = () => {
   stop.hidden = false
-  const events = new EventSource(`${path}/events`)
+  const events = new EventSource(`/letters/${id}/events`)
   events.onmessage = ({data}) => {
     const event = JSON.parse(data)
-    if (event.draft) draft.textContent = ""
+    if (event.draft) draft.textContent = event.draft == "begins" ? "" : event.draft
     if (event.token) draft.textContent += event.token + " "
     if (event.waits) yes.hidden = false
     if (event.done) draft.textContent = event.done
   }
   events.addEventListener("end", () => { events.close(); yes.hidden = stop.hidden = true })
 }
-yes.onclick = () => fetch(`${path}/approval`, {method: "POST", body: JSON.stringify({by: "you", send: true})})
-stop.onclick = () => fetch(`${path}/cancel`, {method: "POST"})
+document.forms[0].onsubmit = async submitted => {
+  submitted.preventDefault()
+  await post("", document.forms[0].topic.value)
+  watch()
+}
+yes.onclick = () => post("/approval", JSON.stringify({by: "you", send: true}))
+stop.onclick = async () => { await post("/cancel"); again.hidden = false }
+again.onclick = async () => {
+  const next = crypto.randomUUID(), resumed = await post("/resume", next)
+  again.hidden = true
+  if (resumed.ok) { id = next; watch() }
+}
 </script>
 """
 
@@ -192,5 +222,6 @@ web = Starlette(
         Route("/letters/{id}/events", events),
         Route("/letters/{id}/approval", approve, methods=["POST"]),
         Route("/letters/{id}/cancel", cancel, methods=["POST"]),
+        Route("/letters/{id}/resume", resume, methods=["POST"]),
     ],
 )

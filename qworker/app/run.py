@@ -24,11 +24,12 @@ from qworker.app.arguments.results import ResultType
 from qworker.app.each import AsyncEach, Each, check_source, keep_behind, keep_behind_async
 from qworker.app.functions import default_name, is_async
 from qworker.app.loops import Loop
-from qworker.app.steps import RunApp, Steps, check_step_name
+from qworker.app.steps import RunApp, Steps
 from qworker.config.kinds import MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
 from qworker.engine.run import recall_steps
 from qworker.errors import InvalidNameError, InvalidOptionError, shown
+from qworker.wire.names import check_step_name
 
 __all__ = ["Run", "SyncRun"]
 

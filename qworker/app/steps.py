@@ -24,6 +24,7 @@ from qworker.errors import (
     shown,
 )
 from qworker.wire.memo import read_memo, write_memo
+from qworker.wire.names import check_step_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,11 +36,10 @@ if TYPE_CHECKING:
     from qworker.wire.keyring import Keyring
     from qworker.wire.keys import QueueKeys
 
-__all__ = ["RunApp", "RunDelivery", "Steps", "Wait", "check_step_name"]
+__all__ = ["RunApp", "RunDelivery", "Steps", "Wait"]
 
 T = TypeVar("T")
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.:/-]{0,99}", re.ASCII)
 #: Of a repeated step, this many values are read with the one that is needed.
 _AHEAD: Final = 50
 #: A step within an item of a loop.
@@ -291,14 +291,3 @@ class Wait(Generic[T]):
                 f"is not of the declared type: {error}",
                 "send it with that type",
             ) from error
-
-
-def check_step_name(name: str) -> str:
-    """Return the name of a step, a sleep or a wait. Raises `InvalidNameError`."""
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise InvalidNameError(
-            "step",
-            f"{shown(name)} cannot be a name",
-            "1 to 100 of A-Z, a-z, 0-9, '_', '.', ':', '/' and '-', the first not a sign",
-        )
-    return name

@@ -23,6 +23,7 @@ from qworker.engine.run import signal_run
 from qworker.errors import InvalidBodyError, RunUnknownError, SignalGivenError
 from qworker.wire.codec import encode
 from qworker.wire.memo import MAX_MEMO, read_memo, write_memo
+from qworker.wire.names import check_step_name
 from qworker.wire.numbers import whole
 
 __all__ = ["Details", "delete", "describe", "details", "enqueue", "hold", "signal"]
@@ -116,7 +117,8 @@ def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[N
     body = encode(value)
     if len(body) > MAX_MEMO:
         raise InvalidBodyError("signal", f"has {len(body):,} bytes of JSON", "at most 1 MiB")
-    field = f"!{name}"
+    # Other names are those of this library.
+    field = f"!{check_step_name(name, 'signal')}"
     names = queue.namespace, queue.keys.name, message_id, field
     given = write_memo(body, queue.keyring, *names)
     for known in (False, True):

@@ -15,6 +15,7 @@ __all__ = [
     "check_queue",
     "check_queue_or_shard",
     "check_schedule",
+    "check_step_name",
     "check_task",
     "shard_name",
     "split_shard_name",
@@ -28,6 +29,7 @@ MAX_SHARDS: Final = 64
 _QUEUE: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SHARD: Final = re.compile(r"([^/]*)/(0|[1-9][0-9]?)")
 _TASK: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_STEP: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.:/-]{0,99}", re.ASCII)
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ID_LIMIT: Final = "1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', as send returned it"
 _RESERVED: Final = frozenset({"queues", "reaper", "workers"})
@@ -89,6 +91,17 @@ def check_message_id(name: object, field: str = "message id") -> str:
 def check_schedule(name: object, field: str = "schedule") -> str:
     """Return `name` if it is a valid schedule name; raise `InvalidNameError` otherwise."""
     return _check(name, field, _TASK, _TASK_LIMIT, reserved=frozenset())
+
+
+def check_step_name(name: object, field: str = "step") -> str:
+    """Return the name of a step, a signal or a loop of a run; raise `InvalidNameError` for another."""
+    if not isinstance(name, str) or _STEP.fullmatch(name) is None:
+        raise InvalidNameError(
+            field,
+            f"{shown(name)} cannot be a name",
+            "1 to 100 of A-Z, a-z, 0-9, '_', '.', ':', '/' and '-', the first not a sign",
+        )
+    return name
 
 
 def _check(

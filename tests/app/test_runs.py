@@ -477,6 +477,9 @@ def test_wrong_signals_are_refused(app: QWorker) -> None:
     handle = order.start()
     with pytest.raises(InvalidBodyError):
         handle.signal(object())
+    for name in ("a b", "Approval#2", "!x", "n" * 101):
+        with pytest.raises(InvalidNameError, match=r"signal: .* cannot be a name"):
+            handle.signal(Approval("ann"), name=name)
     handle.signal(Approval("ann"))
     handle.signal(Approval("ann"))
     with pytest.raises(SignalGivenError, match="already has the signal 'Approval'"):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from qworker import QWorker, TaskEndedError
+from qworker.testing import advance, drain
 from tests.cli.conftest import QWORKER
 from tests.consumer.driving import until
 from tests.timing import DEADLINE_S
@@ -162,6 +163,40 @@ def test_a_letter_survives_its_worker_and_the_browser(
     other.close()
     with pytest.raises(TaskEndedError):
         agent.letter.handle("b").result(0)
+
+    assert [post(port, f"{name}/resume", b"c") for name in ("b", "b", "a", "none")] == [
+        202,
+        202,
+        409,
+        409,
+    ]
+    resumed = Events(port, "c")
+    assert [data for _, data in resumed.read("waits")] == [
+        {"draft": "one two three four"},
+        {"waits": "for an approval"},
+    ]
+    assert post(port, "c/approval", {"by": "ann", "send": True}) == 202
+    assert next(resumed.read("nothing"))[1] == done
+    resumed.close()
+
+
+@pytest.mark.parametrize("days", [6, 8])
+def test_an_approval_may_take_days(app: QWorker, days: int) -> None:
+    """The run waits without a worker, and sends for the first answer; after a week it ends without one."""
+    from examples import agent
+
+    handle = agent.letter.options(id=f"days-{days}").start("rain")
+    drain(app, include_delayed=False)
+    status = handle.status()
+    assert status is not None
+    assert (status.state, status.waits_for) == ("waiting", "Approval")
+    advance(app, f"{days}d")
+    drain(app, include_delayed=False)
+    if days < 7:
+        handle.signal(agent.Approval(by="ann", send=True))
+        drain(app)
+    draft = "A short letter about rain ."
+    assert handle.result(0) == (f"sent for ann: {draft}" if days < 7 else "no answer")
 
 
 def test_the_page_and_wrong_positions(app: QWorker, port: int) -> None:
