@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
@@ -146,6 +147,7 @@ class Run(_Base):
             steps.learn(await client.execute(command))
         value = steps.take(step)
         if value is None:
+            began = time.monotonic()
             if is_async(function):
                 result = function(*args, **kwargs)
             else:
@@ -155,7 +157,8 @@ class Run(_Base):
                 )
             if inspect.isawaitable(result):
                 result = await result
-            stored = await client.execute(steps.record(step, result_type.encode(result)))
+            lasted_s = time.monotonic() - began
+            stored = await client.execute(steps.record(step, result_type.encode(result), lasted_s))
             value = steps.recorded(step, stored)
         return result_type.decode(value)
 
@@ -262,8 +265,11 @@ class SyncRun(_Base):
             steps.learn(client.execute(command))
         value = steps.take(step)
         if value is None:
-            result = result_type.encode(called(*args, **kwargs))
-            value = steps.recorded(step, client.execute(steps.record(step, result)))
+            began = time.monotonic()
+            result = called(*args, **kwargs)
+            lasted_s = time.monotonic() - began
+            record = steps.record(step, result_type.encode(result), lasted_s)
+            value = steps.recorded(step, client.execute(record))
         return result_type.decode(value)
 
     def sleep(self, duration: Duration) -> None:

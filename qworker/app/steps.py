@@ -182,8 +182,8 @@ class Steps:
         stored = self._read.pop(step, None)
         return None if stored is None else self.opened(step, stored)
 
-    def record(self, step: str, value: bytes) -> Command[bytes]:
-        """Return the command that records the JSON of a step."""
+    def record(self, step: str, value: bytes, lasted_s: float = 0.0) -> Command[bytes]:
+        """Return the command that records the JSON of a step, and how long its function took."""
         names = self._app.namespace, self.keys.name, self.id, step
         return record_step(
             self.keys,
@@ -192,7 +192,7 @@ class Steps:
                 self._delivery.lease.id,
                 self._delivery.index,
                 step,
-                write_memo(value, self._app.keyring, *names),
+                write_memo(value, self._app.keyring, *names, lasted_ms=int(1000 * lasted_s)),
                 None if self._marked else self._keep_ms,
                 self._blamed,
             ),

@@ -188,6 +188,7 @@ def _step_document(step: RunStep) -> dict[str, Any]:
         "position": step.position,
         "timed_out": step.name.startswith("!") and not (step.value or step.closed),
         "closed": step.closed or None,
+        "lasted_ms": step.lasted_ms or None,
     }
 
 
@@ -228,7 +229,7 @@ def _listing(session: Session, runs: list[RunStatus]) -> Iterator[str | Block]:
 
 def _text(run: RunStatus, steps: list[RunStep]) -> Iterator[str | Block]:
     from qworker.cli.message.bodies import body_line
-    from qworker.formats import moment_after, word
+    from qworker.formats import moment_after, span, word
 
     fields: dict[str, Cell | str] = {"run": run.id, "queue": run.queue}
     if run.workflow:
@@ -251,7 +252,8 @@ def _text(run: RunStatus, steps: list[RunStep]) -> Iterator[str | Block]:
         if step.position is not None:
             yield f"{at}  each {step.name[1:]}: {step.progress}"
         else:
-            yield f"{at}  {step.name}  {shown}"
+            took = f"  (took {span(step.lasted_ms / 1000)})" if step.lasted_ms else ""
+            yield f"{at}  {step.name}  {shown}{took}"
     name = word(run.id)
     if run.state == "dead":
         yield Line()

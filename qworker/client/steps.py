@@ -17,7 +17,7 @@ from qworker.wire.codec import check_size, is_too_deep
 from qworker.wire.envelope import tail
 from qworker.wire.keyring import Keyring
 
-__all__ = ["Step", "end_flag", "next_message", "with_steps"]
+__all__ = ["Step", "end_flag", "following", "next_message", "with_steps"]
 
 #: Gets the task, body and flags of a message that is sent, and may change the flags.
 Sending = Callable[[str, bytes, dict[str, str]], None]
@@ -42,13 +42,28 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     keep_ms: int | None = None
 
 
+class _Chained(msgspec.Struct):
+    """The part of a body that names the steps which follow."""
+
+    then: list[Step] = []
+
+
 _STEPS: Final = msgspec.json.Decoder(list[Step])
+_CHAINED: Final = msgspec.json.Decoder(_Chained)
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def with_steps(body: bytes, steps: Sequence[Step]) -> bytes:
     """Add the steps that follow to the body of a call."""
     return body[:-1] + b',"then":' + _encode(steps) + b"}" if steps else body
+
+
+def following(body: bytes) -> list[Step]:
+    """Read the steps that follow a call; none of a body that names none, or is not a call."""
+    try:
+        return _CHAINED.decode(body).then
+    except msgspec.MsgspecError:
+        return []
 
 
 def end_flag(task: str, steps: Sequence[Step]) -> str:

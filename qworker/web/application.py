@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -33,20 +32,13 @@ from qworker.monitor.sampler import Sampler
 from qworker.web.access import Access
 from qworker.web.actions.action import Action, Doing, act, record
 from qworker.web.actions.table import ACTIONS
+from qworker.web.error_pages import error_page
 from qworker.web.guard import Guard, SecureHeaders, read_form
+from qworker.web.lives import Live, Lives
 from qworker.web.look import Look, Page
-from qworker.web.pages.dead import confirm_drop, confirm_redrive, dead, edit, letter
-from qworker.web.pages.durability import durability
-from qworker.web.pages.health import audit, health
-from qworker.web.pages.limits import confirm_remove_limit, groups_and_limits
-from qworker.web.pages.message import confirm_cancel, confirm_delete, message
-from qworker.web.pages.messages import find, messages
-from qworker.web.pages.overview import overview, queues
-from qworker.web.pages.queue import queue
-from qworker.web.pages.runs import confirm_cancel_run, run, runs
-from qworker.web.pages.schedules import confirm_remove, schedules
-from qworker.web.pages.workers import confirm_drain, worker, workers
-from qworker.web.render import ASSETS, asset, render, version
+from qworker.web.pages.table import PAGES
+from qworker.web.render import render
+from qworker.web.static_files import static_file
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -68,53 +60,6 @@ _QUIET_S: Final = 15.0
 _AGAIN_S: Final = 3
 _ENTRY: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,10}", re.ASCII)
 
-_PAGES: Final[dict[str, Callable[[Look], Page]]] = {
-    "/": overview,
-    "/queues": queues,
-    "/queues/{queue}": queue,
-    "/queues/{queue}/messages": messages,
-    "/queues/{queue}/messages/{message}": message,
-    "/queues/{queue}/messages/{message}/cancel": confirm_cancel,
-    "/queues/{queue}/messages/{message}/delete": confirm_delete,
-    "/queues/{queue}/groups": groups_and_limits,
-    "/queues/{queue}/groups/rm": confirm_remove_limit,
-    "/queues/{queue}/dead": dead,
-    "/queues/{queue}/dead/redrive": confirm_redrive,
-    "/queues/{queue}/dead/drop": confirm_drop,
-    "/queues/{queue}/dead/edit": edit,
-    "/queues/{queue}/dead/{entry:path}": letter,
-    "/workers": workers,
-    "/workers/drain": confirm_drain,
-    "/worker": worker,
-    "/schedules": schedules,
-    "/schedules/rm": confirm_remove,
-    "/runs": runs,
-    "/runs/{queue}/{message}": run,
-    "/runs/{queue}/{message}/cancel": confirm_cancel_run,
-    "/find": find,
-    "/durability": durability,
-    "/health": health,
-    "/audit": audit,
-}
-_TITLES: Final = {
-    400: "Bad request",
-    401: "No access",
-    403: "Not allowed",
-    404: "No such page",
-    405: "Not possible",
-    409: "Not done",
-    413: "Too large",
-    415: "Not a form",
-    500: "The page failed",
-    503: "The server does not answer",
-}
-_TEXTS: Final = {
-    401: "Sign in, or ask whoever runs this dashboard for access.",
-    404: "Nothing is here. The list of queues may have what you look for.",
-    405: "This address does something else: use the buttons of the pages.",
-    500: "This is a defect of the dashboard. Its log has the reason.",
-}
-
 
 class Dashboard:
     """The ASGI application. `link`: lets in browsers with the link that `qworker web` prints."""
@@ -135,11 +80,11 @@ class Dashboard:
         self._redact = redact
         self._jobs = Jobs(namespace, self._job_ended)
         self._readings = Readings(namespace)
-        self._lives = _Lives(self.sampler)
+        self._lives = Lives(self.sampler)
         routes = [
-            Route("/static/{name}", self._static),
+            Route("/static/{name}", static_file),
             Route("/healthz", self._healthz),
-            *(Route(path, self._page(page)) for path, page in _PAGES.items()),
+            *(Route(path, self._page(page)) for path, page in PAGES.items()),
             *(
                 Route(path, self._action(action), methods=["POST"])
                 for path, action in ACTIONS.items()
@@ -265,7 +210,7 @@ class Dashboard:
         """Send the changing part of a page whenever it has changed."""
         look = self._look(request, access, self.sampler.sample)
         key = (look.path, tuple(sorted(look.query.items())), look.base, access.rights)
-        number, sent = -1, ""
+        number, sent, opened_s = -1, "", time.monotonic()
         watched: tuple[str, ...] = ()
         while not self.sampler.ended:
             with self.sampler.watching(watched):
@@ -273,16 +218,17 @@ class Dashboard:
             if sample.number == number or sample.number == 0:
                 yield b": nothing new\n\n"
                 continue
-            number, text, watched = await run_in_threadpool(
-                self._lives.get, key, partial(self._live, make, request, access)
+            number, live = await run_in_threadpool(
+                self._lives.get, key, partial(self._live, make, request, access), opened_s
             )
-            if text != sent:
-                sent = text
-                yield _event(text)
+            watched = live.watched
+            if live.text != sent:
+                sent = live.text
+                yield _event(sent)
 
     def _live(
         self, make: Callable[[Look], Page], request: Request, access: Access, sample: Sample
-    ) -> tuple[str, tuple[str, ...]]:
+    ) -> Live:
         """Write the changing part of a page, or what keeps it from being made."""
         look = self._look(request, access, sample, live=True)
         try:
@@ -292,8 +238,9 @@ class Dashboard:
             name = str(request.path_params.get("queue"))
             # It is read again with every sample, so that the page comes back.
             watched = (name,) if name in sample.queues else ()
-            page = replace(_error_page(503, str(error)), watched=watched)
-        return render(page.template, self._context(page, look), live=True), page.watched
+            page = replace(error_page(503, str(error)), watched=watched)
+        text = render(page.template, self._context(page, look), live=True)
+        return Live(text, page.watched, page.reads)
 
     # -- actions -------------------------------------------------------------------------------
 
@@ -344,20 +291,6 @@ class Dashboard:
 
     # -- the rest ------------------------------------------------------------------------------
 
-    async def _static(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in ASSETS:
-            raise HTTPException(404)
-        latest = request.query_params.get("v") == version(name)
-        headers = {
-            "Cache-Control": "public, max-age=31536000, immutable" if latest else "no-cache",
-            "Vary": "Accept-Encoding",
-        }
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers["Content-Encoding"] = "gzip"
-            return Response(_packed(name), media_type=ASSETS[name], headers=headers)
-        return Response(asset(name), media_type=ASSETS[name], headers=headers)
-
     async def _healthz(self, _: Request) -> Response:
         """Answer probes, which have no access: whether the queues can be read, and nothing else."""
         sample = await self.sampler.first(_FIRST_S)
@@ -385,7 +318,7 @@ class Dashboard:
         self, request: Request, status: int, text: str = "", headers: Any = None
     ) -> Response:
         look = self._look(request, _NOBODY, self.sampler.sample)
-        page = _error_page(status, text)
+        page = error_page(status, text)
         if "text/event-stream" in request.headers.get("accept", ""):
             # In the place of figures that would get old; the browser asks again, and somebody may have signed in.
             live = render(page.template, self._context(page, look), live=True)
@@ -410,57 +343,9 @@ def _check_read(sample: Sample) -> None:
         raise UnavailableError(sample.problem or "it has not answered yet")
 
 
-def _error_page(status: int, text: str) -> Page:
-    shows = {"text": text or _TEXTS.get(status, ""), "status": status}
-    return Page("error.html", _TITLES.get(status, "Not possible"), shows, status=status)
-
-
 def _event(text: str) -> bytes:
     """Write an event of a stream."""
     return b"".join(b"data: %s\n" % line.encode() for line in text.split("\n")) + b"\n"
-
-
-class _Lives:
-    """The changing parts of pages as last written: those who look at the same share them."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-        self._lock = threading.Lock()
-        self._number = -1
-        self._texts: dict[Any, _Text] = {}
-
-    def get(
-        self, key: Any, write: Callable[[Sample], tuple[str, tuple[str, ...]]]
-    ) -> tuple[int, str, tuple[str, ...]]:
-        """Return the number of the last sample and what was written of it; writes it if nothing was.
-
-        A viewer who comes late, for an earlier sample, gets the last one too.
-        """
-        with self._lock:
-            sample = self._sampler.sample
-            if sample.number != self._number:
-                self._number, self._texts = sample.number, {}
-            text = self._texts.setdefault(key, _Text())
-        # A page that waits for a server holds up no other.
-        with text.lock:
-            if text.written is None:
-                text.written = write(sample)
-            return sample.number, *text.written
-
-
-class _Text:
-    """What is written of a page once for all who look at it."""
-
-    __slots__ = ("lock", "written")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.written: tuple[str, tuple[str, ...]] | None = None
-
-
-@cache
-def _packed(name: str) -> bytes:
-    return gzip.compress(asset(name), 9, mtime=0)
 
 
 def _base(request: Request) -> str:

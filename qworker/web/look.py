@@ -68,5 +68,7 @@ class Page:
     status: int = 200
     #: Whether it has a part that changes.
     changes: bool = True
+    #: Whether it has readings of its own, so that it is not written again with every sample.
+    reads: bool = False
     #: Another page to go to, with its query, in place of this one.
     to: str = ""

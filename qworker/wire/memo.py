@@ -1,7 +1,8 @@
 r"""What a run has recorded of a step: `[ k=v …]\n<value>`, the value as JSON.
 
 Flag t is when it was recorded, in ms, added by the script, as is d, of the position of a loop: the number of items that
-are done. Flags e and s are as of an envelope.
+are done. Flag l is how long the function of a step took, in ms, without it less than one; flags e and s are as of an
+envelope.
 """
 
 from __future__ import annotations
@@ -13,19 +14,26 @@ from qworker.wire.envelope import flag_text
 from qworker.wire.keyring import Keyring
 from qworker.wire.numbers import whole
 
-__all__ = ["MAX_MEMO", "memo_items", "memo_ms", "read_memo", "write_memo"]
+__all__ = ["MAX_MEMO", "memo_items", "memo_lasted_ms", "memo_ms", "read_memo", "write_memo"]
 
 #: The largest value, in bytes of JSON.
 MAX_MEMO: Final = 2**20
 
 
 def write_memo(
-    value: bytes, keyring: Keyring, namespace: str, queue: str, message_id: str, step: str
+    value: bytes,
+    keyring: Keyring,
+    namespace: str,
+    queue: str,
+    message_id: str,
+    step: str,
+    *,
+    lasted_ms: int = 0,
 ) -> bytes:
     """Write the value of a step, signed and encrypted as messages are if the keyring has keys."""
+    flags: dict[str, str] = {"l": str(lasted_ms)} if lasted_ms else {}
     if not keyring:
-        return b"\n" + value
-    flags: dict[str, str] = {}
+        return flag_text(flags).encode() + b"\n" + value
     stored = keyring.protect(namespace, queue, _name(message_id, step), value, flags)
     return flag_text(flags).encode() + b"\n" + stored
 
@@ -50,9 +58,18 @@ def memo_ms(stored: bytes) -> int | None:
 
 def memo_items(stored: bytes) -> int | None:
     """Read how many items of a loop are done; None of anything but the position of a loop."""
+    return _number(stored, b"d=")
+
+
+def memo_lasted_ms(stored: bytes) -> int:
+    """Read how long the function of a step took, in ms; 0 if that is not known, or less."""
+    return _number(stored, b"l=") or 0
+
+
+def _number(stored: bytes, flag: bytes) -> int | None:
     line, _, _ = stored.partition(b"\n")
     for word in line.split(b" "):
-        if word.startswith(b"d="):
+        if word.startswith(flag):
             return whole(word[2:])
     return None
 

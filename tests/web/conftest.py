@@ -18,7 +18,8 @@ from qworker import QWorker
 from qworker.client.execute.sync import Client
 from qworker.store.connections import ConnectionFactory
 from qworker.web import RIGHTS, Access, asgi
-from qworker.web.application import _PAGES, Dashboard
+from qworker.web.application import Dashboard
+from qworker.web.pages.table import PAGES
 from tests.cli.conftest import Shop
 from tests.servers import missing
 
@@ -35,7 +36,7 @@ ASKED_FOR = (
 #: Every page of the queue `emails` that is there without anything in it.
 PATHS = [
     path.replace("{queue}", "emails")
-    for path in _PAGES
+    for path in PAGES
     if not any(name in path for name in ("{entry", "{message")) and path not in ASKED_FOR
 ]
 

@@ -28,8 +28,9 @@ __all__ = ["LONG", "exhibit"]
 LONG = "a-queue-with-the-longest-name-that-a-queue-may-have.and-one-more"
 APP = '''
 """The tasks of a shop."""
+import asyncio
 import time
-from qworker import QWorker, Retry, SyncRun, every
+from qworker import QWorker, Retry, Run, SyncRun, chain, every
 
 app = QWorker({namespace!r}, url={url!r})
 
@@ -76,6 +77,30 @@ def fulfil_order(run: SyncRun, order: str) -> str:
     return f"parcel of {{order}}"
 
 
+@app.workflow(queue="orders", result="1h", retry=Retry.none())
+async def import_catalogue(run: Run, name: str) -> int:
+    await run.step("lock", lambda: name)
+    sizes = await asyncio.gather(*(import_shop(run, at) for at in range(3)))
+    await run.step("index", lambda: time.sleep(0.08))
+    await run.wait(str, name="publish")
+    return sum(sizes)
+
+
+async def import_shop(run: Run, at: int) -> int:
+    rows = await run.step(f"read/shop-{{at}}", rows_of, at)
+    return await run.step(f"store/shop-{{at}}", store, rows)
+
+
+async def rows_of(at: int) -> list[int]:
+    await asyncio.sleep(0.1 + 0.12 * at)
+    return [at] * 3
+
+
+async def store(rows: list[int]) -> int:
+    await asyncio.sleep(0.15)
+    return 1_000 * len(rows)
+
+
 def reserve(order: str) -> dict:
     time.sleep(0.06)
     return {{"shelf": "B-17", "items": 3}}
@@ -86,6 +111,16 @@ def charge(order: str) -> dict:
     if order == "order-13":
         raise ValueError("order-13 has no address")
     return {{"cents": 12_900 if order == "order-17" else 4_200}}
+
+
+@app.task(queue="exports", result="1h")
+def fetch_orders(day: str) -> list[str]:
+    return []
+
+
+@app.task(queue="reports", result="1h")
+def sum_up(orders: list[str]) -> dict:
+    return {{}}
 
 
 @app.schedule("0 4 * * *", name="nightly-report")
@@ -136,6 +171,10 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
         emails.send_all([encode_call("send_email", [one, template], {}) for one in to])
     for order in ("order-17", "order-13", "order-21"):
         tasks["fulfil_order"].options(id=order).start(order)
+    tasks["import_catalogue"].options(id="catalogue-7").start("spring")
+    fetch, sum_up = tasks["fetch_orders"], tasks["sum_up"]
+    first = fetch.options(delay="2h").call("2031-05-17")
+    tasks["chain"](first, sum_up.then(), sum_up.options(delay="1h").then()).start()
     emails.send_all(
         [encode_call("send_email", ["ada@example.org", "reminder"], {})] * 4, delay="2h"
     )
@@ -158,7 +197,7 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
             shop.client.execute, shop.namespace, Deed("eve", "queue pause", LONG, "x" * 300)
         )
     until(lambda: emails.inspect().dead == 10)
-    until(lambda: {run.state for run in orders.runs()} == {"waiting", "dead"})
+    until(lambda: sorted(run.state for run in orders.runs()) == ["dead", "waiting", "waiting"])
     until(lambda: shop.queue("payments").look(charged) is not None)
     until(lambda: shop.queue("images").inspect().unacked == 3)
     workers: list[Worker] = []
@@ -205,6 +244,8 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
         "runs": "/runs",
         "run": "/runs/orders/order-17",
         "ended": "/runs/orders/order-21",
+        "parallel": "/runs/orders/catalogue-7",
+        "chain": f"/queues/exports/messages/{shop.queue('exports').peek(1, state='delayed')[0].id}",
         "durability": "/durability",
         "health": "/health",
         "audit": "/audit",

@@ -34,7 +34,7 @@ PICTURES: Final = {
     "dashboard-dead": ("emails-dead", 880),
     "dashboard-message": ("message", 700),
     "dashboard-worker": ("worker", 1330),
-    "dashboard-run": ("run", 620),
+    "dashboard-run": ("parallel", 900),
 }
 _BUSY_S: Final = 110.0
 

@@ -12,7 +12,8 @@ import pytest
 
 from qworker.monitor.readings import Stacks
 from qworker.web.actions.table import ACTIONS
-from qworker.web.application import _PAGES, Dashboard
+from qworker.web.application import Dashboard
+from qworker.web.pages.table import PAGES
 from tests.cli.conftest import Shop
 from tests.web.conftest import Browser, Document
 from tests.web.test_pages import HOSTILE
@@ -92,7 +93,7 @@ def test_no_page_shows_or_trips_over_what_strangers_ask_or_store(
 ) -> None:
     """Each page with each field, and with names in its path that cannot be."""
     names = {"queue": "emails", "message": "m-1", "entry:path": "1-1"}
-    for path in _PAGES:
+    for path in PAGES:
         there = path
         for name, value in names.items():
             there = there.replace(f"{{{name}}}", value)

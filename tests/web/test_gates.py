@@ -18,7 +18,7 @@ from qworker.client.namespace.audit import read_deeds
 from qworker.store.connections import ConnectionFactory
 from qworker.web import RIGHTS, Access, asgi
 from qworker.web.actions.table import ACTIONS
-from qworker.web.application import _PAGES
+from qworker.web.pages.table import PAGES
 from tests.cli.conftest import Shop
 from tests.topologies.servers import until
 from tests.web.checkers import CUT, OVERLAPPING, WIDE, axe, check_html
@@ -28,6 +28,7 @@ from tests.web.exhibit import exhibit
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
+    pytest.mark.timeout(400),
     pytest.mark.needs("playwright", "uvicorn"),
     pytest.mark.xdist_group("browser"),  # one Chromium for all
 ]
@@ -85,7 +86,7 @@ def test_every_page_is_readable_by_everyone(
     assert not wrong, "\n".join(map(str, wrong))
     assert len(backs) == 2  # by day and by night
     # A page that is added to the dashboard must be shown here.
-    assert len(opened.paths) >= len(_PAGES)
+    assert len(opened.paths) >= len(PAGES)
 
 
 def test_every_action_is_done_without_javascript(opened: Open, chromium: Any) -> None:

@@ -16,10 +16,11 @@ from qworker import QWorker
 from qworker.monitor.history import HOUR_S, Series
 from qworker.web import RIGHTS, Access, asgi
 from qworker.web.application import Dashboard
+from qworker.web.lives import Live, Lives
 from qworker.web.render import sparkline
 from tests.cli.conftest import Shop
 from tests.servers import start
-from tests.timing import DEADLINE_S
+from tests.timing import DEADLINE_S, Clock
 from tests.web.conftest import Browser
 
 
@@ -163,6 +164,69 @@ def test_what_viewers_share_depends_on_their_rights(
                 assert "Pause receiving" not in await viewer.event()
 
     asyncio.run(watch())
+
+
+def test_pages_with_readings_of_their_own_follow_too(
+    made: Callable[..., Dashboard], shop: Shop
+) -> None:
+    """A message, and the limits of groups: no link to press for what is new."""
+    [message_id] = shop.send("emails", 1)
+    dashboard = made()
+
+    async def watch() -> None:
+        async with (
+            stream(dashboard, f"/queues/emails/messages/{message_id}") as message,
+            stream(dashboard, "/queues/emails/groups") as limits,
+        ):
+            assert "waits to be received" in await message.event()
+            assert "No limits are set" in await limits.event()
+            await asyncio.to_thread(shop.queue("emails").set_limit, "acme", concurrency=3)
+            assert ">acme<" in await limits.event(">acme<")
+            assert await asyncio.to_thread(shop.queue("emails").hold, message_id)
+            assert "waits until it is enqueued" in await message.event("waits until it is enqueued")
+
+    asyncio.run(watch())
+
+
+def test_pages_with_readings_of_their_own_rest_as_long_as_they_cost(
+    made: Callable[..., Dashboard], shop: Shop
+) -> None:
+    """The more of them are open, the longer each rests; a page that is opened later is not older than its stream."""
+    sampler, clock, written = made().sampler, Clock(), list[str]()
+    lives = Lives(sampler, clock=clock)
+
+    def write(name: str, took_s: float, *, reads: bool = True) -> Callable[[Any], Live]:
+        def made_of(_: Any) -> Live:
+            written.append(name)
+            clock.now_s += took_s
+            return Live(name, (), reads)
+
+        return made_of
+
+    def look(*names: str, since_s: float = float("-inf")) -> list[str]:
+        """Look at pages with a new sample; returns those that were written."""
+        written.clear()
+        sampler._publish(sampler.sample)
+        for name in names:
+            number, live = lives.get(name, write(name, 0.01, reads=name != "free"), since_s)
+            assert live.text == name
+            assert number == sampler.sample.number
+        return [*written]
+
+    assert look("a", "a", "free") == ["a", "free"]
+    clock.now_s += 1.4
+    assert look("a", "free") == ["free"]
+    clock.now_s += 0.2
+    assert look("a", "b") == ["a", "b"]
+    clock.now_s += 1.6
+    assert look("a", "b") == ["a"]
+    assert look("b", since_s=clock.now_s) == ["b"]
+    written.clear()
+    lives.get("slow", write("slow", 10.0))
+    clock.now_s += 59
+    assert "slow" not in look("slow")
+    clock.now_s += 2
+    assert "slow" in look("slow")
 
 
 def test_a_stream_ends_with_the_dashboard(made: Callable[..., Dashboard], shop: Shop) -> None:

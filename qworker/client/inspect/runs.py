@@ -22,7 +22,7 @@ from qworker.engine.message import NEVER_MS
 from qworker.engine.raw import raw
 from qworker.engine.run import RunLook, look_at_runs
 from qworker.errors import ProtectionError
-from qworker.wire.memo import memo_items, memo_ms, read_memo
+from qworker.wire.memo import memo_items, memo_lasted_ms, memo_ms, read_memo
 from qworker.wire.names import check_message_id
 
 __all__ = ["ACTIVE", "LOST", "RunStatus", "RunStep", "run_status", "run_steps", "runs", "statuses"]
@@ -71,6 +71,7 @@ class RunStep:
 
     The value is b"" of a wait that ended without a signal, and of a loop where it continues; `position` is the number
     of items that are done, None unless it is a loop. `closed` says why the value cannot be read; else ''.
+    `lasted_ms`: how long the function of a step took; 0: not known.
     """
 
     name: str
@@ -78,6 +79,7 @@ class RunStep:
     value: bytes
     closed: str = ""
     position: int | None = None
+    lasted_ms: int = 0
 
     @property
     def progress(self) -> str:
@@ -161,7 +163,7 @@ def _step(queue: QueueRef, message_id: str, name: str, stored: bytes) -> RunStep
         value, closed = read_memo(stored, queue.keyring, *names), ""
     except ProtectionError as error:
         value, closed = b"", error.problem
-    return RunStep(name, memo_ms(stored), value, closed, position)
+    return RunStep(name, memo_ms(stored), value, closed, position, memo_lasted_ms(stored))
 
 
 def statuses(queue: QueueRef, ids: Sequence[str], *, search: bool = True) -> Plan[list[RunStatus]]:

@@ -40,7 +40,8 @@ def groups_and_limits(look: Look) -> Page:
             "read": _READ,
             "listed": _LISTED,
         },
-        changes=False,
+        (name,),
+        reads=True,
     )
 
 

@@ -12,6 +12,7 @@ from qworker.client.inspect.results import look as look_at_result
 from qworker.client.inspect.scan import END
 from qworker.client.inspect.search import Searched, search
 from qworker.client.message import Stored
+from qworker.client.steps import following
 from qworker.errors import ProtectionError
 from qworker.formats import moment_after, span
 from qworker.web.body import Body, show_body, show_value
@@ -106,8 +107,10 @@ def message(look: Look) -> Page:
             "closed": closed,
             "verbs": _verbs(look, stored),
             "is_run": stored is not None and "c" in stored.flags,
+            "chain": following(stored.body) if stored and not stored.unreadable else [],
         },
-        changes=False,
+        (name,),
+        reads=True,
     )
 
 

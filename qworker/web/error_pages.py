@@ -1,0 +1,34 @@
+"""Pages that say why another one cannot be shown."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qworker.web.look import Page
+
+__all__ = ["error_page"]
+
+_TITLES: Final = {
+    400: "Bad request",
+    401: "No access",
+    403: "Not allowed",
+    404: "No such page",
+    405: "Not possible",
+    409: "Not done",
+    413: "Too large",
+    415: "Not a form",
+    500: "The page failed",
+    503: "The server does not answer",
+}
+_TEXTS: Final = {
+    401: "Sign in, or ask whoever runs this dashboard for access.",
+    404: "Nothing is here. The list of queues may have what you look for.",
+    405: "This address does something else: use the buttons of the pages.",
+    500: "This is a defect of the dashboard. Its log has the reason.",
+}
+
+
+def error_page(status: int, text: str) -> Page:
+    """Make the page of a status; `text`: what happened, '' for the usual words."""
+    shows = {"text": text or _TEXTS.get(status, ""), "status": status}
+    return Page("error.html", _TITLES.get(status, "Not possible"), shows, status=status)

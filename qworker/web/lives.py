@@ -1,0 +1,78 @@
+"""The changing parts of pages as last written: viewers who look at the same share them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from qworker.monitor.sample import Sample
+    from qworker.monitor.sampler import Sampler
+
+__all__ = ["Live", "Lives"]
+
+#: A page with readings of its own is written again after this many times what that took, times the number of such
+#: pages: together they use less than a percent of the server's time. At most this many seconds later.
+_REST: Final = 150
+_LONGEST_S: Final = 60.0
+
+
+class Live(NamedTuple):
+    """The changing part of a page, the queues that are read often for it, and whether it has readings of its own."""
+
+    text: str
+    watched: tuple[str, ...]
+    reads: bool
+
+
+class _Kept:
+    """What was written of a page, when, and until when it is shown."""
+
+    __slots__ = ("at_s", "live", "lock", "until_s")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.live: Live | None = None
+        self.at_s = 0.0
+        self.until_s = 0.0
+
+
+class Lives:
+    """The changing parts of pages, each written once per sample; those with readings of their own less often."""
+
+    def __init__(self, sampler: Sampler, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sampler = sampler
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._number = -1
+        self._kept: dict[Any, _Kept] = {}
+
+    def get(
+        self, key: Any, write: Callable[[Sample], Live], since_s: float = float("-inf")
+    ) -> tuple[int, Live]:
+        """Return the number of the last sample and what was written of it; writes it if nothing was.
+
+        A viewer who comes late, for an earlier sample, gets the last one too. What was written before `since_s`, by
+        the clock, is written again: a page must not fall back behind what it showed when it was opened.
+        """
+        with self._lock:
+            sample, now_s = self._sampler.sample, self._clock()
+            if sample.number != self._number:
+                self._number = sample.number
+                self._kept = {
+                    each: kept for each, kept in self._kept.items() if now_s < kept.until_s
+                }
+            kept = self._kept.setdefault(key, _Kept())
+            resting = sum(1 for other in self._kept.values() if other.until_s or other is kept)
+        # A page that waits for a server holds up no other.
+        with kept.lock:
+            if kept.live is None or (kept.live.reads and kept.at_s < since_s):
+                kept.at_s = self._clock()
+                kept.live = write(sample)
+                if kept.live.reads:
+                    ended_s = self._clock()
+                    rest_s = min(_LONGEST_S, _REST * (ended_s - kept.at_s) * resting)
+                    kept.until_s = ended_s + rest_s
+            return sample.number, kept.live

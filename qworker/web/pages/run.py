@@ -1,0 +1,212 @@
+"""One run: its steps in time, those that ran at once side by side, what it waits for, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from qworker.client.inspect.peek import inspect
+from qworker.client.inspect.results import look as look_at_result
+from qworker.client.inspect.runs import RunStatus, RunStep, run_steps, statuses
+from qworker.errors import InvalidNameError, ProtectionError
+from qworker.formats import shortened, span
+from qworker.web.body import Body, show_value
+from qworker.web.look import Page
+from qworker.web.pages.life import Step
+from qworker.web.pages.queue import inspection_of, unknown
+from qworker.web.pages.runs import TONES, waits_of
+from qworker.web.pages.stages import Part, Stage, stages_of
+from qworker.web.render import stretches
+from qworker.wire.names import check_message_id
+
+if TYPE_CHECKING:
+    from qworker.client.queue_ref import QueueRef
+    from qworker.web.look import Look
+
+__all__ = ["confirm_cancel_run", "run"]
+
+_STEPS: Final = 500
+_EXCERPT: Final = 200
+#: A pause before a step that is worth a word.
+_GAP_S: Final = 1.0
+#: Messages of a queue up to which one is searched for the message of a run that neither sleeps nor waits.
+_SEARCHED: Final = 100_000
+#: The same for a page that is written again every two seconds.
+_SEARCHED_OFTEN: Final = 2_000
+
+
+def run(look: Look) -> Page:
+    """Show a run: where it stands, its steps in time, what it waits for, and its result."""
+    name = look.names["queue"]
+    if inspection_of(look) is None:
+        return unknown(name)
+    client, ref = look.namespace.client, look.namespace.queues.ref(name)
+    status = _find(look)
+    if status is None:
+        return _gone(look)
+    recorded = client.run(run_steps(ref, status.id)) or []
+    value, ended_as = _result(look, ref, status)
+    started_ms = status.started_ms or next((one.at_ms for one in recorded if one.at_ms), None)
+    return Page(
+        "run.html",
+        status.id,
+        {
+            "name": name,
+            "run": status,
+            "tone": TONES.get(status.state, ""),
+            "waits": waits_of(status),
+            "started_ms": started_ms,
+            "stages": _stages(recorded[:_STEPS], status, started_ms, look),
+            "handlers": _handlers(status, look),
+            "more_steps": max(0, len(recorded) - _STEPS),
+            "value": value,
+            "ended_as": ended_as,
+        },
+        (name,),
+        reads=True,
+    )
+
+
+def confirm_cancel_run(look: Look) -> Page:
+    """Ask before a run is cancelled."""
+    name = look.names["queue"]
+    if inspection_of(look) is None:
+        return unknown(name)
+    status = _find(look)
+    if status is None or status.ended:
+        return _gone(look)
+    path = f"/runs/{quote(name)}/{quote(status.id)}"
+    return Page(
+        "ask.html",
+        f"Cancel {status.id}",
+        {
+            "sentence": f"1 {status.state} run of {name}{f', {status.workflow}' if status.workflow else ''}. It "
+            "ends now if it sleeps or waits; if it runs, its handler is asked to stop. Completed steps are not "
+            "undone.",
+            "warning": "This cannot be undone.",
+            "button": "Cancel this run",
+            "destroys": True,
+            "to": f"{path}/cancel",
+            "fields": {},
+            "back": look.to(path),
+        },
+        changes=False,
+    )
+
+
+def _find(look: Look) -> RunStatus | None:
+    """Read where a run stands; in a long queue without a search for its message."""
+    run_id = look.names["message"]
+    try:
+        check_message_id(run_id)
+    except InvalidNameError:
+        return None
+    client, ref = look.namespace.client, look.namespace.queues.ref(look.names["queue"])
+    inspection = client.run(inspect(ref))
+    most = _SEARCHED_OFTEN if look.live else _SEARCHED
+    for shard in client.run(_shards(ref)):
+        [known] = client.run(statuses(shard, [run_id], search=inspection.stored <= most))
+        if known.recorded or (known.message is not None and "c" in known.message.flags):
+            return known
+    return None
+
+
+def _shards(ref: QueueRef) -> Any:
+    return (yield from ref.every_shard())
+
+
+def _result(look: Look, ref: QueueRef, status: RunStatus) -> tuple[Body | None, str]:
+    """Read what a run that has ended came to."""
+    if not status.ended:
+        return None, ""
+    try:
+        outcome = look.namespace.client.run(look_at_result(ref, status.id))
+    except ProtectionError as error:
+        return Body("", error.problem), ""
+    if outcome is None:
+        return None, ""
+    if outcome.state == "ok":
+        return show_value(outcome.value, status.workflow, look.redact), outcome.state
+    return None, f"{outcome.state}{f': {outcome.reason}' if outcome.reason else ''}"
+
+
+def _handlers(status: RunStatus, look: Look) -> list[str]:
+    """Say which worker runs it now, and for how long."""
+    receipt = status.message.receipt if status.message is not None else None
+    return [
+        f"in {run.worker}, pid {run.pid}, for {span(run.seconds)}"
+        for worker in look.sample.workers
+        for run in worker.running
+        if receipt is not None and run.message_id == str(receipt)
+    ]
+
+
+def _stages(
+    recorded: Sequence[RunStep], status: RunStatus, started_ms: int | None, look: Look
+) -> list[Stage]:
+    """Arrange the steps of a run in time: each from its beginning to its record."""
+    if started_ms is None:
+        return []
+    ends = [one.at_ms for one in recorded if one.at_ms]
+    # While nothing runs, the picture ends with the last step: a wait of days would leave nothing of the others.
+    busy = status.state in ("running", "ready", "active")
+    last_ms = max([status.now_ms if busy else started_ms + 1, *ends])
+    parts = [
+        Part(at_ms - one.lasted_ms, at_ms, one)
+        for one in recorded
+        if (at_ms := one.at_ms or started_ms) is not None
+    ]
+
+    def write(part: Part[RunStep], before_ms: int, axis: tuple[int, int]) -> Step:
+        return _step(part, before_ms, axis, status, look)
+
+    begun = Step("Started", started_ms, "", [status.workflow] if status.workflow else [])
+    return [Stage(started_ms, started_ms, [[begun]]), *stages_of(parts, started_ms, last_ms, write)]
+
+
+def _step(
+    part: Part[RunStep], before_ms: int, axis: tuple[int, int], status: RunStatus, look: Look
+) -> Step:
+    """Write a step; `before_ms`: when what comes before it had ended, which a signal was waited for from."""
+    one = part.of
+    signal = one.name.startswith("!")
+    late = signal and not (one.value or one.closed)
+    title = f"Signal {one.name[1:]}{': not given in time' if late else ''}" if signal else one.name
+    gap_s = (part.start_ms - before_ms) / 1000
+    notes = [f"took {span(one.lasted_ms / 1000)}"] if one.lasted_ms else []
+    if signal:
+        notes.append(f"waited {span(max(0, gap_s))}")
+    elif gap_s >= _GAP_S or not notes:
+        notes.append(f"{span(max(0, gap_s))} after the step before")
+    if one.position is not None:
+        title = f"each {one.name[1:]}: {one.progress}"
+        notes.append("items that are done")
+    elif one.closed:
+        notes.append(one.closed)
+    elif one.value:
+        notes.append(_value(one, status, look))
+    since_ms = min(before_ms, part.end_ms) if signal else part.start_ms
+    drawn = (since_ms, part.end_ms, "wait" if signal else "run good")
+    return Step(
+        title,
+        part.end_ms,
+        "warn" if late else "good",
+        notes,
+        stretches([drawn], *axis, f"{title}: {notes[0]}"),
+    )
+
+
+def _value(one: RunStep, status: RunStatus, look: Look) -> str:
+    body = show_value(one.value, status.workflow, look.redact)
+    return shortened(" ".join((body.text or f"({body.note})").split()), _EXCERPT)
+
+
+def _gone(look: Look) -> Page:
+    return Page(
+        "no_run.html",
+        "No such run",
+        {"name": look.names["queue"], "id": look.names["message"]},
+        status=404,
+        changes=False,
+    )
