@@ -46,9 +46,11 @@ class Chain(Generic[R_co]):
                 raise InvalidOptionError(where, "is a run", "call its steps in the run instead")
             if number <= len(steps):
                 sender.check_keeps()
-            if number > 1 and (options.group or task.task_options.group):
+            if number > 1 and options.group is None and callable(task.task_options.group):
                 raise InvalidOptionError(
-                    where, "has a group", "only the first step of a chain can have one"
+                    where,
+                    "has a group that depends on its arguments, of which the first is not known yet",
+                    'name the group: .options(group="acme").then(…)',
                 )
             names = ("unique", *_NOT_LATER) if number > 1 else ("unique",)
             for name in names:
@@ -65,12 +67,16 @@ class Chain(Generic[R_co]):
         task = self._first.sender.task
         queue = self._app.queue(task.queue)
         message, _ = self._message(queue.ref, keeps=False)
+        for name, group in self._groups():
+            queue.client.run(self._app.queue(name).ref.check_undivided(group))
         return queue.store([message], self._first.sender.options_of_sends, named="calls")[0]
 
     async def asend(self) -> str:
         """Send the first call from async code, as `send` does."""
         queue = self._app.aqueue(self._first.sender.task.queue)
         message, _ = self._message(queue.ref, keeps=False)
+        for name, group in self._groups():
+            await queue.client.run(self._app.aqueue(name).ref.check_undivided(group))
         sent = await queue.store([message], self._first.sender.options_of_sends, named="calls")
         return sent[0]
 
@@ -82,6 +88,8 @@ class Chain(Generic[R_co]):
         """
         queue = self._app.queue(self._first.sender.task.queue)
         message, handle = self._message(queue.ref, keeps=True)
+        for name, group in self._groups():
+            queue.client.run(self._app.queue(name).ref.check_undivided(group))
         queue.store([message], self._first.sender.options_of_sends, named="calls")
         return handle
 
@@ -89,8 +97,16 @@ class Chain(Generic[R_co]):
         """Send the first call from async code, as `start` does."""
         queue = self._app.aqueue(self._first.sender.task.queue)
         message, handle = self._message(queue.ref, keeps=True)
+        for name, group in self._groups():
+            await queue.client.run(self._app.aqueue(name).ref.check_undivided(group))
         await queue.store([message], self._first.sender.options_of_sends, named="calls")
         return handle
+
+    def _groups(self) -> list[tuple[str, str]]:
+        """Queue and group of the later steps that have one; they must not be divided."""
+        return [
+            (step.sender.task.queue, group) for step in self._steps if (group := _group_of(step))
+        ]
 
     def _message(self, queue: QueueRef, *, keeps: bool) -> tuple[NewMessage, Handle[Any]]:
         """Make the first message, and a handle to the result of the last one."""
@@ -114,6 +130,7 @@ class Chain(Generic[R_co]):
                     options.max_receives,
                     options.visibility_ms,
                     last.task.task_options.result_ms if keeps and is_last else None,
+                    _group_of(step),
                 )
             )
         sender = self._first.sender
@@ -122,6 +139,11 @@ class Chain(Generic[R_co]):
             body, queue, end_flag(sender.task.name, steps), self._first.group
         )
         return message, Handle(self._app, steps[-1].queue, steps[-1].id, last.task, chained=True)
+
+
+def _group_of(step: Then[Any, Any]) -> str:
+    """Return the stored name of the group of a later step; '' for none."""
+    return step.sender.group_of((), {})
 
 
 @overload

@@ -33,6 +33,7 @@ from qworker.client.send import new_message
 from qworker.durations import Duration
 from qworker.engine.options import SendOptions
 from qworker.errors import InvalidOptionError, NoResultError
+from qworker.wire.groups import flag_of
 from qworker.wire.names import check_schedule, check_task
 from qworker.wire.schedule import StoredSchedule
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchTask", "Call", "Sender", "Task", "Then", "check_overlap"]
 
 #: The options of a send that the messages of a schedule take.
-_SCHEDULED: Final = ("priority", "ttl", "max_receives")
+_SCHEDULED: Final = ("priority", "ttl", "max_receives", "group", "ordered")
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -109,7 +110,7 @@ class Sender(Generic[P, R]):
 
         Raises `ArgumentsError` or `InvalidBodyError` for wrong arguments.
         """
-        return Call(self, self.task.signature.encode(args, kwargs), self._group(args, kwargs))
+        return Call(self, self.task.signature.encode(args, kwargs), self.group_of(args, kwargs))
 
     @overload
     def then(  # type: ignore[misc]  # inferred from a callable, not from a Sender
@@ -133,14 +134,14 @@ class Sender(Generic[P, R]):
         """
         body = self.task.signature.encode(args, kwargs)
         queue = self.task.app.queue(self.task.queue)
-        message = self._message(body, queue.ref, outgoing(), group=self._group(args, kwargs))
+        message = self._message(body, queue.ref, outgoing(), group=self.group_of(args, kwargs))
         return queue.store([message], self._options, named="calls")[0]
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a call from async code, as `send` does."""
         body = self.task.signature.encode(args, kwargs)
         queue = self.task.app.aqueue(self.task.queue)
-        message = self._message(body, queue.ref, outgoing(), group=self._group(args, kwargs))
+        message = self._message(body, queue.ref, outgoing(), group=self.group_of(args, kwargs))
         return (await queue.store([message], self._options, named="calls"))[0]
 
     @overload
@@ -229,7 +230,8 @@ class Sender(Generic[P, R]):
 
         For schedules that come and go at run time (a report per customer); those of your code are declared by
         `@app.schedule`. It belongs to no app and fires until `unschedule` or `qworker schedule rm`. Reapers notice
-        within five seconds. Returns False if nothing changed. Of the options, priority, ttl and max_receives count.
+        within five seconds. Returns False if nothing changed. Of the options, priority, ttl, max_receives, group and
+        ordered count.
 
         Raises `ArgumentsError`, `InvalidBodyError`, `InvalidNameError` and `InvalidOptionError`.
         """
@@ -292,6 +294,7 @@ class Sender(Generic[P, R]):
             priority=options.priority,
             ttl_ms=options.ttl_ms,
             max_receives=options.max_receives,
+            group=self.group_of(args, kwargs),
             signature=keyring.sign_schedule(task.app.namespace, task.queue, name, body),
         )
 
@@ -313,10 +316,12 @@ class Sender(Generic[P, R]):
         flags = {**_flags(outgoing(), None, run=False), "j": chain}
         return self._message(body, queue, None, flags, group=group)
 
-    def _group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def group_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the stored name of the group of a call; options of the send go before those of the task."""
         options = self.task.task_options
-        if options.group is None or self._options.group is not None:
+        if self._options.group is not None:
+            return flag_of(self._options.group, self._options.ordered)
+        if options.group is None:
             return ""
         return options.group_of(self.task.name, args, kwargs)
 
@@ -363,13 +368,7 @@ class Sender(Generic[P, R]):
 
 
 def check_overlap(schedule: Schedule, task: Task[..., Any]) -> None:
-    """Raise `InvalidOptionError` if the policy of a schedule cannot hold for its task, or the task has a group."""
-    if task.task_options.group is not None:
-        raise InvalidOptionError(
-            "group",
-            f"is set for {task.name!r}, which has a schedule",
-            "messages of schedules have no group; let the schedule's task send one with a group",
-        )
+    """Raise `InvalidOptionError` if the policy of a schedule cannot hold for its task."""
     if schedule.overlap != "allow" and task.task_options.at_most_once:
         raise InvalidOptionError(
             "overlap",

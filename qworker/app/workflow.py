@@ -48,7 +48,7 @@ class RunSender(Sender[P, R]):
         """Start the run unless it was started before, and return its id. Raises `RunStartedError`, as `start` does."""
         body = self.task.signature.encode(args, kwargs)
         queue = self.task.app.queue(self.task.queue)
-        message = self._message(body, queue.ref, outgoing(), group=self._group(args, kwargs))
+        message = self._message(body, queue.ref, outgoing(), group=self.group_of(args, kwargs))
         queue.start_run(message, self._options, self.task.signature.identify(body))
         return message.id
 
@@ -56,7 +56,7 @@ class RunSender(Sender[P, R]):
         """Start the run from async code, as `send` does."""
         body = self.task.signature.encode(args, kwargs)
         queue = self.task.app.aqueue(self.task.queue)
-        message = self._message(body, queue.ref, outgoing(), group=self._group(args, kwargs))
+        message = self._message(body, queue.ref, outgoing(), group=self.group_of(args, kwargs))
         await queue.start_run(message, self._options, self.task.signature.identify(body))
         return message.id
 

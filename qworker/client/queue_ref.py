@@ -18,6 +18,8 @@ from qworker.engine.index import announce
 from qworker.engine.options import DEFAULT_MAXSIZE, LARGEST_MAXSIZE
 from qworker.engine.raw import raw
 from qworker.engine.reap import START
+from qworker.engine.replies import group_in_shards
+from qworker.errors import InvalidOptionError
 from qworker.wire.codec import check_size
 from qworker.wire.envelope import Envelope
 from qworker.wire.ids import IdSource
@@ -82,6 +84,14 @@ class QueueRef(DividedQueue):
         if refresh or self.stale:
             yield from self.look_up(sure=refresh)
         return [self.shard(number) for number in range(self.shards.kept)]
+
+    def check_undivided(self, group: str) -> Plan[None]:
+        """Raise `InvalidOptionError` if the queue is divided: for a message of a group that no sender will place."""
+        if self.stale:
+            yield from self.look_up()
+        if self.shards.active > 1:
+            problem = group_in_shards(group, self.keys.queue, self.shards.active)
+            raise InvalidOptionError("group", *problem)
 
     def protect(self, message_id: str, body: bytes, flags: dict[str, str]) -> bytes:
         """Encrypt and sign the body of a message; returns the stored form, and sets its flags."""

@@ -27,13 +27,15 @@ def put_schedule(queue: QueueRef, name: str, schedule: StoredSchedule) -> Plan[b
 
     One that is new, or whose times were changed, fires from its next slot on; a paused one stays paused. Reapers notice
     within five seconds. Raises `InvalidNameError` for the name of a schedule of an app, and `InvalidOptionError` for a
-    call that is too large and in a queue with too many schedules. O(1).
+    call that is too large, in a queue with too many schedules, or with a group in a divided queue. O(1).
     """
     if len(schedule.body) > MAX_BODY:
         problem = f"has a call of {len(schedule.body):,} bytes"
         raise InvalidOptionError(
             "schedule", problem, f"at most {MAX_BODY:,}: store the data elsewhere, and send its id"
         )
+    if schedule.group:
+        yield from queue.check_undivided(schedule.group)
     before = yield from _read(queue, check_schedule(name))
     value = schedule.encode()
     if before == value:

@@ -26,7 +26,8 @@ Sending = Callable[[str, bytes, dict[str, str]], None]
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call that follows another one, whose value is its first argument. `args` are those after it.
 
-    Times in ms, None for the queue's. `keep_ms` is set for the last step, if the result of the chain is kept.
+    Times in ms, None for the queue's. `keep_ms` is set for the last step, if the result of the chain is kept. `group`
+    is a stored name.
     """
 
     task: str
@@ -40,6 +41,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     max_receives: int | None = None
     visibility_ms: int | None = None
     keep_ms: int | None = None
+    group: str = ""
 
 
 class _Chained(msgspec.Struct):
@@ -103,6 +105,8 @@ def next_message(
     ):
         if number is not None:
             flags[flag] = str(number)
+    if step.group:
+        flags["g"] = step.group
     if rest:
         flags["j"] = end_flag(step.task, rest)
     if sending is not None:

@@ -234,5 +234,6 @@ def _stored(app: QWorker, name: str, scheduled: ScheduledTask) -> StoredSchedule
         priority=task.task_options.priority,
         ttl_ms=task.default_options.ttl_ms,
         max_receives=task.task_options.max_receives,
+        group=task.group_of((), {}),
         signature=app.keyring.sign_schedule(app.namespace, task.queue, scheduled.name, body),
     )

@@ -53,7 +53,8 @@ def fire(
 
     `spec` is the schedule as its hash holds it: a schedule that has changed does not fire. `tail` is the envelope
     from the flags on. `ttl_ms` None takes the queue's, 0 is none. The message is delayed by `delay_ms`. The reply
-    raises `QueuePausedError`, `QueueFullError` or `BrokenQueueError`; then the slot has not fired.
+    raises `QueuePausedError`, `QueueFullError`, `GroupFullError`, `BrokenQueueError`, or `InvalidOptionError` for a
+    group in a divided queue; then the slot has not fired.
     """
 
     def decode(reply: Any) -> Fired:

@@ -21,7 +21,16 @@ from qworker.errors import (
 from qworker.wire.groups import shown
 from qworker.wire.shards import Mark
 
-__all__ = ["accepted"]
+__all__ = ["accepted", "group_in_shards"]
+
+
+def group_in_shards(group: str, queue: str, shards: int) -> tuple[str, str]:
+    """Say why a message that no sender places cannot have a group in a divided queue, and what to do."""
+    return (
+        f"is {shown(group)!r}, and queue '{queue}' is divided into {shards} shards",
+        "a group lives in one of them, which only a sender chooses; let a task without a group send the message, "
+        f"or use a queue that is not divided: qworker queue shards {queue} 1",
+    )
 
 
 def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[Any]:
@@ -42,6 +51,8 @@ def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[
             raise QueuePausedError(queue)
         case ["FULL", stored, maxlen]:
             raise QueueFullError(queue, int(stored), int(maxlen))
+        case ["DIVIDED", name, shards]:
+            raise InvalidOptionError("group", *group_in_shards(str(name), queue, int(shards)))
         case ["GROUPFULL", name, most]:
             raise GroupFullError(queue, shown(str(name)), int(most))
         case ["MANY", number]:

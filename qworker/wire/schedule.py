@@ -23,8 +23,9 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What to send when, and for which app; its name is the field of the HASH that holds it.
 
     `app` is "" for a schedule that was added at run time. `spec` is text for `qworker.app.schedule.parse_schedule`;
-    `body` is that of the message. `ttl_ms` None takes the queue's, 0 is none; `max_receives` None takes the queue's.
-    `signature` is that of all its messages (`Keyring.sign_schedule`): the daemon that fires them holds no key.
+    `body` is that of the message, `group` the stored name of its group. `ttl_ms` None takes the queue's, 0 is none;
+    `max_receives` None takes the queue's. `signature` is that of all its messages (`Keyring.sign_schedule`): the daemon
+    that fires them holds no key.
     """
 
     app: str
@@ -35,6 +36,7 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     priority: int = 0
     ttl_ms: int | None = None
     max_receives: int | None = None
+    group: str = ""
     signature: str = ""
 
     @staticmethod
@@ -72,6 +74,8 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             flags |= {"n": name, "s": self.signature}
         if alone:
             flags["u"] = self.key(name)
+        if self.group:
+            flags["g"] = self.group
         if self.max_receives is not None:
             flags["m"] = str(self.max_receives)
         if self.priority:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from qworker import QWorker, RateLimited
+from qworker import QWorker, RateLimited, chain, every
+from qworker.engine.raw import raw
 from qworker.engine.receive import settle_receive
 from qworker.errors import GroupFullError, InvalidOptionError
 from qworker.testing import advance, drain
 from qworker.wire.envelope import Envelope
+from qworker.wire.schedule import StoredSchedule
 
 
 def received(app: QWorker, queue: str, lease: str, count: int = 100) -> list[str]:
@@ -225,3 +227,66 @@ def test_wrong_groups_of_tasks(app: QWorker) -> None:
         app.task(name="b", ordered=True)(lambda: None)
     with pytest.raises(InvalidOptionError, match="priority"):
         app.task(name="c", group="g", priority=1)(lambda: None)
+
+
+@pytest.mark.parametrize("queue", ["ledger", "mail"])
+def test_a_later_step_of_a_chain_has_its_group(app: QWorker, queue: str) -> None:
+    """In its own queue, which is that of the step before or another one; by the task's name or that of the step."""
+    seen: dict[str, list[str]] = {}
+
+    def note(word: str) -> None:
+        found = app.queue(queue).groups()
+        seen[word] = sorted(group.name for group in found if group.running)
+
+    @app.task(queue="ledger", group="first", result="1h")
+    def count(number: int) -> int:
+        return number + 1
+
+    @app.task(queue=queue, group="second", ordered=True, result="1h")
+    def book(number: int) -> int:
+        note("book")
+        return number + 1
+
+    @app.task(queue=queue, result="1h")
+    def mail(number: int) -> int:
+        note("mail")
+        return number + 1
+
+    handle = chain(count.call(1), book.then(), mail.options(group="tenant/x").then()).start()
+    drain(app)
+    assert handle.result() == 4
+    assert seen == {"book": ["=second"], "mail": ["tenant/", "tenant/x"]}
+    assert app.queue(queue).groups() == []
+
+
+def test_a_later_step_whose_group_cannot_be_known_or_kept_is_refused(app: QWorker) -> None:
+    """A function of the value of the step before; a queue that is divided."""
+
+    @app.task(queue="ledger", group=lambda number: str(number), result="1h")
+    def count(number: int) -> int:
+        return number
+
+    with pytest.raises(InvalidOptionError, match="depends on its arguments"):
+        chain(count.call(1), count.then())
+    app.queue("ledger").divide(2, wait="0s")
+    named = chain(count.call(1), count.options(group="a").then())
+    with pytest.raises(InvalidOptionError, match="'a', and queue 'ledger' is divided into 2"):
+        named.send()
+    assert app.queue("ledger").inspect().stored == 0
+
+
+def test_a_schedule_has_the_group_of_its_call(app: QWorker) -> None:
+    """By the task's function or by an option; the queue must not be divided."""
+
+    @app.task(queue="reports", group=lambda tenant: f"report/{tenant}")
+    def report(tenant: str) -> None: ...
+
+    report.schedule("one", every("1h"), "acme")
+    report.options(group="vip", ordered=True).schedule("two", every("1h"), "acme")
+    stored = app.client.execute(raw("HGETALL", app.queue("reports").keys.schedules, decode=list))
+    written = dict(zip(stored[::2], stored[1::2], strict=True))
+    assert StoredSchedule.parse(written[b"one"]).group == "report/acme"
+    assert StoredSchedule.parse(written[b"two"]).group == "=vip"
+    app.queue("reports").divide(2, wait="0s")
+    with pytest.raises(InvalidOptionError, match="a group lives in one of them"):
+        report.schedule("three", every("1h"), "acme")

@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from qworker.engine.fire import Fired, Rule, fire, skip
+from qworker.engine.groups import group_page
 from qworker.engine.settle import Outcomes
-from qworker.errors import OutOfMemoryError, QueueFullError, QueuePausedError
+from qworker.errors import (
+    GroupFullError,
+    InvalidOptionError,
+    OutOfMemoryError,
+    QueueFullError,
+    QueuePausedError,
+)
 from qworker.wire.envelope import tail
 from tests import servers
 from tests.lua.drive import NOW, READY_PARTS, Drive, own
@@ -184,3 +191,20 @@ def test_jitter_delays_the_message(scheduled: Drive) -> None:
     fired(scheduled, "a", delay_ms=250, ttl_ms=9)
     state = scheduled.state("ready", "delayed")
     assert state == {"delayed": {own("a", flags=" x=1000259", ready_ms=NOW + 250): NOW + 250}}
+
+
+def test_a_message_of_a_schedule_waits_in_its_group(scheduled: Drive) -> None:
+    """It takes its turn, is kept out by the limit of waiting messages, and is not sent in a divided queue."""
+    drive = scheduled
+    drive.redis.hset(drive.keys.limits, "g", "m=2")
+    for number in range(2):
+        assert fired(drive, f"m{number}", SLOT + number, tail=tail(b"", {"g": "g"})) is True
+    before = drive.state()
+    with pytest.raises(GroupFullError):
+        fired(drive, "m2", SLOT + 2, tail=tail(b"", {"g": "g"}))
+    assert drive.state() == before
+    assert [group.name for group in drive.run(group_page(drive.keys, now_ms=NOW))[2]] == ["g"]
+    drive.redis.hset(drive.keys.meta, "shards", "2 2 5")
+    with pytest.raises(InvalidOptionError, match="divided into 2 shards"):
+        fired(drive, "m2", SLOT + 2, tail=tail(b"", {"g": "h"}))
+    assert fired(drive, "m2", SLOT + 2) is True

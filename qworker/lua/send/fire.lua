@@ -19,8 +19,9 @@
 -- ARGV[11]   overlap          if another message holds the key: 'skip' notes the slot without a message; 'queue' leaves it
 --   unfired; 'cancel' does too, and leaves a tombstone for that message
 -- Returns {'OK', now ms, 1 fired or 0 not (fired before, changed, paused or kept out), degraded, id of the message that
---   keeps it out or ''} or a refusal: {'RESHARD'} {'PAUSED'} {'FULL', stored, maxlen} {'BROKEN', key, type} {'ARG', name}; a
---   refused slot stays unfired.
+--   keeps it out or ''} or a refusal: {'RESHARD'} {'PAUSED'} {'FULL', stored, maxlen} {'GROUPFULL', group, limit}
+--   {'DIVIDED', group, shards}: a group lives in one shard, which need not be this one; {'BROKEN', key, type} {'ARG', name};
+--   a refused slot stays unfired.
 -- O(1); O(log d + log c) with a delay or a tombstone, d being delayed and c cancelled.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -63,11 +64,14 @@ if holder ~= '' then
   return { 'OK', text(now), 0, 0, holder }
 end
 if tail ~= '' then
-  refused = refusal(attributes, 1)
-  if refused then return refused end
   -- It lives from when it is ready.
   local lives_ms = ttl_ms > 0 and ttl_ms + delay_ms or 0
-  push({ ARGV[7] .. stamp(now, lives_ms, delay_ms) .. tail }, priority, delay_ms, attributes, now)
+  local items = { ARGV[7] .. stamp(now, lives_ms, delay_ms) .. tail }
+  local group, shards = group_of(items[1]), tonumber(string.match(attributes.shards or '', '^%d+')) or 1
+  refused = refusal(attributes, 1) or group and shards > 1 and { 'DIVIDED', group, text(shards) }
+    or group_refusal(items, group, attributes)
+  if refused then return refused end
+  push(items, priority, delay_ms, attributes, now)
   if key ~= '' then redis.call('HSET', unique, key, string.match(ARGV[7], '^q1 (%S+)') .. ' ' .. text(MAX_MS)) end
 end
 redis.call('HSET', schedules, name .. ':fired', text(slot_ms))
