@@ -1,11 +1,13 @@
 """Changes of many dead letters, in the background: started from a screen, shown with progress, stopped at any time.
 
 A change that ends early, because it is stopped, the server goes or this process ends, has lost nothing and done
-nothing twice: the same change again continues with the rest.
+nothing twice: the same change again continues with the rest. A drop begins only `UNDO_S` seconds after it was asked
+for: to stop it until then is to undo it, and so is an end of the process.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,23 +20,33 @@ from qworker.client.dead import pages
 from qworker.client.dead.pages import Changed, Reading
 from qworker.client.dead.throttle import Throttle
 from qworker.errors import InvalidOptionError, QworkerError
-from qworker.formats import count
+from qworker.formats import count, span
+from qworker.wire.ids import EntryId
 
 if TYPE_CHECKING:
     from qworker.client.dead.filter import DeadFilter
     from qworker.client.dead.pages import Act
     from qworker.monitor.namespace import Namespace
 
-__all__ = ["Job", "Jobs"]
+__all__ = ["UNDO_S", "Job", "Jobs"]
 
 _log = structlog.get_logger(__name__)
 
-#: Changes at the same time in one process: each has a thread and a connection.
+#: Seconds after which a drop begins.
+UNDO_S: Final = 10.0
+#: Changes at the same time in one process, each with a thread and a connection; those of one dead letter count apart.
 _RUNNING: Final = 8
+_SINGLE: Final = 50
 #: Seconds for which a screen shows a change that has ended.
 _SHOWN_S: Final = 600.0
 #: Seconds that a change in progress has at the end of the process.
 _END_S: Final = 5.0
+
+
+#: Seconds for which a screen waits to hear that a drop was undone.
+_UNDONE_WITHIN_S: Final = 2.0
+_UNDONE: Final = "undone: nothing was dropped"
+_GONE: Final = "it is foreign, or was redriven or dropped before"
 
 
 class _StoppedError(Exception):
@@ -45,7 +57,8 @@ class _StoppedError(Exception):
 class Job:
     """A change of dead letters; `ended` says how it ended, and is '' while it runs.
 
-    `shown`: how many the screen had counted that asked for it, as far as it looked.
+    `shown`: how many the screen had counted that asked for it, as far as it looked. `entry`: of the only dead letter.
+    `begins_s`: when it begins, by `time.monotonic`.
     """
 
     id: str
@@ -55,14 +68,26 @@ class Job:
     filter: str
     shown: int
     per_s: float | None
+    entry: str = ""
+    begins_s: float = 0.0
     changed: Changed = field(default_factory=Changed)
     ended: str = ""
     ended_s: float = 0.0
     stopping: threading.Event = field(default_factory=threading.Event)
+    finished: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds in which it can be undone; 0 once it has begun."""
+        return 0.0 if self.ended else max(0.0, self.begins_s - time.monotonic())
 
     @property
     def outcome(self) -> str:
         """Its outcome so far."""
+        if left_s := self.left_s:
+            return f"nothing yet, begins in {span(math.ceil(left_s))}"
+        if self.ended == _UNDONE:
+            return self.ended
         done = {"redrive": "redriven", "drop": "dropped"}[self.verb]
         text = f"{count(self.changed.done, 'dead letter')} {done}"
         if self.changed.foreign:
@@ -71,9 +96,15 @@ class Job:
 
 
 class Jobs:
-    """The changes of this process. `on_end` gets each one that has ended, on its thread."""
+    """The changes of this process. `on_end` gets each one that has ended, on its thread.
 
-    def __init__(self, namespace: Namespace, on_end: Callable[[Job], None]) -> None:
+    `undo_s`: seconds in which a drop can be undone.
+    """
+
+    def __init__(
+        self, namespace: Namespace, on_end: Callable[[Job], None], *, undo_s: float = UNDO_S
+    ) -> None:
+        self.undo_s = undo_s
         self._namespace = namespace
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -101,29 +132,59 @@ class Jobs:
         """
         readings = pages.readings_at(self._namespace.queues.ref(job.queue), wanted, at_ms)
         started = self._namespace.client.run(readings)
+        return self._enter(job, lambda: self._change(job, act, started))
+
+    def prepare_drop(self, job: Job) -> Callable[[], None]:
+        """Take the drop of the dead letter that a change names; returns what begins it. Raises `InvalidOptionError`."""
+        EntryId.parse(job.entry)
+
+        def drop() -> None:
+            done = self._namespace.queues.get(job.queue).drop_dead(job.entry)
+            job.changed.add(Changed(done=done, gone=1 - done))
+
+        return self._enter(job, drop)
+
+    def _enter(self, job: Job, change: Callable[[], None]) -> Callable[[], None]:
+        most = _SINGLE if job.entry else _RUNNING
         with self._lock:
-            if job.id in self._jobs:
+            others = [
+                other
+                for other in self._jobs.values()
+                if not other.ended and bool(other.entry) == bool(job.entry)
+            ]
+            same = job.entry and any(
+                (other.queue, other.entry) == (job.queue, job.entry) for other in others
+            )
+            if job.id in self._jobs or same:
                 raise InvalidOptionError(
                     "change", "was started already", "its progress is shown with the queue"
                 )
-            if sum(not other.ended for other in self._jobs.values()) >= _RUNNING:
+            if len(others) >= most:
                 raise InvalidOptionError(
-                    "change", f"{_RUNNING} others are running", "wait for one of them, or stop it"
+                    "change", f"{most} others are running", "wait for one of them, or stop it"
                 )
             self._jobs[job.id] = job
-        thread = threading.Thread(target=self._run, args=(job, act, started), daemon=True)
+            # Until it begins, it can be undone.
+            job.begins_s = time.monotonic() + (self.undo_s if job.verb == "drop" else 0.0)
+        thread = threading.Thread(target=self._run, args=(job, change), daemon=True)
 
         def begin() -> None:
+            if job.verb == "drop":
+                job.begins_s = time.monotonic() + self.undo_s
             self._threads = [other for other in self._threads if other.is_alive()] + [thread]
             thread.start()
 
         return begin
 
     def stop(self, queue: str, job_id: str) -> Job | None:
-        """Stop a change before its next call; None if there is no such change."""
+        """Stop a change before its next call, or undo it; None if there is no such change."""
         job = next((job for job in self.of(queue) if job.id == job_id), None)
         if job is not None:
+            waited = job.left_s > 0
             job.stopping.set()
+            if waited:
+                # Its thread decides whether it was in time.
+                job.finished.wait(_UNDONE_WITHIN_S)
         return job
 
     def close(self) -> None:
@@ -134,30 +195,38 @@ class Jobs:
         for thread in self._threads:
             thread.join(_END_S)
 
-    def _run(self, job: Job, act: Act, readings: list[Reading]) -> None:
+    def _change(self, job: Job, act: Act, readings: list[Reading]) -> None:
+        """Change dead letters, page by page. Raises `_StoppedError`, `QworkerError`."""
         client, throttle = self._namespace.client, Throttle(job.per_s)
-        ended = "failed: a defect, see the log"
 
         def count_them(changed: Changed) -> None:
             job.changed.add(changed)
             if job.stopping.is_set():
                 raise _StoppedError
 
+        for reading in readings:
+            while not reading.ended:
+                if job.stopping.is_set():
+                    raise _StoppedError
+                chosen = [one.entry for one in client.run(reading.page())]
+                plan = pages.change_these(reading.keys, act, chosen, throttle, count_them)
+                client.run(plan)
+
+    def _run(self, job: Job, change: Callable[[], None]) -> None:
+        ended, begun = "failed: a defect, see the log", False
         try:
-            for reading in readings:
-                while not reading.ended:
-                    if job.stopping.is_set():
-                        raise _StoppedError
-                    chosen = [one.entry for one in client.run(reading.page())]
-                    plan = pages.change_these(reading.keys, act, chosen, throttle, count_them)
-                    client.run(plan)
-            ended = "done"
+            if job.stopping.wait(job.left_s):
+                raise _StoppedError
+            begun = True
+            change()
+            ended = _GONE if job.entry and job.changed.gone else "done"
         except _StoppedError:
-            ended = "stopped; the rest is unchanged"
+            ended = "stopped; the rest is unchanged" if begun or job.verb != "drop" else _UNDONE
         except QworkerError as error:
             ended = f"ended early, the rest is unchanged: {error}"
         except Exception:  # noqa: BLE001  nothing above the thread would report it
             _log.exception("change_failed", verb=job.verb, queue=job.queue)
         job.ended_s = time.monotonic()
         job.ended = ended
+        job.finished.set()
         self._on_end(job)

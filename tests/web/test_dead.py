@@ -229,21 +229,54 @@ def test_a_change_at_a_rate_can_be_stopped(made: Callable[..., Dashboard], shop:
     until(lambda: "stopped" in outcomes(shop)[-1])
 
 
-def test_one_dead_letter_is_redriven_or_dropped_at_once(browser: Browser, shop: Shop) -> None:
+def test_one_dead_letter_is_redriven_or_dropped(browser: Browser, shop: Shop) -> None:
+    browser.application._jobs.undo_s = 0.0
     shop.bury("ValueError: x", "KeyError: y", "OSError: z")
     first, second, _ = (one.entry_id for one in shop.queue().dead(3))
 
     browser.post(f"{PAGE}/redrive", question(browser, "redrive", entry=first))
     browser.post(f"{PAGE}/drop", question(browser, "drop", entry=second))
+    until(lambda: len(outcomes(shop)) == 3)
     browser.post(f"{PAGE}/drop", {"entry": second})
+    until(lambda: len(outcomes(shop)) == 5)
 
+    drop = f"dead drop emails entry {second}"
     assert outcomes(shop) == [
         f"dead redrive emails entry {first}: 1 dead letter redriven",
-        f"dead drop emails entry {second}: 1 dead letter dropped",
-        f"dead drop emails entry {second}: 0 dead letters dropped: it is foreign, or was redriven or dropped before",
+        f"{drop}: begins in 0s, unless it is undone",
+        f"{drop}: 1 dead letter dropped; done",
+        f"{drop}: begins in 0s, unless it is undone",
+        f"{drop}: 0 dead letters dropped; it is foreign, or was redriven or dropped before",
     ]
     assert [one.error for one in shop.queue().dead(3)] == ["OSError: z"]
     assert browser.get(f"{PAGE}/{first}").status_code == 404
+
+
+def test_a_drop_can_be_undone_until_it_begins(made: Callable[..., Dashboard], shop: Shop) -> None:
+    """By its button, or because the dashboard ends; one and many; what is undone can be dropped later."""
+    shop.bury("ValueError: x", "KeyError: y", "OSError: z")
+    dashboard = made()
+    dashboard._jobs.undo_s = 3_600.0
+    browser = Browser(dashboard)
+    first = shop.queue().dead(1)[0].entry_id
+
+    def undo() -> str:
+        [job] = re.findall(r'name="job" value="([^"]+)"><button>Undo<', browser.get(PAGE).text)
+        answer = browser.post(f"{PAGE}/stop", {"job": job})
+        return Document(browser.get(answer.headers["location"]).text).text
+
+    browser.post(f"{PAGE}/drop", question(browser, "drop", entry=first))
+    assert f"entry {first} by ada: nothing yet, begins in 1h00m" in text(browser, PAGE)
+    refused = browser.post(f"{PAGE}/drop", {"entry": first})
+    assert (refused.status_code, "was started already" in refused.text) == (400, True)
+    assert "undone: nothing was dropped" in undo()
+    browser.post(f"{PAGE}/drop", question(browser, "drop", error="KeyError"))
+    assert "undone: nothing was dropped" in undo()
+    assert shop.queue().inspect().dead == 3
+    browser.post(f"{PAGE}/drop", question(browser, "drop"))
+    dashboard.close()
+    until(lambda: outcomes(shop)[-1] == "dead drop emails --all: undone: nothing was dropped")
+    assert shop.queue().inspect().dead == 3
 
 
 @pytest.mark.bad_input("dashboard: forms of questions that were changed")
@@ -281,7 +314,9 @@ def test_a_dead_letter_of_any_shard_is_shown_and_changed(browser: Browser, shop:
         page = newest(ref, DeadFilter(), most_read=1000, after=last)
         assert len(shop.client.run(page).found) == behind
     assert elsewhere.message.id in text(browser, f"{PAGE}/{elsewhere.entry_id}")
+    browser.application._jobs.undo_s = 0.0
     browser.post(f"{PAGE}/drop", question(browser, "drop", entry=elsewhere.entry_id))
+    until(lambda: outcomes(shop)[-1].endswith("1 dead letter dropped; done"))
     browser.post(f"{PAGE}/drop", question(browser, "drop", error="ValueError"))
     until(lambda: not shop.queue().inspect().dead)
     until(lambda: outcomes(shop)[-1].endswith(f"{len(dead) - 1} dead letters dropped; done"))

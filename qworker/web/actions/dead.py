@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import secrets
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from qworker.client.dead import pages as dead_pages
 from qworker.client.dead.throttle import rate_per_s
 from qworker.errors import InvalidBodyError, InvalidOptionError
-from qworker.formats import count, safe
+from qworker.formats import count, safe, span
 from qworker.monitor.jobs import Job
 from qworker.web.access import DESTROY, OPERATE
 from qworker.web.actions.action import Action, Doing, Done
@@ -37,10 +38,14 @@ def _redrive(doing: Doing) -> Done:
 
 def _drop(doing: Doing) -> Done:
     entry = doing.form.get("entry", "")
-    if entry:
-        number = doing.namespace.queues.get(doing.queue).drop_dead(entry)
-        return _one(doing, entry, number, "dropped")
-    return _start(doing, "drop", dead_pages.drop, None)
+    if not entry:
+        return _start(doing, "drop", dead_pages.drop, None)
+    job = Job(
+        secrets.token_urlsafe(12), doing.access.user, "drop", doing.queue, f"entry {entry}", 1, None,
+        entry,
+    )  # fmt: skip
+    begin = doing.jobs.prepare_drop(job)
+    return Done(_undoable(doing), f"/queues/{quote(doing.queue)}/dead", job.filter, begin)
 
 
 def _edit(doing: Doing) -> Done:
@@ -76,15 +81,20 @@ def _start(doing: Doing, verb: str, change: Act, per_s: float | None) -> Done:
     job = Job(form["job"], doing.access.user, verb, doing.queue, target, shown, per_s)
     begin = doing.jobs.prepare(job, change, wanted, at_ms)
     rate = f" at {per_s:g}/s" if per_s else ""
-    outcome = f"started{rate}: the question had counted {count(shown, 'dead letter')}"
+    begun = _undoable(doing) if verb == "drop" else f"started{rate}"
+    outcome = f"{begun}: the question had counted {count(shown, 'dead letter')}"
     return Done(outcome, f"/queues/{quote(doing.queue)}/dead", target, begin)
+
+
+def _undoable(doing: Doing) -> str:
+    return f"begins in {span(doing.jobs.undo_s)}, unless it is undone"
 
 
 def _stop(doing: Doing) -> Done:
     job = doing.jobs.stop(doing.queue, doing.form.get("job", ""))
     if job is None:
         raise InvalidOptionError("job", "no such change runs here", "it may have ended")
-    outcome = f"asked to stop: {safe(job.outcome)} so far"
+    outcome = safe(job.outcome) if job.ended else f"asked to stop: {safe(job.outcome)} so far"
     return Done(outcome, f"/queues/{quote(doing.queue)}/dead", job.filter)
 
 

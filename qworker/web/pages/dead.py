@@ -222,6 +222,7 @@ def _confirm(look: Look, verb: str) -> Page:
             "written": f"entry {entry}" if entry else written(fields),
             "examples": [(one, error_line(one)) for one in found[:_EXAMPLES]],
             "rate": rate,
+            "undo_s": look.jobs.undo_s,
             "fields": {
                 **{field: text for field, text in fields.items() if text and not entry},
                 "entry": entry,

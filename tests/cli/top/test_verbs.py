@@ -61,9 +61,9 @@ def test_no_changes_nothing(shop: Shop, no: str) -> None:
         await here.sees("2 emails")
         for key in ("x", "X"):
             await here.press(key)
-            await here.sees("Permanently drop 2 dead letters of emails?")
+            await here.sees("Drop 2 dead letters of emails?")
             await here.press(no)
-            await here.sees("nothing was changed", gone="Permanently")
+            await here.sees("nothing was changed", gone="Drop 2")
         await here.press("r")
         await here.sees("Redrive 2 dead letters of emails?")
         await here.press("escape")
@@ -111,16 +111,17 @@ def test_dead_letters_are_dropped_by_kind_and_all_of_a_queue(shop: Shop) -> None
     shop.bury("boom", name="orders")
 
     async def play(here: Seat) -> None:
+        here.top.operator.jobs.undo_s = 0.0
         await here.press("d")  # of the queue under the cursor alone
         await here.sees("2 emails", "of emails alone", gone="orders")
         await here.press("right")  # by their number
         await here.press("x")
-        await here.sees("Permanently drop 2 dead letters of emails?", "died of: boom")
+        await here.sees("Drop 2 dead letters of emails?", "died of: boom")
         await here.press("y")
         await here.sees("drop emails: 2 of 2, done")
         await here.sees("1 emails", gone="2 emails")
         await here.press("X")
-        await here.sees("Permanently drop 2 dead letters of emails?", "of every kind")
+        await here.sees("Drop 2 dead letters of emails?", "of every kind")
         await here.press("y")
         await here.sees("no dead letter in queue emails")
         await here.press("escape")
@@ -146,9 +147,14 @@ def test_one_dead_letter_is_read_redriven_and_dropped(shop: Shop) -> None:
         await here.sees("1-3 of 3", "orders: boom (Esc: back)")
         first = here.top.view.selected.entry_id
         await here.press("x")
-        await here.sees("Permanently drop 1 dead letter of orders?", first)
+        await here.sees("Drop 1 dead letter of orders?", first, "s undoes it")
         await here.press("y")
-        await here.sees("1 dead letter dropped", "1-2 of 2")
+        await here.sees("drop orders: nothing yet, begins in", "s: undo")
+        await here.press("s")
+        await here.sees("undone: nothing was dropped", "1-3 of 3")
+        here.top.operator.jobs.undo_s = 0.0
+        await here.press("x", "y")
+        await here.sees("drop orders: 1 of 1, done", "1-2 of 2")
         await here.press("enter")
         await here.sees("WHAT TO DO", "boom")
         second = here.top._page.row.entry_id
@@ -164,7 +170,7 @@ def test_one_dead_letter_is_read_redriven_and_dropped(shop: Shop) -> None:
     at_screen(shop, play, (100, 36))
     inspection = shop.queue("orders").inspect()
     assert (inspection.ready, inspection.dead) == (1, 1)
-    assert [target.split(" ")[:2] for _, target, _ in deeds(shop)] == [["orders", "entry"]] * 2
+    assert [target.split(" ")[:2] for _, target, _ in deeds(shop)] == [["orders", "entry"]] * 5
 
 
 def test_a_change_is_stopped_and_leaves_the_rest(shop: Shop) -> None:

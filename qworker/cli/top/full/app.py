@@ -347,6 +347,8 @@ class Top(App[None]):
         for job_id in ended.keys() - self._ended_jobs:
             self.dead.forget()
             self.run_worker(self._refreshed(ended[job_id]))
+            if isinstance(self.view, Letters):
+                self.run_worker(self._letters_of(self.view))
         self._ended_jobs = set(ended)
         if self.view is self.dead and self.dead.is_due() and not self._reading_dead:
             self.run_worker(self._dead_again())
@@ -711,20 +713,24 @@ class Top(App[None]):
             return
         queue, entry = self.view.row.queue, row.entry_id
         drop = verb == "drop"
-        question = f"{'Permanently drop' if drop else 'Redrive'} 1 dead letter of {queue}?"
+        undo = f" {self._undo()}" if drop else ""
         self._confirm(
-            question,
-            f"Entry {entry}, message {row.message.id or 'without id'}.",
+            f"{'Drop' if drop else 'Redrive'} 1 dead letter of {queue}?",
+            f"Entry {entry}, message {row.message.id or 'without id'}.{undo}",
             [Choice("y", "delete it" if drop else "put it back to ready", "y")],
             lambda _: self._do(lambda: self.operator.change_letter(verb, queue, entry), queue),
             bad=drop,
         )
 
     def action_stop(self) -> None:
-        """Stop the change of a queue that runs."""
-        row: DeadRow | None = self._row
+        """Stop the change of a queue that runs, or undo the drop that has not begun."""
+        row = self.view.row if isinstance(self.view, Letters) else self._row
         if isinstance(row, DeadRow):
             self._do(lambda: self.operator.stop(row.queue))
+
+    def _undo(self) -> str:
+        lasting = span(self.operator.jobs.undo_s)
+        return f"It begins in {lasting}; s undoes it until then. Later they cannot be brought back."
 
     async def _change(self, verb: str, queue: str, wanted: DeadFilter, kind: str) -> None:
         """Count the dead letters, ask with their number, and start."""
@@ -746,8 +752,8 @@ class Top(App[None]):
 
         if verb == "drop":
             self._confirm(
-                f"Permanently drop {number} of {queue}?",
-                f"Those {kind}. They cannot be brought back.",
+                f"Drop {number} of {queue}?",
+                f"Those {kind}. {self._undo()}",
                 [Choice("y", f"delete {number}", "y")],
                 lambda _: act(""),
                 bad=True,
@@ -840,5 +846,7 @@ def _number(counted: Counted) -> str:
 
 def _progress(job: Job) -> str:
     """Write how far a change of dead letters is."""
+    if job.left_s:
+        return f"{job.verb} {job.queue}: {job.outcome} (s: undo)"
     done = f"{job.changed.done:,} of {job.shown:,}"
     return f"{job.verb} {job.queue}: {done}{f', {job.ended}' if job.ended else ''}"

@@ -36,6 +36,14 @@ _LISTED: Final = 500
 _REST: Final = 150
 
 
+_STOP: Final = Key(
+    "s",
+    "stop",
+    "stop",
+    "Undo the drop of this queue that has not begun; stop the change that runs.",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class DeadRow:
     """The dead letters of a queue that died of the same. `whole`: all dead letters of the queue were read."""
@@ -100,7 +108,7 @@ class DeadLetters(View[DeadRow]):
             "R",
         ),
         Key("X", "drop all", "change_all('drop')", "Delete all dead letters of the queue.", "X"),
-        Key("s", "stop", "stop", "Stop the redrive or drop that runs in this queue."),
+        _STOP,
     )
 
     def __init__(self, namespace: str, glyphs: Glyphs) -> None:
@@ -242,6 +250,7 @@ class Letters(View[Any]):
         Key("enter", "open", "open", "Read the dead letter: its error, its message."),
         Key("r", "redrive", "change_one('redrive')", "Put this dead letter back to ready."),
         Key("x", "drop", "change_one('drop')", "Delete this dead letter."),
+        _STOP,
     )
 
     def __init__(self, row: DeadRow) -> None:

@@ -18,7 +18,7 @@ from qworker.client.namespace.audit import Deed, record_deed
 from qworker.client.namespace.paused_tasks import pause_task, read_paused_tasks, resume_task
 from qworker.client.namespace.requests import ask_workers, change_of, drain_workers
 from qworker.errors import InvalidOptionError, QworkerError
-from qworker.formats import count
+from qworker.formats import count, span
 from qworker.monitor.jobs import Job, Jobs
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ __all__ = ["Counted", "Operator"]
 _log = structlog.get_logger(__name__)
 #: Dead letters that are looked at before a question.
 _COUNTED: Final = 20_000
-_DONE: Final = {"redrive": "redriven", "drop": "dropped"}
 _ACTS: Final = {"redrive": pages.redrive, "drop": pages.drop}
 
 
@@ -132,7 +131,9 @@ class Operator:
 
         def act() -> str:
             begin.append(self.jobs.prepare(job, _ACTS[verb], wanted, counted.at_ms))
-            return f"started: {count(counted.number, 'dead letter')} counted"
+            begins = f"begins in {span(self.jobs.undo_s)}, unless it is undone"
+            begun = begins if verb == "drop" else "started"
+            return f"{begun}: {count(counted.number, 'dead letter')} counted"
 
         self._recorded(f"dead {verb}", f"{queue} {written}", act)
         begin[0]()  # its end is recorded behind its start
@@ -141,14 +142,28 @@ class Operator:
     def change_letter(self, verb: str, queue: str, entry: str) -> str:
         """Redrive or drop one dead letter."""
 
+        if verb == "drop":
+            return self._drop_letter(queue, entry)
+
         def act() -> str:
-            opened = self._namespace.queues.get(queue)
-            number = len(opened.redrive(entry)) if verb == "redrive" else opened.drop_dead(entry)
+            number = len(self._namespace.queues.get(queue).redrive(entry))
             if number:
-                return f"{count(number, 'dead letter')} {_DONE[verb]}"
+                return f"{count(number, 'dead letter')} redriven"
             return "unchanged: it is foreign, its unique key is taken, or it is gone"
 
-        return self._recorded(f"dead {verb}", f"{queue} entry {entry}", act)
+        return self._recorded("dead redrive", f"{queue} entry {entry}", act)
+
+    def _drop_letter(self, queue: str, entry: str) -> str:
+        target, begin = f"entry {entry}", list[Callable[[], None]]()
+        job = Job(secrets.token_urlsafe(12), self._user, "drop", queue, target, 1, None, entry)
+
+        def act() -> str:
+            begin.append(self.jobs.prepare_drop(job))
+            return f"begins in {span(self.jobs.undo_s)}, unless it is undone"
+
+        self._recorded("dead drop", f"{queue} {target}", act)
+        begin[0]()
+        return ""
 
     def stop(self, queue: str) -> str:
         """Stop the change of a queue that runs."""
@@ -157,7 +172,7 @@ class Operator:
             raise InvalidOptionError("stop", f"no change runs in {queue}", "it may have ended")
         for job in running:
             self.jobs.stop(queue, job.id)
-        return f"{queue}: asked to stop"
+        return f"{queue}: {running[0].ended or 'asked to stop'}"
 
     def running(self) -> list[Job]:
         """Return the changes that run, and those that ended a short time ago, the latest first."""
