@@ -14,7 +14,7 @@ from qworker.formats import count, safe, span
 from qworker.monitor.jobs import Job
 from qworker.web.access import DESTROY, OPERATE
 from qworker.web.actions.action import Action, Doing, Done
-from qworker.web.pages.dead import RATES, filter_of, written
+from qworker.web.pages.dead import RATES, filter_of, letter_at, written
 from qworker.wire.codec import decode
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def _drop(doing: Doing) -> Done:
     entry = doing.form.get("entry", "")
     if not entry:
         return _start(doing, "drop", dead_pages.drop, None)
+    if letter_at(doing.namespace, doing.queue, entry) is None:
+        return _one(doing, entry, 0, "dropped")
     job = Job(
         secrets.token_urlsafe(12), doing.access.user, "drop", doing.queue, f"entry {entry}", 1, None,
         entry,
