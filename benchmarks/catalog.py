@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.batches import batches
 from benchmarks.cost import cost
+from benchmarks.dashboard import dashboard
 from benchmarks.delayed import delayed
 from benchmarks.drain import Variant, drain
 from benchmarks.expire import expire
@@ -96,6 +97,7 @@ BENCHMARKS = {
     "queues": Benchmark("10,000 queues while nothing happens", queues, 10_000),
     "many": Benchmark("a worker of 1, 100 and 2,000 queues, a message a second", many, 30),
     "scrape": Benchmark("/metrics with 10,000 queues, and of a worker with 2,000", scrape, 10_000),
+    "dashboard": Benchmark("the dashboard with 1,000 queues: a page, viewers", dashboard, 1_000, 1),
     "length": Benchmark("cost of a message in longer and longer queues", length, 10_000_000, 1),
     "memory": Benchmark("bytes of a message, ready, delayed, unacked", memory, 1_000_000, 1),
     "pauses": Benchmark("how long single calls hold the server up", pauses, 1_000_000, 1),

@@ -52,6 +52,18 @@ def test_a_message_is_cheaper_in_larger_batches(monkeypatch: pytest.MonkeyPatch)
     assert trips == sorted(trips, reverse=True)
 
 
+@pytest.mark.needs("starlette", "jinja2", "uvicorn")
+def test_the_first_page_of_the_dashboard_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its style sheet, scripts and icon."""
+    monkeypatch.setattr("benchmarks.dashboard._LOOKS_S", 0.2)
+    monkeypatch.setattr("benchmarks.dashboard._SETTLES_S", 0.2)
+    rows = _rows("dashboard", 20)
+    page = rows["20 queues: the first page with its files, over the wire"]
+    assert 10 < page["value"] < 60
+    assert page["goal"] == "≤ 60"
+    assert rows["20 queues: CPU of the dashboard per page"]["value"] > 0
+
+
 def test_drain_is_compared_with_redis_without_acks() -> None:
     rows = _rows("drain --async", 1000)
     assert rows["qworker"]["value"] > 0
