@@ -19,6 +19,16 @@ def noop(number: int, pad: str) -> None:
     """Do nothing with a number and some text: a body of about 100 bytes."""
 
 
+def grouped(queue: str, groups_of: int) -> QWorker:
+    """Make an app that sends the same, spread over so many groups."""
+    sending = QWorker("bench")
+
+    @sending.task(name="noop", queue=queue, group=lambda number, pad: f"g{number % groups_of}")
+    def noop(number: int, pad: str) -> None: ...
+
+    return sending
+
+
 aio = QWorker("bench")
 
 

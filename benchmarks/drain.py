@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from benchmarks.apps import aio, app
+from benchmarks.apps import aio, app, grouped
 from benchmarks.figures import Figure, at_least, at_most, gave_up, measured, ratio
 from benchmarks.floor import ENVELOPE
 from benchmarks.peers.contest import best_acking, life, rivals
@@ -74,14 +74,24 @@ def drain(plan: Plan, variant: Variant) -> list[Figure]:
     return [*figures, *gave_up(name, samples.gave_up)]
 
 
-def of_ours(messages: int, variant: Variant) -> dict[str, float]:
-    """Empty a full queue; returns the rate, and what the server spent on each message."""
+def of_ours(messages: int, variant: Variant, groups_of: int = 0) -> dict[str, float]:
+    """Empty a full queue; returns the rate, and what the server spent on each message.
+
+    `groups_of`: the messages are spread over so many groups; 0: they have none.
+    """
     chosen, spec = (aio, "aio") if variant.is_async else (app, "app")
     with Stand() as stand:
         chosen.connect_with(stand.factory)
         queue, task = chosen.queue("drain"), chosen.tasks["noop"]
         queue.pause("out")
-        task.send_many(task.call(number, PAD) for number in range(messages))
+        if groups_of:
+            sending = grouped(task.queue, groups_of)
+            sending.connect_with(stand.factory)
+            many = sending.tasks["noop"]
+            many.send_many(many.call(number, PAD) for number in range(messages))
+            sending.close()
+        else:
+            task.send_many(task.call(number, PAD) for number in range(messages))
         words = ("run", f"benchmarks.apps:{spec}", "--procs", str(variant.procs))
         with stand.qworker(*words) as worker:
             time.sleep(0.5)

@@ -1,10 +1,12 @@
-"""groups: receive and ack of messages without a group, of a thousand in one group, and of a group each."""
+"""groups: messages without a group, of a thousand groups, and of a group each; received by a client and by a worker."""
 
 from __future__ import annotations
 
 import time
+from typing import Final
 
-from benchmarks.figures import Figure, at_least, measured, ratio
+from benchmarks.drain import Variant, of_ours
+from benchmarks.figures import Figure, at_least, at_most, measured, ratio
 from benchmarks.rounds import interleave
 from benchmarks.stand import PAD, Plan, Stand
 from qworker.engine.receive import settle_receive
@@ -17,28 +19,32 @@ __all__ = ["groups"]
 _BATCH = 100
 _AT_ONCE = 1000
 _PLAIN, _FEW, _EACH = "no group", "1,000 groups", "a group each"
+_WORKER: Final = "a worker, "
 
 
 def groups(plan: Plan) -> list[Figure]:
-    """Measure a client that receives a hundred at a time and acks them with the next, and what a group takes."""
+    """Measure a client that receives a hundred at a time, a worker, what the server spends, and what a group takes."""
     number = plan.messages
-    contenders = {
-        _PLAIN: lambda: _drained(number, 0),
-        _FEW: lambda: _drained(number, 1000),
-        _EACH: lambda: _drained(number, number),
-    }
+    spread = {_PLAIN: 0, _FEW: 1000, _EACH: number}
+    contenders = {name: lambda of=of: _drained(number, of) for name, of in spread.items()}
+    for name, of in spread.items():
+        contenders[_WORKER + name] = lambda of=of: of_ours(number, Variant(), of)
     samples = interleave(contenders, plan.rounds, plan.say)
     figures = [
         measured("groups", name, samples.of(name, "rate"), "messages/s") for name in contenders
     ]
-    for name in (_FEW, _EACH):
-        ours, plain = samples.of(name, "rate"), samples.of(_PLAIN, "rate")
-        figures.append(ratio("groups", f"{name} to {_PLAIN}", ours, plain, at_least(0.5)))
-    more = [
-        (own - plain) / number
-        for own, plain in zip(samples.of(_EACH, "bytes"), samples.of(_PLAIN, "bytes"), strict=True)
+    for kind, goal in (("", None), (_WORKER, at_least(0.5))):
+        for name in (_FEW, _EACH):
+            ours, plain = samples.of(kind + name, "rate"), samples.of(kind + _PLAIN, "rate")
+            figures.append(ratio("groups", f"{kind}{name} to {_PLAIN}", ours, plain, goal))
+    figures += [
+        measured("groups", f"server, {name}", samples.of(name, "cpu_us"), "µs/message")
+        for name in spread
     ]
-    return [*figures, measured("groups", "memory of a group with one message", more, "bytes")]
+    each, few = samples.of(_EACH, "bytes"), samples.of(_FEW, "bytes")
+    more = [(own - shared) / max(1, number - 1000) for own, shared in zip(each, few, strict=True)]
+    bound = at_most(200) if number > 1000 else None
+    return [*figures, measured("groups", "memory of a group that waits", more, "bytes", bound)]
 
 
 def _drained(messages: int, groups_of: int) -> dict[str, float]:
@@ -55,6 +61,7 @@ def _drained(messages: int, groups_of: int) -> dict[str, float]:
             queue.client.execute(send(queue.keys, some, lane="", sequence=0))
         held = stand.redis.info("memory")["used_memory"] - before
         outcomes: list[Outcomes] = []
+        spent = stand.spent()
         begun, seen, number = time.monotonic(), 0, 0
         while seen < messages:
             number += 1
@@ -64,4 +71,6 @@ def _drained(messages: int, groups_of: int) -> dict[str, float]:
             )
             seen += len(batch.items)
             outcomes = [Outcomes(lease, ack_all=True)]
-        return {"rate": messages / (time.monotonic() - begun), "bytes": float(held)}
+        rate = messages / (time.monotonic() - begun)
+        cost = (stand.spent() - spent).per(messages)
+        return {"rate": rate, "bytes": float(held), **cost}

@@ -443,8 +443,8 @@ end
 -- Groups: messages with flag g, which take turns. Made only where a call meets one.
 --   delayed ZSET    a waiting member's score is not a time but its seat: 2^52 + number of its group × 2^31 + place. So it
 --                   is in sight of all that look at delayed messages, and never due.
---   groups HASH     `:<group>` → `<number or -> <first> <last> <busy> <turn> <tag> <rate ms> <wait ms>`; `#<number>` → group;
---                   `@tag`, `@plain`: the virtual times of the queue and of its messages without
+--   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
+--                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
 --                   a group; `@number`: the last one given; `@ms`: the last receive; `*<parent>`: how many of a shared
 --                   limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
@@ -457,6 +457,7 @@ end
 -- calls the long way.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
 -- starts at the virtual time of the queue, so it has no credit. A group whose name begins with `=` is ordered: one at a time.
+-- A call that changes many groups does so between `begin` and `finish`, which looks at each once, and writes all together.
 
 local groups, group_of, more_of_groups = nil, nil, {}
 do
@@ -475,17 +476,31 @@ function group_of(item)
 end
 
 local made
+local ZEROS = { __index = { turn = 0, rate_ms = 0, wait_ms = 0 } }
 function groups()
   if made then return made end
   local base = string.sub(meta, 1, -5)
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
   local it, records, tags = { opened = 0 }, {}, nil
+  local together = nil -- between `begin` and `finish`: what waits to be written
 
-  local function number_text(value) return string.format('%.17g', value) end
+  local AT_ONCE = 1000 -- values of one command
+  -- A command with any number of values; returns the sum of its replies.
+  local function in_parts(command, key, values, option)
+    local sum = 0
+    for first = 1, #values, AT_ONCE do
+      local last = math.min(first + AT_ONCE - 1, #values)
+      sum = sum + (option and redis.call(command, key, option, unpack(values, first, last))
+        or redis.call(command, key, unpack(values, first, last)))
+    end
+    return sum
+  end
 
+  -- The parent of a group, or nil.
   function it.parent_of(name)
-    return string.match(name, '^=?([^/]+/)[^/]')
+    if records[name] then return records[name].parent end
+    return string.find(name, '/', 1, true) and string.match(name, '^=?([^/]+/)[^/]') or nil
   end
 
   -- Virtual times: of the queue, and of its messages without a group.
@@ -498,18 +513,25 @@ function groups()
   end
 
   function it.write_tags()
-    redis.call('HSET', states, '@tag', number_text(tags.queue), '@plain', number_text(tags.plain),
-      '@ms', text(tags.at_ms))
+    redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
   end
 
+  -- In `one`: `number` is nil without waiting members; `turn`, `rate_ms` and `wait_ms` only if they are not 0, because most
+  -- groups have none; `stale` and `dirty` say what `finish` will do about it.
   local function read(name, found)
-    local number, first, last, busy, turn, tag, rate_ms, wait_ms =
-      string.match(found or '', '^(%S+) (%-?%d+) (%-?%d+) (%d+) (%d+) (%S+) (%S+) (%S+)$')
+    local _, number, first, last, busy, turn, tag, rate_ms, wait_ms = nil, nil, 0, -1, 0, 0, 0, 0, 0
+    if found and string.byte(found) == 0x98 then
+      _, number, first, last, busy, turn, tag, rate_ms, wait_ms = cmsgpack.unpack_limit(found, 8, 1)
+      if number < 0 then number = nil end
+    end
     local one = {
-      number = tonumber(number), first = tonumber(first) or 0, last = tonumber(last) or -1, busy = tonumber(busy) or 0,
-      turn = tonumber(turn) or 0, tag = tonumber(tag) or 0, rate_ms = tonumber(rate_ms) or 0, wait_ms = tonumber(wait_ms) or 0,
-      known = found and true,
+      number = number, first = first, last = last, busy = busy, tag = tag, known = found and true, stale = false, dirty = false,
     }
+    setmetatable(one, ZEROS)
+    if turn ~= 0 then one.turn = turn end
+    if rate_ms ~= 0 then one.rate_ms = rate_ms end
+    if wait_ms ~= 0 then one.wait_ms = wait_ms end
+    if string.find(name, '/', 1, true) then one.parent = it.parent_of(name) end
     records[name] = one
     return one
   end
@@ -519,54 +541,91 @@ function groups()
   end
 
   function it.read_many(names)
-    local AT_ONCE = 500
-    for first = 1, #names, AT_ONCE do
-      local fields = {}
-      for i = first, math.min(first + AT_ONCE - 1, #names) do fields[#fields + 1] = ':' .. names[i] end
-      for i, found in ipairs(redis.call('HMGET', states, unpack(fields))) do
-        if not records[names[first + i - 1]] then read(names[first + i - 1], found) end
+    local fields, wanted = {}, {}
+    for _, name in ipairs(names) do
+      if not records[name] then
+        fields[#fields + 1], wanted[#wanted + 1] = ':' .. name, name
       end
+    end
+    for first = 1, #wanted, AT_ONCE do
+      local last = math.min(first + AT_ONCE - 1, #wanted)
+      local found = redis.call('HMGET', states, unpack(fields, first, last))
+      for i = first, last do read(wanted[i], found[i - first + 1]) end
     end
   end
 
-  -- A group without members, slots or a wait is forgotten.
+  local function packed(one)
+    return '\152' .. cmsgpack.pack(one.number or -1, one.first, one.last, one.busy, one.turn, one.tag, one.rate_ms, one.wait_ms)
+  end
+
+  -- Write records. A group without members, slots or a wait is forgotten.
+  local function write_records(names)
+    local set, gone, ends = {}, {}, {}
+    for _, name in ipairs(names) do
+      local one = records[name]
+      one.dirty = false
+      local empty = not one.number and one.busy == 0 and one.turn == 0
+      if empty and one.rate_ms == 0 and one.wait_ms == 0 then
+        if one.known then gone[#gone + 1] = ':' .. name end
+        one.known = false
+      else
+        if empty then
+          -- Only its rate or its wait is left: it is forgotten after that.
+          ends[#ends + 1], ends[#ends + 2] = math.ceil(math.max(one.rate_ms, one.wait_ms)), name
+        end
+        set[#set + 1], set[#set + 2] = ':' .. name, packed(one)
+        one.known = true
+      end
+    end
+    in_parts('ZADD', later, ends)
+    in_parts('HSET', states, set)
+    in_parts('HDEL', states, gone)
+  end
+
   function it.write(name)
+    if not together then return write_records({ name }) end
     local one = records[name]
-    if not one.number and one.busy == 0 and one.turn == 0 and one.rate_ms == 0 and one.wait_ms == 0 then
-      if one.known then redis.call('HDEL', states, ':' .. name) end
-      one.known = false
-      return
+    if not one.dirty then
+      one.dirty = true
+      local names = together.dirty
+      names[#names + 1] = name
     end
-    -- Only its rate or its wait is left: it is forgotten after that.
-    if not one.number and one.busy == 0 and one.turn == 0 then
-      redis.call('ZADD', later, text(math.ceil(math.max(one.rate_ms, one.wait_ms))), name)
-    end
-    redis.call('HSET', states, ':' .. name, table.concat({
-      one.number and text(one.number) or '-', text(one.first), text(one.last), text(one.busy), text(one.turn),
-      number_text(one.tag), number_text(one.rate_ms), text(one.wait_ms),
-    }, ' '))
-    one.known = true
   end
 
   local function child(parent, turn, name)
     return string.format('%s\n%016d\n%s', parent, turn, name)
   end
 
-  -- The group of a parent whose turn it is, or nil.
-  function it.first_child(parent)
-    local found = redis.call('ZRANGEBYLEX', children, '[' .. parent .. '\n', '(' .. parent .. '\v', 'LIMIT', 0, 1)[1]
-    return found and string.match(found, '([^\n]+)$')
+  -- Groups of a parent that may run, in their turn, `most` at most.
+  function it.first_children(parent, from, most)
+    local found = redis.call('ZRANGEBYLEX', children, '[' .. parent .. '\n', '(' .. parent .. '\v', 'LIMIT', from, most)
+    for i, entry in ipairs(found) do found[i] = string.match(entry, '([^\n]+)$') end
+    return found
   end
 
-  -- Let a group of a parent stand in line (at its end), or not; writes neither record.
-  function it.queue_up(parent, name, stands)
+  -- The group of a parent whose turn it is, or nil.
+  function it.first_child(parent)
+    return it.first_children(parent, 0, 1)[1]
+  end
+
+  -- Let a group of a parent stand in line (at its end), or not; writes neither record. `lines`, where given, collects what
+  -- the caller writes with `write_lines`.
+  function it.queue_up(parent, name, stands, lines)
     local one, above = it.record(name), it.record(parent)
-    if one.turn > 0 then redis.call('ZREM', children, child(parent, one.turn, name)) end
+    local left, joined = lines and lines.left or {}, lines and lines.joined or {}
+    if one.turn > 0 then left[#left + 1] = child(parent, one.turn, name) end
     one.turn = 0
-    if not stands then return end
-    above.turn = above.turn + 1
-    one.turn = above.turn
-    redis.call('ZADD', children, 0, child(parent, one.turn, name))
+    if stands then
+      above.turn = above.turn + 1
+      one.turn = above.turn
+      joined[#joined + 1], joined[#joined + 2] = 0, child(parent, one.turn, name)
+    end
+    if not lines then it.write_lines({ left = left, joined = joined }) end
+  end
+
+  function it.write_lines(lines)
+    in_parts('ZREM', children, lines.left)
+    in_parts('ZADD', children, lines.joined)
   end
 
   local function take_turn(name, may)
@@ -574,23 +633,79 @@ function groups()
       redis.call('ZREM', turns, name)
       return
     end
-    local tag = number_text(math.max(it.record(name).tag, it.tags().queue))
+    local tag = math.max(it.record(name).tag, it.tags().queue)
     if redis.call('ZADD', turns, 'NX', tag, name) == 1 then it.opened = it.opened + 1 end
   end
 
-  -- Bring the turns of a group up to date, and write its record and that of its parent.
-  function it.refresh(name)
-    local one, parent = it.record(name), it.parent_of(name)
-    local may = one.number and one.first <= one.last and it.is_open(name)
-    if not parent then
-      take_turn(name, may)
-    else
-      if (one.turn > 0) ~= (may and true or false) then it.queue_up(parent, name, may) end
-      take_turn(parent, it.is_open(parent) and it.first_child(parent))
-      if not it.first_child(parent) then it.record(parent).turn = 0 end
+  local function has_members(one) return one.number and one.first <= one.last end
+
+  -- Bring the turns of groups up to date, and write their records and those of their parents.
+  local function refresh_all(names)
+    local lines, parents, stand, leave = { left = {}, joined = {} }, {}, {}, {}
+    local function turn_of(name, one, may)
+      if may then
+        stand[#stand + 1], stand[#stand + 2] = math.max(one.tag, it.tags().queue), name
+      else
+        leave[#leave + 1] = name
+      end
+    end
+    for _, name in ipairs(names) do
+      local one = it.record(name)
+      one.stale = false
+      local may, parent = has_members(one) and it.is_open(name), one.parent
+      if not parent then
+        if one.number then turn_of(name, one, may) end -- without members it does not stand in line
+      else
+        if (one.turn > 0) ~= (may and true or false) then it.queue_up(parent, name, may, lines) end
+        if not parents[parent] then
+          parents[parent] = true
+          parents[#parents + 1] = parent
+        end
+      end
+      it.write(name)
+    end
+    it.write_lines(lines)
+    for _, parent in ipairs(parents) do
+      local one, first = it.record(parent), it.first_child(parent)
+      turn_of(parent, one, first and it.is_open(parent))
+      if not first then one.turn = 0 end
       it.write(parent)
     end
-    it.write(name)
+    it.opened = it.opened + in_parts('ZADD', turns, stand, 'NX')
+    in_parts('ZREM', turns, leave)
+  end
+
+  function it.refresh(name)
+    if not together then
+      it.begin()
+      it.refresh(name)
+      it.finish()
+    elseif not it.record(name).stale then
+      records[name].stale = true
+      table.insert(together.stale, name)
+    end
+  end
+
+  -- One may be inside another: the outermost writes.
+  function it.begin()
+    if not together then together = { depth = 0, dirty = {}, stale = {}, numbers = {} } end
+    together.depth = together.depth + 1
+  end
+
+  function it.finish()
+    together.depth = together.depth - 1
+    if together.depth > 0 then return end
+    refresh_all(together.stale)
+    local done = together
+    together = nil
+    write_records(done.dirty)
+    in_parts('HDEL', states, done.numbers)
+  end
+
+  -- The number of a group is free: nothing of it waits.
+  function it.free_number(number)
+    local field = '#' .. number
+    if together then table.insert(together.numbers, field) else redis.call('HDEL', states, field) end
   end
 
   -- A refusal if a key of groups holds another type, else nil.
@@ -605,7 +720,7 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
-  it.line_of, it.take_turn, it.number_text = child, take_turn, number_text
+  it.line_of, it.take_turn, it.in_parts, it.has_members = child, take_turn, in_parts, has_members
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it
@@ -631,6 +746,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
     into.members = into.members or tonumber(string.match(words, 'm=(%d+)'))
   end
 
+  local NONE = { concurrency = math.huge, weight = 1 }
+  local ORDERED = { concurrency = 1, weight = 1 }
+
   -- Limits of a name were written.
   function it.forget_limit(name)
     caps[name], limited = nil, nil
@@ -638,21 +756,21 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- The limits of a group or parent: its own go before those of its kind.
   function it.limit(name)
+    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
+    local is_ordered = string.byte(name) == 61 -- =
+    if not limited then return is_ordered and ORDERED or NONE end
     local one = caps[name]
     if one then return one end
     one = {}
     caps[name] = one
-    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
-    if limited then
-      local bare, found = string.gsub(name, '^=', ''), nil
-      if string.sub(name, -1) == '/' then
-        found = redis.call('HMGET', limits, bare, '*/')
-      else
-        found = redis.call('HMGET', limits, bare, (it.parent_of(name) or '') .. '*', '*')
-      end
-      for _, words in ipairs(found) do read_limit(words, one) end
+    local bare, found = is_ordered and string.sub(name, 2) or name, nil
+    if string.byte(name, -1) == 47 then -- a slash
+      found = redis.call('HMGET', limits, bare, '*/')
+    else
+      found = redis.call('HMGET', limits, bare, (it.parent_of(name) or '') .. '*', '*')
     end
-    if string.sub(name, 1, 1) == '=' then one.concurrency = 1 end
+    for _, words in ipairs(found) do read_limit(words, one) end
+    if is_ordered then one.concurrency = 1 end
     one.concurrency, one.weight = one.concurrency or math.huge, math.max(one.weight or 1, 0.001)
     return one
   end
@@ -675,11 +793,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- A message of it is delivered now.
-  function it.spend(name, now)
-    local one, limit = it.record(name), it.limit(name)
+  function it.spend(name, one, limit, now)
     one.busy = one.busy + 1
     if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end
-    one.tag = math.max(one.tag, it.tags().queue) + 1 / limit.weight
+    local from = it.tags().queue
+    one.tag = (one.tag > from and one.tag or from) + 1 / limit.weight
     if limit.shared then redis.call('HINCRBY', it.states, '*' .. name, 1) end
   end
 
@@ -691,29 +809,50 @@ end
 -- Members of groups: where they wait, and the slots of those in flight. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
-  local states, slots = it.states, it.slots
+  local states, slots, in_parts = it.states, it.slots, it.in_parts
 
-  local function give_number(name, one)
+  local function seat_at(one, number) one.number, one.first, one.last = number, 0, -1 end
+
+  local function give_number(one)
     for _ = 1, 64 do
       local number = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
-      if redis.call('HSETNX', states, '#' .. text(number), name) == 1 then
-        one.number, one.first, one.last = number, SEATS, SEATS - 1
+      if redis.call('HSETNX', states, '#' .. number, 1) == 1 then
+        seat_at(one, number)
         return true
       end
     end
     return false
   end
 
+  -- Give numbers to groups that have none, together; one that is taken is left to `enter`.
+  function it.give_numbers(names)
+    local new, fields, given = {}, {}, {}
+    for _, name in ipairs(names) do
+      if not it.record(name).number then new[#new + 1] = it.record(name) end
+    end
+    if #new == 0 then return end
+    local last = redis.call('HINCRBY', states, '@number', #new)
+    for i = 1, #new do fields[i] = '#' .. (last - #new + i) % NUMBERS end
+    for i, taken in ipairs(redis.call('HMGET', states, unpack(fields))) do
+      if not taken then
+        seat_at(new[i], (last - #new + i) % NUMBERS)
+        given[#given + 1], given[#given + 2] = fields[i], 1
+      end
+    end
+    in_parts('HSET', states, given)
+  end
+
   -- The group has run empty.
   function it.drop_number(one)
-    if one.number then redis.call('HDEL', states, '#' .. text(one.number)) end
+    if one.number then it.free_number(one.number) end
     one.number, one.first, one.last = nil, 0, -1
   end
 
-  -- Store a waiting member; false if there are too many groups. With `soon`, a list, the caller refreshes those in it.
-  function it.enter(item, name, at_head, soon)
+  -- Store a waiting member; false if there are too many groups. `seats`, where given, collects what the caller adds to
+  -- delayed.
+  function it.enter(item, name, at_head, seats)
     local one = it.record(name)
-    if not one.number and not give_number(name, one) then return false end
+    if not one.number and not give_number(one) then return false end
     local seat
     if at_head then
       one.first = one.first - 1
@@ -722,12 +861,13 @@ more_of_groups[#more_of_groups + 1] = function(it)
       one.last = one.last + 1
       seat = one.last
     end
-    redis.call('ZADD', delayed, text(SEATS_FROM + one.number * SEATS + seat % SEATS), item)
-    if not soon then
-      it.refresh(name)
-    elseif not soon[name] then
-      soon[#soon + 1], soon[name] = name, true
+    local score = SEATS_FROM + one.number * SEATS + seat % SEATS
+    if seats then
+      seats[#seats + 1], seats[#seats + 2] = score, item
+    else
+      redis.call('ZADD', delayed, score, item)
     end
+    it.refresh(name)
     return true
   end
 
@@ -736,7 +876,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local one = it.record(name)
     if not one.number or one.first > one.last then return 0 end
     local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
-    local function number(a, b) return redis.call('ZCOUNT', delayed, text(from + a), text(from + b)) end
+    local function number(a, b) return redis.call('ZCOUNT', delayed, from + a, from + b) end
     if low <= high then return number(low, high) end
     return number(low, SEATS - 1) + number(0, high)
   end
@@ -745,12 +885,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
   function it.members(one, most)
     if not one.number or one.first > one.last then return {} end
     local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
-    local function range(a, b)
-      return redis.call('ZRANGE', delayed, text(from + a), text(from + b), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-    end
-    if low <= high then return range(low, high) end
-    local found = range(low, SEATS - 1)
-    return #found > 0 and found or range(0, high)
+    local to = low <= high and high or SEATS - 1
+    local found = redis.call('ZRANGE', delayed, from + low, from + to, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+    if low <= high or found[1] then return found end
+    return redis.call('ZRANGE', delayed, from, from + high, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   end
 
   -- A member has been read: those after it are next.
@@ -783,7 +921,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- Free the slots of many messages of a lease: read, and each group written, once.
   function it.vacate_all(lease_id, indices)
     if #indices == 0 or redis.call('EXISTS', slots) == 0 then return end
-    local AT_ONCE, names, freed, seen = 500, {}, {}, {}
+    local AT_ONCE, names, freed, seen = 1000, {}, {}, {}
     for first = 1, #indices, AT_ONCE do
       local tokens, gone = {}, {}
       for i = first, math.min(first + AT_ONCE - 1, #indices) do tokens[#tokens + 1] = lease_id .. ':' .. indices[i] end
@@ -795,15 +933,22 @@ more_of_groups[#more_of_groups + 1] = function(it)
           freed[name] = (freed[name] or 0) + 1
         end
       end
-      if #gone > 0 then redis.call('HDEL', slots, unpack(gone)) end
+      in_parts('HDEL', slots, gone)
     end
     it.read_many(names)
     for _, name in ipairs(names) do
-      local one, parent = it.record(name), it.parent_of(name)
+      local one = it.record(name)
       one.busy = math.max(0, one.busy - freed[name])
-      if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - freed[name]) end
+      if one.parent then
+        local above = it.record(one.parent)
+        above.busy = math.max(0, above.busy - freed[name])
+      end
     end
-    for _, name in ipairs(names) do it.refresh(name) end
+    for _, name in ipairs(names) do
+      local one = it.record(name)
+      -- Without members it does not stand in line, and its parent only if that was full.
+      if one.number or one.parent then it.refresh(name) else it.write(name) end
+    end
   end
 
   -- Items of a new lease take a slot each.
@@ -817,9 +962,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
-  function it.hold(taken)
-    redis.call('HSET', slots, unpack(taken))
-  end
+  function it.hold(taken) in_parts('HSET', slots, taken) end
 
   -- A group waits because a handler said so.
   function it.wait_until(name, at_ms)
@@ -859,14 +1002,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
       if orders then orders[number] = #rest > 0 and order or nil end
     end
     return placed
-  end
-
-  -- The messages of a lease, as it was read, leave it; returns how many groups may run by now.
-  function it.vacate_lease(lease_id, entries)
-    local indices = {}
-    for i, entry in ipairs(entries) do indices[i] = entry[3] end
-    it.vacate_all(lease_id, indices)
-    return it.opened
   end
 
   -- An ordered group waits for a message that comes back later.
@@ -922,12 +1057,23 @@ end
 
 -- Store the members of groups among these messages; returns the others.
 local function place_new(items)
-  local rest, entered = {}, {}
-  for _, item in ipairs(items) do
+  local it, rest, seats, names, seen, name_of = groups(), {}, {}, {}, {}, {}
+  for i, item in ipairs(items) do
     local name = group_of(item)
-    if not name or not groups().enter(item, name, false, entered) then rest[#rest + 1] = item end
+    name_of[i] = name
+    if name and not seen[name] then
+      seen[name] = true
+      names[#names + 1] = name
+    end
   end
-  for _, name in ipairs(entered) do groups().refresh(name) end
+  it.begin()
+  it.read_many(names)
+  it.give_numbers(names)
+  for i, item in ipairs(items) do
+    if not name_of[i] or not it.enter(item, name_of[i], false, seats) then rest[#rest + 1] = item end
+  end
+  it.in_parts('ZADD', delayed, seats)
+  it.finish()
   return rest
 end
 

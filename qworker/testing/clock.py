@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from qworker.client.namespace.queues import list_shards
 from qworker.durations import Duration, duration_ms
 from qworker.wire.envelope import Envelope
@@ -69,11 +71,13 @@ def age(app: QWorker, keys: QueueKeys, by_ms: int) -> None:
 
 def _age_groups(redis: Redis, name: str, by_ms: int) -> None:
     for field, value in _all(redis.hgetall(name)).items():
-        words = value.split(b" ")
-        if field.startswith(b":") and len(words) == 8:
+        if field.startswith(b":"):
+            state = msgspec.msgpack.decode(value, type=list[float])
             # Of a rate, and of a wait that a handler asked for.
-            words[6:] = [b"%d" % max(0, int(float(word)) - by_ms) for word in words[6:]]
-            redis.hset(name, field, b" ".join(words))
+            times = [max(0, int(ms) - by_ms) for ms in state[6:]]
+            redis.hset(
+                name, field, msgspec.msgpack.encode([*map(int, state[:5]), state[5], *times])
+            )
 
 
 def record_reap(app: QWorker, keys: QueueKeys) -> None:

@@ -18,6 +18,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
     into.members = into.members or tonumber(string.match(words, 'm=(%d+)'))
   end
 
+  local NONE = { concurrency = math.huge, weight = 1 }
+  local ORDERED = { concurrency = 1, weight = 1 }
+
   -- Limits of a name were written.
   function it.forget_limit(name)
     caps[name], limited = nil, nil
@@ -25,21 +28,21 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- The limits of a group or parent: its own go before those of its kind.
   function it.limit(name)
+    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
+    local is_ordered = string.byte(name) == 61 -- =
+    if not limited then return is_ordered and ORDERED or NONE end
     local one = caps[name]
     if one then return one end
     one = {}
     caps[name] = one
-    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
-    if limited then
-      local bare, found = string.gsub(name, '^=', ''), nil
-      if string.sub(name, -1) == '/' then
-        found = redis.call('HMGET', limits, bare, '*/')
-      else
-        found = redis.call('HMGET', limits, bare, (it.parent_of(name) or '') .. '*', '*')
-      end
-      for _, words in ipairs(found) do read_limit(words, one) end
+    local bare, found = is_ordered and string.sub(name, 2) or name, nil
+    if string.byte(name, -1) == 47 then -- a slash
+      found = redis.call('HMGET', limits, bare, '*/')
+    else
+      found = redis.call('HMGET', limits, bare, (it.parent_of(name) or '') .. '*', '*')
     end
-    if string.sub(name, 1, 1) == '=' then one.concurrency = 1 end
+    for _, words in ipairs(found) do read_limit(words, one) end
+    if is_ordered then one.concurrency = 1 end
     one.concurrency, one.weight = one.concurrency or math.huge, math.max(one.weight or 1, 0.001)
     return one
   end
@@ -62,11 +65,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- A message of it is delivered now.
-  function it.spend(name, now)
-    local one, limit = it.record(name), it.limit(name)
+  function it.spend(name, one, limit, now)
     one.busy = one.busy + 1
     if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end
-    one.tag = math.max(one.tag, it.tags().queue) + 1 / limit.weight
+    local from = it.tags().queue
+    one.tag = (one.tag > from and one.tag or from) + 1 / limit.weight
     if limit.shared then redis.call('HINCRBY', it.states, '*' .. name, 1) end
   end
 

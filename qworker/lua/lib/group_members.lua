@@ -1,29 +1,50 @@
 -- Members of groups: where they wait, and the slots of those in flight. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
-  local states, slots = it.states, it.slots
+  local states, slots, in_parts = it.states, it.slots, it.in_parts
 
-  local function give_number(name, one)
+  local function seat_at(one, number) one.number, one.first, one.last = number, 0, -1 end
+
+  local function give_number(one)
     for _ = 1, 64 do
       local number = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
-      if redis.call('HSETNX', states, '#' .. text(number), name) == 1 then
-        one.number, one.first, one.last = number, SEATS, SEATS - 1
+      if redis.call('HSETNX', states, '#' .. number, 1) == 1 then
+        seat_at(one, number)
         return true
       end
     end
     return false
   end
 
+  -- Give numbers to groups that have none, together; one that is taken is left to `enter`.
+  function it.give_numbers(names)
+    local new, fields, given = {}, {}, {}
+    for _, name in ipairs(names) do
+      if not it.record(name).number then new[#new + 1] = it.record(name) end
+    end
+    if #new == 0 then return end
+    local last = redis.call('HINCRBY', states, '@number', #new)
+    for i = 1, #new do fields[i] = '#' .. (last - #new + i) % NUMBERS end
+    for i, taken in ipairs(redis.call('HMGET', states, unpack(fields))) do
+      if not taken then
+        seat_at(new[i], (last - #new + i) % NUMBERS)
+        given[#given + 1], given[#given + 2] = fields[i], 1
+      end
+    end
+    in_parts('HSET', states, given)
+  end
+
   -- The group has run empty.
   function it.drop_number(one)
-    if one.number then redis.call('HDEL', states, '#' .. text(one.number)) end
+    if one.number then it.free_number(one.number) end
     one.number, one.first, one.last = nil, 0, -1
   end
 
-  -- Store a waiting member; false if there are too many groups. With `soon`, a list, the caller refreshes those in it.
-  function it.enter(item, name, at_head, soon)
+  -- Store a waiting member; false if there are too many groups. `seats`, where given, collects what the caller adds to
+  -- delayed.
+  function it.enter(item, name, at_head, seats)
     local one = it.record(name)
-    if not one.number and not give_number(name, one) then return false end
+    if not one.number and not give_number(one) then return false end
     local seat
     if at_head then
       one.first = one.first - 1
@@ -32,12 +53,13 @@ more_of_groups[#more_of_groups + 1] = function(it)
       one.last = one.last + 1
       seat = one.last
     end
-    redis.call('ZADD', delayed, text(SEATS_FROM + one.number * SEATS + seat % SEATS), item)
-    if not soon then
-      it.refresh(name)
-    elseif not soon[name] then
-      soon[#soon + 1], soon[name] = name, true
+    local score = SEATS_FROM + one.number * SEATS + seat % SEATS
+    if seats then
+      seats[#seats + 1], seats[#seats + 2] = score, item
+    else
+      redis.call('ZADD', delayed, score, item)
     end
+    it.refresh(name)
     return true
   end
 
@@ -46,7 +68,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local one = it.record(name)
     if not one.number or one.first > one.last then return 0 end
     local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
-    local function number(a, b) return redis.call('ZCOUNT', delayed, text(from + a), text(from + b)) end
+    local function number(a, b) return redis.call('ZCOUNT', delayed, from + a, from + b) end
     if low <= high then return number(low, high) end
     return number(low, SEATS - 1) + number(0, high)
   end
@@ -55,12 +77,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
   function it.members(one, most)
     if not one.number or one.first > one.last then return {} end
     local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
-    local function range(a, b)
-      return redis.call('ZRANGE', delayed, text(from + a), text(from + b), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-    end
-    if low <= high then return range(low, high) end
-    local found = range(low, SEATS - 1)
-    return #found > 0 and found or range(0, high)
+    local to = low <= high and high or SEATS - 1
+    local found = redis.call('ZRANGE', delayed, from + low, from + to, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+    if low <= high or found[1] then return found end
+    return redis.call('ZRANGE', delayed, from, from + high, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   end
 
   -- A member has been read: those after it are next.
@@ -93,7 +113,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- Free the slots of many messages of a lease: read, and each group written, once.
   function it.vacate_all(lease_id, indices)
     if #indices == 0 or redis.call('EXISTS', slots) == 0 then return end
-    local AT_ONCE, names, freed, seen = 500, {}, {}, {}
+    local AT_ONCE, names, freed, seen = 1000, {}, {}, {}
     for first = 1, #indices, AT_ONCE do
       local tokens, gone = {}, {}
       for i = first, math.min(first + AT_ONCE - 1, #indices) do tokens[#tokens + 1] = lease_id .. ':' .. indices[i] end
@@ -105,15 +125,22 @@ more_of_groups[#more_of_groups + 1] = function(it)
           freed[name] = (freed[name] or 0) + 1
         end
       end
-      if #gone > 0 then redis.call('HDEL', slots, unpack(gone)) end
+      in_parts('HDEL', slots, gone)
     end
     it.read_many(names)
     for _, name in ipairs(names) do
-      local one, parent = it.record(name), it.parent_of(name)
+      local one = it.record(name)
       one.busy = math.max(0, one.busy - freed[name])
-      if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - freed[name]) end
+      if one.parent then
+        local above = it.record(one.parent)
+        above.busy = math.max(0, above.busy - freed[name])
+      end
     end
-    for _, name in ipairs(names) do it.refresh(name) end
+    for _, name in ipairs(names) do
+      local one = it.record(name)
+      -- Without members it does not stand in line, and its parent only if that was full.
+      if one.number or one.parent then it.refresh(name) else it.write(name) end
+    end
   end
 
   -- Items of a new lease take a slot each.
@@ -127,9 +154,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
-  function it.hold(taken)
-    redis.call('HSET', slots, unpack(taken))
-  end
+  function it.hold(taken) in_parts('HSET', slots, taken) end
 
   -- A group waits because a handler said so.
   function it.wait_until(name, at_ms)
@@ -169,14 +194,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
       if orders then orders[number] = #rest > 0 and order or nil end
     end
     return placed
-  end
-
-  -- The messages of a lease, as it was read, leave it; returns how many groups may run by now.
-  function it.vacate_lease(lease_id, entries)
-    local indices = {}
-    for i, entry in ipairs(entries) do indices[i] = entry[3] end
-    it.vacate_all(lease_id, indices)
-    return it.opened
   end
 
   -- An ordered group waits for a message that comes back later.

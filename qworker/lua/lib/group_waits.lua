@@ -15,8 +15,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
     else
       seen.at_ms = now
     end
+    if #due == 0 then return end
+    redis.call('ZREM', later, unpack(due))
+    it.read_many(due)
+    it.begin()
     for _, name in ipairs(due) do
-      redis.call('ZREM', later, name)
       it.waits(name, now)
       if string.sub(name, -1) == '/' then
         take_turn(name, it.is_open(name) and it.first_child(name))
@@ -25,6 +28,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
         it.refresh(name)
       end
     end
+    it.finish()
   end
 
   function it.next_later()
@@ -38,6 +42,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   function it.running() return redis.call('ZCARD', turns) end
+  -- Those that stand in line, `count` at most, after the first `from`: {name, tag, …}.
   function it.window(from, count) return redis.call('ZRANGE', turns, from, from + count - 1, 'WITHSCORES') end
 
   -- Whether a group or parent that this call has not put aside may run.
@@ -47,11 +52,18 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if string.sub(name, -1) == '/' then return it.first_child(name) ~= nil end
     return one.number ~= nil and one.first <= one.last
   end
-  function it.set_turn(name, may)
-    if may then
-      redis.call('ZADD', turns, it.number_text(it.record(name).tag), name)
-    else
-      redis.call('ZREM', turns, name)
+
+  -- Write who stands in line, and where: name → whether it may.
+  function it.set_turns(all)
+    local stand, leave = {}, {}
+    for name, may in pairs(all) do
+      if may or it.may_run(name) then
+        stand[#stand + 1], stand[#stand + 2] = it.record(name).tag, name
+      else
+        leave[#leave + 1] = name
+      end
     end
+    it.in_parts('ZADD', turns, stand)
+    it.in_parts('ZREM', turns, leave)
   end
 end

@@ -32,12 +32,23 @@ end
 
 -- Store the members of groups among these messages; returns the others.
 local function place_new(items)
-  local rest, entered = {}, {}
-  for _, item in ipairs(items) do
+  local it, rest, seats, names, seen, name_of = groups(), {}, {}, {}, {}, {}
+  for i, item in ipairs(items) do
     local name = group_of(item)
-    if not name or not groups().enter(item, name, false, entered) then rest[#rest + 1] = item end
+    name_of[i] = name
+    if name and not seen[name] then
+      seen[name] = true
+      names[#names + 1] = name
+    end
   end
-  for _, name in ipairs(entered) do groups().refresh(name) end
+  it.begin()
+  it.read_many(names)
+  it.give_numbers(names)
+  for i, item in ipairs(items) do
+    if not name_of[i] or not it.enter(item, name_of[i], false, seats) then rest[#rest + 1] = item end
+  end
+  it.in_parts('ZADD', delayed, seats)
+  it.finish()
   return rest
 end
 

@@ -65,8 +65,15 @@ local function whole_batch(lease)
   return number
 end
 
+-- Free the slots of all that is left in a lease; its items are not read.
+local function free_slots(lease)
+  local size, indices = redis.call('HLEN', lease.key) == 1 and batch_size(lease.key), {}
+  for i = 1, size or 0 do indices[i] = i end
+  groups().vacate_all(lease.id, size and indices or redis.call('HKEYS', lease.key))
+end
+
 local function ack_rest(lease, acked)
-  if has_groups then groups().vacate_lease(lease.id, read_lease(lease.key)) end
+  if has_groups then free_slots(lease) end
   if reads_acks(lease) then
     for _, entry in ipairs(read_lease(lease.key)) do
       record('acked', entry[2], { lease = lease.id, index = entry[3] })
@@ -79,7 +86,8 @@ end
 -- Apply what `read_outcomes` read. Returns the number of messages settled per lease; `results`,
 -- where given, gets 1 or 0 per outcome in the order uniques, acks, others.
 local function settle(leases, attributes, results, now, amounts)
-  local settled, rung = {}, 0
+  local settled, rung, grouped = {}, 0, has_groups
+  if grouped then groups().begin() end
   for l, lease in ipairs(leases) do
     local first = results and #results + 1
     local acked, held, stale = 0, 0, 0
@@ -107,6 +115,7 @@ local function settle(leases, attributes, results, now, amounts)
     amounts.stale = (amounts.stale or 0) + stale
     settled[l] = held
   end
+  if grouped then groups().finish() end
   if has_groups then rung = rung + groups().opened end
   return settled, rung
 end

@@ -4,50 +4,101 @@
 local turns = {}
 do
 local MOST_READ = 8 -- members that are read at once
+local SLASH = 47
+
+-- The groups of the parents that are next, read a few at a time. Where they stand is written at the end.
+local function new_families(it)
+  local families, moved, left = {}, {}, {}
+  local self = {}
+
+  -- The group of a parent whose turn it is, or nil. Those that joined again come after all that stand in the store.
+  function self.first(parent)
+    local family = families[parent]
+    if not family then
+      family = { stored = {}, at = 1, most = 1, joined = {}, next = 1 }
+      families[parent] = family
+    end
+    if family.most and family.at > #family.stored then
+      local more = it.first_children(parent, family.at - 1, family.most)
+      for _, name in ipairs(more) do table.insert(family.stored, name) end
+      family.most = #more == family.most and math.min(2 * family.most, 64) or nil
+    end
+    return family.stored[family.at] or family.joined[family.next]
+  end
+
+  -- The first one has had its turn, and stands at the end or not.
+  function self.move(parent, name, stays)
+    local family, one, above = families[parent], it.record(name), it.record(parent)
+    if family.stored[family.at] then family.at = family.at + 1 else family.next = family.next + 1 end
+    if not moved[name] then
+      if one.turn > 0 then left[#left + 1] = it.line_of(parent, one.turn, name) end
+      moved[name] = true
+    end
+    one.turn = 0
+    if not stays then return end
+    above.turn = above.turn + 1
+    one.turn = above.turn
+    table.insert(family.joined, name)
+  end
+
+  function self.write()
+    local joined = {}
+    for name in pairs(moved) do
+      local one = it.record(name)
+      if one.turn > 0 then joined[#joined + 1], joined[#joined + 2] = 0, it.line_of(one.parent, one.turn, name) end
+    end
+    it.write_lines({ left = left, joined = joined })
+  end
+  return self
+end
 
 -- Fill the batch. `bounds`: count, steps, bytes. `waiting`: messages without a group; `read_plain(number)` reads so many of
--- them into the batch. Returns what `delivered` writes once the lease is written.
+-- them into the batch. Returns what `write` needs once the lease is written.
 function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
-  local taken = { names = {}, gone = {}, touched = {}, turns = {} }
   it.come_back(now)
-  local tags, known, window_end = it.tags(), {}, 0
-  local spare = 0 -- how many stand in line beyond those that the batch needs
+  it.begin()
+  local families = new_families(it)
+  local taken = { names = {}, gone = {}, touched = {}, turns = {}, families = families }
+  local tags, window_end = it.tags(), 0
+  local tombstones, spare = batch.tombstones ~= nil, 0 -- how many stand in line beyond those that the batch needs
 
   -- Let the next `most` of all that may run stand in line: later ones have larger tags.
   local function widen(most)
     local window, names = it.window(window_end, most), {}
-    for i = 1, #window, 2 do
-      local name = window[i]
-      if not known[name] then
-        known[name], names[#names + 1] = true, name
-        line.add(tonumber(window[i + 1]), name)
-        spare = spare + 1
-      end
-    end
+    for i = 1, #window, 2 do names[#names + 1] = window[i] end
+    line.append(window)
+    spare = spare + #names
     it.read_many(names)
-    window_end = #window == 2 * most and window_end + most or nil
+    window_end = #names == most and window_end + most or nil
   end
   widen(bounds.count)
   spare = 0
-  if waiting > 0 then line.add(math.max(tags.plain, tags.queue), '') else tags.plain = 0 end
+  if waiting > 0 then line.add('', math.max(tags.plain, tags.queue)) else tags.plain = 0 end
 
-  -- The next waiting member of a group, which stays where it is; nil without one.
+  local items, heads, names, plain, number, steps, full = {}, {}, taken.names, 0, 0, 0, false
+
+  -- The next waiting member of a group, and its seat; nil without one. From the second turn on, a few are read at once.
   local function next_member(name, one)
     local found = read[name]
-    if not found or found.at > #found then
-      found = it.members(one, found and math.min(2 * found.asked, MOST_READ) or 1)
-      found.asked, found.at = read[name] and math.min(2 * read[name].asked, MOST_READ) or 1, 1
+    if not found then
+      read[name] = 1
+      found = it.members(one, 1)
+      return found[1], found[2]
+    end
+    if found == 1 or found.at > #found then
+      local most = found == 1 and 2 or math.min(2 * found.most, MOST_READ)
+      found = it.members(one, most)
+      found.most, found.at = most, 1
       read[name] = found
     end
-    return found[found.at], found[found.at + 1]
+    found.at = found.at + 2
+    return found[found.at - 2], found[found.at - 1]
   end
 
-  local sequence, plain, number, steps, full = {}, 0, 0, 0, false
-
   -- Take or end the next member of a group. True if one was taken, nil if it has none.
-  local function take_member(name, one)
-    local item, score = next_member(name, one)
+  local function take_member(name, one, limit)
+    local item, seat = next_member(name, one)
     if not item then
       it.drop_number(one)
       return nil
@@ -56,85 +107,84 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       full = true
       return false
     end
-    read[name].at = read[name].at + 2
-    it.pass(one, score)
+    it.pass(one, seat)
     if one.first > one.last then it.drop_number(one) end
     batch.bytes = batch.bytes + #item
     taken.gone[#taken.gone + 1] = item
-    local head = header(item)
-    local ended = over(head, now, batch.tombstones ~= nil)
-    if ended and parse(item) then
-      record(ended, item)
-      end_of(item, ended)
-      amounts[ended] = (amounts[ended] or 0) + 1
-      amounts.stored = (amounts.stored or 0) - 1
-      return false
+    local head = item
+    if book.all or tombstones or string.find(item, ' x=', 1, true) or string.find(item, ' u=', 1, true) then
+      head = header(item)
+      local ended = over(head, now, tombstones)
+      if ended and parse(item) then
+        record(ended, item)
+        end_of(item, ended)
+        amounts[ended] = (amounts[ended] or 0) + 1
+        amounts.stored = (amounts.stored or 0) - 1
+        return false
+      end
+      start_unique(head)
     end
-    start_unique(head)
-    it.spend(name, now)
-    sequence[#sequence + 1] = { item, name }
+    it.spend(name, one, limit, now)
+    number = number + 1
+    items[number], heads[number], names[number] = item, head, name
     return true
   end
 
-  local function may(one, name)
-    return one.number and it.is_open(name)
+  -- The time in ms until when a group or parent must wait, nil if it may run now.
+  local function waits(name, one, limit)
+    return (limit.every_ms or one.wait_ms > 0 or one.rate_ms > 0) and it.waits(name, now) or nil
   end
 
-  -- One turn of a group or parent; returns whether it stays in line.
-  local function turn(name)
-    local is_parent = string.sub(name, -1) == '/'
-    local one = it.record(name)
-    taken.touched[name] = true
-    if not it.is_open(name) then return false end
-    local until_ms = it.waits(name, now)
-    if until_ms then
-      it.put_later(name, until_ms)
-      return false
+  -- One turn of a parent; returns whether it stays in line.
+  local function turn_of_parent(name, one, limit)
+    local group = families.first(name)
+    if group then
+      local own, cap = it.record(group), it.limit(group)
+      taken.touched[group] = true
+      local is_open = own.busy < cap.concurrency
+      local until_ms = is_open and waits(group, own, cap)
+      if until_ms then
+        it.put_later(group, until_ms)
+      elseif is_open and take_member(group, own, cap) then
+        it.spend(name, one, limit, now)
+      end
+      if full then return true end
+      families.move(name, group, not until_ms and own.number and own.busy < cap.concurrency)
+      if families.first(name) then return one.busy < limit.concurrency end
     end
-    if not is_parent then
-      if take_member(name, one) then number = number + 1 end
-      return may(one, name)
-    end
-    local group = it.first_child(name)
-    if not group then
-      one.turn = 0
-      return false
-    end
-    local own = it.record(group)
-    taken.touched[group] = true
-    until_ms = it.is_open(group) and it.waits(group, now)
-    if until_ms then it.put_later(group, until_ms) end
-    if it.is_open(group) and not until_ms and take_member(group, own) then
-      it.spend(name, now)
-      number = number + 1
-    end
-    if full then return true end
-    it.queue_up(name, group, not until_ms and may(own, group))
-    if it.first_child(name) then return it.is_open(name) end
     one.turn = 0
     return false
   end
 
+  -- One turn of a group or parent; returns whether it stays in line.
+  local function turn(name, one)
+    local limit = it.limit(name)
+    if one.busy >= limit.concurrency then return false end
+    local until_ms = waits(name, one, limit)
+    if until_ms then
+      it.put_later(name, until_ms)
+      return false
+    end
+    if string.byte(name, -1) == SLASH then return turn_of_parent(name, one, limit) end
+    take_member(name, one, limit)
+    return one.number and one.busy < limit.concurrency
+  end
+
   while number < bounds.count and steps < bounds.steps and batch.bytes < bounds.bytes and not full do
-    local next_up = line.first()
-    if not next_up then break end
+    local name, tag = line.take()
+    if not name then break end
     steps = steps + 1
-    tags.queue = math.max(tags.queue, next_up.tag)
-    if next_up.name == '' then
-      sequence[#sequence + 1] = false
+    tags.queue = math.max(tags.queue, tag)
+    if name == '' then
       plain, number, waiting = plain + 1, number + 1, waiting - 1
-      next_up.tag = next_up.tag + 1
-      tags.plain = next_up.tag
-      if waiting > 0 then line.moved() else line.leave() end
+      items[number], names[number] = false, false
+      tags.plain = tag + 1
+      if waiting > 0 then line.add('', tags.plain) end
     else
-      local before, stays = number, turn(next_up.name)
-      taken.turns[next_up.name] = stays and true or false
-      if stays then
-        next_up.tag = math.max(next_up.tag, it.record(next_up.name).tag)
-        line.moved()
-      else
-        line.leave()
-      end
+      local before, one = number, it.record(name)
+      local stays = turn(name, one)
+      taken.turns[name] = stays and true or false
+      if stays then line.add(name, math.max(tag, one.tag)) end
       if number == before and window_end then
         -- It gave nothing: another one is needed.
         if spare == 0 then widen(math.min(window_end, 64)) end
@@ -142,23 +192,31 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       end
     end
   end
+  turns.mix(batch, taken, items, heads, plain, read_plain)
+  return taken
+end
 
-  if plain > 0 then read_plain(plain) end
-  local items, heads, at = batch.items, batch.heads, 0
-  batch.items, batch.heads, batch.number = {}, {}, 0
-  local function add(item, head, name)
-    batch.number = batch.number + 1
-    batch.items[batch.number], batch.heads[batch.number], taken.names[batch.number] = item, head, name
+-- Put the members that were taken into the batch, and messages without a group into the places that are theirs.
+function turns.mix(batch, taken, items, heads, plain, read_plain)
+  if plain == 0 then
+    batch.items, batch.heads, batch.number = items, heads, #items
+    return
   end
-  for _, one in ipairs(sequence) do
-    if one then
-      add(one[1], header(one[1]), one[2])
-    elseif items[at + 1] then
+  read_plain(plain)
+  local names, plain_items, plain_heads, at, number = taken.names, batch.items, batch.heads, 0, 0
+  batch.items, batch.heads, taken.names = {}, {}, {}
+  for i, item in ipairs(items) do
+    local head = heads[i]
+    if not item then
       at = at + 1
-      add(items[at], heads[at])
+      item, head = plain_items[at], plain_heads[at]
+    end
+    if item then
+      number = number + 1
+      batch.items[number], batch.heads[number], taken.names[number] = item, head, names[i]
     end
   end
-  return taken
+  batch.number = number
 end
 
 -- Write what a receive has changed; the lease is written.
@@ -167,19 +225,17 @@ function turns.write(lease_id, batch, taken)
   if taken then
     for i = 1, count do
       if taken.names[i] then
-        slots[#slots + 1] = lease_id .. ':' .. (count == 1 and '0' or i)
-        slots[#slots + 1] = taken.names[i]
+        slots[#slots + 1], slots[#slots + 2] = lease_id .. ':' .. (count == 1 and '0' or i), taken.names[i]
       end
     end
-    for first = 1, #slots, 1000 do
-      it.hold({ unpack(slots, first, math.min(first + 999, #slots)) })
-    end
-    for first = 1, #taken.gone, 500 do
-      redis.call('ZREM', delayed, unpack(taken.gone, first, math.min(first + 499, #taken.gone)))
-    end
-    -- One that ran empty may have got members since, from a list of ready.
-    for name, stays in pairs(taken.turns) do it.set_turn(name, stays or it.may_run(name)) end
+    it.hold(slots)
+    it.in_parts('ZREM', delayed, taken.gone)
+    taken.families.write()
     for name in pairs(taken.touched) do it.write(name) end
+    for name in pairs(taken.turns) do it.write(name) end
+    it.finish()
+    -- One that ran empty may have got members since, from a list of ready.
+    it.set_turns(taken.turns)
     it.write_tags()
   end
   if #slots == 0 and count == 1 then it.occupy_all(lease_id, batch.items) end -- a suspect

@@ -63,7 +63,11 @@ local function reap(key, id, deadline)
   push_suspects(to.suspects)
   rung, to.suspects = rung + #to.suspects, {}
   rung = rung + write_places(to, only ~= 'several' and reaped > 0)
-  if has_groups then opened = groups().vacate_lease(id, entries) end
+  if has_groups then
+    local indices = {}
+    for i, entry in ipairs(entries) do indices[i] = entry[3] end
+    groups().vacate_all(id, indices)
+  end
   redis.call('DEL', key)
   redis.call('ZREM', unacked, id)
   reaped, messages = reaped + 1, messages + #entries
@@ -90,6 +94,7 @@ local function look(key, id, deadline)
   end
 end
 
+if has_groups then groups().begin() end
 local first, last, step = FIRST_LEASE, #KEYS, 1
 if only == 'several' then first, last, step = last, first, -1 end
 for i = first, last, step do
@@ -99,6 +104,10 @@ for i = first, last, step do
 end
 amounts.unacked, amounts.timeouts, amounts.set_aside = -messages, messages, aside
 local dead_now = amounts.dead
+if has_groups then
+  groups().finish()
+  opened = groups().opened
+end
 if rung + opened > 0 and not attributes.paused_out then ring(wake, rung + opened) end
 local degraded = math.max(count(stats, amounts), write_journal(''))
 return { 'OK', text(now), reaped, messages, dead_now, suspects, aside, text(lateness_ms), left, skipped, degraded }
