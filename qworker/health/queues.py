@@ -87,7 +87,7 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
             "dead",
             Status.WARNING,
             listed([f"{name} {number:,}" for name, number in largest(dead)]),
-            f"qworker dead ls {worst} shows why; then qworker dead redrive or drop",
+            f"see why by qworker dead ls {worst}; then qworker dead redrive or drop",
         )
     if not any(
         queue.dead or queue.paused or queue.overdue_s > OVERDUE_S for queue in queues.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +33,7 @@ from qworker.web.access import Access
 from qworker.web.actions.action import Action, Doing, act, record
 from qworker.web.actions.table import ACTIONS
 from qworker.web.error_pages import error_page
-from qworker.web.guard import Guard, SecureHeaders, read_form
+from qworker.web.guard import MAY_BE_FRAMED, Guard, SecureHeaders, read_form
 from qworker.web.lives import Live, Lives
 from qworker.web.look import Look, Page
 from qworker.web.pages.table import PAGES
@@ -72,6 +72,7 @@ class Dashboard:
         link: OneTimeLink | None = None,
         redact: Redact | None = None,
         lasts: bool = False,
+        frame_ancestors: Collection[str] = (),
     ) -> None:
         self.sampler = Sampler(namespace, lasts=lasts)
         self._namespace = namespace
@@ -101,7 +102,8 @@ class Dashboard:
                     QworkerError: self._failed,
                     Exception: self._crashed,
                 },
-            )
+            ),
+            frame_ancestors,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,6 +125,8 @@ class Dashboard:
             access = await self._guard.access(request)
             if isinstance(access, Response):
                 return access
+            if request.query_params.get("embed") == "1":
+                access = access.only_view()  # a page of others may be around it
             sample = await self.sampler.first(_FIRST_S)
             name = request.path_params.get("queue")
             if sample.now_ms and name is not None and name not in sample.queues:
@@ -141,6 +145,8 @@ class Dashboard:
             page = await run_in_threadpool(make, look)
             if page.to:
                 return RedirectResponse(f"{look.base}{page.to}", 303)
+            if look.embedded and page.card:
+                request.scope[MAY_BE_FRAMED] = True
             notice = await run_in_threadpool(self._notice, look)
             return self._html(page, look, notice=notice)
 
@@ -201,6 +207,7 @@ class Dashboard:
             "notice": None,
             "streams": False,
             "changes": page.changes,
+            "is_card": look.embedded and page.card,
             **page.shows,
         }
 

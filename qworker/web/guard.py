@@ -20,17 +20,16 @@ if TYPE_CHECKING:
 
     from qworker.web.access import Authorize
 
-__all__ = ["Guard", "SecureHeaders", "read_form"]
+__all__ = ["MAY_BE_FRAMED", "Guard", "SecureHeaders", "read_form"]
 
 #: Bytes of a form.
 _FORM: Final = 65_536
 _FIELDS: Final = 50
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors "
+)
 _HEADERS: Final = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
     # Not `no-referrer`: a browser would send `Origin: null` with our own forms.
     "Referrer-Policy": "same-origin",
@@ -40,11 +39,19 @@ _HEADERS: Final = {
 }
 
 
-class SecureHeaders:
-    """Sets the headers of every response; nothing but static files is stored by a browser or proxy."""
+#: Key of the scope of a request whose response may be framed by the origins that were named.
+MAY_BE_FRAMED: Final = "qworker.may_be_framed"
 
-    def __init__(self, app: ASGIApp) -> None:
+
+class SecureHeaders:
+    """Sets the headers of every response; nothing but static files is stored by a browser or proxy.
+
+    `frame_ancestors`: origins whose pages may frame the cards.
+    """
+
+    def __init__(self, app: ASGIApp, frame_ancestors: Collection[str] = ()) -> None:
         self._app = app
+        self._ancestors = " ".join(frame_ancestors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -52,6 +59,10 @@ class SecureHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                framed = self._ancestors if scope.get(MAY_BE_FRAMED) else ""
+                headers["Content-Security-Policy"] = _POLICY + (framed or "'none'")
+                if not framed:
+                    headers["X-Frame-Options"] = "DENY"
                 for name, value in _HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")

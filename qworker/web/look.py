@@ -52,6 +52,11 @@ class Look:
         return min(max(int(text), lowest), highest)
 
     @property
+    def embedded(self) -> bool:
+        """Whether a page of others asks for it as a card."""
+        return self.query.get("embed") == "1"
+
+    @property
     def is_live(self) -> bool:
         """Whether the page follows what happens."""
         return self.query.get("live") != "off"
@@ -68,6 +73,8 @@ class Page:
     status: int = 200
     #: Whether it has a part that changes.
     changes: bool = True
+    #: Whether pages of others may show it in a frame: nothing on it changes anything for who may only view.
+    card: bool = False
     #: Whether it has readings of its own, so that it is not written again with every sample.
     reads: bool = False
     #: Another page to go to, with its query, in place of this one.

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from qworker.errors import InvalidOptionError
+from qworker.web.options import check_origins
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
@@ -28,6 +29,7 @@ def asgi(
     read_only: bool = False,
     origins: Collection[str] = (),
     redact: Redact | None = None,
+    frame_ancestors: Collection[str] = (),
 ) -> Dashboard:
     """Make the dashboard of an app's namespace, an ASGI application.
 
@@ -35,11 +37,13 @@ def asgi(
     to a login page; it is a coroutine function, or a plain one, which runs on a thread. `read_only`: nobody may change
     anything. `origins`: origins of the dashboard's own pages, as `https://ops.example.com`, if a proxy rewrites the
     Host header. `redact(task, body)` gets what a body holds (bytes if it is not JSON) and returns what a page shows of
-    it.
+    it. `frame_ancestors`: origins whose pages may frame cards, as `https://grafana.example.com`.
 
     Connects at the first request, also after a fork. Raises `InvalidOptionError` without the extra `web`.
     """
     check_installed(*_PACKAGES)
+    if frame_ancestors:
+        check_origins(" ".join(frame_ancestors), "frame_ancestors")
     from qworker.client.execute.single_wait import WatchingClient
     from qworker.monitor.namespace import Namespace
     from qworker.store.connections import ConnectionFactory
@@ -54,7 +58,10 @@ def asgi(
     )
     namespace = Namespace(app.namespace, client, ServerURL.parse(app.url), server)
     return Dashboard(
-        namespace, Guard(authorize, read_only=read_only, origins=origins), redact=redact
+        namespace,
+        Guard(authorize, read_only=read_only, origins=origins),
+        redact=redact,
+        frame_ancestors=frame_ancestors,
     )
 
 

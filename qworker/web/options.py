@@ -11,9 +11,11 @@ from qworker.config.kinds import FlagKind, IntegerKind
 from qworker.config.name_kinds import NameKind
 from qworker.errors import InvalidOptionError, shown
 
-__all__ = ["WebOptions"]
+__all__ = ["WebOptions", "check_origins"]
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,255}", re.ASCII)
+_ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?", re.ASCII)
+_EXAMPLE: Final = "write them as https://grafana.example.org, without a path"
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]{0,200}:[A-Za-z_]\w{0,100}", re.ASCII)
 
 
@@ -32,6 +34,16 @@ def _check_function(value: object, name: str) -> str:
             f"{shown(value)} is not a function",
             "write MODULE:FUNCTION, such as shop.ops:authorize",
         )
+    return value
+
+
+def check_origins(value: object, name: str) -> str:
+    """Return origins such as 'https://grafana.example.org', with spaces between. Raises `InvalidOptionError`."""
+    if not isinstance(value, str) or not value.split():
+        raise InvalidOptionError(name, f"{shown(value)} names no origin", _EXAMPLE)
+    for origin in value.split():
+        if _ORIGIN.fullmatch(origin) is None:
+            raise InvalidOptionError(name, f"{shown(origin)} is not an origin", _EXAMPLE)
     return value
 
 
@@ -57,3 +69,11 @@ class WebOptions(Options):
         ),
     ] = None
     read_only: Annotated[bool, FlagKind("refuse every change")] = False
+    frame_ancestors: Annotated[
+        str | None,
+        NameKind(
+            "origins, with spaces between them, whose pages may frame cards (?embed=1)",
+            none="nothing may be framed",
+            rule=check_origins,
+        ),
+    ] = None

@@ -87,6 +87,7 @@ def serve(
         Guard(authorize, read_only=options.read_only),
         link=link,
         lasts=True,
+        frame_ancestors=(options.frame_ancestors or "").split(),
     )
 
     dashboard.sampler.sample  # noqa: B018  starts it: the history begins now

@@ -265,6 +265,47 @@ def test_a_browser_runs_and_shows_nothing_but_our_own_files(browser: Browser, sh
         assert headers["cache-control"] == ("no-cache" if kept else "no-store")
 
 
+def test_only_cards_can_be_framed_and_only_by_who_is_named(
+    made: Callable[..., Dashboard], shop: Shop
+) -> None:
+    """A card has no button, form or link to what changes anything; without names nothing can be framed."""
+    shop.bury("ValueError: x")
+    shop.send()
+    grafana = "https://grafana.example.org"
+    browser = Browser(made(frame_ancestors=[grafana]))
+    cards = {"/", "/queues", "/queues/emails", "/workers", "/durability"}
+    framed = set()
+    for path in PATHS:
+        answer = browser.get(f"{path}?embed=1")
+        policy = answer.headers["content-security-policy"]
+        assert policy.endswith(("frame-ancestors 'none'", f"frame-ancestors {grafana}")), path
+        if policy.endswith(grafana):
+            framed.add(path)
+            page = answer.text[answer.text.index('id="live"') :]
+            assert "x-frame-options" not in answer.headers
+            assert "<nav aria-label" not in answer.text
+            assert 'method="post"' not in answer.text
+            assert "Pause updates" not in page
+        else:
+            assert answer.headers["x-frame-options"] == "DENY"
+        assert browser.get(path).headers["x-frame-options"] == "DENY"
+    assert framed == cards
+    assert browser.get("/queues/nothing?embed=1").headers["x-frame-options"] == "DENY"
+    other = Browser(made())
+    assert other.get("/?embed=1").headers["x-frame-options"] == "DENY"
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "https://x/y", "https://x; script-src *", "x", "", "'self'"]
+)
+@pytest.mark.bad_input("dashboard: origins that are none")
+def test_who_may_frame_cards_is_named_by_origins(
+    made: Callable[..., Dashboard], origin: str
+) -> None:
+    with pytest.raises(InvalidOptionError, match="https://grafana"):
+        made(frame_ancestors=[origin])
+
+
 def test_without_the_extra_one_line_names_it(
     made: Callable[..., Dashboard], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,8 +32,8 @@ pytestmark = [
     pytest.mark.needs("playwright", "uvicorn"),
     pytest.mark.xdist_group("browser"),  # one Chromium for all
 ]
-#: Widths and colours: where things are does not depend on the colours, and these not on the width.
-LOOKS = [(1440, "light"), (320, "dark")]
+#: Widths and colours.
+LOOKS = [(1440, "light"), (1440, "dark"), (320, "dark"), (320, "light")]
 
 
 class Open(NamedTuple):

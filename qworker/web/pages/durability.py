@@ -45,4 +45,5 @@ def durability(look: Look) -> Page:
             ],
             "weaknesses": [(one, *_GRADES[one.grade]) for one in found.findings],
         },
+        card=True,
     )

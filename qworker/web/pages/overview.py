@@ -44,6 +44,7 @@ def overview(look: Look) -> Page:
             "reapers": sum(not reaper.is_gone for reaper in look.sample.reapers),
         },
         tuple(row.name for row in shown),
+        card=True,
     )
 
 
@@ -65,6 +66,7 @@ def queues(look: Look) -> Page:
             "first": (number - 1) * _PER_PAGE + 1,
         },
         tuple(row.name for row in shown),
+        card=True,
     )
 
 

@@ -56,6 +56,7 @@ def queue(look: Look) -> Page:
             "attributes": read_attributes(inspection.meta),
         },
         (name,),
+        card=True,
     )
 
 

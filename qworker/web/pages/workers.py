@@ -56,6 +56,7 @@ def workers(look: Look) -> Page:
             "wanted": wanted,
             "unpaused": unpaused,
         },
+        card=True,
     )
 
 
