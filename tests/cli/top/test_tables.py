@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from qworker.cli.top.full.glyphs import ASCII, UNICODE, glyphs_for, sparkline
-from qworker.cli.top.full.tables import Queues
+from qworker.cli.top.full.queues import Queues
 from qworker.monitor.history import Series
 from qworker.monitor.sample import Sample
 from tests.cli.conftest import Shop

@@ -316,11 +316,11 @@ def test_a_paused_task_without_workers_is_shown(shop: Shop) -> None:
 def test_the_page_of_a_queue_is_that_of_the_command_and_follows(shop: Shop) -> None:
     """With its attributes, counters and what to do; the verbs of the row work there too."""
     shop.send("emails", 2)
-    shop.send("orders", 1)
 
     async def play(here: Seat) -> None:
         await here.press("enter")
         await here.sees("LAST HOUR", "ready 2, the oldest", "visibility")
+        shop.send("orders", 1)
         shop.send("emails", 5)
         await here.sees("ready 7, the oldest")
         await here.press("end")

@@ -7,14 +7,17 @@ from typing import ClassVar, Final
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from qworker.cli.top.full.dead import DeadLetters, Letters
+from qworker.cli.top.full.dead import DeadLetters
 from qworker.cli.top.full.drawing import ALWAYS, footer
 from qworker.cli.top.full.head import KEY_NAMES
-from qworker.cli.top.full.tables import Handlers, Queues, Tasks, Workers
+from qworker.cli.top.full.letters import Letters
+from qworker.cli.top.full.queues import Queues
+from qworker.cli.top.full.tasks import Tasks
 from qworker.cli.top.full.texts import (
     help_page,
 )
 from qworker.cli.top.full.verbs import Verbs
+from qworker.cli.top.full.workers import Handlers, Workers
 
 __all__ = ["Top"]
 

@@ -1,4 +1,4 @@
-"""Dead letters on the screen: the newest of each queue, grouped by what they died of; and those of one group."""
+"""Dead letters on the screen: the newest of each queue, grouped by what they died of."""
 
 from __future__ import annotations
 
@@ -13,30 +13,26 @@ from qworker.cli.top.full.columns import GridColumn
 from qworker.cli.top.full.glyphs import Glyphs, bars
 from qworker.cli.top.full.view import Key, View
 from qworker.client.dead.filter import DeadFilter
-from qworker.client.dead.fingerprint import error_line
 from qworker.client.dead.groups import Group, group_by_error
 from qworker.client.dead.newest import newest
 from qworker.formats import ago, count
 
 if TYPE_CHECKING:
-    from qworker.client.message import DeadLetter
     from qworker.monitor.namespace import Namespace
     from qworker.monitor.sample import Sample
 
-__all__ = ["DeadLetters", "DeadRow", "Letters", "read_dead"]
+__all__ = ["ALONE", "STOP", "DeadLetters", "DeadRow", "read_dead"]
 
 #: Queues that are read, those with the most dead letters, and dead letters: of each queue, and of one alone.
 _QUEUES: Final = 50
 _EACH: Final = 500
-_ALONE: Final = 5_000
+ALONE: Final = 5_000
 _MOST: Final = 10_000
-#: Dead letters of a group that are listed.
-_LISTED: Final = 500
 #: Reading them again waits for this many times what it took.
 _REST: Final = 150
 
 
-_STOP: Final = Key(
+STOP: Final = Key(
     "s",
     "stop",
     "stop",
@@ -76,7 +72,7 @@ def read_dead(namespace: Namespace, numbers: dict[str, int], only: str = "") -> 
     """
     started_s = time.monotonic()
     chosen = sorted(numbers, key=lambda name: (-numbers[name], name))[:_QUEUES]
-    most = _ALONE if only else min(_EACH, _MOST // max(1, len(chosen)))
+    most = ALONE if only else min(_EACH, _MOST // max(1, len(chosen)))
     rows: list[DeadRow] = []
     read = 0
     for name in [only] if only else chosen:
@@ -108,7 +104,7 @@ class DeadLetters(View[DeadRow]):
             "R",
         ),
         Key("X", "drop all", "change_all('drop')", "Delete all dead letters of the queue.", "X"),
-        _STOP,
+        STOP,
     )
 
     def __init__(self, namespace: str, glyphs: Glyphs) -> None:
@@ -239,73 +235,6 @@ class DeadLetters(View[DeadRow]):
         if 0 < self.found.read < self.found.of:
             parts.append(f"the newest {self.found.read:,} of {self.found.of:,} read")
         return ", ".join(parts)
-
-
-class Letters(View[Any]):
-    """The dead letters of one group: the newest first."""
-
-    name = "letters"
-    title = "Dead letters"
-    keys = (
-        Key("enter", "open", "open", "Read the dead letter: its error, its message."),
-        Key("r", "redrive", "change_one('redrive')", "Put this dead letter back to ready."),
-        Key("x", "drop", "change_one('drop')", "Delete this dead letter."),
-        _STOP,
-    )
-
-    def __init__(self, row: DeadRow) -> None:
-        super().__init__()
-        self.row = row
-        self.reading = True
-        self.now_ms = row.now_ms
-        self.columns = (
-            GridColumn("ENTRY", lambda one, _: one.entry_id, lambda one: one.entry, 18, 24),
-            GridColumn(
-                "DIED", lambda one, _: ago(one.died_ms, self.now_ms), lambda one: -one.died_ms, 12
-            ),
-            GridColumn("MESSAGE", lambda one, _: one.message.id, None, 20, 36, spare=2),
-            GridColumn(
-                "RECEIVES",
-                lambda one, _: str(one.message.receives),
-                lambda one: one.message.receives,
-                8,
-                number=True,
-                spare=1,
-            ),
-            GridColumn("ERROR", lambda one, _: error_line(one), error_line, 24, 140),
-        )
-
-    def load(self, namespace: Namespace) -> tuple[list[DeadLetter], int]:
-        """Read the newest of them, and the server's time. Raises `QworkerError`."""
-        wanted = DeadFilter(fingerprint=self.row.group.fingerprint)
-        ref = namespace.queues.ref(self.row.queue)
-        found = namespace.client.run(newest(ref, wanted, most_read=_ALONE))
-        return found.found[:_LISTED], found.now_ms
-
-    def take(self, letters: list[DeadLetter], now_ms: int) -> None:
-        """Show what was read."""
-        self._all, self.now_ms, self.reading = letters, now_ms, False
-        self.arrange()
-
-    def read(self, sample: Sample) -> Sequence[Any]:
-        """Return them as last read."""
-        return self._all
-
-    def name_of(self, row: DeadLetter) -> str:
-        """Name it by its entry."""
-        return row.entry_id
-
-    def urgency(self, row: DeadLetter) -> Any:
-        """Sort the newest first."""
-        return -row.died_ms
-
-    def words(self, row: DeadLetter) -> str:
-        """Search ids and error."""
-        return f"{row.entry_id} {row.message.id} {error_line(row)}"
-
-    def empty(self) -> str:
-        """Say that they are being read, or gone."""
-        return "reading the dead letters" if self.reading else "none is left of this kind"
 
 
 def _last(row: DeadRow, _: int) -> Cell | str:

@@ -14,14 +14,18 @@ from textual.widgets import Input, Static
 
 from qworker.cli.framework.terminal import plain
 from qworker.cli.top.full.bar import Bar
-from qworker.cli.top.full.dead import DeadLetters, Letters
+from qworker.cli.top.full.dead import DeadLetters
 from qworker.cli.top.full.dialogs import Page
+from qworker.cli.top.full.findings import Findings
 from qworker.cli.top.full.glyphs import UNICODE, Glyphs
 from qworker.cli.top.full.grid import TONES, Grid
 from qworker.cli.top.full.head import Place, figures, foot, overflow, place_line, tabs
+from qworker.cli.top.full.letters import Letters
 from qworker.cli.top.full.operator import Operator
-from qworker.cli.top.full.tables import Findings, Handlers, Queues, Tasks, Workers
+from qworker.cli.top.full.queues import Queues
+from qworker.cli.top.full.tasks import Tasks
 from qworker.cli.top.full.view import Key, View
+from qworker.cli.top.full.workers import Handlers, Workers
 from qworker.monitor.sample import Sample
 from qworker.monitor.sampler import EVERY_S, Sampler
 

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from qworker.cli.framework.terminal import Cell, plain
 from qworker.cli.top.full.bar import pressing
+from qworker.cli.top.full.cells import aged
 from qworker.cli.top.full.columns import fitted
 from qworker.cli.top.full.glyphs import Glyphs, sparkline
 from qworker.cli.top.full.grid import TONES
-from qworker.cli.top.full.tables import aged
 from qworker.formats import count, moment, rate, span
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ from qworker.cli.framework.errors import describe
 from qworker.cli.framework.terminal import plain
 from qworker.cli.top.full.background import in_background
 from qworker.cli.top.full.blocks import drawn
-from qworker.cli.top.full.dead import DeadRow, Letters
+from qworker.cli.top.full.dead import DeadRow
 from qworker.cli.top.full.dialogs import Page
 from qworker.cli.top.full.drawing import NO_STACK, TALL
+from qworker.cli.top.full.letters import Letters
 from qworker.cli.top.full.reading import Reading
-from qworker.cli.top.full.tables import TaskRow
+from qworker.cli.top.full.tasks import TaskRow
 from qworker.cli.top.full.texts import (
     finding_page,
     handler_page,

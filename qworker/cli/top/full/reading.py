@@ -10,9 +10,10 @@ from textual.widgets import Input
 
 from qworker.cli.framework.errors import describe
 from qworker.cli.top.full.background import in_background
-from qworker.cli.top.full.dead import Letters, read_dead
+from qworker.cli.top.full.dead import read_dead
 from qworker.cli.top.full.drawing import Drawing
 from qworker.cli.top.full.glyphs import ASCII
+from qworker.cli.top.full.letters import Letters
 from qworker.cli.top.full.view import View
 from qworker.errors import QworkerError
 from qworker.monitor.rows import QueueRow

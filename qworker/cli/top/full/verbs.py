@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from qworker.cli.framework.errors import describe
 from qworker.cli.top.full.background import in_background
-from qworker.cli.top.full.dead import DeadRow, Letters
+from qworker.cli.top.full.dead import DeadRow
 from qworker.cli.top.full.dialogs import Ask, Choice, Confirm
+from qworker.cli.top.full.letters import Letters
 from qworker.cli.top.full.opening import Opening
 from qworker.cli.top.full.operator import Counted
-from qworker.cli.top.full.tables import TaskRow
+from qworker.cli.top.full.tasks import TaskRow
 from qworker.client.dead.filter import DeadFilter
 from qworker.client.dead.throttle import rate_per_s
 from qworker.client.message import DeadLetter
