@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Collection
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +22,8 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from qworker.client.namespace.audit import Deed, read_deed
-from qworker.errors import InvalidError, QworkerError, ServerError, UnavailableError
+from qworker.client.namespace.audit import Deed
+from qworker.errors import InvalidError, QworkerError, ServerError
 from qworker.monitor.jobs import Job, Jobs
 from qworker.monitor.readings import Readings
 from qworker.monitor.sampler import Sampler
@@ -34,18 +32,18 @@ from qworker.web.actions.action import Action, Doing, act, record
 from qworker.web.actions.table import ACTIONS
 from qworker.web.error_pages import error_page
 from qworker.web.guard import MAY_BE_FRAMED, Guard, SecureHeaders, read_form
-from qworker.web.lives import Live, Lives
+from qworker.web.lives import Lives
 from qworker.web.look import Look, Page
 from qworker.web.pages.table import PAGES
 from qworker.web.render import render
 from qworker.web.static_files import static_file
+from qworker.web.writer import Writer, base_of, check_read
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
     from qworker.monitor.namespace import Namespace
-    from qworker.monitor.sample import Sample
     from qworker.web.access import OneTimeLink
     from qworker.web.body import Redact
 
@@ -58,7 +56,6 @@ _FIRST_S: Final = 6.0
 _QUIET_S: Final = 15.0
 #: Seconds after which a page that could not be made is asked for again.
 _AGAIN_S: Final = 3
-_ENTRY: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,10}", re.ASCII)
 
 
 class Dashboard:
@@ -78,10 +75,10 @@ class Dashboard:
         self._namespace = namespace
         self._guard = guard
         self._link = link
-        self._redact = redact
         self._jobs = Jobs(namespace, self._job_ended)
         self._readings = Readings(namespace)
         self._lives = Lives(self.sampler)
+        self._writer = Writer(namespace, self._jobs, self._readings, redact)
         routes = [
             Route("/static/{name}", static_file),
             Route("/healthz", self._healthz),
@@ -140,82 +137,23 @@ class Dashboard:
                     # Proxies must pass on each event at once.
                     headers={"X-Accel-Buffering": "no"},
                 )
-            _check_read(sample)
-            look = self._look(request, access, sample)
+            check_read(sample)
+            look = self._writer.look(request, access, sample)
             page = await run_in_threadpool(make, look)
             if page.to:
                 return RedirectResponse(f"{look.base}{page.to}", 303)
             if look.embedded and page.card:
                 request.scope[MAY_BE_FRAMED] = True
-            notice = await run_in_threadpool(self._notice, look)
-            return self._html(page, look, notice=notice)
+            notice = await run_in_threadpool(self._writer.notice, look)
+            return self._writer.html(page, look, notice=notice)
 
         return answer
-
-    def _look(
-        self, request: Request, access: Access, sample: Sample, *, live: bool = False
-    ) -> Look:
-        base = _base(request)
-        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-        query = dict(request.query_params)
-        return Look(
-            base,
-            path or "/",
-            query,
-            request.path_params,
-            access,
-            self._namespace,
-            sample,
-            self._jobs,
-            self._readings,
-            self._redact,
-            live,
-        )
-
-    def _notice(self, look: Look) -> Any:
-        """Read the entry of the audit trail that an action has led to."""
-        entry = look.query.get("did", "")
-        if not _ENTRY.fullmatch(entry):
-            return None
-        namespace = look.namespace
-        return read_deed(namespace.client.execute, namespace.namespace, entry)
-
-    def _html(self, page: Page, look: Look, *, notice: Any = None) -> HTMLResponse:
-        return HTMLResponse(
-            render(
-                page.template,
-                {
-                    **self._context(page, look),
-                    "notice": notice,
-                    "streams": look.is_live and page.changes,
-                },
-            ),
-            status_code=page.status,
-            headers={"Vary": "Accept, Cookie"},
-        )
-
-    def _context(self, page: Page, look: Look) -> dict[str, Any]:
-        return {
-            "title": page.title,
-            "base": look.base,
-            "look": look,
-            "sample": look.sample,
-            "namespace": self._namespace.namespace,
-            "server": self._namespace.server.address,
-            "access": look.access,
-            "refresh_s": 0,
-            "notice": None,
-            "streams": False,
-            "changes": page.changes,
-            "is_card": look.embedded and page.card,
-            **page.shows,
-        }
 
     async def _stream(
         self, make: Callable[[Look], Page], request: Request, access: Access
     ) -> AsyncIterator[bytes]:
         """Send the changing part of a page whenever it has changed."""
-        look = self._look(request, access, self.sampler.sample)
+        look = self._writer.look(request, access, self.sampler.sample)
         key = (look.path, tuple(sorted(look.query.items())), look.base, access.rights)
         number, sent, opened_s = -1, "", time.monotonic()
         watched: tuple[str, ...] = ()
@@ -226,28 +164,15 @@ class Dashboard:
                 yield b": nothing new\n\n"
                 continue
             number, live = await run_in_threadpool(
-                self._lives.get, key, partial(self._live, make, request, access), opened_s
+                self._lives.get,
+                key,
+                partial(self._writer.live, make, request, access),
+                opened_s,
             )
             watched = live.watched
             if live.text != sent:
                 sent = live.text
                 yield _event(sent)
-
-    def _live(
-        self, make: Callable[[Look], Page], request: Request, access: Access, sample: Sample
-    ) -> Live:
-        """Write the changing part of a page, or what keeps it from being made."""
-        look = self._look(request, access, sample, live=True)
-        try:
-            _check_read(look.sample)
-            page = make(look)
-        except QworkerError as error:
-            name = str(request.path_params.get("queue"))
-            # It is read again with every sample, so that the page comes back.
-            watched = (name,) if name in sample.queues else ()
-            page = replace(error_page(503, str(error)), watched=watched)
-        text = render(page.template, self._context(page, look), live=True)
-        return Live(text, page.watched, page.reads)
 
     # -- actions -------------------------------------------------------------------------------
 
@@ -270,7 +195,7 @@ class Dashboard:
         if doing.queue:
             await run_in_threadpool(self.sampler.refresh, doing.queue)
         did = f"{'&' if '?' in done.path else '?'}did={entry}" if entry else ""
-        to = f"{_base(request)}{done.path}{did}"
+        to = f"{base_of(request)}{done.path}{did}"
         return RedirectResponse(to, 303)
 
     def _job_ended(self, job: Job) -> None:
@@ -284,7 +209,7 @@ class Dashboard:
             raise HTTPException(
                 401, "This link was used before, or another process printed it. Use the newest one."
             )
-        base = _base(request)
+        base = base_of(request)
         response = RedirectResponse(f"{base}/", 303)
         response.set_cookie(
             self._link.cookie,
@@ -324,14 +249,14 @@ class Dashboard:
     def _error(
         self, request: Request, status: int, text: str = "", headers: Any = None
     ) -> Response:
-        look = self._look(request, _NOBODY, self.sampler.sample)
+        look = self._writer.look(request, _NOBODY, self.sampler.sample)
         page = error_page(status, text)
         if "text/event-stream" in request.headers.get("accept", ""):
             # In the place of figures that would get old; the browser asks again, and somebody may have signed in.
-            live = render(page.template, self._context(page, look), live=True)
+            live = render(page.template, self._writer.context(page, look), live=True)
             return Response(_event(live), media_type="text/event-stream")
         refreshes = status == 503 and request.method in ("GET", "HEAD")
-        context = {**self._context(page, look), "refresh_s": _AGAIN_S if refreshes else 0}
+        context = {**self._writer.context(page, look), "refresh_s": _AGAIN_S if refreshes else 0}
         extra = {"Retry-After": str(_AGAIN_S)} if status == 503 else {}
         return HTMLResponse(
             render(page.template, context), status, headers={**(headers or {}), **extra}
@@ -344,16 +269,6 @@ _DEFAULTS: Final = frozenset(
 )
 
 
-def _check_read(sample: Sample) -> None:
-    """Raise `UnavailableError` if nothing has been read yet."""
-    if not sample.now_ms:
-        raise UnavailableError(sample.problem or "it has not answered yet")
-
-
 def _event(text: str) -> bytes:
     """Write an event of a stream."""
     return b"".join(b"data: %s\n" % line.encode() for line in text.split("\n")) + b"\n"
-
-
-def _base(request: Request) -> str:
-    return str(request.scope.get("root_path", "")).rstrip("/")

@@ -17,7 +17,7 @@ from typing import Final
 
 from qworker import QWorker
 from qworker.client.execute.sync import Client
-from qworker.monitor import sampler
+from qworker.monitor import one_pass
 from qworker.store.connections import ConnectionFactory
 from qworker.web import RIGHTS, Access, asgi
 from qworker.wire.codec import encode_call
@@ -45,7 +45,7 @@ def main() -> None:
 
     busy_s = float(sys.argv[1]) if len(sys.argv) > 1 else _BUSY_S
     # An hour is longer than anybody waits for a picture.
-    sampler._TOTAL_APART_S, sampler._QUEUE_APART_S = 2.0, 2.0
+    one_pass._TOTAL_APART_S, one_pass._QUEUE_APART_S = 2.0, 2.0
     port = free_port()
     settings = ("--appendonly", "yes", "--maxmemory", "1gb", "--maxmemory-policy", "noeviction")
     with (

@@ -119,13 +119,13 @@ def test_many_viewers_cost_what_one_does(
     shop.send("emails", 1)
     dashboard = made()
     written: list[int] = []
-    write = dashboard._live
+    write = dashboard._writer.live
 
     def counted(make: Any, request: Any, access: Any, sample: Any) -> Any:
         written.append(sample.number)
         return write(make, request, access, sample)
 
-    monkeypatch.setattr(dashboard, "_live", counted)
+    monkeypatch.setattr(dashboard._writer, "live", counted)
 
     async def watch() -> None:
         async with asyncio.TaskGroup() as group:
