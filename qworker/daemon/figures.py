@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +11,12 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from qworker.client.relay import Outbox
+from qworker.engine.groups import LargeGroup
 from qworker.engine.inspect import Inspection
+from qworker.wire.groups import ORDERED
 from qworker.wire.reasons import DEATH_REASONS
 
-__all__ = ["Figures", "families", "known_counters"]
+__all__ = ["MOST_GROUPS", "Figures", "families", "known_counters"]
 
 #: Reasons of dead letters per queue at most; handlers may choose their own.
 _MOST_REASONS: Final = 20
@@ -75,6 +78,13 @@ _OF_SOME: Final = {
         "Unread share of the journal's cap, for the slowest reader; from 1 on, it misses entries.",
     ),
 }
+#: Gauges of the groups with the most waiting messages, this many over all queues: label values must be few.
+MOST_GROUPS: Final = 10
+_OF_GROUPS: Final = (
+    ("qworker_large_group_waiting", "Messages that wait in one of the ten largest groups."),
+    ("qworker_large_group_running", "Messages of it that run."),
+    ("qworker_large_group_wait_seconds", "How long the first of its waiting messages has waited."),
+)
 _REASON: Final = "dead:"
 
 
@@ -88,6 +98,8 @@ class Figures:
         # All from 0 on, so that the first death of a reason shows as an increase.
         default_factory=lambda: Counter(dict.fromkeys(DEATH_REASONS, 0))
     )
+    #: Its largest groups, over its shards: name, waiting, running, seconds that the first one has waited.
+    groups: list[tuple[str, int, int, float]] = field(default_factory=list)
     paused_in: bool = False
     paused_out: bool = False
 
@@ -140,6 +152,13 @@ class Figures:
         self.gauges["outbox"] = self.gauges.get("outbox", 0.0) + entries
         self._most("outbox_s", max((outbox.age_s for outbox in waiting), default=0.0))
 
+    def add_groups(self, now_ms: int, groups: Sequence[LargeGroup]) -> None:
+        """Add the largest groups of a queue or shard."""
+        for group in groups:
+            waited_s = 0.0 if group.since_ms is None else max(0, now_ms - group.since_ms) / 1000
+            name = group.name.removeprefix(ORDERED)
+            self.groups.append((name, group.waiting, group.running, waited_s))
+
     def _most(self, name: str, number: float) -> None:
         self.gauges[name] = max(self.gauges.get(name, 0.0), number)
 
@@ -163,6 +182,7 @@ def families(figures: Mapping[str, Figures]) -> Iterator[Metric]:
             if key in of_queue.gauges:
                 gauge.add_metric([queue], of_queue.gauges[key])
         yield gauge
+    yield from _groups(figures)
     paused = GaugeMetricFamily(
         "qworker_queue_paused",
         "1 while sends (in) or receives (out) are paused.",
@@ -183,3 +203,19 @@ def families(figures: Mapping[str, Figures]) -> Iterator[Metric]:
         for reason, number in sorted(of_queue.reasons.items()):
             dead.add_metric([queue, reason], number)
     yield dead
+
+
+def _groups(figures: Mapping[str, Figures]) -> Iterator[Metric]:
+    """Yield the metrics of the groups with the most waiting messages of all queues."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for queue, of_queue in figures.items():
+        for name, waiting, running, waited_s in of_queue.groups:
+            # An ordered group and a fair one of the same name are one here; so are those of two shards.
+            one = found.setdefault((queue, name), [0, 0, 0.0])
+            one[:] = [one[0] + waiting, one[1] + running, max(one[2], waited_s)]
+    chosen = heapq.nlargest(MOST_GROUPS, found, key=lambda which: (found[which][0], which))
+    for at, (name, words) in enumerate(_OF_GROUPS):
+        gauge = GaugeMetricFamily(name, words, labels=["queue", "group"])
+        for queue, group in sorted(chosen):
+            gauge.add_metric([queue, group], found[queue, group][at])
+        yield gauge

@@ -6,6 +6,7 @@ own connections and keeps them for a few seconds: it never waits for a pass, nor
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,9 +22,10 @@ from qworker.client.execute.sync import Client
 from qworker.client.manage.journal import ReaderLag, lags
 from qworker.client.plan import run_plans
 from qworker.client.relay import Outbox, outboxes_of
-from qworker.daemon.figures import Figures, families, known_counters
+from qworker.daemon.figures import MOST_GROUPS, Figures, families, known_counters
 from qworker.daemon.registry import AWAY
 from qworker.engine.command import Command
+from qworker.engine.groups import LargeGroup, largest
 from qworker.engine.inspect import Inspection, inspect
 from qworker.engine.options import QueueAttributes
 from qworker.errors import QworkerError, ServerError, concerns_the_call
@@ -114,7 +116,7 @@ class QueueCollector(Collector):
         # Two at a time: the server reads one chunk while the other is added up here.
         with ThreadPoolExecutor(2) as pool:
             for readings in pool.map(self._read_chunk, chunks):
-                for keys, seen, behind, waiting in readings:
+                for keys, seen, behind, waiting, groups in readings:
                     # The first of them by name have labels: the same ones at every scrape and in every process.
                     named = keys.name in figures or len(figures) < self._max_queues
                     of_queue = figures.setdefault(keys.name if named else OTHER, Figures())
@@ -129,6 +131,10 @@ class QueueCollector(Collector):
                             self._unread(keys.queue, waiting)
                         elif waiting is not None:
                             of_queue.add_outboxes(waiting)
+                        if isinstance(groups, QworkerError):
+                            self._unread(keys.queue, groups)
+                        elif groups is not None and named:
+                            of_queue.add_groups(*groups)
                     if not named or keys.name in divided:
                         # If a part were missing and the sum fell, Prometheus would see a reset counter, and count all
                         # that is left as an increase.
@@ -154,7 +160,7 @@ class QueueCollector(Collector):
             of_queue.add_unread(max(lag.unread_bytes for lag in behind) / most)
 
     def _read_chunk(self, queues: Sequence[QueueKeys]) -> list[_Reading]:
-        """Read queues in one trip, and in a few more the journal readers and outboxes of those that have some."""
+        """Read queues in one trip; in a few more the journal readers, outboxes and groups of those that have some."""
         inspections: list[Inspection | QworkerError] = self._ask([*map(inspect, queues)])
         journalled = [
             keys
@@ -171,8 +177,17 @@ class QueueCollector(Collector):
         waiting = dict(
             zip(followed, run_plans(self._ask, [*map(outboxes_of, followed)]), strict=True)
         )
+        sizes = {
+            keys: seen.grouped
+            for keys, seen in zip(queues, inspections, strict=True)
+            if isinstance(seen, Inspection) and seen.grouped
+        }
+        # A queue behind ten larger ones hardly has one of the ten largest groups.
+        grouped = heapq.nlargest(MOST_GROUPS, sizes, key=sizes.__getitem__)
+        found = self._ask([largest(keys, MOST_GROUPS) for keys in grouped]) if grouped else []
+        groups = dict(zip(grouped, found, strict=True))
         return [
-            (keys, seen, behind.get(keys, []), waiting.get(keys))
+            (keys, seen, behind.get(keys, []), waiting.get(keys), groups.get(keys))
             for keys, seen in zip(queues, inspections, strict=True)
         ]
 
@@ -210,10 +225,12 @@ class QueueCollector(Collector):
             )
 
 
-#: A queue, its figures, how far the readers of its journal are behind, and what waits for other queues.
+#: A queue, its figures, how far the readers of its journal are behind, what waits for other queues, and its largest
+#: groups with the server's time.
 _Reading = tuple[
     QueueKeys,
     Inspection | QworkerError,
     list[ReaderLag] | QworkerError,
     list[Outbox] | QworkerError | None,
+    tuple[int, list[LargeGroup]] | QworkerError | None,
 ]

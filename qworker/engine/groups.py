@@ -11,7 +11,7 @@ from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["GroupState", "group_page", "limits", "set_limit"]
+__all__ = ["GroupState", "LargeGroup", "group_page", "largest", "limits", "set_limit"]
 
 
 class GroupState(NamedTuple):
@@ -38,6 +38,39 @@ class GroupState(NamedTuple):
         if self.by_parent or (self.concurrency is not None and self.running >= self.concurrency):
             return "concurrency" + of_parent
         return "turn"
+
+
+class LargeGroup(NamedTuple):
+    """A group with many waiting messages: `name` as stored, `since_ms`: since when its first one has waited."""
+
+    name: str
+    waiting: int
+    running: int
+    since_ms: int | None
+
+
+def largest(
+    keys: QueueKeys, most: int, *, now_ms: int | None = None
+) -> Command[tuple[int, list[LargeGroup]]]:
+    """Find the groups with the most waiting messages; returns the server's time in ms, and the largest first.
+
+    A group with less than a 64th of all that wait in groups may be missed. O(1).
+    """
+
+    def decode(reply: Any) -> tuple[int, list[LargeGroup]]:
+        _, now, *words = accepted(reply, keys.queue)
+        found = [
+            LargeGroup(
+                words[at].decode("utf-8", "replace"),
+                int(words[at + 1]),
+                int(words[at + 2]),
+                maybe(words[at + 3]),
+            )
+            for at in range(0, len(words), 4)
+        ]
+        return int(now), found
+
+    return Command(load_script("largest"), standard_keys(keys), (given(now_ms), most), decode)
 
 
 def set_limit(

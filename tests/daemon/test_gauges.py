@@ -171,11 +171,33 @@ def test_members_of_groups_that_wait_are_counted(
     plain.send("n")
     registry.register(QueueCollector(client, queues_of(queue, empty, plain)))
     figures = scrape()
+    waited = 'qworker_large_group_wait_seconds{group="acme",queue="a"}'
+    assert 0 <= figures.pop(waited) < 60
     assert {name: value for name, value in figures.items() if "group" in name} == {
         'qworker_group_messages_waiting{queue="a"}': 2,
         'qworker_group_messages_waiting{queue="b"}': 0,
+        'qworker_large_group_waiting{group="acme",queue="a"}': 2,
+        'qworker_large_group_running{group="acme",queue="a"}': 1,
     }
     assert figures['qworker_messages_ready{queue="a"}'] == 3
+
+
+def test_the_ten_largest_groups_have_labels(
+    client: Client, registry: CollectorRegistry, scrape: Scrape, open_queue: OpenQueue
+) -> None:
+    """Of all queues together, however many there are: those with the most waiting messages."""
+    queues = [open_queue(name) for name in "ab"]
+    for at, each in enumerate(queues):
+        of_group = Queue(client, each.base.split(":")[0], each.keys.name)
+        for number in range(100):
+            of_group.send_all([b"m"] * (20 + at if number >= 94 else 1), group=f"t/{number}")
+    registry.register(QueueCollector(client, queues_of(*queues)))
+    found = {
+        name: value for name, value in scrape().items() if name.startswith("qworker_large_group_w")
+    }
+    waiting = {name: value for name, value in found.items() if "waiting" in name}
+    assert Counter(waiting.values()) == {20: 4, 21: 6}
+    assert len(found) == 20
 
 
 def test_counts_redriven_and_timed_out(
@@ -400,6 +422,9 @@ PUBLISHED = {
     "qworker_runs_parked": ("counter", QUEUE),
     "qworker_dead": ("counter", {"queue", "reason"}),
     "qworker_group_messages_waiting": ("gauge", QUEUE),
+    "qworker_large_group_waiting": ("gauge", {"queue", "group"}),
+    "qworker_large_group_running": ("gauge", {"queue", "group"}),
+    "qworker_large_group_wait_seconds": ("gauge", {"queue", "group"}),
     "qworker_journal_entries": ("gauge", QUEUE),
     "qworker_journal_bytes": ("gauge", QUEUE),
     "qworker_journal_shed": ("gauge", QUEUE),
@@ -423,7 +448,7 @@ def test_names_kinds_and_labels_are_the_published_ones(
     queue = open_queue("a")
     queue.redis.hset(queue.keys.meta, "journal", "all")
     queue.redis.hset(queue.keys.readers, "spark", "0-0 5")
-    queue.redis.hset(queue.keys.meta, "groups", 1)
+    Queue(client, queue.base.split(":")[0], queue.keys.name).send("m", group="acme")
     queue.redis.hdel(queue.keys.meta, "test")
     registry.register(QueueCollector(client, queues_of(queue)))
     metrics = ReaperMetrics(registry)

@@ -24,6 +24,7 @@ from qworker.consumer.supervisor.supervisor import Supervisor
 from qworker.daemon.gauges import QueueCollector
 from qworker.daemon.metrics import ReaperMetrics
 from qworker.daemon.tick import Tick
+from qworker.engine.groups import LargeGroup
 from qworker.engine.inspect import Inspection
 from qworker.store.connections import ConnectionFactory
 from qworker.telemetry.options import LogOptions
@@ -75,11 +76,14 @@ def queue_families() -> Iterator[Family]:
         next_deadline_ms=None,
         stats=stats,
         meta={"journal": "all", "groups": "1"},
+        grouped=1,
     )
     # Of plain commands it is asked those that tell how far the readers of a journal are.
     answers = {"HGETALL": [b"archive", b"1-0 1"], "HGET": 0, "XRANGE": None}
 
     def answer(command: Any) -> Any:
+        if command.script is not None and command.script.name == "largest":
+            return 1, [LargeGroup("acme", 1, 1, 0)]
         return answers[command.args[0]] if command.script is None else figures(queue="")
 
     def answer_each(commands: list[Any], **_: Any) -> list[Any]:

@@ -571,6 +571,11 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
     "turn": Refusals(
         _shared(("me", 1000)), words={1: ["", "x" * 301], 2: [*BAD_NUMBERS, 0, 60_001]}
     ),
+    "largest": Refusals(
+        _in_every_state((NOW, 10)),
+        parts=["meta", "delayed", *_OF_GROUPS],
+        words={2: [*BAD_NUMBERS, 0, 101]},
+    ),
     "groups": Refusals(
         _in_every_state((NOW, "0")),
         parts=["meta", "delayed", *_OF_GROUPS],

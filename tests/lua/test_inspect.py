@@ -9,6 +9,7 @@ from qworker.engine.reap import promote
 from qworker.engine.settle import Outcomes
 from tests import servers
 from tests.lua.drive import NOW, Drive, own
+from tests.lua.test_groups import put
 
 
 def inspected(drive: Drive, at: int = NOW) -> Inspection:
@@ -132,3 +133,13 @@ def test_size_of_the_journal(drive: Drive) -> None:
     drive.redis.xtrim(drive.keys.journal, maxlen=1, approximate=False)
     look = inspected(drive)
     assert (look.journal_entries, look.journal_bytes, look.journal_shed) == (1, size, False)
+
+
+def test_the_oldest_ready_message_may_wait_in_a_group(drive: Drive) -> None:
+    """Also behind many groups that began to wait later, and with messages that have no group."""
+    for number in range(40):
+        put(drive, f"g{number}:m{number}", f"g{number}:n{number}", at=NOW + 100 + number)
+    put(drive, "plain", at=NOW + 50)
+    assert inspected(drive, at=NOW + 1000).oldest_ready_ms == NOW + 50
+    drive.receive("L", 1)
+    assert inspected(drive, at=NOW + 1000).oldest_ready_ms == NOW + 100
