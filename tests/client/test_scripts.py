@@ -114,7 +114,7 @@ def test_scripts_that_never_stay_are_named_by_asyncio(forgetful, namespace):
     forgetful.left = 10**6
 
     async def work() -> None:
-        async with AsyncClient(ConnectionFactory(forgetful.url), give_up_s=0.2) as client:
+        async with AsyncClient(ConnectionFactory(forgetful.url), give_up_s=0.6) as client:
             await AsyncQueue(client, namespace, "mail").send({"n": 1})
 
     with pytest.raises(ScriptsNotLoadedError, match="keeps forgetting them"):
