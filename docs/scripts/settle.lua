@@ -793,13 +793,19 @@ function groups()
   local together = nil -- between `begin` and `finish`: what waits to be written
 
   local AT_ONCE = 1000 -- values of one command
-  -- A command with any number of values; returns the sum of its replies.
+  -- Written out: the rights of a user are read from this text.
+  local COMMANDS = {
+    ZADD = function(...) return redis.call('ZADD', ...) end,
+    ZREM = function(...) return redis.call('ZREM', ...) end,
+    HSET = function(...) return redis.call('HSET', ...) end,
+    HDEL = function(...) return redis.call('HDEL', ...) end,
+  }
+  -- One of these with any number of values; returns the sum of its replies.
   local function in_parts(command, key, values, option)
-    local sum = 0
+    local sum, call = 0, COMMANDS[command]
     for first = 1, #values, AT_ONCE do
       local last = math.min(first + AT_ONCE - 1, #values)
-      sum = sum + (option and redis.call(command, key, option, unpack(values, first, last))
-        or redis.call(command, key, unpack(values, first, last)))
+      sum = sum + (option and call(key, option, unpack(values, first, last)) or call(key, unpack(values, first, last)))
     end
     return sum
   end
