@@ -6,6 +6,7 @@ instant moves ten minutes into the past. Consumers, reaper and scripts run uncha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from qworker.app.app import QWorker
 
-__all__ = ["advance", "age", "keys_of", "record_reap"]
+__all__ = ["advance", "age", "group_starts_in_ms", "keys_of", "record_reap"]
 
 #: The due time of held messages.
 _NEVER_MS: Final = 2**53
@@ -78,6 +79,22 @@ def _age_groups(redis: Redis, name: str, by_ms: int) -> None:
             redis.hset(
                 name, field, msgspec.msgpack.encode([*map(int, state[:5]), state[5], *times])
             )
+
+
+def group_starts_in_ms(app: QWorker, keys: QueueKeys) -> int | None:
+    """Return the ms until the rate of a group lets its next message start; None if none waits for one.
+
+    A wait that a handler asked for (`RateLimited`) is none: a test lets it pass by `advance`.
+    """
+    with app.client.factory.redis(keys.meta) as redis:
+        now_ms = _now_ms(redis)
+        first: Any = redis.zrange(keys.later, 0, 99, withscores=True)
+        for name, until_ms in first:
+            value: Any = redis.hget(keys.groups, b":" + name)
+            waits_ms = 0.0 if value is None else msgspec.msgpack.decode(value, type=list[float])[7]
+            if waits_ms <= now_ms:
+                return math.ceil(float(until_ms)) - now_ms
+        return None
 
 
 def record_reap(app: QWorker, keys: QueueKeys) -> None:

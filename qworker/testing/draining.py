@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from qworker.app.control import ControlFlow
 from qworker.app.middleware import Middleware
+from qworker.client.manage.sharing import Balancer
 from qworker.client.message import DeadLetter
 from qworker.consumer.board.board import Board
 from qworker.consumer.child.assembly import assemble
@@ -18,7 +19,7 @@ from qworker.consumer.manifest import ChildConfig, slots_for
 from qworker.daemon.reaper import Reaper
 from qworker.durations import format_ms
 from qworker.errors import InvalidOptionError
-from qworker.testing.clock import age, keys_of, record_reap
+from qworker.testing.clock import age, group_starts_in_ms, keys_of, record_reap
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
@@ -65,7 +66,8 @@ def drain(
     """Run the messages of an app in this process until none is ready, and return what happened to them.
 
     `queues`: only these, in this order; None for those of all tasks. `include_delayed`: when nothing is ready, let time
-    pass for all messages of the app until the next delayed one is due, so that retries run as well. `max_messages`:
+    pass for all messages of the app until the next delayed one is due or the rate of a group lets one start, so that
+    retries run as well. `max_messages`:
     stop after this many deliveries, for handlers that send to themselves. `errors`: "raise" stops at a handler's first
     exception other than control flow, nacks its message and raises the exception; "collect" continues as a worker does.
     `interrupt_after`: interrupt each `run.each` after this many items, as a worker that stops does; the run is
@@ -101,7 +103,9 @@ def drain(
             queues_now = _inspect(app, names)
             if ran_now and ran < max_messages and any(queue.ready for queue in queues_now):
                 continue  # acks have sent to other queues
-            due_ms = _next_due_in_ms(queues_now)
+            due_ms = _next_due_in_ms(app, queues_now)
+            if due_ms is None and ran < max_messages and _share(app, queues_now):
+                continue
             if due_ms is None or ran >= max_messages or not (include_delayed or due_ms <= 0):
                 break
             if due_ms > 0:
@@ -216,16 +220,28 @@ def _inspect(app: QWorker, names: Sequence[str]) -> list[Inspection]:
     return [app.queue(name).inspect() for name in names]
 
 
-def _next_due_in_ms(inspections: Sequence[Inspection]) -> int | None:
-    """Return the ms until the next delayed message is due, 0 or less if one is; None without any."""
-    return min(
-        (
-            queue.next_due_ms - queue.now_ms
-            for queue in inspections
-            if queue.next_due_ms is not None and queue.next_due_ms < _NEVER_MS
-        ),
-        default=None,
-    )
+def _next_due_in_ms(app: QWorker, inspections: Sequence[Inspection]) -> int | None:
+    """Return the ms until the next message is due, or may start by the rate of its group; None without any."""
+    due = [
+        queue.next_due_ms - queue.now_ms
+        for queue in inspections
+        if queue.next_due_ms is not None and queue.next_due_ms < _NEVER_MS
+    ]
+    grouped = {queue.queue for queue in inspections if queue.grouped}
+    for keys in keys_of(app) if grouped else ():
+        starts_ms = group_starts_in_ms(app, keys) if keys.name in grouped else None
+        if starts_ms is not None:
+            due.append(max(1, starts_ms))
+    return min(due, default=None)
+
+
+def _share(app: QWorker, inspections: Sequence[Inspection]) -> bool:
+    """Move shares of limits over several queues to where messages wait for them; returns whether any was moved."""
+    if not any(queue.grouped for queue in inspections):
+        return False
+    balancer = Balancer(app.namespace, rest_ms=0)
+    passes = [app.client.run(balancer.balance()) for _ in range(2)]
+    return any(each.changed for each in passes)
 
 
 def _newest_dead(app: QWorker, name: str) -> str:

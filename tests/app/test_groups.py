@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from qworker import QWorker, RateLimited, chain, every
+from qworker.durations import duration_ms
 from qworker.engine.raw import raw
 from qworker.engine.receive import settle_receive
 from qworker.errors import GroupFullError, InvalidOptionError
@@ -290,3 +291,35 @@ def test_a_schedule_has_the_group_of_its_call(app: QWorker) -> None:
     app.queue("reports").divide(2, wait="0s")
     with pytest.raises(InvalidOptionError, match="a group lives in one of them"):
         report.schedule("three", every("1h"), "acme")
+
+
+def test_a_drain_lets_time_pass_for_rates(app: QWorker) -> None:
+    """All messages run, and the drain says how long they would have taken."""
+    app.queue("mail").set_limit("push", rate="1/s", burst=1)
+
+    @app.task(queue="mail", group="push")
+    def push(number: int) -> None: ...
+
+    push.send_many([push.call(number) for number in range(4)])
+    drained = drain(app)
+    assert (drained.handled, drained.left) == (4, 0)
+    assert 2.5 <= duration_ms(drained.waited, "waited") / 1000 <= 3.0
+
+
+def test_a_drain_moves_shares_of_a_limit_over_queues(app: QWorker) -> None:
+    """One slot over two queues runs the messages of both."""
+    app.queue("mail").set_limit("api/", with_queues=["crm"], concurrency=1)
+    seen: list[str] = []
+
+    @app.task(queue="mail", group="api/mail")
+    def mail(number: int) -> None:
+        seen.append("mail")
+
+    @app.task(queue="crm", group="api/crm")
+    def crm(number: int) -> None:
+        seen.append("crm")
+
+    mail.send_many([mail.call(number) for number in range(3)])
+    crm.send_many([crm.call(number) for number in range(3)])
+    assert drain(app).handled == 6
+    assert sorted(seen) == ["crm"] * 3 + ["mail"] * 3
