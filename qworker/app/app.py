@@ -18,8 +18,6 @@ from typing import (
     overload,
 )
 
-import structlog
-
 from qworker.app.functions import check_function, default_name, replaces
 from qworker.app.handle import Handle
 from qworker.app.middleware import Middleware, check_hooks
@@ -40,6 +38,7 @@ from qworker.store.connections import ConnectionFactory
 from qworker.store.options import check_give_up, url_of_file
 from qworker.store.same_server import same_server
 from qworker.store.url import ServerURL
+from qworker.telemetry.logger import logger
 from qworker.wire.key_options import keys_of_environment
 from qworker.wire.keyring import Keyring
 from qworker.wire.names import check_app, check_namespace, check_schedule, check_task
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QWorker", "ScheduledTask"]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 _NO_FILE: Final = ConfigFile()
 #: A queue's name, and how many seconds to try its calls; None: as long as the app's.
 _QueueKey = tuple[str, float | None]

@@ -6,7 +6,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -269,8 +268,7 @@ class Steps:
         return read_memo(stored, self._app.keyring, *names)
 
 
-@dataclass(frozen=True, slots=True)
-class Wait(Generic[T]):
+class Wait(msgspec.Struct, Generic[T], frozen=True):
     """A wait for a signal: the fields of its value and its end."""
 
     name: str

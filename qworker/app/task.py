@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import update_wrapper
 from typing import (
     TYPE_CHECKING,
@@ -18,6 +18,7 @@ from typing import (
     overload,
 )
 
+import msgspec
 from msgspec import Raw
 
 from qworker.app.arguments.binding import Signature
@@ -64,8 +65,7 @@ class TaskApp(RunApp, Protocol):
         """Hooks around every send and handler."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T_co]):
+class Call(msgspec.Struct, Generic[T_co], frozen=True):
     """A call of a task with checked arguments, ready to send; its handler returns a T."""
 
     sender: Sender[Any, Any]
@@ -74,8 +74,7 @@ class Call(Generic[T_co]):
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Then(Generic[A, T_co]):
+class Then(msgspec.Struct, Generic[A, T_co], frozen=True):
     """A call whose first argument, an A, is the value of the call before it; see `chain`."""
 
     sender: Sender[Any, Any]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from qworker.client.cancel import leave_tombstone
 from qworker.client.dead.verbs import find_dead
@@ -31,8 +33,7 @@ __all__ = ["Details", "delete", "describe", "details", "enqueue", "hold", "signa
 _BYTES_PER_CALL: Final = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
+class Details(msgspec.Struct, frozen=True):
     """A message at an instant `now_ms`, with its times relative to it; None if one does not apply.
 
     `ttl_ms` is left of its time to live, `delay_ms` is its first delay (until it is moved), `visibility_ms` is the

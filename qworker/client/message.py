@@ -175,8 +175,7 @@ class Stored:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(msgspec.Struct, frozen=True):
     """A dead letter: the stored message, why it died, and the entry by which it is redriven."""
 
     entry: EntryId

@@ -9,8 +9,6 @@ from collections.abc import Callable, Generator, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import structlog
-
 from qworker.client.message import Message
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
@@ -22,6 +20,7 @@ from qworker.errors import (
     UnavailableError,
     server_refused,
 )
+from qworker.telemetry.logger import logger
 
 __all__ = [
     "chained",
@@ -34,7 +33,7 @@ __all__ = [
     "where_held",
 ]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")

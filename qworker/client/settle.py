@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-import structlog
 from msgspec import structs
 
 from qworker.client.limits import check_visibility_ms
@@ -26,6 +25,7 @@ from qworker.errors import (
     StaleReceiptError,
 )
 from qworker.formats import size
+from qworker.telemetry.logger import logger
 from qworker.wire.codec import encode
 from qworker.wire.numbers import whole
 from qworker.wire.result import MAX_KEEP_MS, MAX_RESULT, write_value
@@ -43,7 +43,7 @@ __all__ = [
     "working",
 ]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: Leases per call; messages per call of acks, and of extensions.
 _LEASES: Final = 64

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,6 +159,8 @@ def _section(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], os.stat_result]:
+    import tomllib  # here: most processes have no file
+
     data, file = _bytes(path)
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise InvalidOptionError(

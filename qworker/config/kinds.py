@@ -19,6 +19,8 @@ __all__ = [
     "DIGITS",
     "HOUR_MS",
     "MAX_DELAY_MS",
+    "MAX_VISIBILITY_MS",
+    "MIN_VISIBILITY_MS",
     "ChoiceKind",
     "DurationKind",
     "FlagKind",
@@ -31,6 +33,8 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 #: The longest delay and time to live: added to now, they are below the seats of groups until the year 2109.
 MAX_DELAY_MS: Final = 2**52 - 2**42
+MIN_VISIBILITY_MS: Final = 1000
+MAX_VISIBILITY_MS: Final = 12 * HOUR_MS
 
 _ANY_MS: Final = 2**63
 # Bounded, so that a text of thousands of digits is never converted.

@@ -12,9 +12,10 @@ The file is `qworker.toml` or `[tool.qworker]` of pyproject.toml in the current 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from qworker.config.fields import Options, kinds_of, unknown_option
 from qworker.config.files import ConfigFile
@@ -25,16 +26,14 @@ __all__ = ["Loaded", "Setting", "check_keys", "load"]
 T = TypeVar("T", bound=Options)
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """A value for people, without passwords, and its source."""
 
     value: str
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded(Generic[T]):
+class Loaded(msgspec.Struct, Generic[T], frozen=True):
     """Options, and the setting of each field."""
 
     options: T

@@ -8,7 +8,6 @@ can put another one in its place, but not one that belongs to you.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +52,8 @@ def find_programs(name: str, environ_path: str | None = None) -> Iterator[str]:
 
     Skips relative entries ('.', '' and others): they depend on the current directory.
     """
+    import shutil  # here: few processes look for programs
+
     search = os.environ.get("PATH", os.defpath) if environ_path is None else environ_path
     seen = set()
     for folder in search.split(os.pathsep):

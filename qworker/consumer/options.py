@@ -11,6 +11,8 @@ from qworker.config.fields import Options
 from qworker.config.kinds import (
     DAY_MS,
     HOUR_MS,
+    MAX_VISIBILITY_MS,
+    MIN_VISIBILITY_MS,
     ChoiceKind,
     DurationKind,
     FlagKind,
@@ -19,7 +21,6 @@ from qworker.config.kinds import (
 )
 from qworker.config.name_kinds import NamesKind, WeightsKind
 from qworker.durations import Duration
-from qworker.engine.options import MAX_VISIBILITY_MS, MIN_VISIBILITY_MS
 from qworker.errors import InvalidOptionError
 from qworker.telemetry.options import METRICS_HOST, METRICS_PORT, METRICS_QUEUES
 from qworker.wire.names import check_queue

@@ -30,7 +30,7 @@ from qworker.engine.inspect import Inspection, inspect
 from qworker.engine.options import QueueAttributes
 from qworker.errors import QworkerError, ServerError, concerns_the_call
 from qworker.store.nodes import Address
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 

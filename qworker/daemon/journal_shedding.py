@@ -13,7 +13,7 @@ from qworker.engine.raw import server_info
 from qworker.engine.reap import MAX_SWEPT, shed
 from qworker.errors import AccessDeniedError
 from qworker.store.nodes import Address
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import QueueKeys
 
 __all__ = ["SHED_ABOVE", "WRITE_BELOW", "JournalShedding"]

@@ -13,7 +13,7 @@ import structlog
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.tick import Tick
 from qworker.errors import QworkerError
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 
 __all__ = ["ReaperLoop", "pause_after"]
 

@@ -17,7 +17,7 @@ import structlog
 from qworker.daemon.registry import Execute
 from qworker.engine.raw import raw
 from qworker.errors import AccessDeniedError, OutOfMemoryError, ServerError, server_refused
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import leaving_key, reapers_key
 
 __all__ = ["FORGOTTEN_MS", "Presence", "reaper_name"]

@@ -42,7 +42,7 @@ from qworker.errors import (
     ServerError,
     concerns_the_call,
 )
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import QueueKeys
 
 __all__ = ["MAX_TICK_MS", "Reaper"]

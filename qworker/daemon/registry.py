@@ -35,7 +35,7 @@ from qworker.errors import (
     concerns_the_call,
 )
 from qworker.store.nodes import Address
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import QueueKeys, queues_key
 
 __all__ = ["AWAY", "Execute", "Registry"]

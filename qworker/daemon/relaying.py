@@ -13,7 +13,7 @@ from qworker.client.plan import run_plan
 from qworker.client.relay import relay
 from qworker.engine.inspect import existing
 from qworker.errors import QworkerError
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 
 if TYPE_CHECKING:
     from qworker.client.execute.recurring import RecurringCalls

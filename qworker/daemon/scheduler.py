@@ -30,7 +30,7 @@ from qworker.errors import (
     concerns_the_call,
     server_refused,
 )
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.envelope import Envelope
 from qworker.wire.ids import IdSource
 from qworker.wire.keys import QueueKeys

@@ -11,7 +11,7 @@ import structlog
 from qworker.client.manage.sharing import REST_MS, Balancer
 from qworker.client.plan import run_plan
 from qworker.engine.shares import NO_LIMITS, OWN_TURN, take_turn
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 
 if TYPE_CHECKING:
     from qworker.client.execute.recurring import RecurringCalls

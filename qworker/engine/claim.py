@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
@@ -19,8 +20,7 @@ __all__ = ["MAX_CANDIDATES", "Claimed", "claim"]
 MAX_CANDIDATES: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """The lease that a claim has created, and how many messages were `ended` instead: dead, expired, suspects."""
 
     batch: Batch

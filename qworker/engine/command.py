@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import hiredis
@@ -133,15 +132,13 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
         return structs.replace(self, args=args, resume_at=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """A step of a plan that only waits."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Soon(Generic[T]):
+class Soon(msgspec.Struct, Generic[T], frozen=True):
     """A step of a plan: a command that must not hold up others if its server does not answer.
 
     It is given up after `within_s` seconds. A server that failed such a call is left alone for a while: the step then
@@ -153,8 +150,7 @@ class Soon(Generic[T]):
     since: float = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Brief(Generic[T]):
+class Brief(msgspec.Struct, Generic[T], frozen=True):
     """A step of a plan that may fail: it is given up after a fraction of a second, and its result is None then.
 
     `index_write`: after a failure none is tried for a minute or more, see `IndexWrites`.
@@ -183,8 +179,7 @@ LEAST_S: Final = 0.05
 _AT_ONCE: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(msgspec.Struct, frozen=True):
     """How long a call is tried: attempts begin for `give_up_s` seconds.
 
     `within_s`: the longest wait for each reply, connecting included; None for that of the connection. `ends_waits`: no

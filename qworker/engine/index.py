@@ -6,8 +6,9 @@ The index may be lost, wrong, too large or written by others: an entry counts on
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from qworker.engine.command import Command, PerQueue
 from qworker.engine.raw import raw
@@ -22,8 +23,7 @@ __all__ = ["MAX_ASKED", "NamesPage", "announce", "names", "present", "withdraw"]
 MAX_ASKED: Final = 250
 
 
-@dataclass(frozen=True, slots=True)
-class NamesPage:
+class NamesPage(msgspec.Struct, frozen=True):
     """Some names of the index, unsorted; `cursor` is that of the next page, '0' after the last one.
 
     `others`: entries that cannot be names of queues.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from qworker.engine.arguments import given, maybe, standard_keys
 from qworker.engine.command import Command, PerQueue
@@ -24,8 +26,7 @@ __all__ = ["Inspection", "existing", "inspect", "lengths", "total"]
 _LIMITED: Final = "until "
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+class Inspection(msgspec.Struct, frozen=True):
     """A queue at one instant. Times in ms since 1970, None if there is none; the journal's size in bytes.
 
     `held`: how many of the delayed messages have no due time, see `Queue.hold`. `grouped`: messages that wait in

@@ -10,7 +10,8 @@ from typing import Annotated, Final, Self
 
 from qworker.config.fields import Options, kinds_of, unknown_option
 from qworker.config.kinds import (
-    HOUR_MS,
+    MAX_VISIBILITY_MS,
+    MIN_VISIBILITY_MS,
     ChoiceKind,
     DurationKind,
     FlagKind,
@@ -34,8 +35,6 @@ __all__ = [
     "SendOptions",
 ]
 
-MIN_VISIBILITY_MS: Final = 1000
-MAX_VISIBILITY_MS: Final = 12 * HOUR_MS
 #: Bytes of a body: range and default of `maxsize`.
 SMALLEST_MAXSIZE: Final = 1024
 LARGEST_MAXSIZE: Final = 64 * 2**20

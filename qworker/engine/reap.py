@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -61,8 +60,7 @@ class QueueSweep(msgspec.Struct, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Promoted:
+class Promoted(msgspec.Struct, frozen=True):
     """Delayed messages `moved` to ready, or `ended` (expired or cancelled)."""
 
     moved: int
@@ -71,8 +69,7 @@ class Promoted:
     lateness_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reaped:
+class Reaped(msgspec.Struct, frozen=True):
     """Leases reaped, and what became of their messages; `left` are still overdue, `skipped` of another kind."""
 
     leases: int
@@ -85,8 +82,7 @@ class Reaped:
     skipped: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Trimmed:
+class Trimmed(msgspec.Struct, frozen=True):
     """Expired messages removed from the head; `full`: there may be more."""
 
     expired: int
@@ -99,8 +95,7 @@ Cursors = tuple[str, str, str]
 START: Final[Cursors] = ("0", "0", "0")
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(msgspec.Struct, frozen=True):
     """One slice of pruning: where the next begins, whether more tombstones have expired, and how many entries went."""
 
     cursors: Cursors

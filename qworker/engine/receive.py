@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
+
+import msgspec
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
@@ -29,8 +30,7 @@ class Suspects(IntEnum):
     FIRST = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """One delivered lease. `items` are the envelopes as stored, at `indices` of the lease.
 
     `hint_ms`: 0 more is ready · n the next delayed message is due in n ms · `PAUSED` · `UNKNOWN`.

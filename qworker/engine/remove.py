@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command
@@ -15,8 +16,7 @@ from qworker.wire.keys import QueueKeys
 __all__ = ["Purged", "purge", "remove"]
 
 
-@dataclass(frozen=True, slots=True)
-class Purged:
+class Purged(msgspec.Struct, frozen=True):
     """How many messages were deleted; `more`: there may be some left."""
 
     messages: int

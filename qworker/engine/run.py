@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command
@@ -31,8 +32,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """A step of a run, to be recorded by the delivery that holds the message `index` of a lease.
 
     `keep_ms`: how long the state of a run is kept after its end, of a message that does not say so. `progress`:
@@ -48,8 +48,7 @@ class Step:
     progress: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """How far a loop of a run has come: the number of items that are `done`, and where to continue, as JSON.
 
     Its delivery is given as for `Step`. `steps`: up to 1,000 steps of items that are done, which are forgotten.
@@ -66,8 +65,7 @@ class Position:
     progress: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(msgspec.Struct, frozen=True):
     """Recorded values by step, None for those that are not recorded; `whole`: these are all."""
 
     values: dict[str, bytes | None]
@@ -212,8 +210,7 @@ def start_run(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RunLook:
+class RunLook(msgspec.Struct, frozen=True):
     """Where a run stands at `now_ms`. `known`: it has a state; `ended`: which expires.
 
     `item` is its message while it is parked: since `since_ms`, until `due_ms`, for the signal `waits`.

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
 from qworker.engine.options import SendOptions
@@ -238,8 +240,7 @@ class Outcomes:
         return words
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """Messages settled per lease, and per outcome whether it counted (False: the receipt was stale)."""
 
     per_lease: tuple[int, ...]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from qworker.engine.arguments import given
 from qworker.engine.command import Command, Word
@@ -118,8 +119,7 @@ def mark(
     return Command(load_script("mark"), (keys.meta,), tuple(words), decode)
 
 
-@dataclass(frozen=True, slots=True)
-class Retired:
+class Retired(msgspec.Struct, frozen=True):
     """The totals of a shard that is given up, by name; `id` identifies them until they were added to the queue's."""
 
     id: str

@@ -15,10 +15,9 @@ import math
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
-import structlog
+import msgspec
 from redis import ConnectionPool, Redis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
@@ -42,6 +41,7 @@ from qworker.store.server_errors import is_noscript, map_error
 from qworker.store.topology import Key, Question, topology_of
 from qworker.store.transport import address_settings, connection_classes, transport_settings
 from qworker.store.url import ServerURL
+from qworker.telemetry.logger import logger
 
 __all__ = [
     "MAX_BLOCK_S",
@@ -55,15 +55,14 @@ __all__ = [
 #: The longest wait of a blocking command, in seconds. The reply timeout is twice that.
 MAX_BLOCK_S: Final = 2.0
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: The least time for a question when the time of the whole search is up.
 _LEAST_QUESTION_S: Final = 0.05
 _CLIENT_NAME: Final = re.compile(r"[!-~]{1,128}")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerConnection:
+class ServerConnection(msgspec.Struct, frozen=True):
     """A connection to a server."""
 
     connection: Any  # most of redis-py's connection has no types

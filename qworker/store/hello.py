@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from qworker.errors import UnsupportedServerError
 
@@ -19,8 +20,7 @@ _RUN_ID: Final = re.compile(rb"^run_id:([0-9a-f]{40})\r?$", re.MULTILINE)
 OLDEST_SERVER: Final = (7, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(msgspec.Struct, frozen=True):
     """The reply of HELLO, which no ACL forbids, unlike INFO."""
 
     server: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +60,9 @@ def _file(text: str, name: str, field: str) -> str:
 
 
 def _check_pem(files: dict[str, str], field: str) -> None:
+    # Imported here, as it takes long: children start before their supervisor imports it.
+    import ssl
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if "ssl_ca_certs" in files:
         with redacted(field, "ssl_ca_certs holds no certificate", "give a PEM file of CAs"):

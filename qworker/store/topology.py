@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import msgspec
 from redis.crc import key_slot
 
 from qworker.errors import (
@@ -41,8 +41,7 @@ _QUICK_S: Final = 0.25
 _PATIENT_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """A plain command to a server, which gets `within_s` for each step; `sentinel`: with the Sentinels' user."""
 
     address: Address

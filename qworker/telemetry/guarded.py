@@ -11,7 +11,8 @@ import os
 from typing import Any, Final
 
 import msgspec
-import structlog
+
+from qworker.telemetry.logger import logger
 
 __all__ = ["GuardedLogger", "guarded"]
 
@@ -24,7 +25,7 @@ class GuardedLogger:
     __slots__ = ("_log",)
 
     def __init__(self, name: str) -> None:
-        self._log = structlog.get_logger(name)
+        self._log = logger(name)
 
     def debug(self, event: str, **fields: Any) -> None:
         """Log at level debug."""

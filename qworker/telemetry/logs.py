@@ -1,7 +1,7 @@
 """Logs: structlog to stderr, as JSON for machines or readable lines for people.
 
     configure_logs()                                # once, at the start of a process
-    log = structlog.get_logger(__name__)
+    log = logger(__name__)                          # qworker.telemetry.logger
     log.info("message_acked", queue="emails", message_id="…")
 
 An event is a fixed name in the past tense; its values are fields, never bodies. Records of the standard library's
@@ -14,17 +14,19 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Final
-
-import structlog
-from structlog.typing import Processor
+from collections.abc import Mapping, MutableMapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import InvalidOptionError, shown
+from qworker.telemetry.handler import LineWriter, RecordHandler
+from qworker.telemetry.imports import when_imported
 from qworker.telemetry.options import FORMATS, LEVELS
 
-__all__ = ["LogThrottle", "configure_logs"]
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
+__all__ = ["configure_logs"]
 
 Event = MutableMapping[str, Any]
 
@@ -53,7 +55,7 @@ def configure_logs(
     fd: int | None = None,
     processors: Sequence[Processor] = (),
 ) -> None:
-    """Set up structlog and `logging` for this process.
+    """Set up structlog and `logging` for this process; structlog, when it is imported: by the first line at the latest.
 
     `format` "auto": coloured text on a terminal (unless NO_COLOR is set), otherwise JSON. `fd`: the file descriptor to
     write to; None: stderr. `processors` of structlog apply to the lines of both. Raises `InvalidOptionError` for an
@@ -64,9 +66,49 @@ def configure_logs(
     if level not in LEVELS:
         raise InvalidOptionError("log_level", f"{shown(level)} is not a level", _one_of(LEVELS))
     number = logging.getLevelNamesMapping()[level.upper()]
-    write = _Writer(_stderr() if fd is None else fd)
+    write = LineWriter(_stderr() if fd is None else fd)
     people = format == "text" or (format == "auto" and write.to_terminal)
-    common: list[Processor] = [
+    _take_over_logging(RecordHandler(write, partial(_formatter, write, people, processors)), number)
+    when_imported("structlog", partial(_configure_structlog, write, people, processors, number))
+
+
+def _take_over_logging(handler: RecordHandler, level: int) -> None:
+    root = logging.getLogger()
+    for earlier in root.handlers[:]:
+        if isinstance(earlier, RecordHandler):
+            root.removeHandler(earlier)
+    root.addHandler(handler)
+    root.setLevel(level)
+
+
+def _configure_structlog(
+    write: LineWriter, people: bool, processors: Sequence[Processor], level: int
+) -> None:
+    import structlog
+
+    structlog.configure(
+        processors=[*_common(people, processors), *_ending(write, people)],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=lambda *_: write,
+        cache_logger_on_first_use=False,
+    )
+
+
+def _formatter(
+    write: LineWriter, people: bool, processors: Sequence[Processor]
+) -> logging.Formatter:
+    from structlog.stdlib import ProcessorFormatter
+
+    return ProcessorFormatter(
+        foreign_pre_chain=_common(people, processors),
+        processors=[ProcessorFormatter.remove_processors_meta, *_ending(write, people)],
+    )
+
+
+def _common(people: bool, processors: Sequence[Processor]) -> list[Processor]:
+    import structlog
+
+    return [
         structlog.contextvars.merge_contextvars,
         *processors,
         structlog.processors.add_log_level,
@@ -76,105 +118,26 @@ def configure_logs(
         structlog.processors.format_exc_info,
         _without_bytes,
     ]
-    ending = _for_people(write) if people else _for_machines()
-    structlog.configure(
-        processors=[*common, *ending],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=lambda *_: write,
-        cache_logger_on_first_use=False,
-    )
-    _take_over_logging(write, number, common, ending)
 
 
-class LogThrottle:
-    """Limits a repeated log event to one per key and minute."""
-
-    def __init__(
-        self, every_s: float = 60.0, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._every_s = every_s
-        self._clock = clock
-        self._last: dict[str, tuple[float, int]] = {}
-
-    def admit(self, key: str) -> int | None:
-        """Count an event; returns how many were suppressed since the last one, or None to suppress this one."""
-        now = self._clock()
-        admitted_at, suppressed = self._last.get(key, (float("-inf"), 0))
-        if now - admitted_at < self._every_s:
-            self._last[key] = (admitted_at, suppressed + 1)
-            return None
-        if len(self._last) > 10_000:
-            self._last.clear()
-        self._last[key] = (now, 0)
-        return suppressed
-
-
-class _Writer:
-    """A logger for structlog: one unbuffered write per line, errors ignored."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    @property
-    def to_terminal(self) -> bool:
-        try:
-            return os.isatty(self._fd)
-        except OSError:
-            return False
-
-    def msg(self, line: str) -> None:
-        data = line.encode("utf-8", "backslashreplace") + b"\n"
-        try:
-            while data:
-                data = data[os.write(self._fd, data) :]
-        except OSError:
-            return
-
-    debug = info = warning = warn = error = critical = exception = log = msg
-
-
-class _Handler(logging.Handler):
-    """Passes records of `logging` on."""
-
-    def __init__(self, write: _Writer) -> None:
-        super().__init__()
-        self._write = write
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._write.msg(self.format(record))
-        except Exception:  # noqa: BLE001  arguments that do not fit the record's text must not fail a handler
-            self._write.msg('{"level": "error", "event": "log_record_unreadable"}')
-
-
-def _take_over_logging(
-    write: _Writer, level: int, common: list[Processor], ending: list[Processor]
-) -> None:
-    root = logging.getLogger()
-    for handler in root.handlers[:]:
-        if isinstance(handler, _Handler):
-            root.removeHandler(handler)
-    handler = _Handler(write)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=common,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
-        )
-    )
-    root.addHandler(handler)
-    root.setLevel(level)
+def _ending(write: LineWriter, people: bool) -> list[Processor]:
+    return _for_people(write) if people else _for_machines()
 
 
 def _for_machines() -> list[Processor]:
+    from structlog.processors import JSONRenderer
+
     # JSON escapes control characters and everything that is not ASCII.
-    return [_ordered, structlog.processors.JSONRenderer(default=_text)]
+    return [_ordered, JSONRenderer(default=_text)]
 
 
-def _for_people(write: _Writer) -> list[Processor]:
-    renderer = structlog.dev.ConsoleRenderer(
+def _for_people(write: LineWriter) -> list[Processor]:
+    from structlog.dev import ConsoleRenderer, plain_traceback
+
+    renderer = ConsoleRenderer(
         colors=write.to_terminal and not os.environ.get("NO_COLOR"),
         # The default shows local variables, and so message bodies.
-        exception_formatter=structlog.dev.plain_traceback,
+        exception_formatter=plain_traceback,
         pad_event_to=24,
         sort_keys=False,
     )

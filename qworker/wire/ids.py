@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -96,11 +95,14 @@ class EntryId(msgspec.Struct, frozen=True, order=True):
 
 def new_lane_id() -> str:
     """Draw a lane id of 96 random bits."""
-    return secrets.token_hex(12)
+    return os.urandom(12).hex()
 
 
 def new_id_prefix() -> str:
     """Draw the random part of message ids; the caller appends numbers of 10 digits, each once."""
+    # Imported here: the modules below it take longer than this one.
+    import secrets
+
     return "".join(secrets.choice(_ALPHABET) for _ in range(_PREFIX_LENGTH))
 
 
@@ -115,7 +117,7 @@ class _Origin(NamedTuple):
     @classmethod
     def draw(cls) -> _Origin:
         """Draw the random parts for this process."""
-        return cls(os.getpid(), new_id_prefix(), secrets.token_hex(12), itertools.count(1))
+        return cls(os.getpid(), new_id_prefix(), new_lane_id(), itertools.count(1))
 
 
 class IdSource:

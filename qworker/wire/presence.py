@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -112,8 +111,7 @@ def read_fields(data: bytes) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Reaper:
+class Reaper(msgspec.Struct, frozen=True):
     """A process that reaps, and how long ago it was last seen."""
 
     name: str

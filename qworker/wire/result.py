@@ -8,9 +8,10 @@ Of a chain, the first line ends with the step that ended so: ` <queue> <task> <m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
+
+import msgspec
 
 from qworker.wire.envelope import flag_text
 from qworker.wire.keyring import Keyring
@@ -24,8 +25,7 @@ MAX_KEEP_MS: Final = 30 * 24 * 3_600_000
 ENDS: Final = ("cancelled", "discarded", "expired", "purged")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The result of a message: `state` is ok, dead or one of `ENDS`; another version of ours may write others.
 
     `value` is JSON, of ok; `reason`, `error` (its class) and `text` are those of a dead letter.

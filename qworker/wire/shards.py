@@ -8,9 +8,10 @@ has a mark, by which it accepts or refuses sends.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
+
+import msgspec
 
 from qworker.wire.names import MAX_SHARDS, shard_name
 
@@ -20,8 +21,7 @@ _WRITTEN: Final = re.compile(rb"(\d{1,2}) (\d{1,2}) (\d{1,16})")
 _MARKED: Final = re.compile(rb"(open|draining) (\d{1,2}) (\d{1,16})")
 
 
-@dataclass(frozen=True, slots=True)
-class Shards:
+class Shards(msgspec.Struct, frozen=True):
     """Shards 0 to `active` - 1 take messages; those up to `kept` - 1 are draining.
 
     `epoch`: when the queue was divided so, in ms by its server's clock; grows with every change. 0: never divided.
@@ -54,8 +54,7 @@ class Shards:
         return [shard_name(queue, number) for number in range(self.kept)]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """Whether a shard other than the first accepts sends, and `active` and `epoch` of the reshard that set it.
 
     `epoch` 0: the shard was never opened, or was removed.

@@ -34,11 +34,33 @@ def batch(numbers: list[int]) -> None:
 """
 
 
+LOGLESS = """
+import sys
+
+@app.task
+def handle() -> None:
+    note("modules", sorted(sys.modules))
+"""
+
+
 @pytest.fixture
 def logs() -> Iterator[list[Any]]:
     """What is logged."""
     with capture_logs() as lines:
         yield lines
+
+
+@pytest.mark.slow
+def test_a_child_handles_messages_without_importing_structlog(lab: Lab) -> None:
+    """From its start to its first message it logs nothing: the modules that only logs need are not there."""
+    lab.app(LOGLESS)
+    lab.send("handle")
+    with lab.worker():
+        until(lambda: lab.noted("modules"))
+
+    ((modules,),) = lab.noted("modules")
+    assert "qworker.consumer.child.loop" in modules
+    assert not {"structlog", "rich", "click", "prometheus_client"} & set(modules)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from qworker.engine.receive import settle_receive
 from qworker.engine.scripts import load_script
@@ -399,7 +400,9 @@ def test_the_short_reply_means_the_same(drive: Drive, leases: int, count: int) -
             drive.redis.script_load(command.script.source), len(command.keys), *command.keys, *words
         )
         assert (raw[0] == b"SHORT") == (asked == "")
-        batches.append(replace(command.decode(raw), lease_id="", items=[], ready_left=0, hint_ms=0))
+        batches.append(
+            structs.replace(command.decode(raw), lease_id="", items=[], ready_left=0, hint_ms=0)
+        )
     assert batches[0] == batches[1]
     assert batches[0].settled == (1,) * leases
 

@@ -14,7 +14,8 @@ import pytest
 import structlog
 
 from qworker.errors import InvalidOptionError
-from qworker.telemetry.logs import LogThrottle, configure_logs
+from qworker.telemetry.logs import configure_logs
+from qworker.telemetry.throttle import LogThrottle
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +131,7 @@ def test_logging_of_libraries_goes_the_same_way(lines: Callable[..., list[str]])
     root = logging.getLogger()
     # Without pytest's own handler, which raises.
     root.handlers[:] = [
-        handler for handler in root.handlers if type(handler).__name__ == "_Handler"
+        handler for handler in root.handlers if type(handler).__name__ == "RecordHandler"
     ]
     logging.getLogger("lib").warning("slow: %d s", 3)
     logging.getLogger("lib").info("quiet")

@@ -38,9 +38,9 @@ def _send_again_without_number() -> None:
         again = repeated(self)
         if self.script is None or self.script.name != "send":
             return again
-        import dataclasses
+        from msgspec import structs
 
-        return dataclasses.replace(again, args=(again.args[0], "", 0, *again.args[3:]))
+        return structs.replace(again, args=(again.args[0], "", 0, *again.args[3:]))
 
     Command.repeated = repeated_as_new  # type: ignore[method-assign]
 

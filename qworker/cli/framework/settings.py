@@ -50,15 +50,18 @@ class Settings:
     @cached_property
     def file(self) -> ConfigFile:
         """The configuration file, its keys checked; its warnings are shown when it is read."""
-        from qworker.cli.framework.options import OPTION_CLASSES
         from qworker.config.files import CONFIG_VARIABLE, read_file
-        from qworker.config.loading import check_keys
 
         named = self._given.get("config") or os.environ.get(CONFIG_VARIABLE)
         file = read_file(Path.cwd(), Path(named) if named else None)
         for warning in file.warnings:
             note(f"warning: {warning}")
-        check_keys(file, OPTION_CLASSES)
+        if file.values:
+            # Imported here: the options of everything, which most command lines do without.
+            from qworker.cli.framework.options import OPTION_CLASSES
+            from qworker.config.loading import check_keys
+
+            check_keys(file, OPTION_CLASSES)
         return file
 
     @cached_property

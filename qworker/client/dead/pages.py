@@ -8,8 +8,10 @@ continues with the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from qworker.client.dead.filter import DeadFilter, DeadTally
 from qworker.client.dead.throttle import Throttle

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import structlog
+import msgspec
 
 from qworker.errors import QworkerError, RetryRule, ServerError, UnavailableError, is_answer
+from qworker.telemetry.logger import logger
 
 if TYPE_CHECKING:
     from qworker.store.nodes import Address
 
 __all__ = ["AwayServers", "Backoff", "IndexWrites", "LeftAloneError"]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 _FIRST_S: Final = 0.5
 _LONGEST_S: Final = 5.0
@@ -67,8 +67,7 @@ class LeftAloneError(UnavailableError):
         self.error, self.seconds = error, seconds
 
 
-@dataclass(slots=True)
-class _Failure:
+class _Failure(msgspec.Struct):
     at: float
     error: ServerError
     backoff: Backoff

@@ -9,8 +9,6 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-import structlog
-
 from qworker.client.execute.backoff import AwayServers, IndexWrites
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan
@@ -21,6 +19,7 @@ from qworker.engine.settle import Settled, settle
 from qworker.errors import QworkerError, RetryRule, ServerError
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
+from qworker.telemetry.logger import logger
 from qworker.wire.ids import IdSource, new_lane_id
 from qworker.wire.keyring import NO_KEYS, Keyring
 
@@ -29,7 +28,7 @@ __all__ = ["BaseClient", "Calls", "Lane"]
 C = TypeVar("C")
 T = TypeVar("T")
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: Seconds that a step gets which may fail.
 _BRIEF_S: Final = 0.2

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from redis.exceptions import RedisError
 
 from qworker.client.execute.backoff import Backoff
 from qworker.errors import QworkerError, ServerError
 from qworker.store.connection_set import ConnectionSet
 from qworker.store.server_errors import map_error
+from qworker.telemetry.logger import logger
 
 if TYPE_CHECKING:
     from qworker.store.connections import ConnectionFactory
@@ -39,7 +39,7 @@ __all__ = [
     "pause_after",
 ]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: Seconds after which an unused subscription is closed.
 IDLE_S: Final = 10.0

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from qworker.engine.command import LEAST_S, Command
 from qworker.errors import QworkerError, RefusedError, ServerError
 from qworker.store.connections import ConnectionFactory, is_noscript, map_error
+from qworker.telemetry.logger import logger
 
 if TYPE_CHECKING:
     from qworker.client.execute.settle_replay import RecentSettles
@@ -26,7 +26,7 @@ __all__ = ["LOADS", "Unanswered", "call", "call_all", "load_missing", "settle_ag
 #: How often a call loads its script at once; after that it is retried like any call that fails.
 LOADS: Final = 3
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 
 def call(

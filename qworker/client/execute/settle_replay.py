@@ -11,8 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from qworker.engine.command import Command
 
@@ -28,8 +29,7 @@ _MOST_CALLS: Final = 2_000
 _MOST_WORDS: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Settled:
+class _Settled(msgspec.Struct, frozen=True):
     """A call that settled: when, and over which connection its reply came."""
 
     at: float

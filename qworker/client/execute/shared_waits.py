@@ -12,15 +12,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import structlog
-
 from qworker.engine.command import Command
 from qworker.engine.doorbells import listen_at, ring_at
 from qworker.errors import QworkerError
+from qworker.telemetry.logger import logger
 
 __all__ = ["MAX_WAITS", "SharedWaits"]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: Waits with their own connection.
 MAX_WAITS: Final = 16

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from qworker.client.inspect.walk import ListWalk, SortedSetWalk
 from qworker.client.plan import Plan
@@ -18,8 +19,7 @@ __all__ = ["Found", "Search", "find_delayed", "scored"]
 _PAGE: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A waiting message as stored, the `spot` where it was read, and the due time of a delayed one."""
 
     id: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from qworker.client.dead import verbs
 from qworker.client.inspect.find import Search, find_delayed, scored

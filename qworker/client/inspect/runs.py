@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -37,8 +36,7 @@ _WALKS: Final = 2
 _FIELDS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class RunStatus:
+class RunStatus(msgspec.Struct, frozen=True):
     """A run at `now_ms`. Times in ms since 1970 by the server's clock.
 
     `state`: ready, running, sleeping, waiting (for the signal `waits_for`), delayed (before its start, or a retry),
@@ -65,8 +63,7 @@ class RunStatus:
         return self.state in ("ok", "cancelled", "discarded", "expired", "purged", "ended")
 
 
-@dataclass(frozen=True, slots=True)
-class RunStep:
+class RunStep(msgspec.Struct, frozen=True):
     """A recorded step, a signal `!<name>`, or a loop `*<name>`: when, and its value as JSON.
 
     The value is b"" of a wait that ended without a signal, and of a loop where it continues; `position` is the number

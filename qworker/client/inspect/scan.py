@@ -7,10 +7,9 @@ may be missed.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-import structlog
+import msgspec
 
 from qworker.client.dead import verbs
 from qworker.client.inspect import peek
@@ -27,6 +26,7 @@ from qworker.engine.inspect import lengths
 from qworker.engine.message import NEVER_MS, SEATS_FROM
 from qworker.engine.raw import raw
 from qworker.errors import InvalidOptionError, QworkerError
+from qworker.telemetry.logger import logger
 from qworker.wire.ids import EntryId
 from qworker.wire.keys import LEVELS, QueueKeys
 from qworker.wire.states import STATES
@@ -47,7 +47,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: The cursor of the first page, and the one after the last page.
 END: Final = "0"
@@ -57,16 +57,14 @@ _CALLS: Final = 16
 _LEASES: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class Page(msgspec.Struct, Generic[T], frozen=True):
     """One page of a scan, possibly empty; `cursor` is that of the next page, `END` after the last."""
 
     cursor: str
     items: list[T]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLength:
+class QueueLength(msgspec.Struct, frozen=True):
     """A queue and its number of ready messages; None if a key of it holds another type."""
 
     queue: str

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from qworker.client.per_shard import everywhere
 from qworker.client.plan import Plan
@@ -22,8 +24,7 @@ _LANES: Final = 1000
 _CALLS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStat:
+class QueueStat(msgspec.Struct, frozen=True):
     """A queue at an instant `now_ms`; message counts cover its lifetime.
 
     `age_s`: since it was created, None if its first message created it. `idle_s`: since the last send; 0 while messages

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from qworker.client.per_shard import chained, everywhere, nothing
 from qworker.client.plan import Plan
@@ -35,8 +36,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _PROGRESS: Final = re.compile(rb"(\d{1,16})-(\d{1,16}) (\d{1,16})")
 
 
-@dataclass(frozen=True, slots=True)
-class JournalReader:
+class JournalReader(msgspec.Struct, frozen=True):
     """A reader, the last entry it has read (0-0 for none), and when it reported that, in ms by the server's clock."""
 
     name: str
@@ -45,8 +45,7 @@ class JournalReader:
     seen_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderLag:
+class ReaderLag(msgspec.Struct, frozen=True):
     """How far a reader is behind: unread bytes that are stored, and entries that were trimmed before it read them."""
 
     reader: JournalReader
@@ -125,8 +124,7 @@ def _readers(keys: QueueKeys) -> ReadPlan[list[JournalReader]]:
     return sorted(registered, key=lambda reader: reader.name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(msgspec.Struct, frozen=True):
     """The position of an entry, and the bytes of all entries before it."""
 
     epoch: int

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from qworker.client.inspect.stats import workers_of
 from qworker.client.manage.limit import share_version
@@ -56,8 +57,7 @@ _ABANDONED_MS: Final = 30_000
 _ATTEMPTS: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
+class Division(msgspec.Struct, frozen=True):
     """The shards of a queue: the first `active` take sends; `shards` are all that may hold messages.
 
     Those behind the active ones are `draining`: they are given up once they are empty.

@@ -6,10 +6,9 @@ the queue's, or the lease's own, which is part of its id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
-import structlog
+import msgspec
 from msgspec import structs
 
 from qworker.client.inspect import peek
@@ -28,19 +27,19 @@ from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
 from qworker.engine.receive import UNKNOWN, Batch
 from qworker.errors import ProtectionError, QworkerError, StaleReceiptError
+from qworker.telemetry.logger import logger
 from qworker.wire.ids import visibility_of
 from qworker.wire.leases import held_items
 from qworker.wire.numbers import score_ms, whole
 
 __all__ = ["Pending", "claim", "pending", "received"]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 _PAGE: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True):
     """A received message that is not settled. Times in ms since 1970 by the server's clock.
 
     `delivered_ms`: its last delivery or extension. `elapsed_ms`: since then. `deliveries`: including this one. Both
@@ -57,8 +56,7 @@ class Pending:
     stored: Stored
 
 
-@dataclass(frozen=True, slots=True)
-class _Lease:
+class _Lease(msgspec.Struct, frozen=True):
     id: str
     deadline_ms: int
     delivered_ms: int

@@ -10,7 +10,6 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Final, Self
 
-import structlog
 from msgspec import structs
 
 from qworker.client.message import Message, Receipt, deliver
@@ -28,10 +27,11 @@ from qworker.errors import (
     UnfinishedError,
     UnknownKeyError,
 )
+from qworker.telemetry.logger import logger
 
 __all__ = ["NewLeases", "delivered"]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: The delay of a message whose key is unknown here.
 _KEY_UNKNOWN_MS: Final = 5000

@@ -7,8 +7,10 @@ same in time.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from qworker.client.per_shard import everywhere
 from qworker.client.plan import Plan
@@ -28,8 +30,7 @@ _AGAIN_MS: Final = 100
 _PRUNE_S: Final = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class ReapedQueue:
+class ReapedQueue(msgspec.Struct, frozen=True):
     """The result of one pass over a queue.
 
     `promoted`: delayed messages that are ready now. `leases`: overdue leases, with `timed_out` messages, of which

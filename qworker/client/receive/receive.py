@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-import structlog
-
 from qworker.client.limits import check_count, check_visibility_ms
 from qworker.client.message import Message
 from qworker.client.plan import Plan, each_soon
@@ -26,10 +24,11 @@ from qworker.engine.command import Pause, Soon
 from qworker.engine.doorbells import listen
 from qworker.engine.receive import Batch
 from qworker.errors import QworkerError, RefusedError, RetryRule, ServerError
+from qworker.telemetry.logger import logger
 
 __all__ = ["pop", "receive"]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: The longest single wait at a doorbell.
 _BLOCK_S: Final = 2.0

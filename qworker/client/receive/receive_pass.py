@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
+import msgspec
 
 from qworker.client.execute.backoff import LeftAloneError
 from qworker.client.plan import Plan, each_soon
@@ -22,17 +22,17 @@ from qworker.engine.command import Soon
 from qworker.engine.doorbells import ring
 from qworker.engine.receive import Batch, Suspects, settle_receive
 from qworker.errors import QworkerError
+from qworker.telemetry.logger import logger
 
 __all__ = ["PATIENCE_S", "Pass", "Request", "one_pass", "patience_s", "shards_in_turn"]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: Seconds that a call gets while others wait behind it: for each reply, connecting included.
 PATIENCE_S: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """What a receive requests from each shard."""
 
     count: int

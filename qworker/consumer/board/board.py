@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from typing import Final
 
 from qworker.consumer.board.counters import COUNTERS_BYTES, TaskCounters
@@ -44,6 +43,8 @@ def memory_file(name: str) -> int:
     """Open a file without a name in the file system, which children inherit by its descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

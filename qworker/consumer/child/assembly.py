@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import structlog
-
 from qworker.client.execute.backoff import AwayServers
 from qworker.client.steps import next_message
 from qworker.consumer.board.clock import boot_time, since_of
@@ -40,6 +38,7 @@ from qworker.consumer.manifest import ASYNC_SLOTS, SYNC_SLOTS
 from qworker.engine.scripts import load_script
 from qworker.errors import AppLoadError
 from qworker.store.connections import ConnectionFactory
+from qworker.telemetry.logger import logger
 from qworker.wire.keys import QueueKeys
 from qworker.wire.result import write_value
 
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["assemble", "queues_of"]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: In a Cluster a node is waited for this long before the others have their turn.
 _PATIENCE_S: Final = 0.6

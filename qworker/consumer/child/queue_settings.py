@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import structlog
 
 from qworker.client.execute.sync import Client
 from qworker.client.namespace.paused_tasks import read_paused_tasks
@@ -17,6 +16,7 @@ from qworker.consumer.shards import read_shards
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw, server_time
 from qworker.errors import QworkerError, ServerError
+from qworker.telemetry.logger import logger
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 from qworker.wire.shards import WHOLE
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueSettings", "read_paused_for", "read_settings", "read_shard_names"]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 _GIVE_UP_S: Final = 2.0
 _AT_ONCE: Final = 500

@@ -16,7 +16,7 @@ from qworker.consumer.board.clock import boot_time
 from qworker.consumer.failure import failure_text, name_of
 from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
 from qworker.errors import QworkerError, ServerError
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client

@@ -11,7 +11,7 @@ from qworker.consumer.child.handlers.elsewhere import pause_ms, pause_of_paused_
 from qworker.consumer.child.leases.delivery import BURIED, RELEASED
 from qworker.consumer.failure import MAX_CHARACTERS
 from qworker.errors import InvalidError, NoResultError, ProtectionError, UnknownKeyError
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 from qworker.wire import codec
 from qworker.wire.envelope import FIRST, Envelope
 from qworker.wire.keyring import is_encrypted

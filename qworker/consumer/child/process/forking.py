@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import structlog
+from qworker.telemetry.logger import logger
 
 if TYPE_CHECKING:
     from qworker.consumer.child.leases.delivery import Delivery
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ForkGuard", "leave_signals_to_supervisor"]
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 #: The signals that end a worker: its supervisor acts on them, and children ignore them.
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

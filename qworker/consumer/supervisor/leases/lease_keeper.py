@@ -32,7 +32,7 @@ from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
 from qworker.engine.settle import Outcomes, settle
 from qworker.errors import QworkerError, RetryRule, ServerError, concerns_the_call
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.envelope import Envelope
 from qworker.wire.ids import lease_number
 from qworker.wire.leases import held_items

@@ -10,7 +10,7 @@ import structlog
 
 from qworker.engine.raw import raw
 from qworker.errors import AccessDeniedError, ServerError
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import reapers_key
 from qworker.wire.presence import Reaper, list_reapers
 

@@ -14,7 +14,7 @@ from qworker.consumer.supervisor.operators.presence import Presence
 from qworker.consumer.supervisor.operators.reapers import ReaperWatch
 from qworker.consumer.supervisor.operators.verbs import HoldsChildren, operator_verbs
 from qworker.errors import ServerError
-from qworker.telemetry.logs import LogThrottle
+from qworker.telemetry.throttle import LogThrottle
 
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client

@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-import psutil
-
 __all__ = ["adopts", "end_session", "has_ended", "reap_adopted"]
 
 _PR_GET_CHILD_SUBREAPER: Final = 37
@@ -40,6 +38,8 @@ def end_session(leader: int) -> int:
 
     Reads every process of the host.
     """
+    import psutil  # here: children start before it is imported
+
     killed: set[int] = set()
     for _ in range(_ROUNDS):
         members = {pid for pid in psutil.pids() if pid != leader and _session_of(pid) == leader}
