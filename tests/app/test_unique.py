@@ -10,6 +10,7 @@ import pytest
 from qworker import QWorker
 from qworker.errors import InvalidOptionError
 from qworker.testing import drain
+from qworker.wire.keys import QueueKeys
 
 
 def test_calls_are_replaced_postponed_and_kept_out(app: QWorker) -> None:
@@ -51,6 +52,26 @@ KINDS: dict[str, dict[str, Any]] = {
     "timed": {"unique_for": "2m"},
     "debounced": {"debounce": "30s"},
 }
+
+
+def test_a_key_is_held_for_as_long_as_it_was_asked_for(app: QWorker) -> None:
+    """From the send on, whatever becomes of the message; the clock is that of the server."""
+
+    @app.task(queue="mail")
+    def index() -> None: ...
+
+    async def send_later() -> None:
+        await index.options(unique="b", unique_for="3h").asend()
+        await app.aclose()
+
+    before_ms = app.client.now_ms()
+    index.options(unique="a", unique_for="2m").send()
+    asyncio.run(send_later())
+    after_ms = app.client.now_ms()
+    for key, held_ms in (("a", 120_000), ("b", 3 * 3_600_000)):
+        stored = app.client.ask("HGET", QueueKeys(app.namespace, "mail").unique, key)
+        until_ms = int(stored.split()[1])
+        assert before_ms <= until_ms - held_ms <= after_ms
 
 
 def test_debounce_is_refused_where_somebody_waits(app: QWorker) -> None:

@@ -301,6 +301,11 @@ class TestAccounts:
         """The server, handlers, metrics and the log."""
         assert self._agreement() == Agreement()
 
+    def test_a_worker_knows_better_than_the_server_what_came_too_late(self) -> None:
+        """It acked a lease as a whole, and for the server that was a lease without messages."""
+        assert self._agreement(stale_acks=0.0) == Agreement()
+        assert self._agreement(stale_acks=0.0, stale_outcomes=1.0).problems
+
     @pytest.mark.parametrize(
         ("figure", "value", "says"),
         [

@@ -15,7 +15,7 @@ from qworker import QueueAttributes, QWorker
 from qworker.client.execute.sync import Client
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
-from qworker.consumer.board.states import LeaseView, Mark
+from qworker.consumer.board.states import LeaseState, LeaseView, Mark
 from qworker.consumer.manifest import ManifestTask
 from qworker.consumer.supervisor.leases.lease_keeper import _LONGEST_S, LeaseKeeper
 from qworker.consumer.supervisor.leases.postmortem import Death, death_of
@@ -192,6 +192,26 @@ def test_a_lease_created_during_an_extension_is_not_lost(
         return result
 
     monkeypatch.setattr(client, "execute", late)
+    scene.keeper.extend_due(scene.boards())
+    assert not scene.board.leases.lost(0)
+    assert scene.keeper.lost == 0
+
+
+def test_a_lease_that_its_child_is_just_noting_is_not_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages are on the board before the state is: until then the lease is pending."""
+    scene.board.leases.enter(0, "just-now", 0, 1.0)
+    scene.board.leases.hold(0, 2, boot_time(), 30.0)
+    scene.board.leases._bytes[scene.board.leases._base(0)] = LeaseState.PENDING
+    client = scene.app.client
+    execute = client.execute
+
+    def noted(command: Command[object], **options: float) -> object:
+        scene.board.leases._bytes[scene.board.leases._base(0)] = LeaseState.HELD
+        return execute(command, **options)
+
+    monkeypatch.setattr(client, "execute", noted)
     scene.keeper.extend_due(scene.boards())
     assert not scene.board.leases.lost(0)
     assert scene.keeper.lost == 0
