@@ -1,12 +1,12 @@
-"""What audits of an archive cost as it grows: a synthetic archive, audited day by day, then as a whole.
+"""What audits and reports of an archive cost as it grows: a synthetic archive, read day by day, then as a whole.
 
     python -m benchmarks.lake --days 3 --events 1000000
 
 writes an archive of that many events per day, three for each message, without Redis; one message in a thousand ends on
-the next day. After each day it audits incrementally. Then it audits the whole, and the last day alone, and compacts one
-day. With `--files N` it only commits names of that many files, and measures what listing them costs. Prints JSON: each
-step as seconds, and as CPU seconds of all its processes, which other work on the machine changes less; `rss_mb` are the
-peaks of the JVM and of all Python processes. The archive is deleted.
+the next day. After each day it audits and reports incrementally. Then it audits the whole, reports on it, audits the
+last day alone, and compacts one day. With `--files N` it only commits names of that many files, and measures what
+listing them costs. Prints JSON: each step as seconds, and as CPU seconds of all its processes, which other work on the
+machine changes less; `rss_mb` are the peaks of the JVM and of all Python processes. The archive is deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from qworker.pipeline.jobs.audit import Window
 from qworker.pipeline.jobs.compact import compact
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.reading import audit_all, audit_increment, sizes_of
+from qworker.pipeline.jobs.reading import (
+    audit_all,
+    audit_increment,
+    ends_of,
+    read_events,
+    sizes_of,
+)
+from qworker.pipeline.report import Scope, make_document, report_increment
 from qworker.pipeline.session import open_session
 from qworker.pipeline.source.schemas import arrow_of
 
@@ -41,6 +48,7 @@ _DAY_US = 86_400_000_000
 _EVENTS = ("sent", "delivered", "acked")
 #: One message in so many is acked on the next day.
 _LATE = 1000
+_SCOPE = Scope("benchmark", "a synthetic archive")
 
 
 def rows(queue: str, day: int, events: int) -> pa.RecordBatch:
@@ -77,7 +85,7 @@ def rows(queue: str, day: int, events: int) -> pa.RecordBatch:
         "sent_ts": pa.array(sent).cast(stamp),
         "ready_ts": pa.array(sent).cast(stamp),
         "wait_ms": pa.array(np.full(len(number), 3.0)),
-        "run_ms": pa.array(np.where(kind == 2, 5.0, np.nan)),
+        "run_ms": pa.array(np.full(len(number), 5.0), mask=kind != 2),
         "task": pa.array(["send_email"] * len(number)),
         "worker": pa.array(["web-1:7"] * len(number)),
     }
@@ -202,9 +210,12 @@ class Peak:
 @click.option("--queues", default=10, show_default=True)
 @click.option("--memory", default="1g", show_default=True, help="Of the driver's JVM.")
 @click.option("--files", default=0, help="Only list this many files.")
-@click.option("--increments/--no-increments", default=True, help="Audit after each day.")
-def main(days: int, events: int, queues: int, memory: str, files: int, increments: bool) -> None:
-    """Measure what audits of a growing archive cost."""
+@click.option("--increments/--no-increments", default=True, help="Audit and report after each day.")
+@click.option("--reports/--no-reports", default=True, help="Report on the whole.")
+def main(
+    days: int, events: int, queues: int, memory: str, files: int, increments: bool, reports: bool
+) -> None:
+    """Measure what audits and reports of a growing archive cost."""
     if files:
         click.echo(json.dumps({**list_files(files), "environment": environment()}))
         return
@@ -221,14 +232,24 @@ def main(days: int, events: int, queues: int, memory: str, files: int, increment
                 continue
             write = cost()
             result, _ = audit_increment(spark, lake=lake)
-            steps.append({"events": result.events, "write": write, "audit": cost()})
+            audited = cost()
             assert not result.wrong, result
+            report = report_increment(spark, lake, _SCOPE)
+            assert report.rebuilt is None, report.rebuilt
+            steps.append(
+                {"events": result.events, "write": write, "audit": audited, "report": cost()}
+            )
             click.echo(f"day {day}: {steps[-1]}, {result.open:,} open", err=True)
         figures |= {"bytes_per_event": round(written / (days * events), 2), "increments": steps}
         cost()
         result = audit_all(spark, window=Window(), lake=lake)
         figures["full"] = {"events": result.events, **cost()}
         assert not result.wrong, result
+        click.echo(f"full audit: {figures['full']}", err=True)
+        if reports:
+            document = make_document(read_events(spark, lake=lake), _SCOPE, ends=ends_of(lake))
+            figures["report"] = {"events": document["data"]["rows"], **cost()}
+            click.echo(f"full report: {figures['report']}", err=True)
         last = datetime.combine(_BEGIN + timedelta(days=days - 1), datetime.min.time(), UTC)
         result = audit_all(spark, window=Window(since=last), lake=lake)
         read = len(sizes_of(lake, None, last))

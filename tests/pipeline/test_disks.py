@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,10 @@ from qworker.cli.spark.report import write
 from qworker.errors import InvalidOptionError, PipelineError
 from qworker.pipeline.jobs import lake as lakes
 from qworker.pipeline.jobs.compact import compact, plan, vacuum
+from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.reading import audit_increment
+from qworker.pipeline.report import Scope, report_increment
 from tests.pipeline.forging import Journal, store
 from tests.pipeline.test_objects import numbers, sent
 
@@ -65,6 +69,105 @@ def files_of_at_most(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class Disk:
+    """A small disk of its own, which can be full; without the right to mount one, a limit on the size of files."""
+
+    def __init__(self, root: Path, *, mounted: bool) -> None:
+        self.root, self.mounted = root, mounted
+
+    @contextmanager
+    def full_but_for(self, left: int) -> Iterator[None]:
+        """Leave this many bytes of it."""
+        if not self.mounted:
+            with files_of_at_most(left):
+                yield
+            return
+        filler = self.root / "filler"
+        state = os.statvfs(self.root)
+        with filler.open("wb") as stream:
+            stream.write(bytes(max(0, state.f_bavail * state.f_frsize - left)))
+        try:
+            yield
+        finally:
+            filler.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Disk]:
+    """A disk of 4 MB."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(root)]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+    try:
+        yield Disk(root, mounted=mounted)
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(root)], check=True)
+
+
+@pytest.mark.bad_input("archive: disk full at every page of a batch")
+def test_a_batch_on_a_disk_that_fills_up_is_committed_whole_or_not_at_all(disk):
+    """Wherever the disk is full: in the first file, between two files, at the commit."""
+    lake = Lake(disk.root / "lake")
+    store(lake, sent(0))
+    stored, last, failures = [0], lake.last(), []
+    for left in range(0, 64 * 1024, 4096):
+        batch = sent(*range(len(stored), len(stored) + 300))
+        offsets = {"emails": {"epoch": 1, "entry": 9, "event": stored[-1] + 301}}
+        with disk.full_but_for(left):
+            try:
+                store(lake, batch, offsets=offsets)
+            except PipelineError as error:
+                failures.append(str(error))
+            else:
+                stored, last = [*stored, *range(len(stored), len(stored) + 300)], last + 1
+        # Readers see all of it or nothing, and the next run goes on there.
+        assert (numbers(lake), lake.last()) == (stored, last)
+    assert len(failures) > 1
+    assert last > 2
+    for text in failures:
+        assert text.startswith(f"the archive {lake.root} cannot be written (")
+        assert "; nothing was committed: check the rights and the space on its disk" in text
+    vacuum(lake, kept_h=0)
+    assert numbers(lake) == stored
+
+
+@pytest.mark.bad_input("audit, report: disk full, no right to write")
+def test_what_audit_and_report_carry_is_kept_whole_or_not_at_all(spark, disk):
+    lake = Lake(disk.root / "lake")
+    journal = Journal()
+    for number in range(400):
+        journal.write(f"m{number}", f"sent@{number}")
+    ends = {"emails": {"epoch": journal.epoch, "entry": 400, "event": 400}}
+    store(lake, journal, offsets=ends)
+    jobs = {
+        "audit": lambda: audit_increment(spark, lake=lake)[0].events,
+        "report": lambda: report_increment(spark, lake, Scope("shop", "an archive")).events,
+    }
+    for job, run in jobs.items():
+        with disk.full_but_for(4096), pytest.raises(PipelineError) as full:
+            run()
+        assert str(full.value).startswith(f"the archive {lake.root}/_{job}/")
+        assert "check the rights and the space on its disk, then run it again" in str(full.value)
+        assert Increment.of(lake, job).at is None
+        assert run() == 400
+        assert Increment.of(lake, job).at is not None
+
+
+@pytest.mark.bad_input("audit, report: no right to write")
+@pytest.mark.parametrize("job", ["audit", "report"])
+def test_without_the_right_to_keep_anything_nothing_is_read(lake, job):
+    with read_only(lake.root), pytest.raises(PipelineError) as failed:
+        Increment(lake.root / f"_{job}").check_writable()
+    text = str(failed.value)
+    assert text.startswith(f"the archive {lake.root}/_{job} cannot be written (")
+    assert "Permission denied" in text
+    assert text.endswith(
+        "; nothing was read: check the rights and the space on its disk, then run it again"
+    )
 
 
 @pytest.mark.bad_input("archive: no right to write")

@@ -15,7 +15,6 @@ from qworker.cli.framework.errors import FOUND, UNTOLD
 from qworker.cli.framework.output import Block, Fields, Heading, Line, Note, Output, Table
 from qworker.cli.framework.terminal import Cell, Column
 from qworker.cli.spark.reading import Reading, reading_options, spark_options, step
-from qworker.errors import InvalidOptionError
 from qworker.formats import count, span
 
 if TYPE_CHECKING:
@@ -74,9 +73,7 @@ def command(
     from qworker.pipeline.jobs.audit import Window
     from qworker.pipeline.jobs.reading import audit_all
 
-    if restart and not incremental:
-        raise InvalidOptionError("--restart", "is for --incremental", "pass both, or neither")
-    lake = _whole(reading) if incremental else None
+    lake = reading.whole(incremental=incremental, restart=restart)
     source = reading.source(session)
     if lake is not None:
         yield from _increment(lake, restart, source, spark)
@@ -92,20 +89,6 @@ def command(
         )
     yield from _told(result, reading.files(), begun, reading)
     _exit(result)
-
-
-def _whole(reading: Reading) -> Lake:
-    """The archive of an incremental audit, which is of all its queues and times."""
-    for given, option in (
-        (reading.queues, "--queues"),
-        (reading.since, "--since"),
-        (reading.until, "--until"),
-    ):
-        if given is not None:
-            raise InvalidOptionError(option, "is not for --incremental", "leave one of them out")
-    if reading.lake is None:
-        raise InvalidOptionError("--incremental", "needs an archive", "pass --archive DIR")
-    return reading.lake
 
 
 def _increment(

@@ -180,6 +180,30 @@ class Reading:
         pinned = None if lake is None else lake.pinned()
         return cls(pinned, live, queues, since, until)
 
+    def whole(self, *, incremental: bool, restart: bool) -> Lake | None:
+        """Return the archive of an incremental run, which is of all its queues and times; None: the run is not one.
+
+        Raises `InvalidOptionError`.
+        """
+        if not incremental:
+            if restart:
+                raise InvalidOptionError(
+                    "--restart", "is for --incremental", "pass both, or neither"
+                )
+            return None
+        for given, option in (
+            (self.queues, "--queues"),
+            (self.since, "--since"),
+            (self.until, "--until"),
+        ):
+            if given is not None:
+                raise InvalidOptionError(
+                    option, "is not for --incremental", "leave one of them out"
+                )
+        if self.lake is None:
+            raise InvalidOptionError("--incremental", "needs an archive", "pass --archive DIR")
+        return self.lake
+
     @property
     def words(self) -> str:
         """Name the source of the events."""

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ _EXAMPLES = """\b
 Examples:
   qworker spark report --out report.html
   qworker spark report --archive lake --since 7d --out week.html --json > week.json
+  qworker spark report --archive lake --incremental    daily: reads what the archive got since the last one
   qworker spark report --target emails=5s --target reports=10m --target 30s
 """
 
@@ -48,6 +50,12 @@ Examples:
     metavar="[QUEUE=]DURATION",
     help="Target for the time from due to acked; repeatable. [default: 10s]",
 )
+@click.option(
+    "--incremental",
+    is_flag=True,
+    help="Report on all of the archive, and read only what it got since the last incremental report.",
+)
+@click.option("--restart", is_flag=True, help="With --incremental: read all of the archive again.")
 @json_option
 @spark_options
 @click.pass_obj
@@ -56,16 +64,30 @@ def command(
     reading: Reading,
     out: Path,
     targets: tuple[str, ...],
+    incremental: bool,
+    restart: bool,
     spark: Callable[[], Any],
 ) -> Output:
     """Write one self-contained HTML page: throughput, backlog, durations, failures, targets, capacity, gaps.
 
     --json also prints its numbers.
     """
-    from qworker.pipeline.report import Scope, check_charts, make_document, render
+    from qworker.pipeline.report import (
+        Reported,
+        Scope,
+        check_charts,
+        make_document,
+        render,
+        report_increment,
+    )
     from qworker.pipeline.report.document import DEFAULT_TARGET_MS
 
     check_charts()
+    lake = reading.whole(incremental=incremental, restart=restart)
+    if lake is not None and reading.live:
+        raise InvalidOptionError(
+            "--live", "is not for --incremental", "archive first, and leave one of them out"
+        )
     by_queue, default_ms = _parse(targets)
     if not out.absolute().parent.is_dir():
         raise InvalidOptionError(
@@ -84,24 +106,39 @@ def command(
     running = spark()
     begun = time.monotonic()
     with step("reporting", running) as report:
-        document = make_document(
-            reading.events(running, source),
-            scope,
-            ends=reading.ends(),
-            earlier=reading.earlier(),
-            on_step=report,
-        )
+        if lake is not None:
+            done = report_increment(running, lake, scope, restart=restart, on_step=report)
+        else:
+            document = make_document(
+                reading.events(running, source),
+                scope,
+                ends=reading.ends(),
+                earlier=reading.earlier(),
+                on_step=report,
+            )
+            done = Reported(document, reading.files(), document["data"]["rows"], None, None)
+        document = done.document
         seconds = time.monotonic() - begun
-        read = reading.files()
-        document["read"] = {**asdict(read), "seconds": round(seconds, 1)}
+        document["read"] = {
+            **asdict(done.read),
+            "events": done.events,
+            "seconds": round(seconds, 1),
+            **({"since_ms": _ms(done.since), "rebuilt": done.rebuilt} if lake is not None else {}),
+        }
         page = render(document)
     write(out, page)
+    if done.rebuilt is not None:
+        note(f"read all of the archive, because {done.rebuilt}")
+    elif done.since is not None:
+        note(f"read what came since the report of {done.since:%Y-%m-%d %H:%M} UTC")
     if not document["data"]["rows"]:
         note(f"no events in {reading.words} in this window")
-    events = count(document["data"]["rows"], "event")
-    return Output(
-        document, f"{out} ({size(len(page.encode()))}): {events}{read.words}, in {span(seconds)}"
-    )
+    read = f"{count(done.events, 'event')}{done.read.words}, in {span(seconds)}"
+    return Output(document, f"{out} ({size(len(page.encode()))}): {read}")
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)
 
 
 def write(file: Path, text: str | None) -> None:

@@ -42,6 +42,12 @@ if TYPE_CHECKING:
 __all__ = ["AuditResult", "Snapshot", "Window", "audit", "lost_ids"]
 
 _NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+#: The columns of a judged lifecycle that are kept: the rest is not even computed.
+_JUDGED: Final = (
+    *("queue", "shard", "message_id", "task", "sent_ts", "sent_seen", "last_event", "end_event"),
+    *("last_ts", "acks", "redrives", "attempts", "state", "stored", "first_ack"),
+    *("lost", "unsure", "acked_twice", "delivered_late"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +98,18 @@ def audit(
     the events; `earlier`: queues of which it has earlier events, which were left out; `seen`: what an earlier audit has
     seen of them. `on_judged` gets the lifecycles and the record before they are dropped.
     """
+    from pyspark import StorageLevel
     from pyspark.sql import functions as F
 
     window = window or Window()
     record = examine(events, ends, earlier, seen)
     events = record.events
-    rows = _judged(record, window, snapshot, suspects, seen).persist()
+    # On the disk: a small heap holds neither 10^8 messages nor the part of them that Spark would leave there.
+    rows = (
+        _judged(record, window, snapshot, suspects, seen)
+        .select(*_JUDGED)
+        .persist(StorageLevel.DISK_ONLY)
+    )
     try:
         holes = [hole for hole in record.holes if window.reaches(hole)]
         sums, ended, unheard = _sums(rows)

@@ -216,34 +216,43 @@ class Lake:
         """List the Parquet files of the lake, for `read_parquet` of DuckDB and others."""
         return [file for day in self.days() for file in day.files]
 
-    def appended(self, after: int) -> dict[Place, int]:
+    def appended(self, after: int, job: str) -> dict[Place, int]:
         """List the files that archivers have added in the commits after this version, compacted meanwhile or not.
 
-        Returns their bytes, in the order of the commits.
+        Returns their bytes, in the order of the commits. `job`: names what read that version.
 
-        Raises `PipelineError` if they are not all there any more.
+        Raises `PipelineError` if they are not all there any more, or the archive is of an earlier version.
         """
         found: dict[Place, int] = {}
-        now = {*self.files()}
-        for version in range(after + 1, self.table().version() + 1):
+        now, newest = {*self.files()}, self.table().version()
+        if newest < after:
+            raise PipelineError(
+                f"{self.root} is at version {newest}, and was at {after} at the last {job}: it was put back or made "
+                f"anew; {job} all of it with --incremental --restart"
+            )
+        for version in range(after + 1, newest + 1):
             try:
                 lines = self._read(self._commit_file(version)).splitlines()
             except FileNotFoundError:
-                raise self._too_old(after) from None
+                raise self._too_old(after, job) from None
             adds = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
             found |= {
                 self.root / unquote(add["path"]): add["size"] for add in adds if add["dataChange"]
             }
         # A file of the lake that is missing is damage, which the numbers tell; others were deleted by a vacuum.
         if absent([*found]) - now:
-            raise self._too_old(after)
+            raise self._too_old(after, job)
         return found
 
-    def _too_old(self, version: int) -> PipelineError:
+    def _too_old(self, version: int, job: str) -> PipelineError:
         return PipelineError(
-            f"files that {self.root} got since its version {version}, when it was last audited, are deleted: audit at "
-            "least once a week; now audit all of it with --incremental --restart"
+            f"files that {self.root} got since its version {version}, that of the last {job}, are deleted: {job} at "
+            f"least once a week; now {job} all of it with --incremental --restart"
         )
+
+    def table_id(self) -> str:
+        """The id that the table got when it was created."""
+        return str(self.table().metadata().id)
 
     def since(self, moment: datetime) -> dict[str, tuple[date, date | None]]:
         """Return what to read of each queue for messages sent from a time on: the first of its days, and one before.

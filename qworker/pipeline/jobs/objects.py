@@ -1,22 +1,27 @@
-"""Reads and writes Parquet files of an object store through Python: Spark itself would need jars for it."""
+"""Reads Parquet files of an object store through Python, as Spark itself would need jars for it; and writes rows.
+
+Rows are written through Python to directories too: an error names the file, and each file is on the disk at the end.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.failures import clear_errors, marked_errors
-from qworker.pipeline.jobs.store import ObjectPath, Place, cannot_write, one_line
+from qworker.pipeline.jobs.files import sync
+from qworker.pipeline.jobs.store import ObjectPath, Place, cannot_write, one_line, open_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["read_objects", "write_objects", "written_objects"]
+__all__ = ["read_objects", "read_written", "write_rows"]
 
 #: Files of a task, at most.
 _FILES: Final = 32
@@ -49,10 +54,10 @@ def read_objects(spark: SparkSession, files: Sequence[Place], schema: StructType
     return spark.range(0, tasks, numPartitions=tasks).mapInArrow(read, schema)
 
 
-def write_objects(frame: DataFrame, directory: ObjectPath) -> None:
-    """Write rows under a prefix, a file for each partition; `_SUCCESS` names those that count.
+def write_rows(frame: DataFrame, directory: Place) -> None:
+    """Write rows to a new directory or prefix, a file for each partition; `_SUCCESS` names those that count.
 
-    Raises `PipelineError` if the store does not take them.
+    Raises `PipelineError` if they cannot be written.
     """
 
     def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -65,27 +70,47 @@ def write_objects(frame: DataFrame, directory: ObjectPath) -> None:
             try:
                 for batch in filter(len, rows):
                     if writer is None:
-                        stream = file.open_write()
+                        stream = open_write(file)
                         writer = pq.ParquetWriter(stream, batch.schema, compression="zstd")
                     writer.write_batch(batch)
                 if writer is not None:
                     writer.close()
                     stream.close()
+                    if isinstance(file, Path):
+                        sync(file)
                     yield pa.RecordBatch.from_pydict({"name": [file.name]})
             except OSError as error:
-                raise cannot_write(directory, error, "nothing was kept") from error
+                raise cannot_write(file, error, "nothing was kept") from error
 
-    with clear_errors():
-        names = [row.name for row in frame.mapInArrow(write, "name STRING").collect()]
     try:
-        (directory / "_SUCCESS").write_text("\n".join(names))
+        if isinstance(directory, Path):
+            directory.mkdir(parents=True)
+        with clear_errors():
+            names = [row.name for row in frame.mapInArrow(write, "name STRING").collect()]
+        list_file = directory / "_SUCCESS"
+        if isinstance(list_file, ObjectPath):
+            list_file.write_text("\n".join(names))
+            return
+        list_file.write_text("\n".join(names), encoding="utf-8")
+        sync(list_file)
+        sync(list_file.parent)
     except OSError as error:
         raise cannot_write(directory, error, "nothing was kept") from error
 
 
-def written_objects(directory: ObjectPath) -> list[Place]:
-    """List the files that `write_objects` has written."""
-    return [directory / name for name in (directory / "_SUCCESS").read_text().split()]
+def read_written(spark: SparkSession, directory: Place, schema: StructType) -> DataFrame:
+    """Read what `write_rows` has written, with these columns. Raises `FileNotFoundError` if it was not whole."""
+    marker = directory / "_SUCCESS"
+    text = marker.read_text(encoding="utf-8") if isinstance(marker, Path) else marker.read_text()
+    files: list[Place] = [directory / name for name in text.split()]
+    if isinstance(directory, ObjectPath):
+        return read_objects(spark, files, schema)
+    if not files:
+        # Earlier versions wrote through Spark, which names no files; or there were no rows.
+        files = [*directory.glob("*.parquet")]
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*map(str, files))
 
 
 def _batches(file: ObjectPath, columns: Any) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs.archive import continued, ends_of_rows, read_archive
 from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, lost_ids
-from qworker.pipeline.jobs.increment import Increment
+from qworker.pipeline.jobs.increment import Increment, unfinished
 from qworker.pipeline.jobs.lake import Day, Lake
 from qworker.pipeline.jobs.record import Record, Seen
 from qworker.pipeline.jobs.store import Place
@@ -30,6 +30,7 @@ __all__ = [
     "audit_increment",
     "earlier_queues",
     "ends_of",
+    "reach",
     "read_events",
     "server_options",
     "sizes_of",
@@ -132,6 +133,19 @@ def ends_of(lake: Lake | None, queues: str | None = None) -> Offsets | None:
     }
 
 
+def reach(spark: SparkSession, lake: Lake, seen: Seen | None) -> tuple[Offsets, frozenset[str]]:
+    """Read how far the rows of an archive reach, and of which queues there may be events before `seen`."""
+    ends = ends_of(lake)
+    if ends is None:
+        ends = ends_of_rows(spark, lake)
+    if seen is None:
+        return ends, earlier_queues(lake, None)
+    # Without the number of its next event it is unknown where a journal continues.
+    return ends, frozenset(
+        split_shard_name(name)[0] for name, end in ends.items() if end.event is None
+    )
+
+
 def _gaps(spark: SparkSession, back: Sequence[Range], like: DataFrame) -> DataFrame:
     """Make the rows `gap` of journals that were rolled back since they were archived."""
     import pyarrow as pa
@@ -187,24 +201,20 @@ def audit_increment(
     lake = lake.pinned()
     assert lake.version is not None
     version, last = lake.version, Increment.of(lake)
+    last.check_writable()
     seen = last.seen(spark)
     files = [*last.sizes(lake)]
 
     def events() -> DataFrame:
         return read_events(spark, lake=lake, source=source, files=files)
 
-    ends = ends_of(lake)
-    if ends is None:
-        ends = ends_of_rows(spark, lake)
-    # Without the number of its next event it is unknown where a journal continues.
-    unknown = {split_shard_name(name)[0] for name, end in ends.items() if end.event is None}
-    earlier = earlier_queues(lake, None) if seen is None else frozenset(unknown)
+    ends, earlier = reach(spark, lake, seen)
 
     def judge(journal: DataFrame, **given: Any) -> AuditResult:
         def keep(rows: DataFrame, record: Record) -> None:
             if given.get("suspects") is None and not rows.where("lost").isEmpty():
                 return  # All is judged again: see `_audit`.
-            last.keep(rows, record, version=version, ends=ends)
+            last.keep(unfinished(rows), record, version=version, ends=ends)
 
         return audit(journal, ends=ends, earlier=earlier, seen=seen, on_judged=keep, **given)
 

@@ -66,25 +66,32 @@ class Seen:
     """What an earlier audit has seen of the record, until `at`.
 
     `begins`: shard → its epoch, and the number of the first event that was not seen. `events`: those that still matter,
-    and the mode of each journal that was off; `holes`: those that the end of such a message may be in.
+    and the mode of each journal that was off; `holes`: those that the end of such a message may be in; `lasts`: shard →
+    the time of its last event.
     """
 
     at: datetime
     begins: Mapping[Shard, tuple[int, int]]
     events: DataFrame
     holes: tuple[Hole, ...]
+    lasts: Mapping[Shard, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The faults of a record, and its events without them: each once, and without those rolled back."""
+    """The faults of a record, and its events without them: each once, and without those rolled back.
+
+    `fresh`: those that no earlier run has seen; `lasts`: shard → the time of its last event among these.
+    """
 
     events: DataFrame
+    fresh: DataFrame
     holes: tuple[Hole, ...]
     #: (queue, shard) → rows that are there again.
     doubled: Mapping[Shard, int] = field(default_factory=dict)
     #: The last row `mode` of each journal that is off: queue, shard, epoch, number, event, ts, reason.
     off: Sequence[Any] = ()
+    lasts: Mapping[Shard, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +175,20 @@ def examine(
             doubled[shard] += number
         holes += reused
     inside = _inside(events, broken) if broken else {}
+    lasts = {
+        shard: max(span.until for span in of_shard if span.until is not None)
+        for shard, of_shard in spans.items()
+        if any(span.until is not None for span in of_shard)
+    }
     archived = {split_shard_name(name): position for name, position in (ends or {}).items()}
     if seen is not None:
         for shard, (epoch, number) in _begins(seen, back).items():
             if number:
                 spans.setdefault(shard, []).insert(
-                    0, _Span(*shard, epoch, 0, 0, number - 1, None, seen.at, True)
+                    0,
+                    _Span(
+                        *shard, epoch, 0, 0, number - 1, None, seen.lasts.get(shard, seen.at), True
+                    ),
                 )
     for shard in {*spans, *gaps, *archived}:
         end = archived.get(shard)
@@ -190,9 +205,11 @@ def examine(
     last = (max(rows, key=lambda row: (row.ts, row.epoch, row.number)) for rows in modes.values())
     return Record(
         events if carried is None else events.unionByName(carried),
+        events,
         tuple(holes),
         dict(doubled),
         [row for row in last if row.reason == "off"],
+        lasts,
     )
 
 

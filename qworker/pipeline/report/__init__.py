@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from qworker.pipeline.report.carried import Reported, report_increment
 from qworker.pipeline.report.document import Scope, make_document
 from qworker.pipeline.report.page import check_charts, render
 
-__all__ = ["Scope", "check_charts", "make_document", "render"]
+__all__ = ["Reported", "Scope", "check_charts", "make_document", "render", "report_increment"]

@@ -1,16 +1,21 @@
-"""Series over time: rows of Spark in buckets, one value for each from that of the first event to that of the last."""
+"""Series over time: tables of sums in buckets, one value for each from that of the first event to that of the last."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Buckets", "backlogs", "bucket_width", "flows", "no_flow", "sent"]
+from qworker.pipeline.report.sums import Key
 
-_WIDTHS_S: Final = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
+__all__ = ["Buckets", "backlogs", "bucket_width", "carried_width", "flows", "no_flow", "sent"]
+
+_WEEK_S: Final = 7 * 86_400
+_WIDTHS_S: Final = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 6 * 3600, 86_400, _WEEK_S)
 _MOST_BUCKETS: Final = 240
+
+Rows = Mapping[Key, list[int]]
 
 
 def bucket_width(span_s: float) -> int:
@@ -18,7 +23,12 @@ def bucket_width(span_s: float) -> int:
     for width in _WIDTHS_S:
         if span_s / width <= _MOST_BUCKETS:
             return width
-    return int(span_s / _MOST_BUCKETS) + 1
+    return int(span_s / _MOST_BUCKETS / _WEEK_S + 1) * _WEEK_S
+
+
+def carried_width(width_s: int) -> int:
+    """The greatest width of which this one and all that a longer span needs are multiples."""
+    return 1 if width_s == 2 else min(width_s, _WEEK_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +66,44 @@ def no_flow(buckets: Buckets) -> dict[str, list[int]]:
     return {name: buckets.zeros() for name in ("acked", "ended", "dead", "failed", "busy_s")}
 
 
-def flows(rows: Iterable[Any], buckets: Buckets) -> dict[str, dict[str, list[Any]]]:
+def flows(rows: Rows, buckets: Buckets) -> dict[str, dict[str, list[Any]]]:
     """Per queue: messages by their end, failed attempts, and seconds of handlers."""
     queues: dict[str, dict[str, list[Any]]] = {}
-    for row in rows:
-        index = buckets.index(row.bucket)
+    for (name, bucket), (*numbers, busy_us) in rows.items():
+        index = buckets.index(bucket)
         if index is None:
             continue
-        queue = queues.setdefault(row.queue, no_flow(buckets))
-        for name in ("acked", "ended", "dead", "failed"):
-            queue[name][index] = row[name]
-        queue["busy_s"][index] = round(row.busy_ms / 1000, 3)
+        queue = queues.setdefault(name, no_flow(buckets))
+        for kind, number in zip(("acked", "ended", "dead", "failed"), numbers, strict=True):
+            queue[kind][index] = number
+        queue["busy_s"][index] = round(busy_us / 1_000_000, 3)
     return queues
 
 
-def sent(rows: Iterable[Any], buckets: Buckets) -> dict[str, list[int]]:
+def sent(rows: Rows, buckets: Buckets) -> dict[str, list[int]]:
     """Per queue: messages sent."""
     queues: dict[str, list[int]] = defaultdict(buckets.zeros)
-    for row in rows:
-        index = buckets.index(row.bucket) if row.bucket is not None else None
+    for (queue, bucket), (messages,) in rows.items():
+        index = buckets.index(bucket)
         if index is not None:
-            queues[row.queue][index] = row["count"]
+            queues[queue][index] = messages
     return dict(queues)
 
 
-def backlogs(rows: Iterable[Any], buckets: Buckets) -> dict[str, dict[str, list[Any]]]:
+def backlogs(rows: Rows, buckets: Buckets) -> dict[str, dict[str, list[Any]]]:
     """Per queue, at the end of each bucket: messages due and not ended, and the age of the oldest in seconds."""
     queues: dict[str, dict[str, list[Any]]] = {}
-    for row in rows:
-        if row.begun is None or row.until <= row.begun:
+    for (name, begun, until), (messages, oldest_us) in rows.items():
+        first = max(begun, buckets.first - 1)
+        stop = buckets.last + 1 if until is None else min(until, buckets.last + 1)
+        if stop <= first:
             continue
         queue = queues.setdefault(
-            row.queue, {"backlog": buckets.zeros(), "oldest_s": [0.0] * len(buckets)}
+            name, {"backlog": buckets.zeros(), "oldest_s": [0.0] * len(buckets)}
         )
-        oldest_s = row.oldest_ts.timestamp()
-        for bucket in range(max(row.begun, buckets.first), min(row.until, buckets.last + 1)):
+        for bucket in range(max(first, buckets.first), stop):
             index = bucket - buckets.first
-            queue["backlog"][index] += row.messages
-            age_s = round((bucket + 1) * buckets.width_s - oldest_s, 3)
+            queue["backlog"][index] += messages
+            age_s = round((bucket + 1) * buckets.width_s - oldest_us / 1_000_000, 3)
             queue["oldest_s"][index] = max(queue["oldest_s"][index], age_s)
     return queues
