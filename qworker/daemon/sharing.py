@@ -11,6 +11,7 @@ import structlog
 from qworker.client.manage.sharing import REST_MS, Balancer
 from qworker.client.plan import run_plan
 from qworker.engine.shares import NO_LIMITS, OWN_TURN, take_turn
+from qworker.errors import AccessDeniedError, RefusedError, ServerError, concerns_the_call
 from qworker.telemetry.throttle import LogThrottle
 
 if TYPE_CHECKING:
@@ -60,16 +61,25 @@ class Sharing:
         now_s = self._clock()
         if now_s < self._next_s:
             return
-        turn = self._calls.execute(take_turn(self._namespace, self._name, _TURN_MS))
-        if turn != OWN_TURN:
-            self._next_s = now_s + (_LOOK_EVERY_S if turn == NO_LIMITS else _OTHERS_S)
+        try:
+            turn = self._calls.execute(take_turn(self._namespace, self._name, _TURN_MS))
+            if turn != OWN_TURN:
+                self._next_s = now_s + (_LOOK_EVERY_S if turn == NO_LIMITS else _OTHERS_S)
+                return
+            self._next_s = now_s + _EVERY_S
+            balanced = run_plan(self._calls.execute, self._balancer.balance())
+        except (RefusedError, ServerError) as error:
+            # Its key is of another type, or forbidden by an ACL of an older version: queues keep their shares.
+            if not concerns_the_call(error) and not isinstance(error, AccessDeniedError):
+                raise
+            self._next_s = now_s + _LOOK_EVERY_S
+            if (suppressed := self._throttle.admit("")) is not None:
+                _log.warning("shares_unchanged", problem=str(error), held_back=suppressed)
             return
-        self._next_s = now_s + _EVERY_S
-        balanced = run_plan(self._calls.execute, self._balancer.balance())
-        for shard, error in balanced.silent.items():
+        for shard, problem in balanced.silent.items():
             if (suppressed := self._throttle.admit(shard)) is not None:
                 _log.warning(
-                    "shares_unchanged", queue=shard, problem=str(error), held_back=suppressed
+                    "shares_unchanged", queue=shard, problem=str(problem), held_back=suppressed
                 )
         self._unsettled = self._unsettled + 1 if balanced.unsettled else 0
         if 0 < self._unsettled <= _AT_ONCE:

@@ -1,0 +1,61 @@
+"""The reaper's passes over limits of several queues: what it does while their key cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from qworker.client.execute.sync import Client
+from qworker.client.queue import Queue
+from qworker.daemon.reaper import Reaper
+from qworker.store.connections import ConnectionFactory
+from qworker.wire.keys import shared_limits_key
+
+
+@pytest.fixture
+def client(store_url: str) -> Iterator[Client]:
+    """A client of the shared server."""
+    client = Client(ConnectionFactory(store_url))
+    yield client
+    client.close()
+
+
+@pytest.mark.bad_input("data found: key of another type")
+def test_a_strange_key_stops_no_pass(client: Client, namespace: str) -> None:
+    """Queues are reaped, and keep the shares they have."""
+    queue = Queue(client, namespace, "a")
+    queue.set_limit("api/", with_queues=["b"], concurrency=1)
+    with client.factory.redis(queue.keys.meta) as redis:
+        redis.set(shared_limits_key(namespace), "other")
+    queue.send_all([b"m"] * 3, group="api/x")
+    queue.send(b"late", delay="1ms")
+    reaper = Reaper(client, namespace)
+    while not reaper.tick().promoted:
+        pass
+    # A slot that it got at first, and the message without a group.
+    assert len(queue.receive(10)) == 2
+
+
+def test_a_reaper_moves_the_only_slot_to_where_messages_wait(
+    client: Client, namespace: str
+) -> None:
+    """Within the passes that it asks for by itself; what has no limit any more leaves no key behind."""
+    queues = [Queue(client, namespace, name) for name in "ab"]
+    queues[0].set_limit("api/", with_queues=["b"], concurrency=1)
+    queues[1].send(b"m", group="api/x")
+    reaper = Reaper(client, namespace)
+    received = queues[1].receive(1)
+    while not received:
+        assert reaper.tick().next_wake_ms is not None
+        received = queues[1].receive(1)
+    queues[1].ack(received[0])
+    for queue in queues:
+        queue.remove()
+    with client.factory.redis(queues[0].keys.meta) as redis:
+        while redis.exists(shared_limits_key(namespace)):
+            reaper.tick()
+        left = {
+            key.decode().removeprefix(f"{namespace}:") for key in redis.scan_iter(f"{namespace}:*")
+        }
+    assert left == {"reapers"}
