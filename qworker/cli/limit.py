@@ -12,10 +12,12 @@ from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.framework.terminal import Column
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from qworker.cli.framework.context import Session
     from qworker.client.manage.limits import GroupState, Limit
 
-__all__ = ["command"]
+__all__ = ["command", "limit_documents", "limit_table", "limits_of"]
 
 _COLUMNS: Final = (
     Column("LIMIT", wide=True),
@@ -49,28 +51,10 @@ def command() -> None:
 @click.pass_obj
 def list_all(session: Session, queue: str) -> Output:
     """List the limits of a queue."""
-    from qworker.client.manage.limits import limits, shared_limits
-
-    ref = session.queues.get(queue).ref
-    found = session.client.run(limits(ref))
-    shared = session.client.run(shared_limits(ref))
-    others = {name: [each for each in one.queues if each != queue] for name, one in shared.items()}
+    found = limits_of(session, queue)
     return Output(
-        {
-            "queue": queue,
-            "limits": [
-                {**_document(name, limit), "with": others.get(name, [])}
-                for name, limit in found.items()
-            ],
-        },
-        Table(
-            _COLUMNS,
-            [
-                (*_row(name, limit), ", ".join(others.get(name, "-")))
-                for name, limit in found.items()
-            ],
-            f"{queue} has no limits",
-        ),
+        {"queue": queue, "limits": limit_documents(found)},
+        limit_table(found, f"{queue} has no limits"),
     )
 
 
@@ -156,6 +140,35 @@ def show_groups(session: Session, queue: str, most: int) -> Output:
         {"queue": queue, "groups": [_group_document(group) for group in found]},
         Table(_GROUPS, [_group_row(group, now_ms) for group in found], none),
     )
+
+
+def limits_of(session: Session, queue: str) -> dict[str, tuple[Limit, list[str]]]:
+    """Read the limits of a queue by name, each with the other queues that it is over."""
+    from qworker.client.manage.limits import limits, shared_limits
+
+    ref = session.queues.get(queue).ref
+    found = session.client.run(limits(ref))
+    shared = session.client.run(shared_limits(ref)) if found else {}
+    return {
+        name: (
+            limit,
+            [each for each in shared[name].queues if each != queue] if name in shared else [],
+        )
+        for name, limit in found.items()
+    }
+
+
+def limit_documents(found: Mapping[str, tuple[Limit, list[str]]]) -> list[dict[str, Any]]:
+    """Write limits for programs."""
+    return [{**_document(name, limit), "with": others} for name, (limit, others) in found.items()]
+
+
+def limit_table(found: Mapping[str, tuple[Limit, list[str]]], none: str = "") -> Table:
+    """Write limits for people."""
+    rows = [
+        (*_row(name, limit), ", ".join(others) or "-") for name, (limit, others) in found.items()
+    ]
+    return Table(_COLUMNS, rows, none)
 
 
 def _document(name: str, limit: Limit) -> dict[str, Any]:

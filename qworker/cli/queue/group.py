@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from qworker.cli.framework.commands import CommandGroup, Verb, json_option
-from qworker.cli.framework.output import Block, Note, Output, Table
+from qworker.cli.framework.output import Block, Heading, Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.framework.terminal import Column
 from qworker.cli.queue import attributes, pauses, remove, stats
@@ -18,6 +18,7 @@ from qworker.wire.states import STATES
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
     from qworker.client.inspect.peek import Inspection
+    from qworker.client.manage.limits import Limit
     from qworker.errors import BrokenQueueError
 
 __all__ = ["command"]
@@ -95,6 +96,7 @@ def show(session: Session, queue: str, over: str) -> Output:
 
     session.waits_once = True
 
+    from qworker.cli.limit import limit_documents, limits_of
     from qworker.cli.queue.show import queue_document
     from qworker.client.inspect.rates import rates_between
     from qworker.config.kinds import DurationKind
@@ -108,16 +110,27 @@ def show(session: Session, queue: str, over: str) -> Output:
         time.sleep(over_s)
     inspection = opened.inspect() if over_s else first
     rates = rates_between(first, inspection)
+    found = limits_of(session, queue)
+    document = queue_document(queue, inspection, rates=rates, full=True)
     return Output(
-        queue_document(queue, inspection, rates=rates, full=True),
-        _text(session, inspection, rates),
+        {**document, "limits": limit_documents(found)},
+        _text(session, inspection, rates, found),
     )
 
 
-def _text(session: Session, inspection: Inspection, rates: Mapping[str, float]) -> Iterator[Block]:
+def _text(
+    session: Session,
+    inspection: Inspection,
+    rates: Mapping[str, float],
+    limits: Mapping[str, tuple[Limit, list[str]]],
+) -> Iterator[Block]:
+    from qworker.cli.limit import limit_table
     from qworker.cli.queue.show import queue_text
 
     yield from queue_text(inspection, rates, session.workers())
+    if limits:
+        yield Heading("LIMITS")
+        yield limit_table(limits)
 
 
 @click.command("peek", cls=Verb)
