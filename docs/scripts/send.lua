@@ -185,7 +185,6 @@ local ready, delayed, wake, meta, stats, journal = KEYS[1], KEYS[2], KEYS[3], KE
 -- Numbers come from counters in `stats` and are dense within an epoch, so a missing entry shows as a gap.
 
 local MAX_GROUPS = 16384 -- bytes of the groups of one entry
-local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
 local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and between two groups
 local ROWS_AT_ONCE = 250
 local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
@@ -303,6 +302,7 @@ end
 
 -- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
 local function open_journal(attributes, now)
+  local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
   book.all = attributes.mode == 'all'
   book.on = book.all or attributes.mode == 'outcomes'
   if not book.on then return end
@@ -321,8 +321,7 @@ end
 -- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
 
 local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
-local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
-local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
+local TRIM_EVERY = 16
 
 -- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
 local function entry_from(id)
@@ -342,6 +341,7 @@ local function write_journal(who)
   -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
   -- the clock says. The count of bytes continues from the stream's.
   local function begin_epoch(counted)
+    local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
     local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
     if last then
       last_epoch = tonumber(string.match(last[1], '^%d+'))
@@ -366,6 +366,7 @@ local function write_journal(who)
 
   -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
   local function trim_journal(counted)
+    local TRIM_AT_ONCE, OLD_AT_ONCE = 1000, 32
     local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
     if enough <= 0 then return end
     local before, epoch, low, id = entry_from('-')

@@ -357,8 +357,8 @@ end
 
 -- How many items of a list to read next, within `bytes_left` judging by those already read: a read copies whole items,
 -- and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
-local MAX_CHUNK = 33
 local function chunk_size(number, bytes, bytes_left)
+  local MAX_CHUNK = 33
   if number == 0 then return 1 end
   return math.max(1, math.min(MAX_CHUNK, math.ceil(bytes_left * number / math.max(bytes, 1))))
 end
@@ -437,7 +437,6 @@ end
 -- Numbers come from counters in `stats` and are dense within an epoch, so a missing entry shows as a gap.
 
 local MAX_GROUPS = 16384 -- bytes of the groups of one entry
-local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
 local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and between two groups
 local ROWS_AT_ONCE = 250
 local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
@@ -555,6 +554,7 @@ end
 
 -- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
 local function open_journal(attributes, now)
+  local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
   book.all = attributes.mode == 'all'
   book.on = book.all or attributes.mode == 'outcomes'
   if not book.on then return end
@@ -573,8 +573,7 @@ end
 -- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
 
 local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
-local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
-local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
+local TRIM_EVERY = 16
 
 -- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
 local function entry_from(id)
@@ -594,6 +593,7 @@ local function write_journal(who)
   -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
   -- the clock says. The count of bytes continues from the stream's.
   local function begin_epoch(counted)
+    local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
     local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
     if last then
       last_epoch = tonumber(string.match(last[1], '^%d+'))
@@ -618,6 +618,7 @@ local function write_journal(who)
 
   -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
   local function trim_journal(counted)
+    local TRIM_AT_ONCE, OLD_AT_ONCE = 1000, 32
     local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
     if enough <= 0 then return end
     local before, epoch, low, id = entry_from('-')
@@ -1389,8 +1390,6 @@ local function tell_waiting(key)
   redis.pcall('SPUBLISH', key, '')
 end
 
-local NUMBERS_PER_MS = 1024
-
 local function outbox(destination)
   local outs = string.sub(meta, 1, -5) .. 'out'
   return outs, outs .. ':' .. destination
@@ -1398,6 +1397,7 @@ end
 
 -- Add an entry, a list of names and values. `id` is of the message that has ended.
 local function send_out(destination, id, entry, now)
+  local NUMBERS_PER_MS = 1024
   local outs, stream = outbox(destination)
   local lane, last = string.match(redis.call('HGET', outs, destination) or '', '^(%S+) (%d+)$')
   lane = lane or 'out-' .. string.sub(redis.sha1hex(stream .. id .. text(now)), 1, 24)

@@ -51,8 +51,6 @@ local function tell_waiting(key)
   redis.pcall('SPUBLISH', key, '')
 end
 
-local NUMBERS_PER_MS = 1024
-
 local function outbox(destination)
   local outs = string.sub(meta, 1, -5) .. 'out'
   return outs, outs .. ':' .. destination
@@ -60,6 +58,7 @@ end
 
 -- Add an entry, a list of names and values. `id` is of the message that has ended.
 local function send_out(destination, id, entry, now)
+  local NUMBERS_PER_MS = 1024
   local outs, stream = outbox(destination)
   local lane, last = string.match(redis.call('HGET', outs, destination) or '', '^(%S+) (%d+)$')
   lane = lane or 'out-' .. string.sub(redis.sha1hex(stream .. id .. text(now)), 1, 24)

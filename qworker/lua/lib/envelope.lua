@@ -58,8 +58,8 @@ end
 
 -- How many items of a list to read next, within `bytes_left` judging by those already read: a read copies whole items,
 -- and bodies may be large. So the first one is read alone; a hundred small ones take four reads.
-local MAX_CHUNK = 33
 local function chunk_size(number, bytes, bytes_left)
+  local MAX_CHUNK = 33
   if number == 0 then return 1 end
   return math.max(1, math.min(MAX_CHUNK, math.ceil(bytes_left * number / math.max(bytes, 1))))
 end

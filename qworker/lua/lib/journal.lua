@@ -7,7 +7,6 @@
 -- Numbers come from counters in `stats` and are dense within an epoch, so a missing entry shows as a gap.
 
 local MAX_GROUPS = 16384 -- bytes of the groups of one entry
-local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
 local ROW, GROUP = '\nq1 ', '\n\n' -- what stands before each header, and between two groups
 local ROWS_AT_ONCE = 250
 local HEADER_SHAPE = '^q1 ([%w._-]+ %d+ %d+ %d+ %d+ %d+[^\n]*)\n'
@@ -125,6 +124,7 @@ end
 
 -- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
 local function open_journal(attributes, now)
+  local DEFAULT_CAP, MIN_CAP, MAX_CAP = 67108864, 1048576, 1099511627776
   book.all = attributes.mode == 'all'
   book.on = book.all or attributes.mode == 'outcomes'
   if not book.on then return end

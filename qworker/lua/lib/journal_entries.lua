@@ -1,8 +1,7 @@
 -- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
 
 local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
-local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
-local TRIM_EVERY, TRIM_AT_ONCE, OLD_AT_ONCE = 16, 1000, 32
+local TRIM_EVERY = 16
 
 -- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
 local function entry_from(id)
@@ -22,6 +21,7 @@ local function write_journal(who)
   -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
   -- the clock says. The count of bytes continues from the stream's.
   local function begin_epoch(counted)
+    local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
     local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
     if last then
       last_epoch = tonumber(string.match(last[1], '^%d+'))
@@ -46,6 +46,7 @@ local function write_journal(who)
 
   -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
   local function trim_journal(counted)
+    local TRIM_AT_ONCE, OLD_AT_ONCE = 1000, 32
     local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
     if enough <= 0 then return end
     local before, epoch, low, id = entry_from('-')
