@@ -14,10 +14,12 @@ from qworker.errors import __all__ as _errors
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker
+    from qworker.app.arguments.failures import Failure
     from qworker.app.chain import Chain, chain
     from qworker.app.context import Context, current
     from qworker.app.control import Bury, Cancel, Discard, LetExpire, RateLimited, Release, Retry
     from qworker.app.feed import Feed
+    from qworker.app.group import GroupCall, group
     from qworker.app.handle import Handle
     from qworker.app.handles import Handles
     from qworker.app.log_context import add_message_fields
@@ -37,8 +39,10 @@ __all__ = [
     "Chain",
     "Context",
     "Discard",
+    "Failure",
     "Feed",
     "FeedEntry",
+    "GroupCall",
     "Handle",
     "Handles",
     "Keyring",
@@ -58,6 +62,7 @@ __all__ = [
     "cron",
     "current",
     "every",
+    "group",
     *_errors,
 ]
 
@@ -68,8 +73,10 @@ _HOMES: Final = {
     "Chain": "app.chain",
     "Context": "app.context",
     "Discard": "app.control",
+    "Failure": "app.arguments.failures",
     "Feed": "app.feed",
     "FeedEntry": "wire.feed",
+    "GroupCall": "app.group",
     "Handle": "app.handle",
     "Handles": "app.handles",
     "Keyring": "wire.keyring",
@@ -89,6 +96,7 @@ _HOMES: Final = {
     "cron": "app.schedule",
     "current": "app.context",
     "every": "app.schedule",
+    "group": "app.group",
 }
 
 

@@ -24,6 +24,7 @@ QworkerError
 │   ├── BulkChangedError          other rows under the write id of an earlier bulk write
 │   ├── RunTooLargeError          a run that has recorded too much
 │   ├── RunStartedError           a second start of an id, with other arguments
+│   ├── GroupStartedError         a second start of a group of calls, with other calls
 │   ├── RunUnknownError           a signal to a run that is not there
 │   ├── RunEndedError             a signal to a run that has ended
 │   ├── SignalGivenError          a signal that was given before, with another value
@@ -91,6 +92,7 @@ __all__ = [
     "ClusterMovingError",
     "EventsLostError",
     "GhostSendError",
+    "GroupStartedError",
     "InDoubtError",
     "InvalidBodyError",
     "InvalidError",
@@ -448,6 +450,20 @@ class RunStartedError(RefusedError):
         return (
             f"run {self.message_id} of queue {self.queue!r} was already started with another call: start this one "
             "under another id. An id is free again when the steps of its run have expired (result=, after its end)"
+        )
+
+
+class GroupStartedError(RefusedError):
+    """A group of calls of this id was started with other calls; nothing was sent."""
+
+    def __init__(self, queue: str, group_id: str) -> None:
+        super().__init__(queue, group_id)
+        self.queue, self.group_id = queue, group_id
+
+    def __str__(self) -> str:
+        return (
+            f"group of calls {self.group_id} of queue {self.queue!r} was already started with other calls: start this "
+            "one under another id. An id is free a day after the end of its callback, or when its result has expired"
         )
 
 

@@ -1337,17 +1337,42 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- Whether a score of delayed is the seat of a waiting member.
   function it.is_seat(score) return score >= SEATS_FROM and score < MAX_MS end
 end
--- What the end of a message brings about: its unique key is free, those who wait for its result are told, and the state
--- of a run (flag c) expires.
---   result:<message id> STRING, expires   `<state>[ words]\n<rest>`: what the message came to, see docs/protocol.md
---   run:<message id> HASH, runs ZSET      see step.lua
--- Their keys are made here: a script that ends messages learns their ids as it reads them. They are in the slot of
--- the queue. The name of a result is also the sharded channel on which waiting clients are told to look.
--- The outbox of a queue holds what ends bring about in other queues, until it is stored there. Each destination has a lane
+-- The outbox of a queue holds what it brings about in other queues, until it is stored there. Each destination has a lane
 -- of its own, so that one which is away holds up no other.
 --   out HASH                   destination → `<lane> <number of the last entry>`
---   out:<destination> STREAM   `<number>-0` → what is to be stored there: a message, see lib/effects.lua, or a result
+--   out:<destination> STREAM   `<number>-0` → what is to be stored there: a message, see lib/effects.lua, a result, the end
+--                              of a member of a group of calls, or such a group, see join.lua
 -- Numbers follow the clock: those of entries that a failover has taken back are not given again.
+
+local function outbox(destination)
+  local outs = string.sub(meta, 1, -5) .. 'out'
+  return outs, outs .. ':' .. destination
+end
+
+-- Add an entry, a list of names and values. `id` is of the message that it comes of. Several of one call share `lanes`, a
+-- table that `write_lanes` writes afterwards.
+local function send_out(destination, id, entry, now, lanes)
+  local NUMBERS_PER_MS = 1024
+  local outs, stream = outbox(destination)
+  local found = lanes and lanes[destination]
+  local lane, last = string.match(found or redis.call('HGET', outs, destination) or '', '^(%S+) (%d+)$')
+  lane = lane or 'out-' .. string.sub(redis.sha1hex(stream .. id .. text(now)), 1, 24)
+  local number = text(math.max((tonumber(last) or 0) + 1, now * NUMBERS_PER_MS))
+  redis.call('XADD', stream, number .. '-0', unpack(entry))
+  if lanes then
+    lanes[destination] = lane .. ' ' .. number
+  else
+    redis.call('HSET', outs, destination, lane .. ' ' .. number)
+    redis.pcall('HINCRBY', stats, 'followed', 1)
+  end
+end
+-- What the end of a message brings about: its unique key is free, those who wait for its result are told, its group of calls
+-- counts it, and the state of a run (flag c) expires, as do the values that were kept for a callback (flag h).
+--   result:<message id> STRING, expires   `<state>[ words]\n<rest>`: what the message came to, see docs/protocol.md
+--   run:<message id> HASH, runs ZSET      see step.lua
+--   join:<message id> HASH, joins ZSET    see join.lua
+-- Their keys are made here: a script that ends messages learns their ids as it reads them. They are in the slot of
+-- the queue. The name of a result is also the sharded channel on which waiting clients are told to look.
 
 local MAX_KEEP_MS, MAX_RESULT = 2592000000, 1114112 -- 30 days · 1 MiB and what encryption adds
 
@@ -1390,37 +1415,45 @@ local function tell_waiting(key)
   redis.pcall('SPUBLISH', key, '')
 end
 
-local function outbox(destination)
-  local outs = string.sub(meta, 1, -5) .. 'out'
-  return outs, outs .. ':' .. destination
+local tell_others
+do
+-- Name the message that has ended so, unless the words name one already.
+local function with_step(words, task, own_id)
+  local first, rest = string.match(words, '^([^\n]*)(.*)$')
+  if string.find(first, '^dead %S+ %S* %S+ %S+ %S+$') or string.find(first, '^%l+ %S+ %S+ %S+$') then return words end
+  return first .. ' ' .. string.match(meta, '{(.*)}:meta$') .. ' ' .. task .. ' ' .. own_id .. rest
 end
 
--- Add an entry, a list of names and values. `id` is of the message that has ended.
-local function send_out(destination, id, entry, now)
-  local NUMBERS_PER_MS = 1024
-  local outs, stream = outbox(destination)
-  local lane, last = string.match(redis.call('HGET', outs, destination) or '', '^(%S+) (%d+)$')
-  lane = lane or 'out-' .. string.sub(redis.sha1hex(stream .. id .. text(now)), 1, 24)
-  local number = text(math.max((tonumber(last) or 0) + 1, now * NUMBERS_PER_MS))
-  redis.call('XADD', stream, number .. '-0', unpack(entry))
-  redis.call('HSET', outs, destination, lane .. ' ' .. number)
-  redis.pcall('HINCRBY', stats, 'followed', 1)
+local function tell(queue, own_id, entry, words, task)
+  entry[#entry + 1] = words == '' and '' or with_step(words, task, own_id)
+  if not pcall(send_out, queue, own_id, entry, (clock(ARGV[1], meta))) then missed = 1 end
 end
 
 -- A message may be a step of a chain. Flag j says where the chain's result is waited for, percent-encoded:
 -- `<queue>:<message id>:<keep ms>:<task of this step>`, or `-`. Tells there that the chain has ended without a value, and at
--- which step; no words: that it goes on.
-local function tell_chain(head, own_id, words)
-  local value = flag_in(head, ' j=')
-  if not value or value == '-' then return end
+-- which step.
+local function tell_chain(value, own_id, words)
   local queue, id, keep_ms, task = string.match(percent_decoded(value), '^([a-z0-9][a-z0-9._-]*):([%w._-]+):(%d+):([%w_.-]+)$')
   if not queue or #queue > 64 or #id > 64 or not whole(keep_ms, 1, MAX_KEEP_MS) then return end
-  if words ~= '' then
-    local first, rest = string.match(words, '^([^\n]*)(.*)$')
-    words = first .. ' ' .. string.match(meta, '{(.*)}:meta$') .. ' ' .. task .. ' ' .. own_id .. rest
-  end
-  local entry = { 'result', id, 'keep', keep_ms, 'words', words }
-  if not pcall(send_out, queue, own_id, entry, clock(ARGV[1], meta)) then missed = 1 end
+  tell(queue, own_id, { 'result', id, 'keep', keep_ms, 'words' }, words, task)
+end
+
+-- A message may be a member of a group of calls. Flag i says where these are counted, see gather.lua:
+-- `<queue or shard>:<group id>:<number of the member>:<task>`, percent-encoded.
+local function tell_group(value, own_id, words)
+  local queue, id, member, task =
+    string.match(percent_decoded(value), '^([a-z0-9][a-z0-9._-]*/?%d*):([%w._-]+):(%d+):([%w_.-]+)$')
+  if not queue or #queue > 67 or #id > 64 or not whole(member, 0, MAX_MS) then return end
+  tell(queue, own_id, { 'join', id, 'member', member, 'words' }, words, task)
+end
+
+-- Tell other queues how a message without a value has ended; no words: it goes on after all. `dropped`: it was told that it
+-- is dead.
+function tell_others(head, own_id, words, dropped)
+  local chain, member = flag_in(head, ' j='), flag_in(head, ' i=')
+  if chain and chain ~= '-' and not dropped then tell_chain(chain, own_id, words) end
+  if member then tell_group(member, own_id, words) end
+end
 end
 
 -- A message has ended without a value, `words` say how. Written only where its header asks for a result (flag r). A
@@ -1429,7 +1462,7 @@ local function end_result(item, words)
   if kind(item) ~= 'own' or not has_flags(item) then return end
   local head = header(item)
   local keep_ms, id = number_in(head, ' r='), string.match(head, '^([%w._-]+) ')
-  if id then tell_chain(head, id, words) end
+  if id then tell_others(head, id, words) end
   if not keep_ms or keep_ms < 1 or not id or #id > 64 then return end
   local key = result_key(id)
   local kept = redis.pcall('SET', key, words, 'PX', text(math.min(keep_ms, MAX_KEEP_MS)))
@@ -1445,12 +1478,42 @@ local function runs_key()
   return string.sub(meta, 1, -5) .. 'runs'
 end
 
+-- Groups of calls, see join.lua.
+local joins = {}
+
+function joins.key(id)
+  return string.sub(meta, 1, -5) .. 'join:' .. id
+end
+
+-- Those that have not ended.
+function joins.index()
+  return string.sub(meta, 1, -5) .. 'joins'
+end
+
+-- A group of calls has ended: its values go. What it was started with stays, so that it is not started again, for as long
+-- as it says.
+function joins.finish(id)
+  local join, index = joins.key(id), joins.index()
+  local found = redis.pcall('HMGET', join, '@start', '@size', '@keep')
+  redis.pcall('ZREM', index, id)
+  if found.err or not found[2] then return end
+  redis.pcall('UNLINK', join)
+  if not found[1] or not found[3] then return end
+  redis.pcall('HSET', join, '@start', found[1], '@size', found[2], '@sent', found[2], '@over', '1')
+  redis.pcall('PEXPIRE', join, found[3])
+end
+
 -- A run has ended: its state is kept as long as its result, the flag r of `head`. A dead one has not ended: it can be
--- redriven.
+-- redriven. With a run, or a callback (flag h), the groups of calls end that were for it.
 local function end_run(head, id)
+  if string.find(head, ' h=', 1, true) then joins.finish(id) end
   if not string.find(head, ' c=', 1, true) then return end
-  local keep_ms, runs = math.min(number_in(head, ' r=') or 0, MAX_KEEP_MS), runs_key()
-  redis.pcall('PEXPIRE', run_key(id), text(keep_ms))
+  local keep_ms, run, runs = math.min(number_in(head, ' r=') or 0, MAX_KEEP_MS), run_key(id), runs_key()
+  local its_groups = redis.pcall('HGET', run, '@joins')
+  if type(its_groups) == 'string' then
+    for group in string.gmatch(its_groups, '%S+') do joins.finish(group) end
+  end
+  redis.pcall('PEXPIRE', run, text(keep_ms))
   redis.pcall('ZREM', runs, id)
 end
 
@@ -1476,7 +1539,7 @@ end
 
 -- A message that had ended waits again.
 local function forget_result(head, id)
-  tell_chain(head, id, '')
+  tell_others(head, id, '')
   if not string.find(head, ' r=', 1, true) then return end
   local key = result_key(id)
   redis.pcall('DEL', key)
@@ -1502,6 +1565,10 @@ local function bury(item, reason, class, words, now, amounts)
   end
   end_result(item, dead_words(reason, class, words))
   amounts.dead = (amounts.dead or 0) + 1
+  -- Where this counter stands dead letters are read before they are dropped: others have to be told.
+  if kind(item) == 'own' and has_flags(item) and string.find(header(item), ' [hi]=') then
+    amounts.dead_of_groups = (amounts.dead_of_groups or 0) + 1
+  end
   amounts['dead:' .. reason] = (amounts['dead:' .. reason] or 0) + 1
   return reason
 end
@@ -1781,6 +1848,37 @@ function denied(what, command, key, ...)
   return redis.error_reply('NOPERM this user may not write ' .. what .. '; write its rules again with qworker acl')
 end
 end
+-- Count a message whose end others are told of (flags i and j): a queue with such a count is read before it is removed.
+local function note_awaited(tail, amounts)
+  local stop = string.find(tail, '\n', 1, true)
+  if string.find(string.sub(tail, 1, stop), ' [ij]=') then amounts.awaited = (amounts.awaited or 0) + 1 end
+end
+-- New messages that something else brings about: they are stored even if the queue is full or paused.
+
+-- Put a message into `to`, see lib/requeue.lua, or delay it. `new`: priority, delay_ms and ttl_ms (both '' for the queue's), head,
+-- tail.
+local function push_new(new, to, now, amounts)
+  local defaults = redis.call('HMGET', meta, 'delay_ms', 'ttl_ms', 'levels')
+  local delay_ms = whole(new.delay_ms, 0, MAX_MS) or whole(defaults[1], 0, MAX_MS) or 0
+  local ttl_ms = whole(new.ttl_ms, 0, MAX_MS) or whole(defaults[2], 0, MAX_MS) or 0
+  local item = new.head .. stamp(now, ttl_ms, delay_ms) .. new.tail
+  if book.all then record('sent', item) end
+  note_awaited(new.tail, amounts)
+  amounts.sent, amounts.stored = (amounts.sent or 0) + 1, (amounts.stored or 0) + 1
+  if delay_ms > 0 then
+    redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_DUE_MS)), item)
+    return
+  end
+  if not has_groups and group_of(item) then
+    groups().mark()
+    has_groups = true
+  end
+  if not to.used[new.priority] then
+    redis.call('HSET', meta, 'levels', (defaults[3] or '') .. text(new.priority))
+    to.used[new.priority] = true
+  end
+  put(to, to.tails, new.priority, item)
+end
 -- Effects of an ack: what else happens if, and only if, the ack counts. They are read before the first write, and applied
 -- while the message is still in its lease, by the call that takes it out: a repeated call finds it gone, and a stale one
 -- never finds it.
@@ -1788,11 +1886,16 @@ end
 --   result   keep ms (1-2592000000), value      kept under the message's id, see lib/ends.lua
 --   push     priority 0-9, delay ms, ttl ms ('' for the queue's, ttl 0 none), head `q1 <id> `, tail `[ k=v …]\n<body>`
 --                                               a new message in this queue, also if that is paused or full
---   out      queue, then the words of a push    a new message in another queue, see lib/ends.lua
+--   out      queue, then the words of a push    a new message in another queue, see lib/outbox.lua
+--   member   queue or shard, group id, number, words   the end of a member of a group of calls, see gather.lua
+--   open     queue, group id, spec              a group of calls whose callback is in that queue, see join.lua
+--   end                                         nothing more: the script reads the message, whose values go, see lib/ends.lua
 
-local EFFECTS = { result = 2, push = 5, out = 6 } -- name → words
 local MAX_EFFECTS = 1000
-local QUEUE = '^[a-z0-9][a-z0-9._-]*$'
+local read_effects, apply_effects
+do
+local EFFECTS = { result = 2, push = 5, out = 6, member = 4, open = 3, ['end'] = 0 } -- name → words
+local QUEUE, SHARD, MAX_SPEC = '^[a-z0-9][a-z0-9._-]*$', '^[a-z0-9][a-z0-9._-]*/?%d*$', 8388608
 
 -- The words of a new message from `at` on; nil if one is wrong.
 local function read_new(effect, at)
@@ -1805,7 +1908,7 @@ end
 
 -- Read `number` effects; returns them and the position after them, or nil and what is wrong: the name of an
 -- argument, or an error.
-local function read_effects(at, number)
+function read_effects(at, number)
   local effects = {}
   local function read(effect)
     if effect.name == 'result' then
@@ -1819,8 +1922,19 @@ local function read_effects(at, number)
         or denied('messages', 'RPUSH', ready(effect.priority), '') or denied('messages', 'ZADD', delayed, '0', '')
         or denied('messages', 'HSET', meta, 'levels', '')
     end
+    if effect.name == 'end' then return end
     effect.queue = ARGV[at + 1]
-    if #effect.queue > 64 or not string.find(effect.queue, QUEUE) or not read_new(effect, at + 2) then return 'out' end
+    local named = string.find(effect.queue, effect.name == 'member' and SHARD or QUEUE) and #effect.queue <= 67
+    if not named then return effect.name end
+    if effect.name == 'member' then
+      effect.group, effect.member, effect.words = ARGV[at + 2], whole(ARGV[at + 3], 0, MAX_MS), ARGV[at + 4]
+      if not effect.member or not string.find(effect.group, '^[%w._-]+$') or #effect.words > MAX_RESULT then return 'member' end
+    elseif effect.name == 'open' then
+      effect.group, effect.spec = ARGV[at + 2], ARGV[at + 3]
+      if not string.find(effect.group, '^[%w._-]+$') or #effect.spec > MAX_SPEC then return 'open' end
+    elseif not read_new(effect, at + 2) then
+      return 'out'
+    end
     local outs, stream = outbox(effect.queue)
     local wrong = broken({ outs, 'hash', stream, 'stream' })
     return wrong and redis.error_reply('WRONGTYPE ' .. wrong[2] .. ' is a ' .. wrong[3])
@@ -1839,47 +1953,27 @@ local function read_effects(at, number)
 end
 
 -- Apply the effects of the message `id`. New messages go to `to`, see lib/requeue.lua.
-local function apply_effects(effects, id, to, now, amounts)
-  local function add(name) amounts[name] = (amounts[name] or 0) + 1 end
-
-  local function push(effect)
-    local defaults = redis.call('HMGET', meta, 'delay_ms', 'ttl_ms', 'levels')
-    local delay_ms = whole(effect.delay_ms, 0, MAX_MS) or whole(defaults[1], 0, MAX_MS) or 0
-    local ttl_ms = whole(effect.ttl_ms, 0, MAX_MS) or whole(defaults[2], 0, MAX_MS) or 0
-    local item = effect.head .. stamp(now, ttl_ms, delay_ms) .. effect.tail
-    if book.all then record('sent', item) end
-    add('sent')
-    add('stored')
-    if delay_ms > 0 then
-      redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_DUE_MS)), item)
-      return
-    end
-    if not has_groups and group_of(item) then
-      groups().mark()
-      has_groups = true
-    end
-    if not to.used[effect.priority] then
-      redis.call('HSET', meta, 'levels', (defaults[3] or '') .. text(effect.priority))
-      to.used[effect.priority] = true
-    end
-    put(to, to.tails, effect.priority, item)
-  end
-
+function apply_effects(effects, id, to, now, amounts)
   for _, effect in ipairs(effects) do
     if effect.name == 'result' then
       local key = result_key(id)
       redis.call('SET', key, effect.value, 'PX', text(effect.keep_ms))
       tell_waiting(key)
-      add('results')
+      amounts.results = (amounts.results or 0) + 1
     elseif effect.name == 'push' then
-      push(effect)
-    else
+      push_new(effect, to, now, amounts)
+    elseif effect.name == 'member' then
+      send_out(effect.queue, id, { 'join', effect.group, 'member', text(effect.member), 'words', effect.words }, now)
+    elseif effect.name == 'open' then
+      send_out(effect.queue, id, { 'open', effect.group, 'spec', effect.spec }, now)
+    elseif effect.name == 'out' then
       send_out(effect.queue, id, {
         'priority', text(effect.priority), 'delay', effect.delay_ms, 'ttl', effect.ttl_ms,
         'head', effect.head, 'tail', effect.tail,
       }, now)
     end
   end
+end
 end
 -- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
 -- stand from KEYS[21] on), and for each lease

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from qworker.app.composition import (
+    Composed,
+    ComposedThen,
+    Start,
+    check_part,
+    first_steps,
+    next_step,
+)
 from qworker.app.handle import Handle
-from qworker.client.steps import Step, end_flag, with_steps
-from qworker.errors import InvalidOptionError
+from qworker.app.task import Call, Then
+from qworker.app.work import Following, Work
+from qworker.client.steps import Step, end_flag, groups_of, with_steps
+from qworker.errors import InvalidOptionError, shown
 
 if TYPE_CHECKING:
-    from qworker.app.task import Call, Then
+    from qworker.app.task import Sender
     from qworker.client.queue_ref import QueueRef
     from qworker.engine.send import NewMessage
 
@@ -22,62 +32,84 @@ D = TypeVar("D")
 E = TypeVar("E")
 R_co = TypeVar("R_co", covariant=True)
 
-#: Options of a send that only make sense when it is sent at once.
-_NOT_LATER: Final = ("eta", "maxlen", "replicas", "fsync")
 
-
-class Chain(Generic[R_co]):
+class Chain(Composed[R_co]):
     """Calls to be made one after the other; its result is that of the last one. Made by `chain`."""
 
-    def __init__(self, first: Call[Any], *steps: Then[Any, Any]) -> None:
+    def __init__(self, first: Work[Any], *steps: Following[Any, Any]) -> None:
         if not steps:
             raise InvalidOptionError("chain", "has one step", "give two or more, or send the call")
+        if isinstance(first, Chain):
+            raise InvalidOptionError(
+                "chain", "begins with a chain", "give its steps, then the others"
+            )
+        for later in steps:
+            if not isinstance(later, Then | ComposedThen):
+                raise _not_a_step(later, "task.then(…)")
+        if not isinstance(first, Call | Composed):
+            raise _not_a_step(first, "task.call(…)")
         self._first, self._steps = first, steps
-        self._app = first.sender.task.app
-        senders = (first.sender, *(step.sender for step in steps))
-        for number, sender in enumerate(senders, 1):
-            task, options = sender.task, sender.options_of_sends
-            where = f"step {number} of the chain, {task.name!r}"
-            if task.app.namespace != self._app.namespace:
-                raise InvalidOptionError(where, "is of another namespace", "chain tasks of one app")
-            if task.task_options.batch is not None:
-                raise InvalidOptionError(where, "takes batches", "chain tasks of one message")
-            if task.is_run:
-                raise InvalidOptionError(where, "is a run", "call its steps in the run instead")
-            if number <= len(steps):
-                sender.check_keeps()
-            if number > 1 and options.group is None and callable(task.task_options.group):
-                raise InvalidOptionError(
-                    where,
-                    "has a group that depends on its arguments, of which the first is not known yet",
-                    'name the group: .options(group="acme").then(…)',
-                )
-            names = ("unique", *_NOT_LATER) if number > 1 else ("unique",)
-            for name in names:
-                if getattr(options, name):
+        self.app = first.app if isinstance(first, Composed) else first.sender.task.app
+        self.depth = max(getattr(step, "depth", 0) for step in (first, *steps))
+        for number, step in enumerate((first, *steps), 1):
+            where = f"step {number} of the chain"
+            is_last = number > len(steps)
+            if not isinstance(step, Call | Then):
+                assert isinstance(step, Composed | ComposedThen)
+                if step.app.namespace != self.app.namespace:
                     raise InvalidOptionError(
-                        where, f"has the option {name}", "leave it out of chains"
+                        where, "is of another namespace", "take tasks of one app"
                     )
+                if not is_last:
+                    step.last.check_keeps()
+                continue
+            sender = step.sender
+            where = f"{where}, {sender.task.name!r}"
+            check_part(sender, where, self.app.namespace, first=number == 1)
+            if not is_last:
+                sender.check_keeps()
+
+    @property
+    def last(self) -> Sender[Any, Any]:
+        """What sends the last call."""
+        last = self._steps[-1]
+        if isinstance(last, ComposedThen):
+            return last.last
+        assert isinstance(last, Then)
+        return last.sender
+
+    def first_steps(self, message_id: str, *, keeps: bool) -> list[Step]:
+        """List its steps, the first with this id; the ids of the others begin with it."""
+        return [*first_steps(self._first, message_id), *self._later(message_id, keeps=keeps)]
 
     def send(self) -> str:
         """Send the first call and return its message id. Each worker sends the next one when it acks.
 
         Raises all that `Queue.send` raises, before anything is sent.
         """
-        task = self._first.sender.task
-        queue = self._app.queue(task.queue)
-        message, _ = self._message(queue.ref, keeps=False)
+        first = self._first
+        if not isinstance(first, Call):
+            start, _ = self._start(keeps=False)
+            start.run()
+            return start.id
+        queue = self.app.queue(first.sender.task.queue)
         for name, group in self._groups():
-            queue.client.run(self._app.queue(name).ref.check_undivided(group))
-        return queue.store([message], self._first.sender.options_of_sends, named="calls")[0]
+            queue.client.run(self.app.queue(name).ref.check_undivided(group))
+        message, _ = self._message(first, queue.ref, keeps=False)
+        return queue.store([message], first.sender.options_of_sends, named="calls")[0]
 
     async def asend(self) -> str:
         """Send the first call from async code, as `send` does."""
-        queue = self._app.aqueue(self._first.sender.task.queue)
-        message, _ = self._message(queue.ref, keeps=False)
+        first = self._first
+        if not isinstance(first, Call):
+            start, _ = self._start(keeps=False)
+            await start.arun()
+            return start.id
+        queue = self.app.aqueue(first.sender.task.queue)
         for name, group in self._groups():
-            await queue.client.run(self._app.aqueue(name).ref.check_undivided(group))
-        sent = await queue.store([message], self._first.sender.options_of_sends, named="calls")
+            await queue.client.run(self.app.aqueue(name).ref.check_undivided(group))
+        message, _ = self._message(first, queue.ref, keeps=False)
+        sent = await queue.store([message], first.sender.options_of_sends, named="calls")
         return sent[0]
 
     def start(self) -> Handle[R_co]:
@@ -86,95 +118,97 @@ class Chain(Generic[R_co]):
         A step that dies ends the wait with `TaskFailedError`, which names it; if you redrive it, the chain continues.
         Raises `NoResultError` if the last task keeps no results, and all that `Queue.send` raises.
         """
-        queue = self._app.queue(self._first.sender.task.queue)
-        message, handle = self._message(queue.ref, keeps=True)
+        first = self._first
+        if not isinstance(first, Call):
+            start, handle = self._start(keeps=True)
+            start.run()
+            return handle
+        queue = self.app.queue(first.sender.task.queue)
         for name, group in self._groups():
-            queue.client.run(self._app.queue(name).ref.check_undivided(group))
-        queue.store([message], self._first.sender.options_of_sends, named="calls")
+            queue.client.run(self.app.queue(name).ref.check_undivided(group))
+        message, handle = self._message(first, queue.ref, keeps=True)
+        queue.store([message], first.sender.options_of_sends, named="calls")
         return handle
 
     async def astart(self) -> Handle[R_co]:
         """Send the first call from async code, as `start` does."""
-        queue = self._app.aqueue(self._first.sender.task.queue)
-        message, handle = self._message(queue.ref, keeps=True)
+        first = self._first
+        if not isinstance(first, Call):
+            start, handle = self._start(keeps=True)
+            await start.arun()
+            return handle
+        queue = self.app.aqueue(first.sender.task.queue)
         for name, group in self._groups():
-            await queue.client.run(self._app.aqueue(name).ref.check_undivided(group))
-        await queue.store([message], self._first.sender.options_of_sends, named="calls")
+            await queue.client.run(self.app.aqueue(name).ref.check_undivided(group))
+        message, handle = self._message(first, queue.ref, keeps=True)
+        await queue.store([message], first.sender.options_of_sends, named="calls")
         return handle
 
     def _groups(self) -> list[tuple[str, str]]:
         """Queue and group of the later steps that have one; they must not be divided."""
+        return groups_of(self._later("-", keeps=False))
+
+    def _later(self, message_id: str, *, keeps: bool) -> list[Step]:
+        count = len(self._steps)
         return [
-            (step.sender.task.queue, group) for step in self._steps if (group := _group_of(step))
+            next_step(step, f"{message_id}-{number}", keeps=keeps and number == count)
+            for number, step in enumerate(self._steps, 1)
         ]
 
-    def _message(self, queue: QueueRef, *, keeps: bool) -> tuple[NewMessage, Handle[Any]]:
-        """Make the first message, and a handle to the result of the last one."""
-        last = self._steps[-1].sender
+    def _start(self, *, keeps: bool) -> tuple[Start, Handle[Any]]:
+        """Prepare the start of a chain that begins with a group, and a handle to the result of the last one."""
         if keeps:
-            last.check_keeps()
-        steps = []
-        for number, step in enumerate(self._steps, 1):
-            options = step.sender.options_of_sends
-            is_last = number == len(self._steps)
-            steps.append(
-                Step(
-                    step.sender.task.name,
-                    step.sender.task.queue,
-                    queue.ids.message_id(),
-                    step.args,
-                    step.kwargs,
-                    options.priority,
-                    options.delay_ms,
-                    options.ttl_ms,
-                    options.max_receives,
-                    options.visibility_ms,
-                    last.task.task_options.result_ms if keeps and is_last else None,
-                    _group_of(step),
-                )
-            )
-        sender = self._first.sender
-        body = with_steps(self._first.body, steps)
-        message = sender.first_message(
-            body, queue, end_flag(sender.task.name, steps), self._first.group
-        )
-        return message, Handle(self._app, steps[-1].queue, steps[-1].id, last.task, chained=True)
+            self.last.check_keeps()
+        message_id = self.app.queue(self.last.task.queue).ref.ids.message_id()
+        start = Start(self.first_steps(message_id, keeps=keeps), self.app, self.last, None)
+        return start, start.handle()
+
+    def _message(
+        self, first: Call[Any], queue: QueueRef, *, keeps: bool
+    ) -> tuple[NewMessage, Handle[Any]]:
+        """Make the first message, and a handle to the result of the last one."""
+        if keeps:
+            self.last.check_keeps()
+        steps = self._later(queue.ids.message_id(), keeps=keeps)
+        sender, end = first.sender, steps[-1].fan.callback if steps[-1].fan else steps[-1]
+        body, flag = with_steps(first.body, steps), end_flag(sender.task.name, steps)
+        message = sender.first_message(body, queue, flag, first.group)
+        return message, Handle(self.app, end.queue, end.id, self.last.task, chained=True)
 
 
-def _group_of(step: Then[Any, Any]) -> str:
-    """Return the stored name of the group of a later step; '' for none."""
-    return step.sender.group_of((), {})
+def _not_a_step(step: object, written: str) -> InvalidOptionError:
+    return InvalidOptionError("chain", f"{shown(step)} does not fit", f"write {written} there")
 
 
 @overload
-def chain(first: Call[A], second: Then[A, B], /) -> Chain[B]: ...
+def chain(first: Work[A], second: Following[A, B], /) -> Chain[B]: ...
 @overload
-def chain(first: Call[A], second: Then[A, B], third: Then[B, C], /) -> Chain[C]: ...
+def chain(first: Work[A], second: Following[A, B], third: Following[B, C], /) -> Chain[C]: ...
 @overload
 def chain(
-    first: Call[A], second: Then[A, B], third: Then[B, C], fourth: Then[C, D], /
+    first: Work[A], second: Following[A, B], third: Following[B, C], fourth: Following[C, D], /
 ) -> Chain[D]: ...
 @overload
 def chain(
-    first: Call[A],
-    second: Then[A, B],
-    third: Then[B, C],
-    fourth: Then[C, D],
-    fifth: Then[D, E],
+    first: Work[A],
+    second: Following[A, B],
+    third: Following[B, C],
+    fourth: Following[C, D],
+    fifth: Following[D, E],
     /,
 ) -> Chain[E]: ...
 @overload
 def chain(
-    first: Call[Any],
-    second: Then[Any, Any],
-    third: Then[Any, Any],
-    fourth: Then[Any, Any],
-    fifth: Then[Any, Any],
-    sixth: Then[Any, Any],
+    first: Work[Any],
+    second: Following[Any, Any],
+    third: Following[Any, Any],
+    fourth: Following[Any, Any],
+    fifth: Following[Any, Any],
+    sixth: Following[Any, Any],
     /,
-    *steps: Then[Any, Any],
+    *steps: Following[Any, Any],
 ) -> Chain[Any]: ...
-def chain(first: Call[Any], /, *steps: Then[Any, Any]) -> Chain[Any]:
+def chain(first: Work[Any], /, *steps: Following[Any, Any]) -> Chain[Any]:
     """Chain calls: `chain(fetch.call(url), parse.then(), store.then(bucket="b")).start()`.
 
     Each step gets the value of the one before as its first argument. All tasks but the last, and that too for `start`,

@@ -29,6 +29,7 @@ from qworker.app.handles import Handles
 from qworker.app.schedule import Schedule, schedule_of
 from qworker.app.steps import RunApp
 from qworker.app.trace import outgoing
+from qworker.app.work import Following, Work
 from qworker.client.schedules import put_schedule, remove_schedule
 from qworker.client.send import new_message
 from qworker.durations import Duration
@@ -53,8 +54,8 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
-A = TypeVar("A")
 T_co = TypeVar("T_co", covariant=True)
+A = TypeVar("A")
 
 
 class TaskApp(RunApp, Protocol):
@@ -65,7 +66,7 @@ class TaskApp(RunApp, Protocol):
         """Hooks around every send and handler."""
 
 
-class Call(msgspec.Struct, Generic[T_co], frozen=True):
+class Call(msgspec.Struct, Work[T_co], frozen=True):
     """A call of a task with checked arguments, ready to send; its handler returns a T."""
 
     sender: Sender[Any, Any]
@@ -74,7 +75,7 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True):
     group: str = ""
 
 
-class Then(msgspec.Struct, Generic[A, T_co], frozen=True):
+class Then(msgspec.Struct, Following[A, T_co], frozen=True):
     """A call whose first argument, an A, is the value of the call before it; see `chain`."""
 
     sender: Sender[Any, Any]
@@ -105,7 +106,7 @@ class Sender(Generic[P, R]):
     @overload
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[Any]:
-        """Make a call for `send_many` and `chain`.
+        """Make a call for `send_many`, `chain` and `group`.
 
         Raises `ArgumentsError` or `InvalidBodyError` for wrong arguments.
         """

@@ -26,6 +26,7 @@ SECTIONS: Final = {
         "queue": "List, show, set, peek, pause, resume, purge and remove queues.",
         "message": "Show, move, cancel or delete messages; receive and settle them.",
         "result": "Show the results of messages.",
+        "calls": "List and show groups of calls; end one without its callback.",
         "workflow": "List and show runs of workflows; signal, cancel and redrive them.",
         "dead": "List, show, edit, redrive and drop dead letters.",
         "import": "Import waiting messages from RSMQ, RQ or Celery.",

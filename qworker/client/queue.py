@@ -12,6 +12,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
 from qworker.client import by_id, relay
+from qworker.client import calls as call_groups
 from qworker.client import cancel as cancelling
 from qworker.client import send as sending
 from qworker.client import settle as settling
@@ -132,6 +133,10 @@ class QueueVerbs:
     runs = Verb(run_states.runs)
     run_status = Verb(run_states.run_status)
     run_steps = Verb(run_states.run_steps)
+
+    calls = Verb(call_groups.calls)
+    call_group = Verb(call_groups.call_group)
+    abandon_calls = Verb(call_groups.abandon_calls)
 
     inspect = Verb(peeking.inspect)
     peek = Verb(peeking.peek)

@@ -7,7 +7,7 @@ destination has said that it holds them; the destination leaves out those that i
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -16,9 +16,19 @@ import msgspec
 from qworker.client.per_shard import chained, everywhere
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.engine.calls import Counted, End, Opening, begin_relayed, count_ends
 from qworker.engine.command import Brief, Command
 from qworker.engine.index import announce
-from qworker.engine.outbox import Entry, Notice, Page, accept, destinations, forward, tell
+from qworker.engine.outbox import (
+    AnyEntry,
+    Entry,
+    Notice,
+    Page,
+    accept,
+    destinations,
+    forward,
+    tell,
+)
 from qworker.errors import QworkerError
 from qworker.wire.keys import QueueKeys
 
@@ -26,6 +36,8 @@ __all__ = ["Outbox", "outboxes", "outboxes_of", "relay"]
 
 #: Seconds between two writes of a destination into the index of queues, as of any sender.
 _ANNOUNCE_S: Final = 60.0
+#: Groups in groups, see `qworker.app.composition`.
+_DEPTH: Final = 5
 
 
 class Outbox(msgspec.Struct, frozen=True):
@@ -59,14 +71,17 @@ def relay(
     *,
     pages: int | None = None,
     announced: dict[str, float] | None = None,
+    depth: int = _DEPTH,
 ) -> Plan[dict[str, QworkerError]]:
     """Relay all outboxes of a queue (or shard), of each up to `pages` of a hundred entries.
 
-    `announced`: when this relayer wrote each destination into the index of queues; it is kept up.
+    `announced`: when this relayer wrote each destination into the index of queues; it is kept up. `depth`: how far to
+    follow groups of calls, which have more to send where they begin and end.
 
     Returns the error of each destination that does not take its entries: they wait. Raises that of the queue itself.
     """
     failed: dict[str, QworkerError] = {}
+    followed: dict[str, QueueKeys] = {}
     announced = {} if announced is None else announced
     for name in (yield destinations(keys)):
         # The first shard exists in any division of the queue, so a repetition finds what was stored before.
@@ -74,35 +89,64 @@ def relay(
         page: Page = yield forward(keys, name)
         done = 0
         while page.entries and done != pages:
-            stored, problem = yield from _store(target, page)
+            stored = yield from _store(target, page)
             done += 1
-            page = yield forward(keys, name, page.lane, stored)
-            if problem is not None:
-                failed[name] = problem
+            if stored.follows:
+                followed[name] = target
+            page = yield forward(keys, name, page.lane, stored.number)
+            if stored.problem is not None:
+                failed[name] = stored.problem
                 break
+            if target.shard:
+                continue  # of a run; it is known
             if time.monotonic() - announced.get(name, float("-inf")) >= _ANNOUNCE_S:
                 announced[name] = time.monotonic()
                 yield Brief(announce(namespace, [name]), index_write=True)
+    for target in followed.values() if depth else ():
+        failed |= yield from relay(
+            namespace, target, pages=pages, announced=announced, depth=depth - 1
+        )
     return failed
 
 
-def _store(target: QueueKeys, page: Page) -> Plan[tuple[int, QworkerError | None]]:
-    """Store entries; returns the number of the last one that is stored, and why the others are not."""
-    stored = 0
-    for priority, run in groupby(page.entries, key=_priority):
+class _Stored:
+    """What a destination has of a page: the number of the last entry. `follows`: its own outboxes have more."""
+
+    number = 0
+    follows = False
+    problem: QworkerError | None = None
+
+
+def _store(target: QueueKeys, page: Page) -> Plan[_Stored]:
+    """Store entries, until one is refused."""
+    stored = _Stored()
+    for _, run in groupby(page.entries, key=_together):
         left: list[Any] = [*run]
         while left:
             try:
-                if priority is None:
-                    stored = yield tell(target, page.lane, left)
-                else:
-                    stored = yield accept(target, page.lane, left)
+                done: int | Counted = yield _command(target, page.lane, left)
             except QworkerError as error:
-                return stored, error
-            left = [entry for entry in left if entry.number > stored]
-    return stored, None
+                stored.problem = error
+                return stored
+            stored.number = done.number if isinstance(done, Counted) else done
+            stored.follows |= isinstance(done, Counted) and done.follows
+            left = [entry for entry in left if entry.number > stored.number]
+    return stored
 
 
-def _priority(entry: Entry | Notice) -> int | None:
-    """The common part of entries that one call stores; None for results."""
-    return entry.priority if isinstance(entry, Entry) else None
+def _together(entry: AnyEntry) -> tuple[type, int]:
+    """What entries have in common that one call stores: messages of one priority; groups begin one by one."""
+    if isinstance(entry, Opening):
+        return Opening, entry.number
+    return type(entry), entry.priority if isinstance(entry, Entry) else 0
+
+
+def _command(target: QueueKeys, lane: str, entries: Sequence[Any]) -> Command[Any]:
+    first: AnyEntry = entries[0]
+    if isinstance(first, Entry):
+        return accept(target, lane, entries)
+    if isinstance(first, Notice):
+        return tell(target, lane, entries)
+    if isinstance(first, End):
+        return count_ends(target, lane, entries)
+    return begin_relayed(target, lane, first)

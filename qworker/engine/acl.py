@@ -128,8 +128,13 @@ def _consumer_keys(keys: QueueKeys) -> tuple[str, ...]:
         keys.producers,
         keys.runs,
         f"{keys.run_prefix}{_ANY}",
+        *_groups_of_calls(keys),
         *keys.of_groups(),
     )
+
+
+def _groups_of_calls(keys: QueueKeys) -> tuple[str, ...]:
+    return (keys.joins, f"{keys.join_prefix}{_ANY}")
 
 
 def _outboxes(keys: QueueKeys) -> tuple[str, ...]:
@@ -162,13 +167,18 @@ ROLES: Final[dict[str, Role]] = {
         about="sends to its queues; cannot read messages",
         raw=("wait", _WAITAOF, "hget", "hmget"),
         keys=_producer_keys,
-        writes=lambda keys: (*_into(keys), keys.runs, f"{keys.run_prefix}{_ANY}", keys.cancelled),
+        writes=lambda keys: (
+            *_into(keys), keys.cancelled, keys.runs, f"{keys.run_prefix}{_ANY}", *_groups_of_calls(keys),
+            *_outboxes(keys),
+        ),
         announces=True,
     ),
     "results": Role(
         about="waits for and reads results, feeds and runs of its queues (with producer: starts tasks)",
         raw=("get", "mget", "hmget", "hget", "xrange", "ssubscribe", "sunsubscribe"),
-        reads=lambda keys: (*_results(keys), keys.meta, f"{keys.run_prefix}{_ANY}"),
+        reads=lambda keys: (
+            *_results(keys), keys.meta, f"{keys.run_prefix}{_ANY}", *_groups_of_calls(keys), keys.out,
+        ),
         channels=_results,
     ),
     "consumer": Role(

@@ -1,4 +1,4 @@
-"""Commands that relay what acks bring about in other queues, see `lua/lib/ends.lua`."""
+"""Commands that relay what acks bring about in other queues, see `lua/lib/outbox.lua`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any, Final
 import msgspec
 
 from qworker.engine.arguments import given
+from qworker.engine.calls import End, Opening
 from qworker.engine.command import Command, Word
 from qworker.engine.raw import raw
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["Entry", "Notice", "Page", "accept", "destinations", "forward", "tell"]
+__all__ = ["AnyEntry", "Entry", "Notice", "Page", "accept", "destinations", "forward", "tell"]
 
 #: Entries of one page: a call of `accept` stores as many.
 _PAGE: Final = 100
-#: As in `lua/lib/ends.lua`.
+#: As in `lua/lib/outbox.lua`.
 _NUMBERS_PER_MS: Final = 1024
 
 
@@ -52,13 +53,16 @@ class Notice(msgspec.Struct, frozen=True):
         return self.number // _NUMBERS_PER_MS
 
 
+AnyEntry = Entry | Notice | End | Opening
+
+
 class Page(msgspec.Struct, frozen=True):
     """The next entries for a destination, and how many are left with them. `lane` is empty if there never was one."""
 
     now_ms: int
     lane: str
     left: int
-    entries: tuple[Entry | Notice, ...]
+    entries: tuple[AnyEntry, ...]
 
 
 def destinations(keys: QueueKeys) -> Command[list[str]]:
@@ -135,8 +139,12 @@ def tell(
     return Command(load_script("tell"), (keys.producers, keys.meta), tuple(args), decode)
 
 
-def _entry(number: bytes, flat: Sequence[bytes]) -> Entry | Notice:
+def _entry(number: bytes, flat: Sequence[bytes]) -> AnyEntry:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    if b"join" in fields:
+        return End(int(number), fields[b"join"], int(fields[b"member"]), fields[b"words"])
+    if b"open" in fields:
+        return Opening(int(number), fields[b"open"], fields[b"spec"])
     if b"result" in fields:
         return Notice(int(number), fields[b"result"], int(fields[b"keep"]), fields[b"words"])
     return Entry(

@@ -9,11 +9,12 @@ import msgspec
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command
+from qworker.engine.raw import raw
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["Purged", "purge", "remove"]
+__all__ = ["Awaited", "Purged", "awaited", "purge", "remove", "revoke"]
 
 
 class Purged(msgspec.Struct, frozen=True):
@@ -48,3 +49,35 @@ def remove(keys: QueueKeys, leases: Sequence[bytes]) -> Command[int]:
         return left
 
     return Command(load_script("remove"), (*names, *others), (len(others), *leases), decode)
+
+
+def revoke(keys: QueueKeys, leases: Sequence[bytes]) -> Command[int]:
+    """Delete the messages of up to 16 leases, and tell those who wait for them; returns how many there were."""
+    names = standard_keys(keys, *(lease.decode("utf-8", "replace") for lease in leases))
+
+    def decode(reply: Any) -> int:
+        messages: int = accepted(reply, keys.queue)[2]
+        return messages
+
+    return Command(load_script("revoke"), names, ("", *leases), decode)
+
+
+class Awaited(msgspec.Struct, frozen=True):
+    """How many messages a queue has, and whether others may wait for their ends.
+
+    `some`: steps of chains or members of groups of calls came through outboxes. `dead`: some of those died.
+    """
+
+    stored: int
+    some: bool
+    dead: bool
+
+
+def awaited(keys: QueueKeys) -> Command[Awaited]:
+    """Count the messages of a queue whose ends others may wait for."""
+
+    def decode(found: Any) -> Awaited:
+        stored, some, dead = found
+        return Awaited(int(stored or 0), some is not None, dead is not None)
+
+    return raw("HMGET", keys.stats, "stored", "awaited", "dead_of_groups", decode=decode)

@@ -18,12 +18,15 @@ from qworker.wire.envelope import head
 from qworker.wire.keys import QueueKeys
 
 __all__ = [
+    "END_EFFECT",
     "LIGHT",
     "MAX_GROUP",
     "Effect",
     "Group",
     "Outcomes",
     "Settled",
+    "member_effect",
+    "open_effect",
     "out_effect",
     "push_effect",
     "result_effect",
@@ -39,6 +42,12 @@ Effect = tuple[Word, ...]
 
 _ERROR_BYTES: Final = 2048
 _OUT: Final = "out"
+_MEMBER: Final = "member"
+_OPEN: Final = "open"
+#: Effects that concern other queues, or are relayed as if they did.
+_RELAYED: Final = frozenset((_OUT, _MEMBER, _OPEN))
+#: Lets the ack of a callback end its group of calls, whose values go.
+END_EFFECT: Final = ("end",)
 #: Effects up to this many bytes are applied on a full server as well: about what the message itself frees.
 LIGHT: Final = 512
 #: Bytes of a group, see `lua/lib/journal.lua`.
@@ -58,6 +67,16 @@ def push_effect(message: NewMessage, options: SendOptions) -> Effect:
 def out_effect(queue: str, message: NewMessage, options: SendOptions) -> Effect:
     """Store a new message in another queue: relayed there, see `qworker.client.relay`."""
     return (_OUT, queue, *_words(message, options))
+
+
+def member_effect(queue: str, group_id: str, member: int, words: bytes) -> Effect:
+    """Count the end of a member of a group of calls, in the queue (or shard) of what follows."""
+    return (_MEMBER, queue, group_id, member, words)
+
+
+def open_effect(queue: str, group_id: str, spec: bytes) -> Effect:
+    """Begin a group of calls whose callback is in `queue`, see `qworker.engine.calls`."""
+    return (_OPEN, queue, group_id, spec)
 
 
 def _words(message: NewMessage, options: SendOptions) -> tuple[Word, ...]:
@@ -199,7 +218,7 @@ class Outcomes:
         for effect in effects:
             self._kept += effect
             self.effect_bytes += size_of(effect)
-            self.relayed = self.relayed or effect[0] == _OUT
+            self.relayed = self.relayed or effect[0] in _RELAYED
 
     def _add(
         self,

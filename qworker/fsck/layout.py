@@ -82,6 +82,7 @@ def _types(keys: QueueKeys) -> dict[str, str]:
         keys.unacked,
         keys.cancelled,
         keys.runs,
+        keys.joins,
         keys.turns,
         keys.children,
         keys.later,

@@ -52,13 +52,14 @@ _NO_STEPS: Final = Raw(b"")
 
 class Call(Struct, frozen=True, gc=False):
     """The body of a call: `args` (an array) and `kwargs` (an object) are still JSON, as are the steps of a chain that
-    follow (`then`, empty if none do).
+    follow (`then`, empty if none do). `gather`: the values of a group of calls, by its policy, go before `args`.
     """
 
     task: str
     args: Raw = _NO_ARGS
     kwargs: Raw = _NO_KWARGS
     then: Raw = _NO_STEPS
+    gather: str = ""
 
 
 _TEXTS: Final = (datetime, date, time, timedelta, UUID, Decimal, bytes, bytearray, memoryview)

@@ -5,8 +5,9 @@ r"""The envelope of a stored message: one text line, then the body.
 `receives` counts deliveries that have ended; an unacked message has one more. `nacks` plus `timeouts` are held against
 max receives; `shared` (timeouts of leases with several messages) is not. Flags: x expiry ms, m max receives, v its own
 visibility ms, p priority, f first received ms, t became ready ms, o position at the head ms, u unique key, k unknown
-since ms, d redrives, r ms to keep its result for, c a run, g group, j where the end of its chain is announced, w trace
-context, e codec, n schedule, s signature. Flag values are percent-encoded.
+since ms, d redrives, r ms to keep its result for, c a run, g group, j where the end of its chain is announced, i where
+a member of a group of calls is counted, h the callback of one, w trace context, e codec, n schedule, s signature. Flag
+values are percent-encoded.
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ class QueueKeys:
         "feed_prefix",
         "groups",
         "imported",
+        "join_prefix",
+        "joins",
         "journal",
         "later",
         "lease_prefix",
@@ -130,9 +132,13 @@ class QueueKeys:
         self.runs = base + "runs"
         #: HASH per run, which expires after its end: its recorded steps (see `lua/run/step.lua`).
         self.run_prefix = base + "run:"
+        #: ZSET group id → when it began, ms: groups of calls that have not ended.
+        self.joins = base + "joins"
+        #: HASH per group of calls: how its members have ended, and what follows (see `lua/calls/join.lua`).
+        self.join_prefix = base + "join:"
 
     def all(self) -> tuple[str, ...]:
-        """Return all keys except those of leases, bulk writes, results, single runs and entries of outboxes."""
+        """Return all keys but those of leases, bulk writes, results, single runs and groups of calls, and outboxes."""
         return (
             *self.ready,
             self.suspect,
@@ -152,6 +158,7 @@ class QueueKeys:
             self.imported,
             self.out,
             self.runs,
+            self.joins,
             *self.of_groups(),
         )
 
@@ -182,6 +189,10 @@ class QueueKeys:
     def run(self, message_id: str) -> str:
         """Return the key of a run's state, a HASH."""
         return self.run_prefix + message_id
+
+    def join(self, group_id: str) -> str:
+        """Return the key of a group of calls, a HASH."""
+        return self.join_prefix + group_id
 
 
 def queues_key(namespace: str) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from qworker.wire.envelope import flag_text
 from qworker.wire.keyring import Keyring
 
-__all__ = ["ENDS", "MAX_KEEP_MS", "MAX_RESULT", "Outcome", "read_result", "write_value"]
+__all__ = ["ENDS", "MAX_KEEP_MS", "MAX_RESULT", "Outcome", "read_end", "read_result", "write_value"]
 
 #: The largest value, in bytes of JSON, and how long one is kept at most.
 MAX_RESULT: Final = 2**20
@@ -61,6 +61,13 @@ def read_result(
         flags = f" {words}" if words else ""
         header = f"q1 {_name(message_id)} 0 0 0 0 0{flags}\n".encode()
         return Outcome(state, keyring.open(namespace, queue, header + rest)[len(header) :])
+    return read_end(stored)
+
+
+def read_end(stored: bytes) -> Outcome:
+    """Read an end without a value."""
+    line, _, rest = stored.partition(b"\n")
+    state, _, words = line.decode("utf-8", "replace").partition(" ")
     parts = words.split(" ")
     step = (
         (parts[-3], parts[-2], parts[-1]) if len(parts) >= (5 if state == "dead" else 3) else None

@@ -6,7 +6,20 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from qworker import Handle, Handles, QueueFullError, QWorker, Retry, Run, SyncRun, chain, every
+from qworker import (
+    Chain,
+    Failure,
+    Handle,
+    Handles,
+    QueueFullError,
+    QWorker,
+    Retry,
+    Run,
+    SyncRun,
+    chain,
+    every,
+    group,
+)
 from qworker.app.task import BatchTask, Call, Sender
 from qworker.client.message import Message, Stored
 
@@ -129,6 +142,41 @@ chain(total.call([1]), tell.then(), tell.then())  # error: [misc]
 async def use_chains() -> None:
     started = await chain(total.call([1]), tell.then()).astart()
     assert_type(await started, str)
+
+
+# -- groups of calls ---------------------------------------------------------------------------
+
+
+@app.task(result="1h")
+def join_all(lengths: list[int | Failure], text: str = "") -> str:
+    """Gets values and failures."""
+    return text
+
+
+@app.task(result="1h")
+async def join_values(lengths: list[int]) -> float:
+    """Gets values alone."""
+    return float(sum(lengths))
+
+
+assert_type(group(total.call([n]) for n in (1, 2)).then(join_all, "x").start(), Handle[str])
+assert_type(group([total.call([1])]).then(join_all).send(), str)
+assert_type(
+    group([total.call([1])], policy="successes").then(join_values).start(id="one"), Handle[float]
+)
+assert_type(group([total.call([1])], policy="first").then(tell).start(), Handle[str])
+group([total.call([1])]).then(join_values)  # error: [call-overload]
+group([total.call([1])], policy="first").then(join_values)  # error: [call-overload]
+group([total.call([1])]).then(join_all, 5)  # error: [call-overload]
+
+assert_type(
+    chain(group([total.call([1])]).then(join_all), plain_length.then()).start(), Handle[int]
+)
+mixed = group([chain(total.call([1]), tell.then(), plain_length.then()), total.call([2])])
+assert_type(mixed.then(join_all).start(), Handle[str])
+several = group(plain_length.then() for _ in (1, 2)).then(join_all)
+assert_type(chain(total.call([1]), tell.then(), several, plain_length.then()), Chain[int])
+chain(total.call([1]), several)  # error: [misc]
 
 
 # -- batch -------------------------------------------------------------------------------------

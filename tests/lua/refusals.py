@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from msgspec import structs
+
 from qworker.engine.command import Word
 from qworker.engine.poll import MAX_POLLED
+from qworker.wire.calls import GroupMember, MemberCall, Spec, write_spec
 from qworker.wire.keys import queues_key, shared_limits_key
 from tests.lua.drive import BAD_NUMBERS, NOW, READY_PARTS, STANDARD_PARTS, Drive, own
 
@@ -204,6 +207,44 @@ def _signalled(drive: Drive) -> Call:
     drive.redis.zadd(drive.keys.runs, {"a": NOW})
     keys = (*drive.standard_keys(), *_keys(drive, "run:a", "runs"))
     return Call(keys, (NOW, "a", "!go", "v", ""))
+
+
+def _spec(**changed: object) -> bytes:
+    """A group of one call."""
+    member, then = MemberCall("b", 0, "", "", "q1 g.0 ", b"\nx"), (0, "", "", "q1 g ", b"\ny")
+    spec = Spec("g", 1, "all", 0, [member], then)
+    return write_spec(structs.replace(spec, **changed))
+
+
+#: What no spec may be.
+_BAD_SPECS: Final = [
+    "",
+    "x",
+    b"\x80",
+    _spec(id="h"),
+    _spec(size=0),
+    _spec(size=10_001),
+    _spec(policy="any"),
+    _spec(first=1),
+    _spec(start=b""),
+    _spec(start=b"s"),
+    _spec(start=b"s", keep=0),
+    _spec(then=None),
+    _spec(then=(0, "", "", "q1 h ", b"\ny")),
+    _spec(then=(10, "", "", "q1 g ", b"\ny")),
+    _spec(members=[MemberCall("B", 0, "", "", "q1 g.0 ", b"\nx")]),
+    _spec(members=[MemberCall("b", 0, "x", "", "q1 g.0 ", b"\nx")]),
+    _spec(members=[MemberCall("b", 0, "", "", "g.0", b"\nx")]),
+    _spec(members=[MemberCall("b", 0, "", "", "q1 g.0 ", b"x")]),
+    _spec(members=[GroupMember("b", "g.0", [])]),
+]
+
+
+def _gathered(drive: Drive) -> Call:
+    """A message of a second level is ready."""
+    drive.send("p", priority=5)
+    keys = (*drive.standard_keys(), *_keys(drive, "producers"))
+    return Call(keys, (NOW, "out-a1", 1, 1, "g", 0, "ok\n1"))
 
 
 def _scheduled(drive: Drive) -> Call:
@@ -644,6 +685,52 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         _dead_letter(),
         parts=[*READY_PARTS, "wake", "dead", "meta", "stats", "journal"],
         calls=_of_entries,
+    ),
+    "revoke": Refusals(
+        _received("L", words=(NOW, "L")),
+        parts=[*STANDARD_PARTS, "lease:L"],
+        calls=lambda drive, call: [
+            call.only(1),
+            call.on(*drive.standard_keys()),
+            call.more(*["L"] * 16).on(*drive.standard_keys(*(f"L{n}" for n in range(17)))),
+        ],
+    ),
+    # -- calls
+    "join": Refusals(
+        _on_parts(
+            *("meta", "stats", "producers", "join:g", "joins"),
+            words=(NOW, "out-a1", 1, _spec()),
+        ),
+        words={2: ["", "a1", "out-", "out-x y"], 3: BAD_NUMBERS, 4: _BAD_SPECS},
+        calls=lambda drive, call: [
+            call.but({4: _spec(then=None, run=("r", "!go"))}).on(
+                *call.keys, f"{drive.base}run:x", f"{drive.base}runs"
+            )
+        ],
+    ),
+    "gather": Refusals(
+        _gathered,
+        parts=[*STANDARD_PARTS, "producers", "joins"],
+        words={
+            2: ["a1", "out-", "out-x y"],
+            3: [*BAD_NUMBERS, 0, 2, 1001],
+            4: [*BAD_NUMBERS, 0],
+            5: ["", "a b", "a:b"],
+            6: BAD_NUMBERS,
+            7: ["v" * 1_114_113],
+        },
+        calls=lambda drive, call: [call.more(1, "g", 1, ""), call.more("more")],
+    ),
+    "abandon": Refusals(
+        lambda drive: Call(drive.standard_keys(), (NOW, "purged", "g")),
+        parts=["meta", "stats", "joins"],
+        words={2: ["x", "dead"]},
+        calls=lambda drive, call: [call.only(2), call.more(*["g"] * 100)],
+        largest=lambda drive, call: [call.more(*["g"] * 99)],
+    ),
+    "values": Refusals(
+        _on_parts("join:g", words=(0,)),
+        words={1: [*BAD_NUMBERS, 100_001]},
     ),
     # -- run
     "recall": Refusals(

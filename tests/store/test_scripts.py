@@ -16,6 +16,8 @@ FOLDER = Path(qworker.__file__).parent / "lua"
 PARTS = sorted(path.name for path in (FOLDER / "lib").glob("*.lua"))
 #: Scripts that add messages, larger bodies or tombstones: a full server refuses them.
 SENDERS = {
+    "gather",
+    "join",
     "send",
     "send_chunk",
     "start",
@@ -32,9 +34,20 @@ SENDERS = {
     "signal",
 }
 #: Scripts that only read.
-READERS = {"groups", "inspect", "lengths", "look", "names", "poll", "present", "recall"}
+READERS = {
+    "groups",
+    "inspect",
+    "largest",
+    "lengths",
+    "look",
+    "names",
+    "poll",
+    "present",
+    "recall",
+    "values",
+}
 #: Scripts without times.
-TIMELESS = {"absorb", "feed", "lengths", "names", "present", "recall"}
+TIMELESS = {"absorb", "feed", "lengths", "names", "present", "recall", "values"}
 #: Commands whose first argument is not a key.
 KEYLESS = {"TIME"}
 

@@ -113,6 +113,10 @@ class Signature:
             self._read(taker, name, named[name])
         return given[1:], named
 
+    def first(self) -> Parameter | None:
+        """Return the parameter that takes the first argument by position; None if there is none."""
+        return next(iter(self._positional), self._rest)
+
     def identify(self, body: bytes) -> bytes:
         """Return a digest of a call: the same whether arguments are given by position or by name."""
         call = codec.decode_call(body)

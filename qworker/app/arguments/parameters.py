@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from qworker.app.arguments.failures import Failure, among_failures, decoder_among_failures
 from qworker.app.arguments.models import model_decoder
 from qworker.app.arguments.shapes import (
     foreign_class,
@@ -171,6 +172,10 @@ def _resolved(source: Source, namespace: dict[str, Any], field: str) -> Any:
 
 def _decoder(annotation: Any, field: str) -> tuple[Callable[[Raw], Any], bool]:
     """Make a decoder from JSON to a type, and say whether the type has numbers as keys."""
+    value, with_failures = among_failures(annotation)
+    if with_failures and value is not Failure:
+        of_value, has_numbers = _decoder(value, field)
+        return decoder_among_failures(of_value), has_numbers
     shown = _type_text(annotation)
     try:
         decode = model_decoder(annotation)

@@ -12,6 +12,7 @@ from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
 from qworker.engine import remove as removing
+from qworker.engine.calls import abandon
 from qworker.engine.command import Brief
 from qworker.engine.index import present, withdraw
 from qworker.engine.outbox import destinations
@@ -32,6 +33,11 @@ __all__ = ["purge", "purge_shard", "remove"]
 
 _PURGED: Final = ("ready", "delayed", "dead")
 _PAGE: Final = 500
+#: Groups of calls, and leases, of one call.
+_GROUPS: Final = 100
+_LEASES: Final = 16
+#: A queue of up to so many messages is read before it is removed.
+_READ: Final = 10_000
 
 
 @everywhere(sum_of)
@@ -94,8 +100,9 @@ def remove(queue: QueueRef) -> Plan[None]:
 
 def _remove(shard: QueueRef) -> Plan[None]:
     keys = shard.keys
-    # Messages that its acks have sent to other queues are stored there, if these take them now.
     with suppress(ServerError, BrokenQueueError):
+        yield from _tell_others(shard)
+        # What its acks have sent to other queues is stored there, if these take it now.
         yield from relay(shard.namespace, keys)
         for name in (yield destinations(keys)):
             yield raw("UNLINK", keys.outbox(name))
@@ -103,6 +110,27 @@ def _remove(shard: QueueRef) -> Plan[None]:
     leases: list[bytes] = yield from _leases(keys)
     while (yield removing.remove(keys, leases)):
         leases = yield from _leases(keys)
+
+
+def _tell_others(shard: QueueRef) -> Plan[None]:
+    """End the waits for messages of a queue: those of chains and groups of calls whose steps and members these are."""
+    keys = shard.keys
+    while groups := (yield from _members(keys.joins, _GROUPS)):
+        yield abandon(keys, [group.decode("utf-8", "replace") for group in groups], "purged")
+    waits: removing.Awaited = yield removing.awaited(keys)
+    if waits.dead:
+        yield from purge_shard(shard, "dead")
+    if waits.stored > _READ and not waits.some:
+        return
+    runs: list[bytes] = yield raw("ZRANGE", keys.runs, 0, -1, decode=list)
+    for state in ("ready", "delayed"):
+        yield from purge_shard(shard, state)
+    while leases := (yield from _members(keys.unacked, _LEASES)):
+        yield removing.revoke(keys, leases)
+    # Their ids are to be free, as those of the runs that are still in the index.
+    for first in range(0, len(runs), _PAGE):
+        names = [run.decode("utf-8", "replace") for run in runs[first : first + _PAGE]]
+        yield raw("UNLINK", *map(keys.run, names), *map(keys.result, names))
 
 
 def _forget_runs(keys: QueueKeys) -> Plan[None]:
@@ -117,10 +145,10 @@ def _leases(keys: QueueKeys) -> Plan[list[bytes]]:
     return (yield from _members(keys.unacked))
 
 
-def _members(key: str) -> Plan[list[bytes]]:
+def _members(key: str, count: int = _PAGE) -> Plan[list[bytes]]:
     """Read the first members of a ZSET; none if the key holds another type."""
     try:
-        members: list[bytes] = yield raw("ZRANGE", key, 0, _PAGE - 1, decode=list)
+        members: list[bytes] = yield raw("ZRANGE", key, 0, count - 1, decode=list)
     except ServerError as error:
         if not server_refused(error):
             raise

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from qworker.client.execute.backoff import AwayServers
-from qworker.client.steps import next_message
+from qworker.client.steps import Writer, next_effects
 from qworker.consumer.board.clock import boot_time, since_of
 from qworker.consumer.child.at_most_once import AckFirst
 from qworker.consumer.child.connection import Connection
@@ -43,12 +43,15 @@ from qworker.wire.keys import QueueKeys
 from qworker.wire.result import write_value
 
 if TYPE_CHECKING:
+    from msgspec import Raw
+
     from qworker.app.app import QWorker
     from qworker.app.middleware import Middleware
     from qworker.app.task import Task
     from qworker.consumer.board.board import Board
     from qworker.consumer.child.queue_settings import QueueSettings
     from qworker.consumer.manifest import ChildConfig
+    from qworker.engine.settle import Effect
 
     Tasks = dict[str, Task[..., Any]]
 
@@ -168,6 +171,13 @@ def _runner(
     config: ChildConfig,
 ) -> Runner:
     keyring = app.keyring
+    sending = partial(_sending, app.middleware) if app.middleware else None
+
+    def follow(then: Raw, value: bytes, *, queue: str, trace: str | None) -> list[Effect]:
+        return next_effects(
+            then, value, queue=queue, writer=Writer(app.namespace, keyring, trace, sending)
+        )
+
     endings = (EncryptedEndings if keyring else Endings)(
         board,
         app.middleware,
@@ -175,12 +185,7 @@ def _runner(
         lambda value, queue, message_id: write_value(
             value, keyring, app.namespace, queue, message_id
         ),
-        partial(
-            next_message,
-            namespace=app.namespace,
-            keyring=keyring,
-            sending=partial(_sending, app.middleware),
-        ),
+        follow,
     )
     make = partial(EncryptedPreparer, keyring, app.namespace) if keyring else Preparer
     preparer = make(

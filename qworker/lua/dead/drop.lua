@@ -4,7 +4,7 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]…   entry ids        of the dead letters, 1-100
--- With a journal or runs, a call ends after 1 MiB of dead letters, but handles at least one.
+-- With a journal, runs or groups of calls, a call ends after 1 MiB of dead letters, but handles at least one.
 -- Returns {'OK', now ms, dropped, degraded, seen: entries handled} or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k entries.
 --- include lib/clock.lua
@@ -18,8 +18,10 @@
 --- include lib/groups.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/outbox.lua
 --- include lib/ends.lua
 --- include lib/dead_letters.lua
+--- include lib/dropped.lua
 
 local attributes, refused = read_attributes()
 if refused then return refused end
@@ -32,15 +34,16 @@ open_journal(attributes.journal, now)
 local MAX_BYTES = 1048576
 local dropped, seen, bytes = 0, 0, 0
 local told = book.on and not book.shed
--- Dead letters may be large: they are read only for the journal, and where runs end with them.
+-- Dead letters may be large: they are read only for the journal, and where runs end with them, or groups of calls are told.
 local runs = runs_key()
-local read = told or redis.call('EXISTS', runs) == 1
+local read = told or redis.call('EXISTS', runs) == 1 or redis.call('HEXISTS', stats, 'dead_of_groups') == 1
 for i = 2, #ARGV do
   if bytes >= MAX_BYTES then break end
   local entry = read and letter(ARGV[i])
   if entry then
     local envelope = letter_field(entry, 'envelope')
     if told then record('purged', envelope, { reason = 'dead' }) end
+    end_letter(envelope)
     end_run_of(envelope)
     bytes = bytes + #envelope
   end

@@ -22,11 +22,14 @@
 --- include lib/groups.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/outbox.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/lease.lua
 --- include lib/stamp.lua
 --- include lib/rights.lua
+--- include lib/awaited.lua
+--- include lib/new_messages.lua
 --- include lib/effects.lua
 --- include lib/outcomes.lua
 --- include lib/requeue_outcomes.lua

@@ -35,12 +35,15 @@ end
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
 --- include lib/group_waits.lua
+--- include lib/outbox.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/tombstones.lua
 --- include lib/lease.lua
 --- include lib/stamp.lua
 --- include lib/rights.lua
+--- include lib/awaited.lua
+--- include lib/new_messages.lua
 --- include lib/effects.lua
 --- include lib/outcomes.lua
 --- include lib/requeue_outcomes.lua

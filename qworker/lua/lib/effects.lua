@@ -5,11 +5,16 @@
 --   result   keep ms (1-2592000000), value      kept under the message's id, see lib/ends.lua
 --   push     priority 0-9, delay ms, ttl ms ('' for the queue's, ttl 0 none), head `q1 <id> `, tail `[ k=v …]\n<body>`
 --                                               a new message in this queue, also if that is paused or full
---   out      queue, then the words of a push    a new message in another queue, see lib/ends.lua
+--   out      queue, then the words of a push    a new message in another queue, see lib/outbox.lua
+--   member   queue or shard, group id, number, words   the end of a member of a group of calls, see gather.lua
+--   open     queue, group id, spec              a group of calls whose callback is in that queue, see join.lua
+--   end                                         nothing more: the script reads the message, whose values go, see lib/ends.lua
 
-local EFFECTS = { result = 2, push = 5, out = 6 } -- name → words
 local MAX_EFFECTS = 1000
-local QUEUE = '^[a-z0-9][a-z0-9._-]*$'
+local read_effects, apply_effects
+do
+local EFFECTS = { result = 2, push = 5, out = 6, member = 4, open = 3, ['end'] = 0 } -- name → words
+local QUEUE, SHARD, MAX_SPEC = '^[a-z0-9][a-z0-9._-]*$', '^[a-z0-9][a-z0-9._-]*/?%d*$', 8388608
 
 -- The words of a new message from `at` on; nil if one is wrong.
 local function read_new(effect, at)
@@ -22,7 +27,7 @@ end
 
 -- Read `number` effects; returns them and the position after them, or nil and what is wrong: the name of an
 -- argument, or an error.
-local function read_effects(at, number)
+function read_effects(at, number)
   local effects = {}
   local function read(effect)
     if effect.name == 'result' then
@@ -36,8 +41,19 @@ local function read_effects(at, number)
         or denied('messages', 'RPUSH', ready(effect.priority), '') or denied('messages', 'ZADD', delayed, '0', '')
         or denied('messages', 'HSET', meta, 'levels', '')
     end
+    if effect.name == 'end' then return end
     effect.queue = ARGV[at + 1]
-    if #effect.queue > 64 or not string.find(effect.queue, QUEUE) or not read_new(effect, at + 2) then return 'out' end
+    local named = string.find(effect.queue, effect.name == 'member' and SHARD or QUEUE) and #effect.queue <= 67
+    if not named then return effect.name end
+    if effect.name == 'member' then
+      effect.group, effect.member, effect.words = ARGV[at + 2], whole(ARGV[at + 3], 0, MAX_MS), ARGV[at + 4]
+      if not effect.member or not string.find(effect.group, '^[%w._-]+$') or #effect.words > MAX_RESULT then return 'member' end
+    elseif effect.name == 'open' then
+      effect.group, effect.spec = ARGV[at + 2], ARGV[at + 3]
+      if not string.find(effect.group, '^[%w._-]+$') or #effect.spec > MAX_SPEC then return 'open' end
+    elseif not read_new(effect, at + 2) then
+      return 'out'
+    end
     local outs, stream = outbox(effect.queue)
     local wrong = broken({ outs, 'hash', stream, 'stream' })
     return wrong and redis.error_reply('WRONGTYPE ' .. wrong[2] .. ' is a ' .. wrong[3])
@@ -56,45 +72,25 @@ local function read_effects(at, number)
 end
 
 -- Apply the effects of the message `id`. New messages go to `to`, see lib/requeue.lua.
-local function apply_effects(effects, id, to, now, amounts)
-  local function add(name) amounts[name] = (amounts[name] or 0) + 1 end
-
-  local function push(effect)
-    local defaults = redis.call('HMGET', meta, 'delay_ms', 'ttl_ms', 'levels')
-    local delay_ms = whole(effect.delay_ms, 0, MAX_MS) or whole(defaults[1], 0, MAX_MS) or 0
-    local ttl_ms = whole(effect.ttl_ms, 0, MAX_MS) or whole(defaults[2], 0, MAX_MS) or 0
-    local item = effect.head .. stamp(now, ttl_ms, delay_ms) .. effect.tail
-    if book.all then record('sent', item) end
-    add('sent')
-    add('stored')
-    if delay_ms > 0 then
-      redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_DUE_MS)), item)
-      return
-    end
-    if not has_groups and group_of(item) then
-      groups().mark()
-      has_groups = true
-    end
-    if not to.used[effect.priority] then
-      redis.call('HSET', meta, 'levels', (defaults[3] or '') .. text(effect.priority))
-      to.used[effect.priority] = true
-    end
-    put(to, to.tails, effect.priority, item)
-  end
-
+function apply_effects(effects, id, to, now, amounts)
   for _, effect in ipairs(effects) do
     if effect.name == 'result' then
       local key = result_key(id)
       redis.call('SET', key, effect.value, 'PX', text(effect.keep_ms))
       tell_waiting(key)
-      add('results')
+      amounts.results = (amounts.results or 0) + 1
     elseif effect.name == 'push' then
-      push(effect)
-    else
+      push_new(effect, to, now, amounts)
+    elseif effect.name == 'member' then
+      send_out(effect.queue, id, { 'join', effect.group, 'member', text(effect.member), 'words', effect.words }, now)
+    elseif effect.name == 'open' then
+      send_out(effect.queue, id, { 'open', effect.group, 'spec', effect.spec }, now)
+    elseif effect.name == 'out' then
       send_out(effect.queue, id, {
         'priority', text(effect.priority), 'delay', effect.delay_ms, 'ttl', effect.ttl_ms,
         'head', effect.head, 'tail', effect.tail,
       }, now)
     end
   end
+end
 end

@@ -1,14 +1,10 @@
--- What the end of a message brings about: its unique key is free, those who wait for its result are told, and the state
--- of a run (flag c) expires.
+-- What the end of a message brings about: its unique key is free, those who wait for its result are told, its group of calls
+-- counts it, and the state of a run (flag c) expires, as do the values that were kept for a callback (flag h).
 --   result:<message id> STRING, expires   `<state>[ words]\n<rest>`: what the message came to, see docs/protocol.md
 --   run:<message id> HASH, runs ZSET      see step.lua
+--   join:<message id> HASH, joins ZSET    see join.lua
 -- Their keys are made here: a script that ends messages learns their ids as it reads them. They are in the slot of
 -- the queue. The name of a result is also the sharded channel on which waiting clients are told to look.
--- The outbox of a queue holds what ends bring about in other queues, until it is stored there. Each destination has a lane
--- of its own, so that one which is away holds up no other.
---   out HASH                   destination → `<lane> <number of the last entry>`
---   out:<destination> STREAM   `<number>-0` → what is to be stored there: a message, see lib/effects.lua, or a result
--- Numbers follow the clock: those of entries that a failover has taken back are not given again.
 
 local MAX_KEEP_MS, MAX_RESULT = 2592000000, 1114112 -- 30 days · 1 MiB and what encryption adds
 
@@ -51,37 +47,45 @@ local function tell_waiting(key)
   redis.pcall('SPUBLISH', key, '')
 end
 
-local function outbox(destination)
-  local outs = string.sub(meta, 1, -5) .. 'out'
-  return outs, outs .. ':' .. destination
+local tell_others
+do
+-- Name the message that has ended so, unless the words name one already.
+local function with_step(words, task, own_id)
+  local first, rest = string.match(words, '^([^\n]*)(.*)$')
+  if string.find(first, '^dead %S+ %S* %S+ %S+ %S+$') or string.find(first, '^%l+ %S+ %S+ %S+$') then return words end
+  return first .. ' ' .. string.match(meta, '{(.*)}:meta$') .. ' ' .. task .. ' ' .. own_id .. rest
 end
 
--- Add an entry, a list of names and values. `id` is of the message that has ended.
-local function send_out(destination, id, entry, now)
-  local NUMBERS_PER_MS = 1024
-  local outs, stream = outbox(destination)
-  local lane, last = string.match(redis.call('HGET', outs, destination) or '', '^(%S+) (%d+)$')
-  lane = lane or 'out-' .. string.sub(redis.sha1hex(stream .. id .. text(now)), 1, 24)
-  local number = text(math.max((tonumber(last) or 0) + 1, now * NUMBERS_PER_MS))
-  redis.call('XADD', stream, number .. '-0', unpack(entry))
-  redis.call('HSET', outs, destination, lane .. ' ' .. number)
-  redis.pcall('HINCRBY', stats, 'followed', 1)
+local function tell(queue, own_id, entry, words, task)
+  entry[#entry + 1] = words == '' and '' or with_step(words, task, own_id)
+  if not pcall(send_out, queue, own_id, entry, (clock(ARGV[1], meta))) then missed = 1 end
 end
 
 -- A message may be a step of a chain. Flag j says where the chain's result is waited for, percent-encoded:
 -- `<queue>:<message id>:<keep ms>:<task of this step>`, or `-`. Tells there that the chain has ended without a value, and at
--- which step; no words: that it goes on.
-local function tell_chain(head, own_id, words)
-  local value = flag_in(head, ' j=')
-  if not value or value == '-' then return end
+-- which step.
+local function tell_chain(value, own_id, words)
   local queue, id, keep_ms, task = string.match(percent_decoded(value), '^([a-z0-9][a-z0-9._-]*):([%w._-]+):(%d+):([%w_.-]+)$')
   if not queue or #queue > 64 or #id > 64 or not whole(keep_ms, 1, MAX_KEEP_MS) then return end
-  if words ~= '' then
-    local first, rest = string.match(words, '^([^\n]*)(.*)$')
-    words = first .. ' ' .. string.match(meta, '{(.*)}:meta$') .. ' ' .. task .. ' ' .. own_id .. rest
-  end
-  local entry = { 'result', id, 'keep', keep_ms, 'words', words }
-  if not pcall(send_out, queue, own_id, entry, clock(ARGV[1], meta)) then missed = 1 end
+  tell(queue, own_id, { 'result', id, 'keep', keep_ms, 'words' }, words, task)
+end
+
+-- A message may be a member of a group of calls. Flag i says where these are counted, see gather.lua:
+-- `<queue or shard>:<group id>:<number of the member>:<task>`, percent-encoded.
+local function tell_group(value, own_id, words)
+  local queue, id, member, task =
+    string.match(percent_decoded(value), '^([a-z0-9][a-z0-9._-]*/?%d*):([%w._-]+):(%d+):([%w_.-]+)$')
+  if not queue or #queue > 67 or #id > 64 or not whole(member, 0, MAX_MS) then return end
+  tell(queue, own_id, { 'join', id, 'member', member, 'words' }, words, task)
+end
+
+-- Tell other queues how a message without a value has ended; no words: it goes on after all. `dropped`: it was told that it
+-- is dead.
+function tell_others(head, own_id, words, dropped)
+  local chain, member = flag_in(head, ' j='), flag_in(head, ' i=')
+  if chain and chain ~= '-' and not dropped then tell_chain(chain, own_id, words) end
+  if member then tell_group(member, own_id, words) end
+end
 end
 
 -- A message has ended without a value, `words` say how. Written only where its header asks for a result (flag r). A
@@ -90,7 +94,7 @@ local function end_result(item, words)
   if kind(item) ~= 'own' or not has_flags(item) then return end
   local head = header(item)
   local keep_ms, id = number_in(head, ' r='), string.match(head, '^([%w._-]+) ')
-  if id then tell_chain(head, id, words) end
+  if id then tell_others(head, id, words) end
   if not keep_ms or keep_ms < 1 or not id or #id > 64 then return end
   local key = result_key(id)
   local kept = redis.pcall('SET', key, words, 'PX', text(math.min(keep_ms, MAX_KEEP_MS)))
@@ -106,12 +110,42 @@ local function runs_key()
   return string.sub(meta, 1, -5) .. 'runs'
 end
 
+-- Groups of calls, see join.lua.
+local joins = {}
+
+function joins.key(id)
+  return string.sub(meta, 1, -5) .. 'join:' .. id
+end
+
+-- Those that have not ended.
+function joins.index()
+  return string.sub(meta, 1, -5) .. 'joins'
+end
+
+-- A group of calls has ended: its values go. What it was started with stays, so that it is not started again, for as long
+-- as it says.
+function joins.finish(id)
+  local join, index = joins.key(id), joins.index()
+  local found = redis.pcall('HMGET', join, '@start', '@size', '@keep')
+  redis.pcall('ZREM', index, id)
+  if found.err or not found[2] then return end
+  redis.pcall('UNLINK', join)
+  if not found[1] or not found[3] then return end
+  redis.pcall('HSET', join, '@start', found[1], '@size', found[2], '@sent', found[2], '@over', '1')
+  redis.pcall('PEXPIRE', join, found[3])
+end
+
 -- A run has ended: its state is kept as long as its result, the flag r of `head`. A dead one has not ended: it can be
--- redriven.
+-- redriven. With a run, or a callback (flag h), the groups of calls end that were for it.
 local function end_run(head, id)
+  if string.find(head, ' h=', 1, true) then joins.finish(id) end
   if not string.find(head, ' c=', 1, true) then return end
-  local keep_ms, runs = math.min(number_in(head, ' r=') or 0, MAX_KEEP_MS), runs_key()
-  redis.pcall('PEXPIRE', run_key(id), text(keep_ms))
+  local keep_ms, run, runs = math.min(number_in(head, ' r=') or 0, MAX_KEEP_MS), run_key(id), runs_key()
+  local its_groups = redis.pcall('HGET', run, '@joins')
+  if type(its_groups) == 'string' then
+    for group in string.gmatch(its_groups, '%S+') do joins.finish(group) end
+  end
+  redis.pcall('PEXPIRE', run, text(keep_ms))
   redis.pcall('ZREM', runs, id)
 end
 
@@ -137,7 +171,7 @@ end
 
 -- A message that had ended waits again.
 local function forget_result(head, id)
-  tell_chain(head, id, '')
+  tell_others(head, id, '')
   if not string.find(head, ' r=', 1, true) then return end
   local key = result_key(id)
   redis.pcall('DEL', key)

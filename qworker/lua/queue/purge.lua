@@ -20,9 +20,11 @@
 --- include lib/groups.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/outbox.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/dead_letters.lua
+--- include lib/dropped.lua
 
 local MAX_BYTES = 1048576
 local attributes, refused = read_attributes()
@@ -47,6 +49,8 @@ local function forget(items)
       if keyed then free_unique_of(item) end
       if has_groups then groups().free_slot(item) end
       end_result(item, 'purged')
+    elseif state == 'dead' then
+      end_letter(item)
     end
     end_run_of(item)
     purged, bytes = purged + 1, bytes + #item

@@ -23,6 +23,7 @@
 --- include lib/groups.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/outbox.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/lease.lua

@@ -23,8 +23,10 @@
 --- include lib/groups.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/outbox.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
+--- include lib/wake_run.lua
 
 local MAX_VALUE = 1114112 -- 1 MiB and what encryption adds
 local attributes, refused = read_attributes()
@@ -43,21 +45,12 @@ if not redis.call('ZSCORE', runs, id) then
 end
 
 open_journal(attributes.journal, now)
-local found = redis.call('HMGET', run, signal, '@parked', '@waits')
-local item = found[3] == signal and found[2]
-if not found[1] then redis.call('HSET', run, signal, ' t=' .. text(now) .. value) end
-local woken = item and redis.call('ZSCORE', delayed, item) and parse(item)
+local to = places(attributes.levels)
+local before, woken = wake_run(run, signal, value, to, now)
 if woken then
-  local to = places(attributes.levels)
-  if book.all then record('promoted', item) end
-  ready_from(woken, now)
-  -- A member of a group stays in the set, under another text.
-  if assemble(woken) == item then ready_from(woken, now + 1) end
-  put(to, to.tails, level(item), assemble(woken))
   write_places(to)
-  redis.call('ZREM', delayed, item)
-  redis.call('HDEL', run, '@parked', '@waits', '@since')
+  redis.call('ZREM', delayed, woken)
   if not attributes.paused_out then ring(wake, 1) end
 end
 local degraded = math.max(count(stats, { promoted = woken and 1 or 0 }), write_journal(''))
-return { 'OK', text(now), degraded, found[1] or '', woken and 1 or 0 }
+return { 'OK', text(now), degraded, before, woken and 1 or 0 }

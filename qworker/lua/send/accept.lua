@@ -26,6 +26,7 @@
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
 --- include lib/push.lua
+--- include lib/awaited.lua
 
 local producers, attributes, refused = KEYS[6], read_attributes()
 refused = refused or broken({ stats, 'hash', ready, 'list', producers, 'hash', wake, 'list', delayed, 'zset', journal, 'stream' })
@@ -62,11 +63,12 @@ end
 refused = denied('messages', 'HSET', producers, lane, '')
 if refused then return refused end
 -- Neighbours of the same due time are stored together.
-local first = 1
+local first, amounts = 1, { sent = room, stored = room }
 while first <= room do
   local items, delay_ms = {}, messages[first].delay_ms
   while first <= room and messages[first].delay_ms == delay_ms do
     local message = messages[first]
+    note_awaited(message.tail, amounts)
     items[#items + 1] = message.head .. stamp(now, message.ttl_ms, delay_ms) .. message.tail
     first = first + 1
   end
@@ -77,5 +79,5 @@ while first <= room do
 end
 last = text(messages[room].number)
 redis.call('HSET', producers, lane, last .. ' ' .. text(now))
-local degraded = math.max(count(stats, { sent = room, stored = room }), write_journal(''))
+local degraded = math.max(count(stats, amounts), write_journal(''))
 return { 'OK', text(now), last, degraded }

@@ -36,9 +36,9 @@ class EncryptedPreparer(Preparer):
             # The item as it is stored is not needed again: a message is settled by its index in the lease.
             delivery.item = self._open(delivery.lease.queue.name, delivery.item)
         except UnknownKeyError as error:
-            return self._unknown_key(delivery, error)
+            return self.unknown_key(delivery, error)
         except ProtectionError as error:
-            return self._rejected(delivery, error)
+            return self.rejected(delivery, error)
         return super().prepare(delivery)
 
     def _prepare_encrypted(self, delivery: Delivery, envelope: Envelope) -> bool:

@@ -35,7 +35,7 @@ from qworker.consumer.child.leases.delivery import (
     RELEASED,
 )
 from qworker.consumer.failure import failure_text, name_of, text_of
-from qworker.engine.settle import Effect, result_effect
+from qworker.engine.settle import END_EFFECT, Effect, result_effect
 from qworker.errors import InvalidOptionError, TimeLimitError, shown
 from qworker.telemetry.guarded import guarded
 from qworker.wire.numbers import whole
@@ -103,8 +103,8 @@ class ForkedMarks:
 class Endings:
     """Ends messages. `max_receives`: queue name → the queue's attribute.
 
-    `write_value`: writes the result of a message as it is stored, given its JSON, queue and id. `next_message`: makes
-    the next step of a chain, given those left, and the value and queue of this one.
+    `write_value`: writes the result of a message as it is stored, given its JSON, queue and id. `next_effects`: makes
+    what follows a call, given the steps left, and the value and queue of this one.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class Endings:
         middleware: Sequence[Middleware],
         max_receives: Callable[[str], int],
         write_value: Callable[[bytes, str, str], bytes],
-        next_message: Callable[..., Effect],
+        next_effects: Callable[..., list[Effect]],
     ) -> None:
         self._write_value = write_value
-        self._next_message = next_message
+        self._next_effects = next_effects
         self._marks: memoryview | ForkedMarks = board.bytes
         self._middleware = middleware
         self._max_receives = max_receives
@@ -131,32 +131,33 @@ class Endings:
     def keep(
         self,
         delivery: Delivery,
-        result_type: ResultType,
+        result_type: ResultType | None,
         result: object,
         *,
         context: Context | None = None,
     ) -> None:
         """Note that a message was handled and what its handler returned, if its sender asked for that. Raises nothing.
 
-        A result that cannot be kept makes it a dead letter: the next try would return the same. `context` as of `fail`.
+        `result_type` None: its task keeps no results, but is the callback of a group of calls. A
+        result that cannot be kept makes it a dead letter: the next try would return the same. `context` as of `fail`.
         """
         self.within(context, self._keep, delivery, result_type, result)
 
-    def _keep(self, delivery: Delivery, result_type: ResultType, result: object) -> None:
-        keep_ms = None if delivery.acked else delivery.keep_ms
-        if keep_ms is None and not delivery.then:
+    def _keep(self, delivery: Delivery, result_type: ResultType | None, result: object) -> None:
+        keep_ms = None if delivery.acked or result_type is None else delivery.keep_ms
+        if keep_ms is None and not delivery.then and not delivery.gather:
             self.succeed(delivery)
             return
-        effects: list[Effect] = []
+        effects: list[Effect] = [END_EFFECT] if delivery.gather else []
         try:
-            value = result_type.encode(result)
+            value = b"" if result_type is None else result_type.encode(result)
             context, queue = delivery.context(), delivery.lease.queue.name
             if keep_ms is not None:
                 stored = self._write_value(value, queue, context.message_id)
                 effects.append(result_effect(stored, keep_ms))
             if delivery.then:
                 then, trace = delivery.then, context.trace
-                effects.append(self._next_message(then, value, queue=queue, trace=trace))
+                effects += self._next_effects(then, value, queue=queue, trace=trace)
         except BaseException as error:  # noqa: BLE001 - code of the result's own types
             delivery.error = (name_of(error), text_of(error))
             self.log("result_refused", delivery, error=delivery.error[0], problem=delivery.error[1])

@@ -75,14 +75,14 @@ class Preparer:
         """Leave a message to workers that have its key, without reading its body."""
         problem = "is encrypted, and no key is held here (QWORKER_KEYS_FILE)"
         name = delivery.lease.queue.name
-        return self._unknown_key(delivery, UnknownKeyError(name, envelope.id, problem))
+        return self.unknown_key(delivery, UnknownKeyError(name, envelope.id, problem))
 
     def _prepare_body(self, delivery: Delivery, body: bytes) -> bool:
         """Prepare a call by name, or report why the body is invalid."""
         try:
             call = codec.decode_call(body)
         except InvalidError as error:
-            return self._bad_arguments(delivery, error)
+            return self.bad_arguments(delivery, error)
         task = self._tasks.get(call.task)
         if task is None:
             return self._unknown_task(delivery, call.task)
@@ -93,9 +93,14 @@ class Preparer:
         if delivery.first is None and self._endings.is_spent(delivery):
             return self._endings.end(delivery, BURIED, reason="max_receives")
         try:
-            delivery.args, delivery.kwargs = task.signature.decode(call.args, call.kwargs)
+            if call.gather:
+                # The values that go before these arguments are read when the handler starts.
+                delivery.gather = call.gather
+                delivery.kwargs = {"args": call.args, "kwargs": call.kwargs}
+            else:
+                delivery.args, delivery.kwargs = task.signature.decode(call.args, call.kwargs)
         except InvalidError as error:
-            return self._bad_arguments(delivery, error)
+            return self.bad_arguments(delivery, error)
         except BaseException as error:  # noqa: BLE001 - code of the task's own types
             self._endings.fail(delivery, error)
             return False
@@ -114,18 +119,19 @@ class Preparer:
         delivery.delay_ms = pause_of_paused_ms(round((self._clock() - since) * 1000))
         return self._endings.end(delivery, RELEASED)
 
-    def _rejected(self, delivery: Delivery, error: ProtectionError) -> bool:
+    def rejected(self, delivery: Delivery, error: ProtectionError) -> bool:
         """Bury a message whose signature or encryption is wrong."""
         delivery.error = (type(error).__name__, error.problem)
         self._endings.log("message_rejected", delivery, reason=error.reason, error=error.problem)
         return self._endings.end(delivery, BURIED, reason=error.reason)
 
-    def _unknown_key(self, delivery: Delivery, error: UnknownKeyError) -> bool:
+    def unknown_key(self, delivery: Delivery, error: UnknownKeyError) -> bool:
         """Put a message back whose key another worker may have."""
         delivery.error = (type(error).__name__, error.problem)
         return self._wait_elsewhere(delivery, error.reason, "key_unknown", error=error.problem)
 
-    def _bad_arguments(self, delivery: Delivery, error: InvalidError) -> bool:
+    def bad_arguments(self, delivery: Delivery, error: InvalidError) -> bool:
+        """Bury a message whose arguments do not fit."""
         delivery.error = (type(error).__name__, str(error)[:MAX_CHARACTERS])
         self._endings.log("message_rejected", delivery, reason="bad_arguments", error=str(error))
         return self._endings.end(delivery, BURIED, reason="bad_arguments")

@@ -11,6 +11,7 @@ from qworker.app.context import running
 from qworker.consumer.board.states import Mark
 from qworker.consumer.child.handlers.awaiting import Awaiter, needs_awaiting
 from qworker.consumer.child.handlers.endings import ForkedMarks
+from qworker.consumer.child.handlers.gathering import Gathering
 from qworker.consumer.child.leases.delivery import ACKED, DROPPED, LEFT
 from qworker.telemetry.guarded import guarded
 
@@ -53,6 +54,7 @@ class Runner:
         self.middleware = middleware
         self.endings = endings
         self.prepare = preparer.prepare
+        self._gathering = Gathering(preparer)
         self._bytes: memoryview | ForkedMarks = board.bytes
         self._words = board.words
         self._running = board.running
@@ -110,6 +112,8 @@ class Runner:
             if self.middleware:
                 context.run(self.before, delivery)
             if delivery.kwargs:
+                if delivery.gather and not self._gathering.fill(delivery):
+                    return self._give_up(slot, delivery, now)
                 result = context.run(task.function, *delivery.args, **delivery.kwargs)
             else:
                 result = context.run(task.function, *delivery.args)
@@ -118,7 +122,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
             self.endings.fail(delivery, error, context=context)
         else:
-            if task.result_type is not None:
+            if task.result_type is not None or delivery.gather:
                 self.endings.keep(delivery, task.result_type, result, context=context)
             else:
                 # `Endings.succeed`, without the call.
@@ -139,6 +143,8 @@ class Runner:
         try:
             if self.middleware:
                 self.before(delivery)
+            if delivery.gather and not await self._gathering.afill(delivery):
+                return self._give_up(slot, delivery, now)
             result = task.function(*delivery.args, **delivery.kwargs)
             if type(result) is CoroutineType:
                 result = await result
@@ -149,7 +155,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001
             self.endings.fail(delivery, error)
         else:
-            if task.result_type is not None:
+            if task.result_type is not None or delivery.gather:
                 self.endings.keep(delivery, task.result_type, result)
             else:
                 # `Endings.succeed`, without the call.
@@ -199,6 +205,13 @@ class Runner:
         limit = delivery.limit = now + limit_s if limit_s else 0.0
         self._running.begin(slot, delivery.lease.slot, delivery.position, number, now, limit)
         return task
+
+    def _give_up(self, slot: int, delivery: Delivery, now: float) -> float:
+        """Note that a message has ended before its handler was called; returns when."""
+        ended = self.clock()
+        delivery.took_s = ended - now
+        self._words[self._slot_words[slot]] = 0  # `Board.end`
+        return ended
 
     def before(self, delivery: Delivery) -> None:
         """Run the middleware's `before`, which may raise anything."""

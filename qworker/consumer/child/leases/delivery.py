@@ -219,6 +219,7 @@ class Delivery:
         "effects",
         "error",
         "first",
+        "gather",
         "index",
         "item",
         "kind",
@@ -250,6 +251,9 @@ class Delivery:
         self.kwargs = _NO_KWARGS
         #: The steps of its chain that follow, as JSON; empty without any.
         self.then = _NO_STEPS
+        #: Of a callback: the policy of its group of calls, whose values are its first argument. Until these are read,
+        #: its other arguments are JSON, in `kwargs`.
+        self.gather = ""
         #: Acked before its start (at most once): its end is not sent.
         self.acked = False
         #: A message of a batch call other than the first.

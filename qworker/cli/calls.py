@@ -1,0 +1,171 @@
+"""`qworker calls`: groups of calls whose callbacks were not sent yet; what they wait for; end one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_option, yes_option
+from qworker.cli.framework.output import Block, Fields, Hint, Line, Note, Output, Table
+from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.terminal import Cell, Column
+
+if TYPE_CHECKING:
+    from qworker.cli.framework.context import Session
+    from qworker.client.calls import CallGroup
+    from qworker.client.queue import Queue
+
+__all__ = ["command"]
+
+_TONES: Final = {"blocked": "bad", "running": "good"}
+#: Dead calls that are named.
+_NAMED: Final = 10
+
+
+@click.group(cls=CommandGroup)
+def command() -> None:
+    """List and show groups of calls; end one without its callback."""
+
+
+def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
+    text = "The queue of the callback. [default: all queues]"
+    return click.option("--queue", type=QUEUE, help=text)(function)
+
+
+@command.command("ls")
+@click.argument("queue", type=QUEUE, required=False)
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1, 1000),
+    default=100,
+    help="Maximum number to read of each queue, oldest first. [default: 100]",
+)
+@json_option
+@click.pass_obj
+def list_groups(session: Session, queue: str | None, limit: int) -> Output:
+    """List groups of calls whose callbacks were not sent yet: how many calls each waits for.
+
+    QUEUE is that of the callback. Without it, lists the groups of all queues.
+    """
+    names = [queue] if queue is not None else [name for name, _ in session.queues.readable()]
+    groups = [one for name in names for one in session.queues.get(name).calls(limit)]
+    return Output({"groups": [_document(one) for one in groups]}, _listing(session, groups))
+
+
+@command.command("show")
+@click.argument("group_id", metavar="ID")
+@_queue_option
+@json_option
+@click.pass_obj
+def show(session: Session, group_id: str, queue: str | None) -> Output:
+    """Show a group of calls: its state, how many calls it waits for, and which are dead letters."""
+    _, group = _find(session, group_id, queue)
+    return Output(_document(group), _text(group))
+
+
+@command.command("abandon")
+@click.argument("group_id", metavar="ID")
+@_queue_option
+@dry_run_option
+@yes_option
+@json_option
+@click.pass_obj
+def abandon(session: Session, group_id: str, queue: str | None, dry_run: bool, yes: bool) -> Output:
+    """End a group of calls without its callback, such as one that waits for a call that is gone.
+
+    Its calls run on. A wait for its result ends as cancelled.
+    """
+    from qworker.cli.framework.confirm import confirm
+
+    opened, group = _find(session, group_id, queue)
+    name = f"group of calls {group.id} of {group.queue}"
+    if not group.is_open:
+        raise click.ClickException(f"too late: the {name} is {group.state}")
+    text = f"would end the {name}, which waits for {group.left} calls; nothing was changed"
+    if not dry_run:
+        confirm(f"End the {name} without its callback?", yes=yes)
+        if not opened.abandon_calls(group.id):
+            raise click.ClickException(f"too late: the {name} has ended")
+        text = f"ended the {name}"
+    document = {"id": group.id, "queue": group.queue, "abandoned": not dry_run}
+    return Output(document, text)
+
+
+def _find(session: Session, group_id: str, queue: str | None) -> tuple[Queue, CallGroup]:
+    from qworker.wire.names import check_message_id
+
+    check_message_id(group_id, "ID")
+    for name in [queue] if queue is not None else [name for name, _ in session.queues.readable()]:
+        opened = session.queues.get(name)
+        group = opened.call_group(group_id)
+        if group is not None:
+            return opened, group
+    where = f"queue {queue!r}" if queue else f"the queues of namespace {session.namespace!r}"
+    raise click.ClickException(
+        f"group of calls {group_id} not found in {where}: its callback has ended, or the id is wrong"
+    )
+
+
+def _document(group: CallGroup) -> dict[str, Any]:
+    return {
+        "id": group.id,
+        "queue": group.queue,
+        "state": group.state,
+        "policy": group.policy or None,
+        "calls": group.size,
+        "left": group.left,
+        "sent": group.sent,
+        "dead": list(group.dead),
+        "began_ms": group.began_ms,
+    }
+
+
+def _listing(session: Session, groups: list[CallGroup]) -> Iterator[str | Block]:
+    from qworker.formats import ago
+
+    if not groups:
+        yield Note(f"no group of calls waits in namespace {session.namespace!r}")
+        return
+    columns = [Column("QUEUE"), Column("ID", wide=True), Column("STATE"), Column("POLICY")]
+    columns += [Column("CALLS"), Column("LEFT"), Column("DEAD"), Column("BEGAN")]
+    yield Table(
+        columns,
+        [
+            [
+                group.queue,
+                group.id,
+                Cell(group.state, _TONES.get(group.state, "")),
+                group.policy,
+                f"{group.size:,}",
+                f"{group.left:,}",
+                f"{len(group.dead):,}" if group.dead else "",
+                ago(group.began_ms, session.now_ms()) if group.began_ms else "",
+            ]
+            for group in groups
+        ],
+    )
+
+
+def _text(group: CallGroup) -> Iterator[str | Block]:
+    from qworker.formats import word
+
+    fields: dict[str, Cell | str] = {"group of calls": group.id, "queue": group.queue}
+    fields["state"] = Cell(group.state, _TONES.get(group.state, ""))
+    if group.policy:
+        fields["policy"] = group.policy
+    fields["calls"] = f"{group.size:,}"
+    if group.is_open:
+        fields["left"] = f"{group.left:,}"
+    if group.state == "starting":
+        fields["sent"] = f"{group.sent:,}: start it again with its id, or abandon it"
+    if group.dead:
+        named = ", ".join(f"{group.id}.{number}" for number in group.dead[:_NAMED])
+        fields["dead"] = f"{named} …" if len(group.dead) > _NAMED else named
+    yield Fields(fields)
+    if group.dead and group.is_open:
+        yield Line()
+        yield Hint("why they are dead   ", "qworker dead ls QUEUE")
+        yield Hint("end it without them ", f"qworker calls abandon {word(group.id)}")

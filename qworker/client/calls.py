@@ -1,0 +1,171 @@
+"""Groups of calls: begin one, read how its members have ended, and list those that have not."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from qworker.client.limits import check_count
+from qworker.client.per_shard import everywhere, until_found
+from qworker.client.plan import Plan, each_soon
+from qworker.client.queue_ref import QueueRef
+from qworker.client.relay import relay
+from qworker.client.steps import Opened
+from qworker.engine import calls as commands
+from qworker.engine.raw import raw
+from qworker.errors import QworkerError
+from qworker.wire.calls import lane_of
+from qworker.wire.keys import QueueKeys
+from qworker.wire.names import check_message_id
+
+__all__ = [
+    "CallGroup",
+    "GroupState",
+    "abandon_calls",
+    "begin_group",
+    "call_group",
+    "calls",
+    "read_group",
+]
+
+#: Seconds that a destination has to take the members of a group that begins; then a reaper relays them.
+_SOON_S: Final = 1.0
+
+
+def begin_group(
+    queue: QueueRef, opened: Opened, *, shard: int = 0, run_id: str = ""
+) -> Plan[bytes]:
+    """Begin a group of calls in the queue of its callback, and send its members; returns what its first start was.
+
+    Members that cannot be stored now wait in the outboxes of that queue. A call that fails midway may be repeated, by
+    any process: the group continues where it stopped. `shard`, `run_id`: of the run that follows the group.
+    """
+    place, lane = queue.shard(shard), lane_of(opened.id)
+    sent = 0
+    for number, (spec, end) in enumerate(zip(opened.specs, opened.ends, strict=True), 1):
+        if sent >= end:
+            continue
+        begun: commands.Begun = yield commands.begin(
+            place.keys, opened.id, spec, lane, number, run_id=run_id
+        )
+        if not begun.gone and begun.start != opened.start:
+            return begun.start
+        # One that has ended before all of its members were sent needs no more of them.
+        sent = opened.size if begun.gone else begun.sent
+    yield from queue.announce()
+    # Without the right to relay, or without an answer in time, a reaper does it.
+    with suppress(QworkerError):
+        yield from each_soon(relay(queue.namespace, place.keys), _SOON_S)
+    return opened.start
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """How the members of a group have ended, as `wire/result.py` reads it: empty for those that have not.
+
+    `left`: members that are still waited for. `over_ms`: when it was decided.
+    """
+
+    policy: str
+    left: int
+    over_ms: int | None
+    words: list[bytes]
+
+
+def read_group(keys: QueueKeys, group_id: str) -> Plan[GroupState | None]:
+    """Read how the members of a group have ended; None if it is unknown. In calls of 500 members and 1 MiB."""
+    words: list[bytes] = []
+    while True:
+        values: commands.Values = yield commands.read_values(keys, group_id, len(words))
+        words += values.words
+        if not values.size:
+            return None
+        if len(words) >= values.size or not values.words:
+            return GroupState(values.policy, values.left, values.over_ms, words)
+
+
+@dataclass(frozen=True, slots=True)
+class CallGroup:
+    """A group of calls at `now_ms`; `id` is also that of its callback's message.
+
+    `state`: starting (not all of its calls are sent), running, blocked (it waits for dead letters to be redriven),
+    decided (its callback was sent, or its run woken), or ended. `left`: calls that it waits for. `dead`: the numbers of
+    calls that are dead letters, whose messages are `<id>.<number>`, or begin with that.
+    """
+
+    queue: str
+    id: str
+    state: str
+    policy: str
+    size: int
+    left: int
+    sent: int
+    dead: tuple[int, ...]
+    began_ms: int | None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits for calls."""
+        return self.state in ("starting", "running", "blocked")
+
+
+_FIELDS: Final = ("@size", "@policy", "@left", "@sent", "@dead", "@over", "@made", "@then", "@run")
+
+
+def _by_age(shards: list[list[CallGroup]]) -> list[CallGroup]:
+    return sorted((one for some in shards for one in some), key=lambda one: one.began_ms or 0)
+
+
+@everywhere(_by_age, reads=True)
+def calls(queue: QueueRef, count: int = 100, *, skip: int = 0) -> Plan[list[CallGroup]]:
+    """List up to `count` (1-1,000) groups of calls of each shard whose callbacks were not sent yet, oldest first."""
+    check_count(count)
+    names: list[bytes] = yield raw("ZRANGE", queue.keys.joins, skip, skip + count - 1, decode=list)
+    found = []
+    for name in names:
+        group = yield from _look(queue, name.decode("utf-8", "replace"))
+        if group is not None:
+            found.append(group)
+    return found
+
+
+@until_found
+def call_group(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
+    """Return where a group of calls stands; None if it is unknown, or has ended and is forgotten."""
+    return (yield from _look(queue, check_message_id(group_id)))
+
+
+@until_found
+def abandon_calls(queue: QueueRef, group_id: str) -> Plan[bool | None]:
+    """End a group of calls without its callback, as cancelled; its calls run on. None if it does not wait for calls."""
+    [waited] = yield commands.abandon(queue.keys, [check_message_id(group_id)], "cancelled")
+    return True if waited else None
+
+
+def _look(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
+    words: list[bytes | None] = yield raw("HMGET", queue.keys.join(group_id), *_FIELDS, decode=list)
+    size, policy, left, sent, dead, over, made, then, run = words
+    if size is None:
+        return None
+    numbers = tuple(int(number) for number in (dead or b"").split())
+    waits, all_sent = int(left or 0), int(sent or 0)
+    if over is not None:
+        state = "decided" if then or run else "ended"
+    elif all_sent < int(size):
+        state = "starting"
+    elif numbers and (policy == b"successes" or not waits):
+        state = "blocked"
+    else:
+        state = "running"
+    return CallGroup(
+        queue.keys.name,
+        group_id,
+        state,
+        (policy or b"").decode(),
+        int(size),
+        waits,
+        all_sent,
+        numbers,
+        None if made is None else int(made),
+    )

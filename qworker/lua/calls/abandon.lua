@@ -1,0 +1,53 @@
+#!lua flags=allow-oom
+-- abandon.lua: end groups of calls without what follows them: their callbacks are not sent, and their members are not counted.
+-- ROLES      consumer, operator
+-- KEYS       see lib/keys.lua; no leases. The keys of groups are made here, see join.lua
+-- ARGV[1]    now ms           '' (tests: see clock.lua)
+-- ARGV[2]    words            purged, cancelled or discarded: how the callback has ended, for waits for its result; '' for no
+--                             announcement
+-- ARGV[3]…   group ids        1-100
+-- Returns {'OK', now ms, 1 per group that was waiting for members, else 0} or {'BROKEN', key, type} {'ARG', name}
+-- O(g + m): g groups of m members.
+--- include lib/clock.lua
+--- include lib/checks.lua
+--- include lib/counters.lua
+--- include lib/keys.lua
+--- include lib/attributes.lua
+--- include lib/envelope.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/order.lua
+--- include lib/groups.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
+--- include lib/outbox.lua
+--- include lib/ends.lua
+--- include lib/requeue.lua
+--- include lib/stamp.lua
+--- include lib/awaited.lua
+--- include lib/new_messages.lua
+--- include lib/wake_run.lua
+--- include lib/joins.lua
+
+local WORDS, MAX_GROUPS_OF_CALLS = { [''] = true, purged = true, cancelled = true, discarded = true }, 100
+local refused = broken({ meta, 'hash', stats, 'hash', joins.index(), 'zset' })
+if refused then return refused end
+local now, words = clock(ARGV[1], meta), ARGV[2]
+if not now or not WORDS[words] then return { 'ARG', 'words' } end
+if #ARGV < 3 or #ARGV > 2 + MAX_GROUPS_OF_CALLS then return { 'ARG', 'group ids' } end
+local reply = { 'OK', text(now) }
+for i = 3, #ARGV do
+  local id = ARGV[i]
+  local join = joins.key(id)
+  local found = redis.pcall('HMGET', join, '@size', '@over', '@run')
+  local waits = not found.err and found[1] and not found[2]
+  if waits and words ~= '' then tell_callback(join, words, now) end
+  if not found.err and found[3] then
+    local run = run_key(cmsgpack.unpack(found[3])[1])
+    local left = string.gsub((redis.call('HGET', run, '@joins') or '') .. ' ', ' ' .. string.gsub(id, '%p', '%%%0') .. ' ', ' ')
+    if redis.call('EXISTS', run) == 1 then redis.call('HSET', run, '@joins', left) end
+  end
+  joins.finish(id)
+  reply[#reply + 1] = waits and 1 or 0
+end
+return reply

@@ -1,0 +1,382 @@
+"""Groups of calls: the callback is sent once, with the values of all calls in order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from qworker import (
+    BodyTooLargeError,
+    Discard,
+    Failure,
+    GroupStartedError,
+    InvalidOptionError,
+    Keyring,
+    NoResultError,
+    QueueAttributes,
+    QWorker,
+    ResultTimeoutError,
+    TaskEndedError,
+    TaskFailedError,
+    chain,
+    group,
+)
+from qworker.app.task import Task
+from qworker.testing import drain
+
+
+def tasks(app: QWorker, *queues: str) -> tuple[Task[..., Any], Task[..., Any]]:
+    """A task for the calls, which fails for negative numbers and discards zero, and a callback."""
+    calls, callbacks = queues or ("default", "default")
+
+    @app.task(queue=calls, result="1h", max_receives=1)
+    def square(number: int, more: int = 0) -> int:
+        if number < 0:
+            raise ValueError(f"{number} is negative")
+        if number == 0:
+            raise Discard("zero")
+        return number * number + more
+
+    @app.task(queue=callbacks, result="1h")
+    def total(values: list[int | Failure], label: str = "") -> str:
+        shown = [
+            f"{value.state} {value.error} {value.task}".strip()
+            if isinstance(value, Failure)
+            else str(value)
+            for value in values
+        ]
+        return f"{label}:{','.join(shown)}"
+
+    return square, total
+
+
+@pytest.mark.parametrize("queues", [("a", "b"), ("a", "a")])
+def test_a_callback_gets_all_values_in_order(app: QWorker, queues: Any) -> None:
+    """In one queue and over two; each message is sent and acked once."""
+    square, total = tasks(app, *queues)
+    handle = group(square.call(number) for number in range(1, 11)).then(total, "x").start()
+    drained = drain(app)
+    assert handle.result(0) == "x:" + ",".join(str(number * number) for number in range(1, 11))
+    assert drained.handled == 11
+    stats = [app.queue(name).inspect().stats for name in {*queues}]
+    assert sum(each["sent"] for each in stats) == sum(each["acked"] for each in stats) == 11
+
+
+def test_groups_are_started_from_async_code(app: QWorker) -> None:
+    """With an async call and an async callback, too."""
+
+    @app.task(result="1h")
+    async def square(number: int) -> int:
+        return number * number
+
+    @app.task(result="1h")
+    async def add(values: list[int]) -> int:
+        return sum(values)
+
+    async def start() -> tuple[Any, str]:
+        calls = group((square.call(2), square.call(3)), policy="successes").then(add)
+        started, sent = await calls.astart(), await calls.asend()
+        await app.aclose()
+        return started, sent
+
+    handle, _ = asyncio.run(start())
+    assert drain(app).handled == 6
+    assert handle.result(0) == 13
+
+
+def test_failures_are_values(app: QWorker) -> None:
+    """Each stands in the place of its call, whether that is dead or was discarded."""
+    square, total = tasks(app)
+    handle = group(square.call(number) for number in (2, -1, 0, 3)).then(total).start()
+    drain(app, errors="collect")
+    assert handle.result(0) == ":4,dead ValueError square,discarded  square,9"
+
+
+def test_a_failure_names_its_message(app: QWorker) -> None:
+    """Queue, id, reason and text, so that its callback can report it."""
+    square, _ = tasks(app, "calls", "ends")
+    seen: list[Any] = []
+
+    @app.task(queue="ends")
+    def note(values: list[Any], *, by: str) -> None:
+        seen.append((values, by))
+
+    group_id = group([square.call(-1), square.call(1)]).then(note, by="me").send()
+    drain(app, errors="collect")
+    [([failure, one], by)] = seen
+    assert (one, by) == (1, "me")
+    assert isinstance(failure, Failure)
+    assert (failure.queue, failure.task, failure.message_id) == ("calls", "square", f"{group_id}.0")
+    assert (failure.state, failure.reason, failure.error) == ("dead", "max_receives", "ValueError")
+    assert "-1 is negative" in failure.text
+
+
+def test_a_group_of_successes_waits_for_a_dead_call(app: QWorker) -> None:
+    """Its handle says which; a redrive completes the group, and the handle gets the result."""
+    fails = True
+
+    @app.task(queue="calls", result="1h", max_receives=1)
+    def fetch(url: str) -> str:
+        if fails and url == "b":
+            raise OSError("away")
+        return url.upper()
+
+    @app.task(queue="ends", result="1h")
+    def join(pages: list[str]) -> str:
+        return "".join(pages)
+
+    handle = group((fetch.call(url) for url in "abc"), policy="successes").then(join).start()
+    drain(app, errors="collect")
+    with pytest.raises(TaskFailedError, match="away") as caught:
+        handle.result(0)
+    assert (caught.value.step, caught.value.queue) == ("fetch", "calls")
+    fails = False
+    [dead] = app.queue("calls").dead()
+    assert app.queue("calls").redrive(str(dead.entry))
+    drain(app)
+    assert handle.result(0) == "ABC"
+
+
+def test_a_group_of_successes_ends_with_a_call_that_cannot_succeed(app: QWorker) -> None:
+    """One that was discarded, or whose dead letter was dropped; its callback does not run, and nothing is kept."""
+    square, _ = tasks(app, "calls", "ends")
+
+    @app.task(queue="ends", result="1h")
+    def add(values: list[int]) -> int:
+        return sum(values)
+
+    discarded = group([square.call(0), square.call(1)], policy="successes").then(add).start()
+    drain(app)
+    with pytest.raises(TaskEndedError, match="discarded"):
+        discarded.result(0)
+    dropped = group([square.call(-1), square.call(1)], policy="successes").then(add).start()
+    drain(app, errors="collect")
+    assert len(app.queue("ends").calls()) == 1
+    [dead] = app.queue("calls").dead()
+    assert app.queue("calls").drop_dead(str(dead.entry))
+    drain(app)
+    assert not app.queue("ends").calls()
+    with pytest.raises(TaskFailedError, match="negative"):
+        dropped.result(0)
+
+
+def test_the_first_success_is_enough(app: QWorker) -> None:
+    """Its callback gets that value, once; the calls after it run without effect."""
+    square, _ = tasks(app, "calls", "ends")
+    seen: list[int] = []
+
+    @app.task(queue="ends", result="1h")
+    def take(value: int) -> int:
+        seen.append(value)
+        return value
+
+    calls = [square.call(number) for number in (-1, 2, 3)]
+    handle = group(calls, policy="first").then(take).start()
+    drain(app, errors="collect")
+    assert handle.result(0) in (4, 9)
+    assert len(seen) == 1
+    none = group([square.call(-1), square.call(0)], policy="first").then(take).start()
+    drain(app, errors="collect")
+    with pytest.raises(TaskFailedError, match="negative"):
+        none.result(0)
+    for dead in app.queue("calls").dead():
+        app.queue("calls").drop_dead(str(dead.entry))
+    drain(app)
+    assert not app.queue("ends").calls()
+
+
+def test_groups_and_chains_are_parts_of_each_other(app: QWorker) -> None:
+    """A chain as a call, a group as a call, as the first and as a later step of a chain."""
+    square, total = tasks(app, "calls", "ends")
+
+    @app.task(queue="mid", result="1h")
+    def count(text: str) -> int:
+        return len(text)
+
+    inner = group([square.call(1), square.call(2)]).then(total, "in")
+    outer = group(
+        [square.call(3), chain(square.call(2), square.then(5)), chain(inner, count.then())]
+    ).then(total, "out")
+    handle = outer.start()
+    drain(app)
+    assert handle.result(0) == f"out:9,21,{len('in:1,4')}"
+
+    @app.task(queue="mid", result="1h")
+    def shout(text: str) -> str:
+        return text.upper()
+
+    through = chain(
+        outer,
+        count.then(),
+        group([square.then(1), square.then(2)]).then(total, "later"),
+        shout.then(),
+    ).start()
+    drain(app)
+    number = len(f"out:9,21,{len('in:1,4')}")
+    assert through.result(0) == f"LATER:{number**2 + 1},{number**2 + 2}"
+
+
+def test_a_chain_in_a_group_fails_with_its_step(app: QWorker) -> None:
+    """The failure names the step that failed; those after it do not run."""
+    square, total = tasks(app, "calls", "ends")
+    broken = chain(square.call(1), square.then(-1), square.then())
+    group_id = group([broken, square.call(2)]).then(total).start().id
+    drain(app)
+    assert app.handle("ends", group_id).result(0) == ":discarded  square,4"
+
+
+def test_a_nested_group_that_fails_is_a_failure(app: QWorker) -> None:
+    """Of the group around it, which then goes on; a redrive has no effect any more."""
+    square, total = tasks(app, "calls", "ends")
+
+    @app.task(queue="ends", result="1h")
+    def add(values: list[int]) -> int:
+        return sum(values)
+
+    inner = group([square.call(-1), square.call(2)], policy="successes").then(add)
+    handle = group([inner, square.call(3)]).then(total).start()
+    drain(app, errors="collect")
+    assert handle.result(0) == ":dead ValueError square,9"
+
+
+def test_a_group_is_started_once_by_its_own_id(app: QWorker) -> None:
+    """Twice with the same calls is once, also after its end; other calls are refused."""
+    square, total = tasks(app, "calls", "ends")
+
+    def calls(last: int = 3) -> Any:
+        return group([square.call(1), square.call(last)]).then(total)
+
+    first, again = calls().start(id="video-17"), calls().start(id="video-17")
+    assert (first, first.id) == (again, "video-17")
+    with pytest.raises(GroupStartedError, match="video-17"):
+        calls(4).start(id="video-17")
+    assert drain(app).handled == 3
+    assert calls().start(id="video-17").result(0) == ":1,9"
+    assert drain(app).handled == 0
+    with pytest.raises(GroupStartedError):
+        calls(4).send(id="video-17")
+
+
+def test_thousands_of_calls_are_one_group(app: QWorker) -> None:
+    """They are sent in parts, of which each is atomic."""
+    square, _ = tasks(app, "calls", "ends")
+
+    @app.task(queue="ends", result="1h")
+    def add(values: list[int]) -> int:
+        return sum(values)
+
+    handle = group((square.call(1, n) for n in range(2500)), policy="successes").then(add).start()
+    assert drain(app, max_messages=5000).handled == 2501
+    assert handle.result(0) == 2500 + sum(range(2500))
+
+
+def test_values_are_signed_and_encrypted(store_url: str, namespace: str) -> None:
+    """As messages are, if the app has keys."""
+    keyring = Keyring(signing={"s": b"s" * 32}, encryption={"e": b"e" * 32})
+    app = QWorker(namespace, url=store_url, keys=keyring)
+    square, total = tasks(app, "calls", "ends")
+
+    @app.task(queue="ends", result="1h")
+    def add(values: list[int]) -> int:
+        return sum(values)
+
+    inner = group([square.call(2), square.call(3)], policy="successes").then(add)
+    handle = group([square.call(7), inner, square.call(-1)]).then(total).start()
+    drain(app, errors="collect")
+    assert handle.result(0) == ":49,13,dead ValueError square"
+    app.close()
+
+
+def test_what_cannot_be_a_group_is_refused(app: QWorker) -> None:
+    """Before anything is sent, with the limit and what to do."""
+    square, total = tasks(app, "calls", "ends")
+
+    @app.task
+    def plain() -> None: ...
+
+    @app.task(queue="ends")
+    def add(values: list[int]) -> int:
+        return sum(values)
+
+    @app.workflow(queue="ends")
+    def flow(run: Any, values: list[Any]) -> None: ...
+
+    with pytest.raises(InvalidOptionError, match="has no calls"):
+        group([])
+    with pytest.raises(InvalidOptionError, match=r"10,001 calls.*10,000"):
+        group(square.call(1) for _ in range(10_001))
+    with pytest.raises(InvalidOptionError, match="policy"):
+        group([square.call(1)], policy="some")  # type: ignore[call-overload]
+    with pytest.raises(NoResultError, match="plain"):
+        group([plain.call()]).then(total)
+    with pytest.raises(InvalidOptionError, match="failures"):
+        group([square.call(1)]).then(add)  # type: ignore[call-overload]
+    with pytest.raises(InvalidOptionError, match="is a run"):
+        group([square.call(1)]).then(flow)  # type: ignore[call-overload]
+    with pytest.raises(InvalidOptionError, match="unique"):
+        group([square.options(unique="x").call(1)]).then(total)
+    with pytest.raises(NoResultError):
+        group([square.call(1)], policy="successes").then(add).start()
+    with pytest.raises(InvalidOptionError, match="call 1 of the group"):
+        group([square.call(1), square.then()])  # type: ignore[arg-type]
+    nested = group([square.call(1)]).then(total)
+    for _ in range(3):
+        nested = group([nested]).then(total)
+    with pytest.raises(InvalidOptionError, match="5 deep"):
+        group([nested]).then(total)
+    with pytest.raises(InvalidOptionError, match="at most 55"):
+        group([square.call(1)]).then(total).send(id="x" * 60)
+    app.queue("calls").configure(QueueAttributes(maxsize=1024))
+    with pytest.raises(BodyTooLargeError, match="calls"):
+        group([square.options(priority=1).call(10**2000)]).then(total).send()
+    assert app.queue("calls").inspect().stats.get("sent", 0) == 0
+    with pytest.raises(ResultTimeoutError):
+        app.handle("ends", "none").result(0)
+
+
+def test_a_queue_that_is_removed_ends_what_waits_for_its_messages(app: QWorker) -> None:
+    """Calls and dead letters of it are failures of their groups, and so are groups whose callback it is to get."""
+    square, total = tasks(app, "calls", "ends")
+    waiting = group([square.call(1), square.call(-1)]).then(total).start()
+    drain(app, queues=["calls"], max_messages=1, errors="collect")
+    message = app.queue("calls").receive(1)
+    app.queue("calls").remove()
+    drain(app)
+    assert waiting.result(0) == ":1,purged  square"
+    assert message
+
+    @app.task(queue="ends", result="1h")
+    def add(values: list[int]) -> int:
+        return sum(values)
+
+    dead = group([square.call(-1)], policy="successes").then(add).start()
+    drain(app, errors="collect")
+    assert app.queue("ends").call_group(dead.id).state == "blocked"  # type: ignore[union-attr]
+    app.queue("calls").remove()
+    drain(app)
+    assert not app.queue("ends").calls()
+    left = group([square.call(1)]).then(total).start()
+    outer = group([group([square.call(1)]).then(total)]).then(total)
+    assert outer
+    app.queue("ends").remove()
+    with pytest.raises(TaskEndedError, match="purged"):
+        left.result(0)
+    drain(app)
+
+
+def test_a_group_shows_where_it_stands(app: QWorker) -> None:
+    """What it waits for, and which calls are dead, until its callback is sent."""
+    square, total = tasks(app, "calls", "ends")
+    handle = group([square.call(1), square.call(-1), square.call(2)]).then(total).start()
+    queue = app.queue("ends")
+    [status] = queue.calls()
+    assert (status.id, status.state, status.left, status.size) == (handle.id, "running", 3, 3)
+    drain(app, queues=["calls"], max_messages=2, errors="collect")
+    drain(app, queues=["ends"])
+    later = queue.call_group(handle.id)
+    assert later is not None
+    assert (later.state, later.left, later.dead) == ("running", 1, (1,))
+    drain(app)
+    assert (queue.calls(), queue.call_group(handle.id)) == ([], None)

@@ -1,0 +1,75 @@
+"""`qworker calls`: groups of calls for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qworker import Failure, QWorker, TaskEndedError, group
+from qworker.testing import drain
+from tests.cli.conftest import Shop
+
+
+@pytest.fixture
+def app(shop: Shop) -> Iterator[QWorker]:
+    """An app on the shop's namespace."""
+    made = QWorker(shop.namespace, url=shop.url)
+    yield made
+    made.close()
+
+
+def start(app: QWorker) -> Any:
+    """Start a group of two calls, of which one fails, whose callback waits for successes."""
+
+    @app.task(queue="urls", result="1h", max_receives=1)
+    def fetch(url: str) -> str:
+        if url == "bad":
+            raise ValueError("no such host")
+        return url
+
+    @app.task(queue="web", result="1h")
+    def publish(pages: list[str]) -> int:
+        return len(pages)
+
+    return group([fetch.call("a"), fetch.call("bad")], policy="successes").then(publish).start()
+
+
+def test_groups_are_listed_shown_and_abandoned(run: Any, app: QWorker) -> None:
+    """With what they wait for; an abandoned one ends the wait for its result."""
+    handle = start(app)
+    [listed] = run("calls", "ls", "--json").json["groups"]
+    assert (listed["id"], listed["queue"], listed["state"]) == (handle.id, "web", "running")
+    assert (listed["calls"], listed["left"]) == (2, 2)
+    drain(app, queues=["urls"], errors="collect")
+    drain(app, queues=["web"])
+    shown = run("calls", "show", handle.id).out
+    assert "blocked" in shown
+    assert f"{handle.id}.1" in shown
+    assert "blocked" in run("calls", "ls", "web").out
+    assert "nothing was changed" in run("calls", "abandon", handle.id, "--dry-run").out
+    assert run("calls", "abandon", handle.id, "--yes").code == 0
+    with pytest.raises(TaskEndedError, match="cancelled"):
+        handle.result(0)
+    assert "no group of calls" in run("calls", "ls").err
+
+
+def test_a_group_that_is_not_there_is_an_error(run: Any, app: QWorker) -> None:
+    """Unknown, or decided already."""
+    assert run("calls", "show", "x").code == 1
+    assert "not found" in run("calls", "abandon", "x", "--yes").err
+
+    @app.task(queue="urls", result="1h")
+    def fetch(url: str) -> str:
+        return url
+
+    @app.task(queue="web")
+    def publish(pages: list[str | Failure]) -> None: ...
+
+    group_id = group([fetch.call("a")]).then(publish).send()
+    drain(app, queues=["urls"])
+    ran = run("calls", "abandon", group_id, "--yes")
+    assert ran.code in (0, 1)
+    drain(app)
+    assert run("calls", "show", group_id, "--queue", "web").code == 1
