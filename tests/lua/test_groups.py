@@ -646,3 +646,73 @@ def test_a_run_that_sleeps_holds_its_ordered_group(drive: Drive) -> None:
     assert get(drive, "l5", at=NOW + 1001) == ["b"]
     drive.settle(Outcomes("l5", acks=["0"]), at=NOW + 1002)
     assert idle(drive) == EMPTY
+
+
+@pytest.mark.parametrize(
+    ("names", "limits", "left"),
+    [
+        (["a"], {}, 49),
+        (["p/0", "p/1"], {}, 49),
+        ([f"p/{n}" for n in range(50)], {}, 49),
+        (["a"], {"a": "c=5"}, 4),
+        (["=a", "b"], {}, 25),
+        (["p/0", "p/1"], {"p/": "c=8"}, 7),
+        (["a"], {"a": "r=1/1000 b=10"}, 9),
+    ],
+)
+def test_a_receive_says_how_many_more_may_run(
+    drive: Drive, names: list[str], limits: dict[str, str], left: int
+) -> None:
+    """Not how many groups stand in line: a worker receives as many at once as it is told."""
+    for name, words in limits.items():
+        limit(drive, name, words)
+    for number in range(50):
+        put(drive, f"{names[number % len(names)]}:m{number}")
+    assert drive.receive("l1", 1).ready_left == left
+
+
+def test_no_group_starves_while_the_clock_goes_back(drive: Drive) -> None:
+    """By an hour, with groups that wait for a rate and for a handler's time: each runs at its rate from then on."""
+    limit(drive, "slow", "r=10/1000 b=1")
+    limit(drive, "p/", "r=10/1000 b=1")
+    for group, name in (("slow", "s"), ("p/x", "p"), ("fair", "f"), ("=order", "o")):
+        put(drive, *[f"{group}:{name}{n}" for n in range(3)])
+    later = NOW + 3_600_000
+    assert len(get(drive, "l1", at=later)) == 6
+    drive.settle(Outcomes("l1", ack_all=True), at=later)
+    seen: list[str] = []
+    for step in range(40):
+        at = NOW + 50 * step
+        seen += get(drive, f"m{step}", at=at)
+        drive.settle(Outcomes(f"m{step}", ack_all=True), at=at)
+    assert sorted(seen) == ["o1", "o2", "p1", "p2", "s1", "s2"]
+    get(drive, "last", at=NOW + 9000)
+    assert idle(drive) == EMPTY
+
+
+def test_a_settle_takes_a_full_group_out_of_line(drive: Drive) -> None:
+    """A group at its limit is not even looked at by receives."""
+    put(drive, *[f"a:a{n}" for n in range(3)])
+    assert get(drive, "l1", 2) == ["a0", "a1"]
+    limit(drive, "a", "c=1")
+    drive.settle(Outcomes("l1", acks=["1"]))
+    assert drive.redis.zrange(drive.keys.turns, 0, -1) == []
+
+
+def test_a_group_with_a_past_stands_no_earlier_than_the_queue(drive: Drive) -> None:
+    """It was full while others ran; the turns of that time are not made up for."""
+    limit(drive, "a", "c=1")
+    put(drive, *[f"{g}:{g}{n}" for g in "ab" for n in range(40)])
+    assert get(drive, "l1", 1) == ["a0"]
+    get(drive, "l2", 20)
+    limit(drive, "a", "c=100")
+    drive.settle(Outcomes("l1", acks=["0"]))
+    assert Counter(i[0] for i in get(drive, "l3", 20))["a"] <= 11
+
+
+def test_a_batch_is_filled_beyond_groups_that_give_nothing(drive: Drive) -> None:
+    """As many more of those that stand in line are looked at, while others of the first ones still wait."""
+    put(drive, "a:a0")
+    drive.run(purge(drive.keys, "ready", 1000, now_ms=NOW))
+    put(drive, "b:b0", "c:c0", "d:d0")
+    assert get(drive, "l1", 2) == ["b0", "c0"]

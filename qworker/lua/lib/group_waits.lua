@@ -41,7 +41,35 @@ more_of_groups[#more_of_groups + 1] = function(it)
     redis.call('ZADD', later, text(at_ms), name)
   end
 
-  function it.running() return redis.call('ZCARD', turns) end
+  local FEW = 16
+
+  -- How many members of a group may run now, by its own limits; at least one.
+  local function may_start(name, now)
+    local one, limit = it.record(name), it.limit(name)
+    local most = math.min(one.last - one.first + 1, limit.concurrency - one.busy)
+    if limit.every_ms then most = math.min(most, math.floor((now - one.rate_ms) / limit.every_ms + limit.burst)) end
+    return math.max(1, most)
+  end
+
+  -- How many members may run now: exactly where few groups stand in line, else at least one of each.
+  function it.running(now)
+    local standing = redis.call('ZCARD', turns)
+    if standing == 0 or standing > FEW then return standing end
+    local number, names = 0, redis.call('ZRANGE', turns, 0, -1)
+    it.read_many(names)
+    for _, name in ipairs(names) do
+      if string.sub(name, -1) == '/' then
+        local below, all = it.first_children(name, 0, FEW + 1), 0
+        it.read_many(below)
+        for _, child in ipairs(below) do all = all + may_start(child, now) end
+        if #below > FEW then all = math.max(all, it.standing(name)) end
+        number = number + math.max(1, math.min(all, it.limit(name).concurrency - it.record(name).busy))
+      else
+        number = number + may_start(name, now)
+      end
+    end
+    return number
+  end
   -- Those that stand in line, `count` at most, after the first `from`: {name, tag, …}.
   function it.window(from, count) return redis.call('ZRANGE', turns, from, from + count - 1, 'WITHSCORES') end
 

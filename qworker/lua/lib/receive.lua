@@ -148,7 +148,7 @@ local function receive(request, attributes, levels, now, amounts)
   amounts.unacked = (amounts.unacked or 0) + #batch.items
   -- Left: what this caller could receive, so not the items it has just moved behind the others.
   local left = math.max(0, ready_left(levels, request.suspects > 0) - behind)
-  if has_groups then left = left + groups().running() end
+  if has_groups then left = left + groups().running(now) end
   return batch.items, deadline, left, hint(left, #batch.items, now), from_suspect
 end
 
