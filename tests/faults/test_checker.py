@@ -14,6 +14,7 @@ from qworker.engine.scripts import load_script
 from verification.faults.accounts import Agreement, agreement_of
 from verification.faults.checker import Account, account_of
 from verification.faults.composition import figures_of
+from verification.faults.flow import figures_of as figures_of_groups
 from verification.faults.history import Event, History, events_of
 from verification.faults.hooks import key_of
 from verification.faults.mutations import MUTATIONS, mutated
@@ -232,7 +233,8 @@ class TestRows:
     def test_are_named_once_and_in_order(self) -> None:
         """And a choice of them is what was asked for."""
         assert [row.name for row in chosen("F7,F1")] == ["F7", "F1"]
-        assert [*chosen("all"), *chosen("composition")] == [*ROWS.values()]
+        kinds = [*chosen("all"), *chosen("composition"), *chosen("flow")]
+        assert kinds == [*ROWS.values()]
         assert {"F1", "F5", "F6", "F7", "F9", "F11", "F15", "F17", "F25", "F33"} <= {
             row.name for row in chosen("commit")
         }
@@ -479,3 +481,81 @@ class TestSlope:
         assert slope_of(once).verdict(300) == "flat"
         stairs = [(float(at), 50e6 + 1e6 * (at // 60)) for at in range(300)]
         assert slope_of(stairs).verdict(300) != "flat"
+
+
+class TestGroups:
+    """Groups and limits, as `flow` judges their histories."""
+
+    def _figures(self, directory: Path, *lines: str) -> Mapping[str, float]:
+        """Read lines `<pid> <word> …`, a second apart."""
+        for pid in ("7", "8", "9"):
+            told = enumerate(line.partition(" ") for line in lines)
+            text = "".join(f"{at * SECOND} {words}\n" for at, (by, _, words) in told if by == pid)
+            (directory / f"{pid}-0.history").write_text(text)
+        return figures_of_groups(directory)
+
+    def test_a_retry_in_its_place_keeps_the_order(self, tmp_path: Path) -> None:
+        """A message that fails or whose worker dies begins again before the next one, also after its end."""
+        figures = self._figures(
+            tmp_path,
+            "7 sent p0/ordered3 1 2",
+            "8 started p0/ordered3-1 1",
+            "8 failed p0/ordered3-1",
+            "8 started p0/ordered3-1 2",
+            "8 done p0/ordered3-1",
+            "9 started p0/ordered3-1 3",
+            "9 done p0/ordered3-1",
+            "9 started p0/ordered3-2 1",
+            "9 done p0/ordered3-2",
+        )
+        assert (figures["ordered_groups"], figures["disordered"]) == (1, 0)
+
+    @pytest.mark.parametrize(
+        "order", ["s1 s2 d1 d2", "s2 d2 s1 d1", "s1 d1 s2 s1 d1 d2", "s1 s1 s2 d2 d1"]
+    )
+    def test_a_start_out_of_order_is_seen(self, tmp_path: Path, order: str) -> None:
+        """The next one beside it or before it, and a delivery again after the next one has begun."""
+        words = {"s": "started", "d": "done"}
+        lines = [f"8 {words[each[0]]} p0/ordered3-{each[1]} 1" for each in order.split()]
+        figures = self._figures(tmp_path, "7 sent p0/ordered3 1 2", *lines)
+        assert figures["disordered"] >= 1
+
+    def test_a_message_whose_send_is_in_doubt_has_no_place_in_the_order(
+        self, tmp_path: Path
+    ) -> None:
+        """It may be stored late, or never."""
+        figures = self._figures(
+            tmp_path,
+            "7 doubt p0/ordered3 1 1",
+            "7 sent p0/ordered3 2 2",
+            "8 started p0/ordered3-2 1",
+            "8 done p0/ordered3-2",
+            "8 started p0/ordered3-1 1",
+        )
+        assert figures["disordered"] == 0
+
+    def test_handlers_at_a_time_are_counted(self, tmp_path: Path) -> None:
+        """One of a killed process counts until its last note."""
+        figures = self._figures(
+            tmp_path,
+            "7 started p0/capped-1 1",
+            "8 started p0/capped-2 1",
+            "9 started p0/capped-3 1",
+            "8 done p0/capped-2",
+            "8 started p0/capped-4 1",
+            "8 started p0/fair-1 1",
+            "9 done p0/capped-3",
+        )
+        assert figures["at_once"] == 2
+
+    def test_what_children_receive_of_a_rate_is_counted(self, tmp_path: Path) -> None:
+        """Each delivery takes a token; the most within two seconds counts."""
+        figures = self._figures(
+            tmp_path,
+            "8 held p0/rated-1 p0/rated-2 p0/fair-1",
+            "8 heard",
+            "9 held p0/rated-3",
+            "8 heard",
+            "9 held p0/rated-4",
+        )
+        assert figures["rated_most"] == 3

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from verification.faults import (
     built,
     clocks,
     composition,
     consumers,
+    flow,
     handlers,
     memory,
     network,
@@ -23,10 +25,10 @@ from verification.faults.row import Row
 __all__ = ["ROWS", "chosen"]
 
 
-def _number(row: Row) -> tuple[bool, int, str]:
+def _number(row: Row) -> tuple[int, int, str]:
     match = re.fullmatch(r"([A-Z])(\d+)(\w*)", row.name)
     assert match is not None, row.name
-    return match[1] != "F", int(match[2]), match[3]
+    return "FCG".index(match[1]), int(match[2]), match[3]
 
 
 ROWS: dict[str, Row] = {
@@ -45,21 +47,24 @@ ROWS: dict[str, Row] = {
             *partial.ROWS,
             *topology.ROWS,
             *composition.ROWS,
+            *flow.ROWS,
         ],
         key=_number,
     )
 }
 
 
+#: The first letter of the names of many rows.
+_LETTERS: Final = {"all": "F", "composition": "C", "flow": "G"}
+
+
 def chosen(words: str) -> list[Row]:
-    """Find rows by `all`, `composition`, `commit`, or their names with commas between.
+    """Find rows by `all`, `composition`, `flow`, `commit`, or their names with commas between.
 
     `all` are those of single messages. Raises `LookupError` for another name.
     """
-    if words in ("all", "composition"):
-        return [
-            row for row in ROWS.values() if row.name.startswith("C") == (words == "composition")
-        ]
+    if letter := _LETTERS.get(words):
+        return [row for row in ROWS.values() if row.name.startswith(letter)]
     if words == "commit":
         return [row for row in ROWS.values() if row.commit]
     names = words.split(",")
