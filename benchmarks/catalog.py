@@ -14,6 +14,7 @@ from benchmarks.dashboard import dashboard
 from benchmarks.delayed import delayed
 from benchmarks.drain import Variant, drain
 from benchmarks.expire import expire
+from benchmarks.fairness import fairness
 from benchmarks.figures import Figure
 from benchmarks.groups import groups
 from benchmarks.idle import idle
@@ -93,6 +94,7 @@ BENCHMARKS = {
         "a million overdue, a stream, and many at one instant", delayed, 1_000_000
     ),
     "groups": Benchmark("messages of groups, beside some without", groups, 100_000),
+    "fairness": Benchmark("a small tenant beside 100,000 messages of others", fairness, 100_000),
     "expire": Benchmark("leases of 100 messages run out at once", expire, 100_000),
     "queues": Benchmark("10,000 queues while nothing happens", queues, 10_000),
     "many": Benchmark("a worker of 1, 100 and 2,000 queues, a message a second", many, 30),
