@@ -11,12 +11,15 @@ from types import SimpleNamespace
 import pytest
 
 from qworker.pipeline.report import Scope, make_document, render
+from qworker.pipeline.report.bars import failures
 from qworker.pipeline.report.buckets import bucket_width
 from qworker.pipeline.report.charts import make_figures
 from qworker.pipeline.report.document import _dead_letter
+from qworker.pipeline.report.figures import queue_colours
 from qworker.pipeline.report.forecast import forecast, theil_sen
 from qworker.pipeline.report.text import moment, span
 from qworker.pipeline.report.theme import COLOURS, TEMPLATE
+from qworker.pipeline.report.trends import throughput
 from tests.pipeline.forging import T0, Journal, frame
 
 MS = int(T0.timestamp() * 1000)
@@ -343,3 +346,43 @@ def test_lengths_of_time_are_written_for_people(seconds, text):
 
 def test_instants_are_in_utc():
     assert moment(MS) == "2031-05-04 10:00:00"
+
+
+def drawn_by_hand(**queues: list[int]) -> dict[str, object]:
+    """As much of a document as the charts over time need: messages sent per second, and none ended."""
+    none = [0] * len(next(iter(queues.values())))
+    series = {"acked": none, "ended": none, "dead": none, "failed": none}
+    return {
+        "bucket_s": 1,
+        "t_ms": [1000 * number for number in range(len(none))],
+        "queues": {name: {"in": values, **series} for name, values in queues.items()},
+    }
+
+
+def test_zero_is_a_gap_on_a_log_scale_and_a_point_alone_has_a_mark():
+    chart = throughput(drawn_by_hand(emails=[1, 0, 1, 1, 0, 900, *[1] * 30]))
+    assert chart["layout"]["yaxis"]["type"] == "log"
+    sent = chart["data"][0]
+    assert sent["y"][:6] == [1.0, None, 1.0, 1.0, None, 900.0]
+    assert sent["mode"] == "lines+markers"
+    assert "fill" not in sent
+
+
+def test_zero_is_drawn_where_the_scale_has_one():
+    chart = throughput(drawn_by_hand(emails=[1, 0, 2]))
+    assert chart["data"][0]["y"] == [1.0, 0.0, 2.0]
+    assert chart["data"][0]["fill"] == "tozeroy"
+
+
+def test_the_busiest_queues_have_a_colour_of_their_own_and_errors_have_others():
+    queues = {f"q{number:02}": [number] for number in range(20)}
+    colours = queue_colours(drawn_by_hand(**queues))
+    assert [colours[f"q{number:02}"] for number in (19, 18, 8)] == ["@c1", "@c2", "@c12"]
+    assert {colours[f"q{number:02}"] for number in range(8)} == {"@other"}
+    rows = [{"task": "t", "error": f"E{number}", "failed": 9 - number} for number in range(9)]
+    bars = failures({"failures": rows})["data"]
+    assert [bar["marker"]["color"] for bar in bars] == [*(f"@e{n}" for n in range(1, 8)), "@other"]
+
+
+def test_the_page_writes_legends_itself_so_that_they_wrap():
+    assert TEMPLATE["layout"]["showlegend"] is False

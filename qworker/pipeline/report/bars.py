@@ -88,7 +88,7 @@ def failures(document: Document) -> Figure:
             names,
             [by_error[error].get(task, 0) for task in names],
             error,
-            f"@c{number}",
+            f"@e{number}",
             "%{x:,} failed",
         )
         for number, error in enumerate(ranked[:SERIES_COLOURS], 1)

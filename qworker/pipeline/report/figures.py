@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from qworker.pipeline.report.theme import SERIES_COLOURS
+from qworker.pipeline.report.theme import QUEUE_COLOURS
 
 __all__ = [
     "LOG_SECONDS",
@@ -43,7 +43,7 @@ def figure(traces: list[Figure], *, y: Mapping[str, Any]) -> Figure:
         "data": traces,
         "layout": {
             "height": 280,
-            "xaxis": {"type": "date", "showgrid": False},
+            "xaxis": {"type": "date", "showgrid": False, "tickangle": 0},
             "yaxis": {**y, **title},
         },
     }
@@ -122,10 +122,10 @@ def horizontal(traces: list[Figure], title: str) -> Figure:
 
 
 def queue_colours(document: Document) -> dict[str, str]:
-    """A queue has the same colour in all charts."""
+    """A queue has the same colour in all charts, and one of its own if it is among those with most messages."""
     return {
-        queue: f"@c{number % SERIES_COLOURS + 1}"
-        for number, queue in enumerate(sorted(document["queues"]))
+        queue: f"@c{number}" if number <= QUEUE_COLOURS else "@other"
+        for number, queue in enumerate(ranked(document, "in"), 1)
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["COLOURS", "SERIES_COLOURS", "TEMPLATE"]
+__all__ = ["COLOURS", "QUEUE_COLOURS", "SERIES_COLOURS", "TEMPLATE"]
 
 #: Name → light and dark. Page and charts take every colour from here.
 COLOURS: Final[Mapping[str, tuple[str, str]]] = {
@@ -37,9 +37,23 @@ COLOURS: Final[Mapping[str, tuple[str, str]]] = {
     "c5": ("#d4477f", "#f285b0"),
     "c6": ("#6a8f1f", "#a8cc5c"),
     "c7": ("#a8673a", "#d39a6c"),
+    "c8": ("#1a8fc4", "#5cc3f0"),
+    "c9": ("#b8468f", "#e58ac4"),
+    "c10": ("#4f7a5b", "#8fc09c"),
+    "c11": ("#b59410", "#e3c94f"),
+    "c12": ("#5b63b7", "#9aa2f2"),
+    "e1": ("#b3362b", "#ff8a75"),
+    "e2": ("#d9772b", "#f5ab66"),
+    "e3": ("#8c2f5f", "#dd82b0"),
+    "e4": ("#c9a227", "#ecd06a"),
+    "e5": ("#6b4a8f", "#b296da"),
+    "e6": ("#7a5230", "#c49a72"),
+    "e7": ("#4a5a6e", "#97a9bf"),
 }
-#: `c1` to `c7` are for series without their own meaning; the series after the seventh share `other`.
+#: Series of a chart at most; the rest share `other`. Errors have colours of their own, `e1` to `e7`.
 SERIES_COLOURS: Final = 7
+#: Queues with a colour, `c1` to `c12`: those with most messages; the rest share `other`.
+QUEUE_COLOURS: Final = 12
 
 _AXIS: Final = {
     "showgrid": True,
@@ -61,14 +75,7 @@ TEMPLATE: Final[Mapping[str, Any]] = {
         "font": {"color": "@text", "size": 12},
         "hovermode": "x unified",
         "hoverlabel": {"bgcolor": "@paper", "bordercolor": "@grid", "font": {"color": "@text"}},
-        "legend": {
-            "orientation": "h",
-            "traceorder": "normal",
-            "x": 0,
-            "y": 1.02,
-            "xanchor": "left",
-            "yanchor": "bottom",
-        },
+        "showlegend": False,  # The page writes it below the chart, where it may wrap.
         "xaxis": _AXIS,
         "yaxis": _AXIS,
     },

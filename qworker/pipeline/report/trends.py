@@ -39,16 +39,28 @@ def throughput(document: Document) -> Figure:
         ("dead", "dead", "@dead", 1.5),
         ("ended", "expired, cancelled, discarded, purged", "@other", 1.5),
     )
+    rates = {
+        key: [round(value / width_s, 4) for value in summed(document, key)] for key, *_ in lines
+    }
+    axis = axis_for(
+        [values for key, values in rates.items() if key in ("in", "acked") or any(values)]
+    )
+    is_log = axis.get("type") == "log"
     traces = []
     for key, name, colour, width in lines:
-        values = summed(document, key)
-        if key in ("in", "acked") or any(values):
-            rates = [round(value / width_s, 4) for value in values]
-            trace = line(document["t_ms"], name, rates, colour, width, "%{y:,.3~f}/s")
-            if key == "in":
-                trace |= {"fill": "tozeroy", "fillcolor": f"{colour}/12"}
-            traces.append(trace)
-    return figure(traces, y={"title": "messages/s", **axis_for([trace["y"] for trace in traces])})
+        values = rates[key]
+        if key not in ("in", "acked") and not any(values):
+            continue
+        # A log scale has no 0: a gap, and a mark on what stands alone between two.
+        shown = [value or None for value in values] if is_log else values
+        trace = line(document["t_ms"], name, shown, colour, width, "%{y:,.3~f}/s")
+        if is_log:
+            trace["mode"] = "lines+markers"
+            trace["marker"] = {**trace["marker"], "size": 4}
+        elif key == "in":
+            trace |= {"fill": "tozeroy", "fillcolor": f"{colour}/12"}
+        traces.append(trace)
+    return figure(traces, y={"title": "messages/s", **axis})
 
 
 def backlog(document: Document) -> Figure:

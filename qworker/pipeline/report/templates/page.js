@@ -35,6 +35,47 @@
     return value;
   }
 
+  // Names are escaped for Plotly.
+  function plain(name) {
+    const area = document.createElement("textarea");
+    area.innerHTML = name;
+    return area.value;
+  }
+
+  // Long names leave room for the bars.
+  function shortened(name, most) {
+    const text = [...plain(name)];
+    if (text.length <= most) return name;
+    const area = document.createElement("textarea");
+    area.textContent = text.slice(0, most - 1).join("") + "…";
+    return area.innerHTML;
+  }
+
+  function shorten(plot, data, layout) {
+    if (!data.length || data[0].orientation !== "h") return;
+    const names = data[0].y;
+    const most = Math.max(10, Math.floor(plot.clientWidth / 20));
+    layout.yaxis = { ...layout.yaxis, tickvals: names, ticktext: names.map((name) => shortened(name, most)) };
+  }
+
+  // The legend of a chart with several series: it wraps, however narrow the card is.
+  function legend(plot, data) {
+    let list = plot.nextElementSibling;
+    if (!list || list.className !== "legend") {
+      list = document.createElement("ul");
+      list.className = "legend";
+      plot.after(list);
+    }
+    const shown = data.filter((trace) => trace.showlegend !== false);
+    list.replaceChildren(...(shown.length > 1 ? shown : []).map((trace) => {
+      const [item, mark, name] = ["li", "i", "span"].map((kind) => document.createElement(kind));
+      mark.style.background = trace.line ? trace.line.color : trace.marker.color;
+      name.textContent = name.title = plain(trace.name);
+      item.append(mark, name);
+      return item;
+    }));
+  }
+
   function draw() {
     root.dataset.theme = dark() ? "dark" : "light";
     button.textContent = dark() ? "Light" : "Dark";
@@ -44,6 +85,8 @@
     template.layout.font.family = getComputedStyle(document.body).fontFamily;
     for (const plot of document.querySelectorAll("[data-figure]")) {
       const { data, layout } = coloured(charts.figures[plot.dataset.figure], style);
+      shorten(plot, data, layout);
+      legend(plot, data);
       Plotly.react(plot, data, { ...layout, template }, { responsive: true, displayModeBar: false });
     }
   }
