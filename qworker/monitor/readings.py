@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from qworker.client.calls import CallGroup
 from qworker.client.inspect.runs import RunStatus
 from qworker.client.namespace.paused_tasks import read_paused_tasks
 from qworker.client.namespace.queues import holding
@@ -21,7 +22,7 @@ from qworker.wire.keys import QueueKeys
 if TYPE_CHECKING:
     from qworker.monitor.namespace import Namespace
 
-__all__ = ["Handler", "Kept", "ListedRuns", "Readings", "Stacks"]
+__all__ = ["Handler", "Kept", "ListedCalls", "ListedRuns", "Readings", "Stacks"]
 
 T = TypeVar("T")
 
@@ -96,6 +97,14 @@ class ListedRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class ListedCalls:
+    """Groups of calls that wait, the oldest first; `cut`: there are more."""
+
+    groups: Sequence[CallGroup]
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Handler:
     """A running handler of a worker and its stack, the most recent call first; '' if that cannot be read."""
 
@@ -161,26 +170,19 @@ class Readings:
             lambda: read_paused_tasks(client.execute, name)
         )
         self.runs: Kept[ListedRuns] = kept(lambda: _list_runs(namespace))
+        self.calls: Kept[ListedCalls] = kept(lambda: _list_calls(namespace))
         self.durability: Kept[Durability] = kept(lambda: inspect_server(client), _SERVER_S)
         self.stacks = Stacks(namespace)
 
     def forget(self) -> None:
         """Read all again when asked."""
-        for kept in (self.schedules, self.paused_tasks, self.runs):
+        for kept in (self.schedules, self.paused_tasks, self.runs, self.calls):
             kept.forget()
 
 
 def _list_runs(namespace: Namespace) -> ListedRuns:
     """Read runs of the queues that have any; of a queue that cannot be read none, which its page says."""
-    shards = namespace.queues.list()
-    every = [
-        QueueKeys(namespace.namespace, shard)
-        for name in shards
-        for shard in shards[name].names(name)
-    ]
-    names = dict.fromkeys(
-        keys.name for keys in holding(namespace.client.execute, every, lambda keys: keys.runs)
-    )
+    names = _queues_with(namespace, lambda keys: keys.runs)
     runs: list[RunStatus] = []
     cut, unsearched = False, []
     for name in names:
@@ -200,6 +202,37 @@ def _list_runs(namespace: Namespace) -> ListedRuns:
         unsearched += [] if short else [name]
     runs.sort(key=lambda run: run.started_ms or run.now_ms)
     return ListedRuns(runs, cut, unsearched)
+
+
+def _list_calls(namespace: Namespace) -> ListedCalls:
+    """Read the groups of calls of the queues that have any."""
+    groups: list[CallGroup] = []
+    cut = False
+    for name in _queues_with(namespace, lambda keys: keys.joins):
+        if len(groups) >= _OF_ALL:
+            cut = True
+            break
+        try:
+            found = namespace.queues.get(name).calls(_OF_QUEUE)
+        except (*AWAY, BrokenQueueError) as error:
+            if not isinstance(error, BrokenQueueError) and not namespace.client.factory.clustered:
+                raise
+            continue
+        groups += found
+        cut = cut or len(found) >= _OF_QUEUE
+    groups.sort(key=lambda group: group.began_ms or 0)
+    return ListedCalls(groups, cut)
+
+
+def _queues_with(namespace: Namespace, part: Callable[[QueueKeys], str]) -> list[str]:
+    """Name the queues that have a key in one of their shards."""
+    shards = namespace.queues.list()
+    every = [
+        QueueKeys(namespace.namespace, shard)
+        for name in shards
+        for shard in shards[name].names(name)
+    ]
+    return [*dict.fromkeys(keys.name for keys in holding(namespace.client.execute, every, part))]
 
 
 def _handler(fields: dict[str, Any]) -> Handler:

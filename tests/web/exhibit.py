@@ -30,7 +30,7 @@ APP = '''
 """The tasks of a shop."""
 import asyncio
 import time
-from qworker import QWorker, Retry, Run, SyncRun, chain, every
+from qworker import QWorker, Retry, Run, SyncRun, chain, every, group
 
 app = QWorker({namespace!r}, url={url!r})
 
@@ -113,9 +113,16 @@ def charge(order: str) -> dict:
     return {{"cents": 12_900 if order == "order-17" else 4_200}}
 
 
-@app.task(queue="exports", result="1h")
+@app.task(queue="exports", result="1h", retry=Retry.none())
 def fetch_orders(day: str) -> list[str]:
-    return []
+    if day == "2031-05-19":
+        raise ValueError("there is no file of this day")
+    return [f"order-{{day[-2:]}}"]
+
+
+@app.task(queue="reports", result="1h")
+def merge_orders(days: list[list[str]]) -> int:
+    return len(days)
 
 
 @app.task(queue="reports", result="1h")
@@ -174,6 +181,8 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
     tasks["import_catalogue"].options(id="catalogue-7").start("spring")
     fetch, sum_up = tasks["fetch_orders"], tasks["sum_up"]
     first = fetch.options(delay="2h").call("2031-05-17")
+    days = [fetch.call(f"2031-05-{day}") for day in (17, 18, 19, 20)]
+    merged = tasks["group"](days, policy="successes").then(tasks["merge_orders"]).start()
     tasks["chain"](first, sum_up.then(), sum_up.options(delay="1h").then()).start()
     emails.send_all(
         [encode_call("send_email", ["ada@example.org", "reminder"], {})] * 4, delay="2h"
@@ -199,6 +208,7 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
     until(lambda: emails.inspect().dead == 10)
     until(lambda: sorted(run.state for run in orders.runs()) == ["dead", "waiting", "waiting"])
     until(lambda: shop.queue("payments").look(charged) is not None)
+    until(lambda: shop.queue("reports").call_group(merged.id).state == "blocked")
     until(lambda: shop.queue("images").inspect().unacked == 3)
     workers: list[Worker] = []
 
@@ -244,6 +254,8 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
         "runs": "/runs",
         "run": "/runs/orders/order-17",
         "ended": "/runs/orders/order-21",
+        "calls": "/calls",
+        "group": f"/calls/reports/{merged.id}",
         "parallel": "/runs/orders/catalogue-7",
         "chain": f"/queues/exports/messages/{shop.queue('exports').peek(1, state='delayed')[0].id}",
         "durability": "/durability",

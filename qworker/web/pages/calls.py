@@ -1,0 +1,125 @@
+"""Groups of calls: those that wait, and one with its calls and what they wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.client.inspect.group_calls import EndedCall, read_calls
+from qworker.errors import InvalidNameError
+from qworker.formats import ago, count, shortened
+from qworker.web.body import show_value
+from qworker.web.look import Page
+from qworker.web.pages.queue import inspection_of, unknown
+from qworker.wire.names import check_message_id
+
+if TYPE_CHECKING:
+    from qworker.client.calls import CallGroup
+    from qworker.web.look import Look
+
+__all__ = ["call_group", "call_groups"]
+
+_PER_PAGE: Final = 100
+_EXCERPT: Final = 160
+_TONES: Final = {"blocked": "bad", "running": "good", "dead": "bad", "ok": "good"}
+_POLICIES: Final = {
+    "all": "when every call has ended",
+    "successes": "when every call has succeeded",
+    "first": "when the first call has succeeded",
+}
+
+
+def call_groups(look: Look) -> Page:
+    """List the groups of calls whose callbacks were not sent yet."""
+    listed = look.readings.calls.get()
+    pages = max(1, -(-len(listed.groups) // _PER_PAGE))
+    number = look.number("page", highest=pages)
+    shown = listed.groups[(number - 1) * _PER_PAGE : number * _PER_PAGE]
+    return Page(
+        "call_groups.html",
+        "Groups of calls",
+        {
+            "rows": [(one, _TONES.get(one.state, ""), _began(one, look)) for one in shown],
+            "all": len(listed.groups),
+            "cut": listed.cut,
+            "page": number,
+            "pages": pages,
+        },
+    )
+
+
+def call_group(look: Look) -> Page:
+    """Show one group: what its callback waits for, and how each call has ended."""
+    name, group_id = look.names["queue"], look.names["message"]
+    if inspection_of(look) is None:
+        return unknown(name)
+    try:
+        check_message_id(group_id)
+    except InvalidNameError:
+        return _gone(look)
+    queue = look.namespace.queues.get(name)
+    group = queue.call_group(group_id)
+    if group is None:
+        return _gone(look)
+    pages = max(1, -(-group.size // _PER_PAGE))
+    number = look.number("page", highest=pages)
+    first = (number - 1) * _PER_PAGE
+    plan = read_calls(queue.ref, group_id, first, min(_PER_PAGE, group.size - first))
+    calls = look.namespace.client.run(plan) or []
+    return Page(
+        "call_group.html",
+        group_id,
+        {
+            "name": name,
+            "group": group,
+            "tone": _TONES.get(group.state, ""),
+            "waits": _waits(group),
+            "began": _began(group, look),
+            "policy": _POLICIES.get(group.policy, ""),
+            "calls": [
+                (
+                    call,
+                    f"{group_id}.{call.number}",
+                    _TONES.get(call.state, "warn"),
+                    _note(call, look),
+                )
+                for call in calls
+            ],
+            "unread": min(_PER_PAGE, group.size - first) - len(calls),
+            "page": number,
+            "pages": pages,
+        },
+        (name,),
+        reads=True,
+    )
+
+
+def _began(group: CallGroup, look: Look) -> str:
+    return ago(group.began_ms, look.sample.now_ms) if group.began_ms else "–"
+
+
+def _waits(group: CallGroup) -> str:
+    """Say what the callback waits for."""
+    if group.state == "starting":
+        return f"{group.size - group.sent:,} of {count(group.size, 'call')} are not sent yet"
+    if group.state == "blocked":
+        return f"waits for {count(len(group.dead), 'dead letter')} to be redriven"
+    if group.is_open:
+        return f"waits for {count(group.left, 'call')}"
+    return (
+        "its callback was sent, or its run goes on" if group.state == "decided" else "it has ended"
+    )
+
+
+def _note(call: EndedCall, look: Look) -> str:
+    """Say what a call came to; values pass the hook, which does not know their task."""
+    if call.state == "ok":
+        if call.closed:
+            return call.closed
+        body: Any = show_value(call.value, "", look.redact)
+        return shortened(" ".join((body.text or f"({body.note})").split()), _EXCERPT)
+    return ", ".join(part for part in (call.reason, call.error) if part)
+
+
+def _gone(look: Look) -> Page:
+    shows = {"name": look.names["queue"], "id": look.names["message"]}
+    return Page("no_call_group.html", "No such group of calls", shows, status=404, changes=False)

@@ -1,0 +1,93 @@
+"""Groups of calls in the dashboard: what each waits for, and how its calls have ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from qworker import QWorker, group
+from qworker.testing import drain
+from qworker.web.application import Dashboard
+from tests.cli.conftest import Shop
+from tests.web.conftest import Browser, Document
+
+
+def text(browser: Browser, path: str, status: int = 200) -> str:
+    answer = browser.get(path)
+    assert answer.status_code == status, answer.text
+    return Document(answer.text).text
+
+
+def start(shop: Shop, numbers: range, *, handled: bool = True) -> str:
+    """Start a group whose call fails for 0, and handle its calls; returns its id."""
+    app = QWorker(shop.namespace, url=shop.url)
+
+    @app.task(queue="video", result="1h", max_receives=1)
+    def halve(number: int) -> int:
+        return 60 // number
+
+    @app.task(queue="web", result="1h")
+    def total(values: list[int]) -> int:
+        return sum(values)
+
+    calls = group([halve.call(number) for number in numbers], policy="successes")
+    handle = calls.then(total).start()
+    if handled:
+        drain(app, errors="collect", include_delayed=False)
+    app.close()
+    return handle.id
+
+
+def test_a_group_shows_how_its_calls_have_ended_and_what_it_waits_for(
+    browser: Browser, shop: Shop
+) -> None:
+    group_id = start(shop, range(3))
+
+    listed = text(browser, "/calls")
+    assert re.search(rf"{re.escape(group_id)} blocked web 3 1 1 ", listed), listed
+    page = browser.get(f"/calls/web/{group_id}").text
+    assert "waits for 1 dead letter to be redriven" in page
+    assert "it begins when every call has succeeded" in page
+    lanes = page[page.index('class="lanes') :]
+    ended = re.findall(r"<span class=\"pill [a-z]*\">(\w+)<", lanes)
+    assert ended == ["dead", "done", "done"]
+    assert f"{group_id}.0" in lanes
+    shown = Document(lanes).text
+    assert "ZeroDivisionError" in shown
+    assert "60" in shown
+    assert "30" in shown
+
+
+def test_a_group_that_was_only_started_is_open(browser: Browser, shop: Shop) -> None:
+    """A large one is read in pages."""
+    group_id = start(shop, range(1, 151), handled=False)
+    page = browser.get(f"/calls/web/{group_id}").text
+    assert "waits for 150 calls" in page
+    assert page.count(">open<") == 100
+    last = browser.get(f"/calls/web/{group_id}?page=2").text
+    assert last.count(">open<") == 50
+    assert f">{group_id}.149<" in last
+
+
+def test_values_pass_the_hook(made: Callable[..., Dashboard], shop: Shop) -> None:
+    """It cannot decide on a value whose task is not known, so that is not shown."""
+    group_id = start(shop, range(3))
+    hides = Browser(made(redact=lambda task, value: value))
+    page = hides.get(f"/calls/web/{group_id}").text
+    assert "30" not in Document(page[page.index('class="lanes') :]).text
+    assert "cannot decide" in page
+
+
+@pytest.mark.bad_input("dashboard: groups of calls that do not exist")
+def test_an_unknown_group_has_a_page_that_says_so(browser: Browser, shop: Shop) -> None:
+    shop.send()
+    for path in (
+        "/calls/emails/nothing",
+        "/calls/nothing/x",
+        "/calls/emails/%00",
+        "/calls/emails/<b>",
+    ):
+        assert browser.get(path).status_code == 404, path
+    assert "No group waits" in text(browser, "/calls")
