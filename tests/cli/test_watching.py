@@ -415,7 +415,7 @@ def test_doctor_finds_problems_and_suggests_fixes(run, shop):
     assert checks["reapers"]["fix"].startswith("start one: qworker daemon")
     assert checks["paused"]["fix"] == "qworker queue resume pdf"
     assert checks["full"]["fix"] == "add workers, or qworker queue set full maxlen=N"
-    assert checks["dead"]["fix"].startswith("qworker dead ls pdf")
+    assert "qworker dead ls pdf" in checks["dead"]["fix"]
     assert checks["unserved"]["text"].endswith("emails 1, full 1")
     assert "RENAME or DEL" in checks["queue.odd"]["fix"]
     for check in checks.values():

@@ -113,6 +113,7 @@ def test_a_run_is_shown_with_its_steps(run, shop, orders):
         "position": None,
         "timed_out": False,
         "closed": None,
+        "lasted_ms": None,
     }
     assert "qworker workflow signal a-1 approval JSON" in run("workflow", "show", "a-1").out
 
