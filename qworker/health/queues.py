@@ -9,6 +9,7 @@ from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.runs import LOST
 from qworker.client.manage.attribute_text import read_attributes
 from qworker.formats import count, size, span
+from qworker.health.calls import check_calls
 from qworker.health.finding import FIX_AWAY, Finding, Status, largest, listed
 from qworker.health.groups import check_groups
 from qworker.health.shared_limits import check_shared_limits
@@ -74,6 +75,7 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
     yield from _journals(access, queues)
     yield from _outboxes(access, queues)
     yield from _runs(access, queues)
+    yield from check_calls(access, queues)
     yield from check_groups(access, queues, workers)
     partly = {name for name, queue in queues.items() if queue.unread}
     yield from check_shared_limits(access, {*missing, *partly})

@@ -73,3 +73,17 @@ def test_a_group_that_is_not_there_is_an_error(run: Any, app: QWorker) -> None:
     assert ran.code in (0, 1)
     drain(app)
     assert run("calls", "show", group_id, "--queue", "web").code == 1
+
+
+def test_doctor_names_groups_that_wait_for_an_operator(run: Any, app: QWorker) -> None:
+    """For dead letters, or because a start has failed midway."""
+    handle = start(app)
+    drain(app, queues=["urls"], errors="collect")
+    drain(app, queues=["web"])
+    told = run("doctor").out
+    assert "groups of calls wait for dead letters to be redriven: web 1" in told
+    assert f"qworker calls abandon {handle.id}" in told
+    join = app.queue("web").keys.join(handle.id)
+    app.client.ask("HSET", join, "@sent", 1, "@made", 1)
+    assert "started in part" in run("doctor").out
+    assert "start it again with its id" in run("calls", "show", handle.id).out
