@@ -1,9 +1,11 @@
-"""Faults of chains and runs: the faults of single messages, under a load of flows.
+"""Faults of chains, groups of calls and runs: the faults of single messages, under a load of flows.
 
-A chain sends five messages over two queues; a run takes ten steps, sleeps once and waits for a signal. All their
+A chain sends five messages over two queues; a group has four calls, one of which is a group of two, and a callback; a
+run takes ten steps, sleeps once and waits for a signal. All their
 messages count as sent once the start is confirmed, so a flow that stops anywhere is a lost message, and one that
-continues twice is acked more often than it was handled. The history shows two more kinds of damage: a step of a chain
-that was sent as two messages (`forked`), and a step of a run that had two values (`rewritten`).
+continues twice is acked more often than it was handled. The history shows more kinds of damage: a step of a chain or a
+callback that was sent as two messages (`forked`), a step of a run that had two values (`rewritten`), and a callback
+whose values were not those of its calls, in order (`misplaced`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from verification.faults.row import Row, at_least, exactly
 
 __all__ = ["ROWS", "figures_of"]
 
-FLOWS: Final = Sending(rate=60, chunk=1, backlog=300)
+FLOWS: Final = Sending(rate=40, chunk=1, backlog=300)
 #: The faults of single messages that flows go through as well.
 _FAULTS: Final = [
     "F1",
@@ -62,11 +64,21 @@ _FORGIVEN: Final = ("taken", "undone")
 _OF_MESSAGES: Final = ("held_again", "stale_acks")
 
 
+_FLOWS: Final = (
+    at_least("chains", 1),
+    at_least("groups", 1),
+    at_least("runs", 1),
+    exactly("forked", 0),
+    exactly("misplaced", 0),
+)
+
+
 def figures_of(history: Path) -> Mapping[str, float]:
     """Count the flows that came to their end, and the steps that were forked or rewritten."""
     links: dict[str, set[str]] = {}
     values: dict[tuple[str, str], set[str]] = {}
     ended: set[str] = set()
+    misplaced: set[str] = set()
     for event in events_of(history):
         match event.word, event.rest:
             case "link", (key, message_id):
@@ -75,10 +87,14 @@ def figures_of(history: Path) -> Mapping[str, float]:
                 values.setdefault((key, step), set()).add(value)
             case "ended", (key,):
                 ended.add(key)
-    runs = sum("/run-" in key for key in ended)
+            case "misplaced", (key,):
+                misplaced.add(key)
+    runs, groups = sum("/run-" in key for key in ended), sum("/all-" in key for key in ended)
     return {
-        "chains": len(ended) - runs,
+        "chains": len(ended) - runs - groups,
+        "groups": groups,
         "runs": runs,
+        "misplaced": len(misplaced),
         "forked": sum(len(ids) > 1 for ids in links.values()),
         "rewritten": sum(len(drawn) > 1 for drawn in values.values()),
     }
@@ -97,7 +113,7 @@ def _with_flows(row: Row) -> Row:
         row,
         name=f"C{row.name[1:]}",
         load=_load(row.load),
-        bounds=(*kept, at_least("chains", 1), at_least("runs", 1), exactly("forked", 0), *exact),
+        bounds=(*kept, *_FLOWS, *exact),
         figures=figures_of,
         commit_s=0.0,
     )

@@ -1,7 +1,9 @@
-"""Chains and runs under fire: `qworker run verification.faults.flow_jobs:app`.
+"""Chains, groups of calls and runs under fire: `qworker run verification.faults.flow_jobs:app`.
 
 A chain of number n has the keys `<producer>/1-n` to `<producer>/5-n`, one for the message of each step, which is the
-value of the step before. A run has the key `<producer>/run-n`.
+value of the step before. A run has the key `<producer>/run-n`. A group of calls has the keys `<producer>/m0-n` to
+`<producer>/m4-n` for its calls, of which the last two are a group in it, `<producer>/inner-n` for the callback of that,
+and `<producer>/all-n` for its own.
 """
 
 from __future__ import annotations
@@ -9,10 +11,21 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from qworker import Retry, Run, SyncRun
+from qworker import Failure, Retry, Run, SyncRun
 from verification.faults.jobs import app, delivery, history
 
-__all__ = ["CHAIN_STEPS", "GO", "ajourney", "alink", "app", "journey", "link"]
+__all__ = [
+    "CHAIN_STEPS",
+    "GO",
+    "ajourney",
+    "alink",
+    "amember",
+    "app",
+    "gather",
+    "journey",
+    "link",
+    "member",
+]
 
 CHAIN_STEPS: Final = 5
 RUN_STEPS: Final = 10
@@ -44,6 +57,37 @@ def link(key: str) -> str:
 async def alink(key: str) -> str:
     """Be one step of a chain in another queue."""
     return _follow(key)
+
+
+def _be_member(key: str) -> str:
+    history.note("started", key, delivery().receive_count)
+    history.note("done", key)
+    return key
+
+
+@app.task(queue="load", retry=_retry, result="1m")
+def member(key: str) -> str:
+    """Be one call of a group."""
+    return _be_member(key)
+
+
+@app.task(queue="aload", retry=_retry, result="1m")
+async def amember(key: str) -> str:
+    """Be one call of a group in another queue."""
+    return _be_member(key)
+
+
+@app.task(queue="load", retry=_retry, result="1m")
+def gather(values: list[str | Failure], key: str, calls: list[str]) -> str:
+    """Be the callback of a group: its values are the keys of its calls, in order."""
+    history.note("started", key, delivery().receive_count)
+    history.note("link", key, delivery().message_id)
+    if values != calls:
+        history.note("misplaced", key)
+    history.note("done", key)
+    if "/all-" in key:
+        history.note("ended", key)
+    return key
 
 
 def draw() -> str:

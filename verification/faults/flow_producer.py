@@ -1,4 +1,4 @@
-"""A producer of chains and runs: starts one of each in turn, and gives each run its signal a moment later.
+"""A producer of chains, groups of calls and runs: starts each in turn, and gives a run its signal a moment later.
 
     python -m verification.faults.flow_producer NAME '{"rate": …}'
 
@@ -15,9 +15,20 @@ from collections.abc import Callable
 
 import msgspec
 
-from qworker import chain
+from qworker import chain, group
 from qworker.errors import QworkerError, RunEndedError, RunUnknownError
-from verification.faults.flow_jobs import CHAIN_STEPS, GO, ajourney, alink, app, journey, link
+from verification.faults.flow_jobs import (
+    CHAIN_STEPS,
+    GO,
+    ajourney,
+    alink,
+    amember,
+    app,
+    gather,
+    journey,
+    link,
+    member,
+)
 from verification.faults.history import History
 from verification.faults.producer import Sending, in_doubt, steadily
 
@@ -32,6 +43,7 @@ def main() -> None:
     flows = Flows(name, History(os.environ["FAULTS_HISTORY"]))
     for number in steadily(sending, app.queue(sending.queue)):
         flows.start_chain(number)
+        flows.start_group(number)
         flows.start_run(number)
         flows.signal()
     while flows.waiting:
@@ -60,6 +72,21 @@ class Flows:
             second.then(),
         )
         self._start(steps, number, flow.send)
+
+    def start_group(self, number: int) -> None:
+        """Start a group of calls over two queues, with a group in it."""
+        names = [f"{self._name}/{part}" for part in ("m0", "m1", "m2", "m3", "m4", "inner", "all")]
+        *calls, inner, outer = [f"{name}-{number}" for name in names]
+        nested = group([member.call(calls[3]), amember.call(calls[4])])
+        flow = group(
+            [
+                amember.call(calls[0]),
+                member.call(calls[1]),
+                member.call(calls[2]),
+                nested.then(gather, inner, calls[3:]),
+            ]
+        ).then(gather, outer, [*calls[:3], inner])
+        self._start(names, number, flow.send)
 
     def start_run(self, number: int) -> None:
         """Start a run under its own id, and remember to give it a signal."""
