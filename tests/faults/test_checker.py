@@ -262,10 +262,13 @@ class TestFlows:
     ) -> None:
         """Handlers run at least once."""
         lines = ["link p0/1-4 id1", "value p0/run-4 0 a", "ended p0/run-4", "ended p0/5-4"]
+        lines += ["link p0/all-4 id2", "ended p0/all-4"]
         assert self._figures(tmp_path, *lines, *lines) == {
             "chains": 1,
+            "groups": 1,
             "runs": 1,
             "forked": 0,
+            "misplaced": 0,
             "rewritten": 0,
         }
 
@@ -280,6 +283,14 @@ class TestFlows:
             "value p0/run-4 2 a",
         )
         assert (figures["forked"], figures["rewritten"]) == (1, 1)
+
+    def test_a_callback_that_was_sent_twice_or_with_other_values_is_seen(
+        self, tmp_path: Path
+    ) -> None:
+        """Each is a damage of its own."""
+        lines = ["link p0/all-4 id1", "link p0/all-4 id2", "misplaced p0/inner-4"]
+        figures = self._figures(tmp_path, *lines)
+        assert (figures["forked"], figures["misplaced"]) == (1, 1)
 
 
 FIGURES = {
