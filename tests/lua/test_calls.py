@@ -1,0 +1,247 @@
+"""Groups of calls (join, gather, abandon, values): begun once, each end counted once, decided once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import qworker
+from qworker.client.plan import run_plan
+from qworker.client.relay import relay
+from qworker.engine.calls import End, abandon, begin, count_ends, read_values
+from qworker.engine.command import Command
+from qworker.engine.outbox import Page, forward
+from qworker.engine.run import signal_run
+from qworker.engine.settle import Outcomes, member_effect
+from qworker.wire.calls import MemberCall, Policy, Spec, lane_of, write_spec
+from tests.lua.drive import NOW, Drive, own
+
+LANE = "out-a1"
+OK, DEAD = b"ok\n1", b"dead max_receives ValueError b t g.0\nno"
+
+
+def spec_of(size: int, policy: Policy = "all", **changed: Any) -> Spec:
+    """A group g of calls in the queue b, whose callback has the body `done`."""
+    members = [MemberCall("b", 0, "", "", f"q1 g.{n} ", b"\nx") for n in range(size)]
+    then = (0, "", "", "q1 g ", b" h=1 j=- r=1000\ndone")
+    return structs.replace(Spec("g", size, policy, 0, members, then), **changed)
+
+
+def start(drive: Drive, spec: Spec, number: int = 1, **given: Any) -> Any:
+    """Begin a group."""
+    lane = given.pop("lane", lane_of("g"))
+    return drive.run(begin(drive.keys, "g", write_spec(spec), lane, number, now_ms=NOW, **given))
+
+
+def count(drive: Drive, *ends: tuple[int, bytes], first: int = 1, lane: str = LANE) -> Any:
+    """Count ends of members, with consecutive numbers."""
+    told = [End(n, b"g", member, words) for n, (member, words) in enumerate(ends, first)]
+    return drive.run(count_ends(drive.keys, lane, told, now_ms=NOW))
+
+
+def ready(drive: Drive) -> list[str]:
+    """The bodies that are ready."""
+    return [item.partition("\n")[2] for item in drive.state("ready").get("ready", [])]
+
+
+def sent(drive: Drive) -> list[str]:
+    """The heads of the messages in the outbox for queue b."""
+    page: Page = drive.run(forward(drive.keys, "b", now_ms=NOW))
+    return [entry.head.decode() for entry in page.entries]  # type: ignore[union-attr]
+
+
+def test_a_group_begins_with_its_members_in_an_outbox(engine_drive: Drive) -> None:
+    """In their order, and once, however often the call is repeated; also after the group has ended."""
+    drive = engine_drive
+    assert start(drive, spec_of(2)).sent == 2
+    assert start(drive, spec_of(2)).sent == 2
+    assert sent(drive) == ["q1 g.0 ", "q1 g.1 "]
+    assert drive.redis.zscore(drive.keys.joins, "g") == NOW
+    drive.run(abandon(drive.keys, ["g"], ""))
+    assert start(drive, spec_of(2)).sent == 2
+    assert sent(drive) == ["q1 g.0 ", "q1 g.1 "]
+    assert not drive.redis.exists(drive.keys.join("g"))
+
+
+def test_a_group_in_parts_continues_where_it_stopped(drive: Drive) -> None:
+    """Another process may send the parts again; a part of a group that is gone changes nothing."""
+    members = spec_of(3).members
+    one = spec_of(3, members=members[:2])
+    two = spec_of(3, first=2, members=members[2:])
+    assert start(drive, two, 2).gone
+    assert start(drive, one).sent == 2
+    assert start(drive, one, 7, lane="out-b2").sent == 2
+    assert start(drive, two, 2).sent == 3
+    assert sent(drive) == ["q1 g.0 ", "q1 g.1 ", "q1 g.2 "]
+
+
+def test_a_second_start_with_another_content_sends_nothing(drive: Drive) -> None:
+    """The first one counts, and is returned."""
+    start(drive, spec_of(1, start=b"one", keep=1000))
+    begun = start(drive, spec_of(1, start=b"two", keep=1000), 1, lane="out-b2")
+    assert begun.start == b"one"
+    assert sent(drive) == ["q1 g.0 "]
+    count(drive, (0, OK))
+    drive.receive("L")
+    drive.settle(_ended("L"))
+    assert drive.state("join:g") == {
+        "join:g": {"@start": "one", "@size": "1", "@sent": "1", "@over": "1"}
+    }
+    assert 0 < drive.redis.pttl(drive.keys.join("g")) <= 1000
+
+
+def _ended(lease: str) -> Outcomes:
+    outcomes = Outcomes(lease)
+    outcomes.ack_with(0, [("end",)])
+    return outcomes
+
+
+def test_each_end_counts_once_and_the_last_sends_the_callback(engine_drive: Drive) -> None:
+    """Ends told twice, by the same number or another one, change nothing."""
+    drive = engine_drive
+    start(drive, spec_of(2))
+    count(drive, (0, OK), (0, b"ok\n2"))
+    count(drive, (0, OK), (0, b"ok\n2"), (1, b"discarded b t g.1"))
+    count(drive, (1, OK), first=9)
+    assert ready(drive) == ["done"]
+    values = drive.run(read_values(drive.keys, "g"))
+    assert values.words == (OK, b"discarded b t g.1")
+    assert drive.stats("sent", "stored", "gathered") == {"sent": 1, "stored": 1, "gathered": 1}
+    assert not drive.redis.exists(drive.keys.joins)
+
+
+@pytest.mark.parametrize("policy", ["all", "successes"])
+def test_a_redrive_withdraws_a_death(drive: Drive, policy: Policy) -> None:
+    """Until the callback is sent; a drop makes it final."""
+    start(drive, spec_of(2, policy))
+    count(drive, (0, DEAD))
+    told = drive.state("result:g")
+    assert bool(told) == (policy == "successes")
+    count(drive, (0, b""), (0, OK), first=2)
+    assert drive.state("result:g") == {}
+    count(drive, (1, OK), first=9)
+    assert ready(drive) == ["done"]
+
+
+def test_a_dropped_dead_letter_ends_a_group_of_successes(drive: Drive) -> None:
+    """Its callback is not sent, its values go, and those who wait for the result have been told of the death."""
+    start(drive, spec_of(2, "successes"))
+    count(drive, (0, DEAD), (0, b"purged b t g.0"), (1, OK))
+    assert drive.state("ready", "joins", "join:g", "result:g") == {
+        "result:g": DEAD.decode(),
+    }
+
+
+def test_the_first_success_decides_and_later_ones_do_not(drive: Drive) -> None:
+    """Failures before it do not end the group."""
+    start(drive, spec_of(3, "first"))
+    count(drive, (0, DEAD), (2, OK), (1, b"ok\n2"))
+    assert ready(drive) == ["done"]
+    assert drive.run(read_values(drive.keys, "g")).words == (DEAD, b"", OK)
+
+
+def test_values_over_the_limit_count_as_failures(drive: Drive) -> None:
+    """So a group keeps at most 64 MiB."""
+    start(drive, spec_of(2))
+    drive.redis.hset(drive.keys.join("g"), "@bytes", 67_108_860)
+    count(drive, (0, b"ok\n" + b"1" * 10), (1, b""))
+    assert drive.redis.hget(drive.keys.join("g"), "0").startswith(b"dead bad_result")
+
+
+def test_a_run_in_the_place_of_a_callback_gets_a_signal(engine_drive: Drive) -> None:
+    """Parked or not, by the deciding end; its groups end with it."""
+    drive = engine_drive
+    for name in ("r", "s"):
+        drive.send(name, flags={"c": "1", "r": "1000"})
+    drive.receive("L", 1)
+    run = {"then": None, "run": ("r", "!gather#1")}
+    start(drive, spec_of(1, **run), run_id="r")
+    parked = Outcomes("L")
+    parked.park(0, None, "~wait:gather#1", "!gather#1")
+    drive.settle(parked)
+    count(drive, (0, OK))
+    assert ready(drive) == ["s", "r"]
+    assert drive.redis.hget(drive.keys.run("r"), "!gather#1") == f" t={NOW}\n1".encode()
+    assert drive.run(read_values(drive.keys, "g")).words == (OK,)
+    drive.receive("M", 2)
+    ended = Outcomes("M")
+    ended.discard(2)
+    drive.settle(ended)
+    assert not drive.redis.exists(drive.keys.join("g"))
+    assert drive.run(signal_run(drive.keys, "s", "!x", b"\n1", known=True)) == b"\n1"
+
+
+def test_an_end_without_its_group_changes_nothing(drive: Drive) -> None:
+    """Its group was abandoned; the lane goes on."""
+    count(drive, (0, OK))
+    assert ready(drive) == []
+    start(drive, spec_of(1))
+    [waited] = drive.run(abandon(drive.keys, ["g"], "cancelled"))
+    assert waited
+    assert drive.state("result:g", "joins", "join:g") == {"result:g": "cancelled"}
+
+
+def test_every_end_of_a_member_is_told(drive: Drive) -> None:
+    """By an ack with its value, and in the words of its result by death, discard, delete, expiry, purge and a drop."""
+    flags = {"i": f"{drive.keys.queue}:g:0:t", "j": "-"}
+    start(drive, spec_of(1, "successes"))
+    drive.send("m", flags=flags)
+    drive.receive("L")
+    acked = Outcomes("L")
+    acked.ack_with(0, [member_effect(drive.keys.queue, "g", 0, OK)])
+    drive.settle(acked)
+    drive.settle(acked)
+    drive.send("n", flags=flags)
+    drive.receive("L2")
+    dead = Outcomes("L2")
+    dead.bury(0, "rejected", ("ValueError", "no"))
+    drive.settle(dead)
+    page: Page = drive.run(forward(drive.keys, drive.keys.queue, now_ms=NOW))
+    words = [entry.words for entry in page.entries]  # type: ignore[union-attr]
+    step = f"{drive.keys.queue} t n"
+    assert words == [OK, f"dead rejected ValueError {step}\nno".encode()]
+    assert drive.stats("dead_of_groups") == {"dead_of_groups": 1}
+
+    def run(command: Command[Any]) -> Any:
+        return drive.run(command)
+
+    assert run_plan(run, relay(drive.namespace, drive.keys)) == {}
+    assert "done" in ready(drive)
+
+
+def test_letters_of_flags_and_outcomes_have_one_meaning() -> None:
+    """A letter that meant two things once stopped queues."""
+    root = Path(qworker.__file__).parents[1]
+    protocol = (root / "docs/protocol.md").read_text("utf-8")
+    table = protocol[protocol.index("| Flag | Value |") : protocol.index("The **body** of a task")]
+    rows = [row.split("|")[1:3] for row in table.splitlines()[2:] if row.startswith("|")]
+    letters = [letter for row in rows for letter in re.findall(r"`([a-z])`", row[0])]
+    letters += re.findall(r"`([a-z])` 1: free", table)
+    assert len(letters) == len(set(letters)) > 20
+    kinds = (root / "qworker/lua/lib/outcomes.lua").read_text("utf-8")
+    found = re.search(r"local KINDS = '(\w+)'", kinds)
+    assert found is not None
+    assert len(found[1]) == len(set(found[1]))
+
+
+def test_a_member_is_refused_by_a_worker_that_cannot_count_its_end() -> None:
+    """Every step had a task, a queue and an id; what follows a member has none, so an older worker buries it."""
+    import msgspec
+
+    from qworker.client.steps import Step, with_steps
+    from qworker.wire.calls import Place
+
+    class EarlierStep(msgspec.Struct):
+        task: str
+        queue: str
+        id: str
+
+    body = with_steps(b'{"task":"t","args":[]}', [Step(join=Place("q", "g", 0))])
+    then = msgspec.json.encode(msgspec.json.decode(body)["then"])
+    with pytest.raises(msgspec.ValidationError, match="task"):
+        msgspec.json.decode(then, type=list[EarlierStep])
+    assert own("m", flags=" i=q j=-").startswith("q1 m ")
