@@ -15,7 +15,7 @@ from qworker.app.task import Call, Then
 from qworker.app.trace import outgoing
 from qworker.app.work import Following, Work
 from qworker.client.calls import begin_group
-from qworker.client.steps import Opened, Step, Writer, groups_of, open_fan
+from qworker.client.steps import Opened, Sending, Step, Writer, groups_of, open_fan
 from qworker.engine.options import SMALLEST_MAXSIZE
 from qworker.errors import BodyTooLargeError, GroupStartedError, InvalidOptionError
 from qworker.wire.codec import decode_call
@@ -33,9 +33,12 @@ __all__ = [
     "ComposedThen",
     "Start",
     "check_id",
+    "check_limits",
+    "check_members",
     "check_part",
     "first_steps",
     "next_step",
+    "sending_of",
     "step_of",
 ]
 
@@ -185,8 +188,7 @@ class Start:
         self._app, self._last = app, last
         digest = None if run_id is None else _digest(steps, app)
         keep_ms = max(last.task.task_options.result_ms or 0, _DAY_MS)
-        sending = _sending(app) if app.middleware else None
-        writer = Writer(app.namespace, app.keyring, outgoing(), sending)
+        writer = Writer(app.namespace, app.keyring, outgoing(), sending_of(app))
         self._opened: Opened = open_fan(
             first.fan, rest, writer, start=digest, start_keep_ms=None if digest is None else keep_ms
         )
@@ -201,16 +203,7 @@ class Start:
 
     def plan(self, queue: QueueRef, refs: Iterable[QueueRef]) -> Plan[None]:
         """Begin the group in its queue. `refs`: the queues of its messages, whose limits are checked first."""
-        by_name = {ref.keys.name: ref for ref in refs}
-        for name, group in self._groups:
-            if name in by_name:
-                yield from by_name[name].check_undivided(group)
-        for ref in by_name.values():
-            largest = self._opened.sizes[ref.keys.name]
-            if largest > SMALLEST_MAXSIZE:
-                maxsize = yield from ref.maxsize()
-                if largest > maxsize:
-                    raise BodyTooLargeError(f"a call of queue {ref.keys.name!r}", largest, maxsize)
+        yield from check_limits(self._opened, self._groups, refs)
         start = yield from begin_group(queue, self._opened)
         if start != self._digest:
             raise GroupStartedError(self.queue, self.id)
@@ -227,6 +220,46 @@ class Start:
         queue = app.aqueue(self.queue)
         refs = [app.aqueue(name).ref for name in self._opened.sizes]
         await queue.client.run(self.plan(queue.ref, refs))
+
+
+def check_limits(
+    opened: Opened, groups: Iterable[tuple[str, str]], refs: Iterable[QueueRef]
+) -> Plan[None]:
+    """Raise what the queues of a group of calls, `refs`, refuse: bodies over maxsize, and groups in divided queues."""
+    by_name = {ref.keys.name: ref for ref in refs}
+    for name, group in groups:
+        if name in by_name:
+            yield from by_name[name].check_undivided(group)
+    for ref in by_name.values():
+        largest = opened.sizes[ref.keys.name]
+        if largest > SMALLEST_MAXSIZE:
+            maxsize = yield from ref.maxsize()
+            if largest > maxsize:
+                raise BodyTooLargeError(f"a call of queue {ref.keys.name!r}", largest, maxsize)
+
+
+def check_members(members: Sequence[Any], namespace: str) -> int:
+    """Check the members of a group of calls; returns how deep groups are in it. Raises `InvalidOptionError`."""
+    depth = 1 + max(getattr(member, "depth", 0) for member in members)
+    if depth > MAX_DEPTH:
+        raise InvalidOptionError(
+            "group", f"has groups in groups, {depth} deep", f"at most {MAX_DEPTH}"
+        )
+    for number, member in enumerate(members):
+        where = f"call {number} of the group"
+        if isinstance(member, Call | Then):
+            check_part(
+                member.sender,
+                f"{where}, {member.sender.task.name!r}",
+                namespace,
+                member=isinstance(member, Call),
+            )
+            member.sender.check_keeps()
+        elif member.app.namespace != namespace:
+            raise InvalidOptionError(where, "is of another namespace", "take tasks of one app")
+        elif member.last.task.result_type is None:
+            member.last.check_keeps()
+    return depth
 
 
 def check_id(group_id: str, depth: int) -> str:
@@ -256,7 +289,11 @@ def _tasks(step: Step) -> list[Any]:
     return [[_tasks(part) for chain in step.fan.members for part in chain], step.fan.callback.task]
 
 
-def _sending(app: TaskApp) -> Any:
+def sending_of(app: TaskApp) -> Sending | None:
+    """Return what runs the app's middleware on a message that is sent; None without any."""
+    if not app.middleware:
+        return None
+
     def sending(task: str, body: bytes, flags: dict[str, str]) -> None:
         for middleware in app.middleware:
             middleware.sending(task, body, flags)

@@ -144,12 +144,16 @@ def _keep(loop: OpenLoop, client: Client) -> None:
     client.execute(loop.keep())
     while loop.was_kept():
         client.execute(loop.keep())
+    while (command := loop.abandon()) is not None:
+        client.execute(command)
 
 
 async def _keep_async(loop: OpenLoop, client: AsyncClient) -> None:
     await client.execute(loop.keep())
     while loop.was_kept():
         await client.execute(loop.keep())
+    while (command := loop.abandon()) is not None:
+        await client.execute(command)
 
 
 def _not_kept(loop: OpenLoop, error: QworkerError) -> None:

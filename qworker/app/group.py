@@ -20,11 +20,11 @@ from msgspec import Raw
 
 from qworker.app.arguments.failures import Failure, takes_failures
 from qworker.app.composition import (
-    MAX_DEPTH,
     Composed,
     ComposedThen,
     Start,
     check_id,
+    check_members,
     check_part,
     first_steps,
     next_step,
@@ -65,25 +65,7 @@ class _Calls:
         self.members, self.policy = members, policy
         self.sender, self.args, self.kwargs = sender, args, kwargs
         self.app: TaskApp = sender.task.app
-        self.depth = 1 + max(getattr(member, "depth", 0) for member in members)
-        if self.depth > MAX_DEPTH:
-            raise InvalidOptionError(
-                "group", f"has groups in groups, {self.depth} deep", f"at most {MAX_DEPTH}"
-            )
-        for number, member in enumerate(members):
-            where = f"call {number} of the group"
-            if isinstance(member, Call | Then):
-                check_part(
-                    member.sender,
-                    f"{where}, {member.sender.task.name!r}",
-                    self.app.namespace,
-                    member=isinstance(member, Call),
-                )
-                member.sender.check_keeps()
-            elif member.app.namespace != self.app.namespace:
-                raise InvalidOptionError(where, "is of another namespace", "take tasks of one app")
-            elif member.last.task.result_type is None:
-                member.last.check_keeps()
+        self.depth = check_members(members, self.app.namespace)
         where = f"the callback {sender.task.name!r}"
         check_part(sender, where, self.app.namespace)
         if sender.options_of_sends.visibility_ms == 0 or sender.task.task_options.at_most_once:

@@ -17,6 +17,7 @@ from qworker.app.arguments.parameters import parameters_of
 from qworker.app.control import Cancel, Interrupted
 from qworker.app.items import Item, current_item
 from qworker.durations import Duration, duration_ms
+from qworker.engine.calls import abandon
 from qworker.errors import (
     InvalidBodyError,
     InvalidOptionError,
@@ -44,6 +45,7 @@ _MAX_KEY: Final = 4096
 #: A position is kept early once so many steps of items that are done wait to be forgotten.
 _MAX_STEPS: Final = 500
 _PER_CALL: Final = 1000
+_MAX_GROUPS: Final = 100
 
 
 class _Kept(msgspec.Struct, omit_defaults=True):
@@ -112,6 +114,8 @@ class Loop(Generic[T]):
         self._limit = steps.loop_limit
         #: Names of steps of items that are done, which may be recorded.
         self.steps: list[str] = []
+        #: Ids of groups of calls of items that are done.
+        self.groups: list[str] = []
 
     def read(self) -> Command[Recalled] | None:
         """Return the command that reads its position, if it was not read yet."""
@@ -182,12 +186,14 @@ class Loop(Generic[T]):
         self.done += 1
         self._finished = self._given
         self.steps += item.all_steps()
+        self.groups += item.groups
         for inner in item.inner:
             self._steps.forget_loop(inner)
         return (
             self.done - self.kept >= self._every
             or time.monotonic() >= self._due_at
             or len(self.steps) >= _MAX_STEPS
+            or len(self.groups) >= _MAX_GROUPS
         )
 
     def check(self) -> None:
@@ -245,6 +251,13 @@ class Loop(Generic[T]):
         if self.ended and not self.steps:
             self._steps.forget_loop(self)
         return bool(self.steps)
+
+    def abandon(self) -> Command[Any] | None:
+        """Return the command that forgets groups of calls of items whose position is kept; None without any."""
+        if not self.groups:
+            return None
+        groups, self.groups = self.groups[:_MAX_GROUPS], self.groups[_MAX_GROUPS:]
+        return abandon(self._steps.keys, groups, "")
 
     def _encoded(self, value: T) -> Raw:
         assert self._key is not None

@@ -18,19 +18,25 @@ from collections.abc import (
     Iterator,
 )
 from contextvars import copy_context
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
 from qworker.app.arguments.results import ResultType
 from qworker.app.each import AsyncEach, Each, check_source, keep_behind, keep_behind_async
 from qworker.app.functions import default_name, is_async
+from qworker.app.gather import Gather, GatherPolicy
 from qworker.app.loops import Loop
 from qworker.app.steps import RunApp, Steps
+from qworker.app.work import Work
+from qworker.client.calls import read_group
 from qworker.config.kinds import MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
 from qworker.engine.run import recall_steps
-from qworker.errors import InvalidNameError, InvalidOptionError, shown
+from qworker.errors import InvalidNameError, InvalidOptionError, ResultError, shown
 from qworker.wire.names import check_step_name
+
+if TYPE_CHECKING:
+    from qworker.app.task import TaskApp
 
 __all__ = ["Run", "SyncRun"]
 
@@ -98,6 +104,10 @@ class _Base:
                 name = "each"  # a lambda
         source = items if key is not None else None
         return Loop(self._steps, check_step_name(name), every, interval, source, key)
+
+    def _gathering(self, calls: Iterable[Any], name: str, policy: GatherPolicy) -> Gather:
+        app = cast("TaskApp", self._app)
+        return Gather(self._steps, app, calls, check_step_name(name), policy)
 
 
 class Run(_Base):
@@ -227,6 +237,52 @@ class Run(_Base):
         loop = self._loop(items, key, name, every, interval)
         return AsyncEach(loop, items, self._app.aqueue(self._steps.keys.name).client)
 
+    @overload
+    def gather(
+        self,
+        calls: Iterable[Work[T]],
+        /,
+        *,
+        return_exceptions: Literal[False] = False,
+        policy: GatherPolicy = "all",
+        name: str = "gather",
+    ) -> Coroutine[Any, Any, list[T]]: ...
+    @overload
+    def gather(
+        self,
+        calls: Iterable[Work[T]],
+        /,
+        *,
+        return_exceptions: Literal[True],
+        name: str = "gather",
+    ) -> Coroutine[Any, Any, list[T | ResultError]]: ...
+    def gather(
+        self,
+        calls: Iterable[Any],
+        /,
+        *,
+        return_exceptions: bool = False,
+        policy: GatherPolicy = "all",
+        name: str = "gather",
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Make calls side by side, and return their values in order, as `SyncRun.gather` does."""
+        return self._gather(self._gathering(calls, name, policy), raises=not return_exceptions)
+
+    async def _gather(self, gather: Gather, *, raises: bool) -> list[Any]:
+        steps = self._steps
+        client = self._app.aqueue(steps.keys.name).client
+        if (command := steps.unread(gather.signal)) is not None:
+            steps.learn(await client.execute(command))
+        if not gather.members:
+            return []
+        if not gather.is_over:
+            refs = {name: self._app.aqueue(name).ref for name in gather.queues()}
+            await client.run(gather.begin(refs))
+            gather.park()
+        return gather.returned(
+            await client.run(read_group(steps.keys, gather.group_id)), raises=raises
+        )
+
     async def _keep(self) -> None:
         await keep_behind_async(self._steps, self._app.aqueue(self._steps.keys.name).client)
 
@@ -339,6 +395,59 @@ class SyncRun(_Base):
         """
         loop = self._loop(items, key, name, every, interval)
         return Each(loop, items, self._app.queue(self._steps.keys.name).client)
+
+    @overload
+    def gather(
+        self,
+        calls: Iterable[Work[T]],
+        /,
+        *,
+        return_exceptions: Literal[False] = False,
+        policy: GatherPolicy = "all",
+        name: str = "gather",
+    ) -> list[T]: ...
+    @overload
+    def gather(
+        self,
+        calls: Iterable[Work[T]],
+        /,
+        *,
+        return_exceptions: Literal[True],
+        name: str = "gather",
+    ) -> list[T | ResultError]: ...
+    def gather(
+        self,
+        calls: Iterable[Any],
+        /,
+        *,
+        return_exceptions: bool = False,
+        policy: GatherPolicy = "all",
+        name: str = "gather",
+    ) -> list[Any]:
+        """Make calls side by side, on any workers, and return their values in order: the run waits without a worker.
+
+        `calls`: up to 10,000 calls (`task.call(…)`), chains and groups, of tasks that keep results. They are sent once,
+        whatever happens to the run. When all have ended, the run continues; their values are kept until it ends. Raises
+        the first failure in order, `TaskFailedError` or `TaskEndedError`; with `return_exceptions` failures stand in
+        the places of values. With policy "successes" the run also waits for dead letters, until they are redriven.
+        The function ends here as in `sleep`. A second gather is numbered, as steps are.
+
+        Raises `InvalidOptionError`, `NoResultError`, `BodyTooLargeError`, `InvalidResultError`, `ProtectionError`,
+        `ServerError`, and `ResultUnknownError` if Redis has lost the values.
+        """
+        gather = self._gathering(calls, name, policy)
+        steps = self._steps
+        client = self._app.queue(steps.keys.name).client
+        if (command := steps.unread(gather.signal)) is not None:
+            steps.learn(client.execute(command))
+        if not gather.members:
+            return []
+        if not gather.is_over:
+            refs = {name: self._app.queue(name).ref for name in gather.queues()}
+            client.run(gather.begin(refs))
+            gather.park()
+        state = client.run(read_group(steps.keys, gather.group_id))
+        return gather.returned(state, raises=not return_exceptions)
 
     def _keep(self) -> None:
         keep_behind(self._steps, self._app.queue(self._steps.keys.name).client)

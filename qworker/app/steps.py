@@ -157,6 +157,20 @@ class Steps:
             item.steps.append(name)
         return name
 
+    def begin_gather(self, name: str) -> str:
+        """Return the name of the next gather of this name: with a number, which names of signals cannot have."""
+        name = self.begin(name)
+        if "#" not in name:
+            name = f"{name}#1"
+        item = current_item.get()
+        if item is not None:
+            item.steps += (f"!{name}", f"~{name}")
+        return name
+
+    def has(self, step: str) -> bool:
+        """Whether a step is recorded, as far as was read."""
+        return self._read.get(step) is not None
+
     def unread(self, step: str) -> Command[Recalled] | None:
         """Return the command that reads a step, if it was not read yet."""
         if self._whole or step in self._read:

@@ -194,8 +194,11 @@ def _step_document(step: RunStep) -> dict[str, Any]:
 
 def _what(run: RunStatus) -> str:
     """What a run waits for, in words."""
+    from qworker.client.inspect.runs import is_gather
     from qworker.formats import moment_after
 
+    if run.state == "waiting" and is_gather(run.waits_for):
+        return f"calls of {run.waits_for}"
     if run.state == "waiting":
         until = f" until {moment_after(run.due_ms, run.now_ms)}" if run.due_ms else ""
         return f"signal {run.waits_for}{until}"
@@ -229,6 +232,7 @@ def _listing(session: Session, runs: list[RunStatus]) -> Iterator[str | Block]:
 
 def _text(run: RunStatus, steps: list[RunStep]) -> Iterator[str | Block]:
     from qworker.cli.message.bodies import body_line
+    from qworker.client.inspect.runs import is_gather
     from qworker.formats import moment_after, span, word
 
     fields: dict[str, Cell | str] = {"run": run.id, "queue": run.queue}
@@ -249,7 +253,9 @@ def _text(run: RunStatus, steps: list[RunStep]) -> Iterator[str | Block]:
         shown = f"({step.closed})" if step.closed else body_line(step.value)
         if step.name.startswith("!") and not (step.value or step.closed):
             shown = "(not given in time)"
-        if step.position is not None:
+        if step.name.startswith("!") and is_gather(step.name):
+            yield f"{at}  {step.name[1:]}  (its calls have ended)"
+        elif step.position is not None:
             yield f"{at}  each {step.name[1:]}: {step.progress}"
         else:
             took = f"  (took {span(step.lasted_ms / 1000)})" if step.lasted_ms else ""
@@ -261,7 +267,7 @@ def _text(run: RunStatus, steps: list[RunStep]) -> Iterator[str | Block]:
             "why it is dead      ", f"qworker dead show {run.queue.partition('/')[0]} {name}"
         )
         yield Hint("after the fix       ", f"qworker workflow redrive {name}")
-    elif run.state == "waiting":
+    elif run.state == "waiting" and not is_gather(run.waits_for):
         yield Line()
         yield Hint("to let it continue  ", f"qworker workflow signal {name} {run.waits_for} JSON")
     elif run.ended:

@@ -13,6 +13,7 @@ from qworker import (
     Handles,
     QueueFullError,
     QWorker,
+    ResultError,
     Retry,
     Run,
     SyncRun,
@@ -266,6 +267,20 @@ def loops(run: SyncRun) -> None:
     run.each(5)  # error: [call-overload]
     run.each(rows)  # error: [call-overload]
     run.each([1], every="10")  # error: [call-overload]
+
+
+@app.workflow
+def gathers(run: SyncRun) -> None:
+    assert_type(run.gather(plain.call(number) for number in (1, 2)), list[str])
+    assert_type(run.gather([plain.call(1)], return_exceptions=True), list[str | ResultError])
+    assert_type(run.gather([plain.call(1)], policy="successes", name="x"), list[str])
+    run.gather([1])  # error: [list-item]
+
+
+@app.workflow
+async def async_gathers(run: Run) -> None:
+    assert_type(await run.gather([plain.call(1)]), list[str])
+    assert_type(await run.gather([plain.call(1)], return_exceptions=True), list[str | ResultError])
 
 
 @app.workflow

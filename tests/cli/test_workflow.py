@@ -100,6 +100,28 @@ def test_a_run_is_shown_with_how_far_its_loops_have_come(run, orders):
     assert "each rows: 1,200 of 5,000\n" in shown
 
 
+def test_a_run_is_shown_with_the_calls_that_it_waits_for(run, orders):
+    """No signal continues it, so none is proposed."""
+
+    @orders.app.task(queue="orders", result="1h")
+    def weigh(number: int) -> int:
+        return number
+
+    @orders.app.workflow(queue="orders")
+    def parcel(run: SyncRun) -> None:
+        run.gather([weigh.options(delay="1h").call(1)])
+        run.wait(str, name="go")
+
+    parcel.options(id="p-1").start()
+    orders.run_what_is_ready()
+
+    shown = run("workflow", "show", "p-1").out
+    assert "calls of gather#1\n" in shown
+    assert "workflow signal" not in shown
+    drain(orders.app)
+    assert "gather#1  (its calls have ended)\n" in run("workflow", "show", "p-1").out
+
+
 def test_a_run_is_shown_with_its_steps(run, shop, orders):
     """And their times and values; after its end as long as they are kept."""
     orders.start("a-1")

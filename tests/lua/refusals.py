@@ -812,7 +812,7 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
             6: ["", "rows", "*", "*a b", "*@bytes", "*" + "n" * 128],
             7: BAD_NUMBERS,
             8: ["", "v" * 1_114_113],
-            9: ["", "charge", "row[1].n", "!rows[1].n", "@rows[1].n", "x rows[1].n", "*rows"],
+            9: ["", "charge", "row[1].n", "?rows[1].n", "@rows[1].n", "x rows[1].n", "*rows"],
         },
         calls=lambda drive, call: [
             call.only(5),

@@ -24,7 +24,17 @@ from qworker.errors import ProtectionError
 from qworker.wire.memo import memo_items, memo_lasted_ms, memo_ms, read_memo
 from qworker.wire.names import check_message_id
 
-__all__ = ["ACTIVE", "LOST", "RunStatus", "RunStep", "run_status", "run_steps", "runs", "statuses"]
+__all__ = [
+    "ACTIVE",
+    "LOST",
+    "RunStatus",
+    "RunStep",
+    "is_gather",
+    "run_status",
+    "run_steps",
+    "runs",
+    "statuses",
+]
 
 #: The state of a run whose message was not found; `qworker fsck` repairs it if that stays so.
 LOST: Final = "lost"
@@ -90,6 +100,11 @@ class RunStep(msgspec.Struct, frozen=True):
         if kept.ended:
             return f"all {self.position:,}"
         return f"{self.position:,}" + (f" of {kept.of:,}" if kept.of is not None else "")
+
+
+def is_gather(signal: str) -> bool:
+    """Whether a signal, by its name, is the end of calls that a run gathers: those of users have no number."""
+    return "#" in signal
 
 
 class _Kept(msgspec.Struct):

@@ -32,7 +32,7 @@ if not position or not value or value == '' or #value > MAX_VALUE then return { 
 local items, steps = string.sub(loop, 2) .. '[', {}
 for i = 9, #ARGV do
   local at = string.find(ARGV[i], items, 1, true)
-  if at ~= 1 and not (at == 2 and string.find(ARGV[i], '^[~*]')) then return { 'ARG', 'steps' } end
+  if at ~= 1 and not (at == 2 and string.find(ARGV[i], '^[~*!]')) then return { 'ARG', 'steps' } end
   steps[i - 8] = ARGV[i]
 end
 if #steps > MAX_STEPS then return { 'ARG', 'steps' } end

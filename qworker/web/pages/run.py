@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from qworker.client.inspect.peek import inspect
 from qworker.client.inspect.results import look as look_at_result
-from qworker.client.inspect.runs import RunStatus, RunStep, run_steps, statuses
+from qworker.client.inspect.runs import RunStatus, RunStep, is_gather, run_steps, statuses
 from qworker.errors import InvalidNameError, ProtectionError
 from qworker.formats import shortened, span
 from qworker.web.body import Body, show_value
@@ -173,6 +173,9 @@ def _step(
     signal = one.name.startswith("!")
     late = signal and not (one.value or one.closed)
     title = f"Signal {one.name[1:]}{': not given in time' if late else ''}" if signal else one.name
+    gather = signal and is_gather(one.name)
+    if gather:
+        title = f"Gathered {one.name[1:]}"
     gap_s = (part.start_ms - before_ms) / 1000
     notes = [f"took {span(one.lasted_ms / 1000)}"] if one.lasted_ms else []
     if signal:
@@ -182,6 +185,8 @@ def _step(
     if one.position is not None:
         title = f"each {one.name[1:]}: {one.progress}"
         notes.append("items that are done")
+    elif gather:
+        notes.append("its calls have ended")
     elif one.closed:
         notes.append(one.closed)
     elif one.value:

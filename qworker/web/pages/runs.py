@@ -58,6 +58,8 @@ def waits_of(status: RunStatus) -> str:
     """Say what a run waits for."""
     until = moment_after(status.due_ms, status.now_ms) if status.due_ms else ""
     since = f"since {ago(status.since_ms, status.now_ms)}" if status.since_ms else ""
+    if status.state == "waiting" and "#" in status.waits_for:
+        return f"calls of {status.waits_for}, {since}" if since else f"calls of {status.waits_for}"
     if status.state == "waiting":
         return ", ".join(
             part
