@@ -274,7 +274,7 @@ def gathers(run: SyncRun) -> None:
     assert_type(run.gather(plain.call(number) for number in (1, 2)), list[str])
     assert_type(run.gather([plain.call(1)], return_exceptions=True), list[str | ResultError])
     assert_type(run.gather([plain.call(1)], policy="successes", name="x"), list[str])
-    run.gather([1])  # error: [list-item]
+    run.gather([1])  # error: [arg-type]
 
 
 @app.workflow

@@ -213,8 +213,9 @@ def test_steps_of_items_that_are_done_are_forgotten(drive: Drive) -> None:
     received(drive, "a")
     recorded(drive, "rows[0].charge", b"\n12345")
     recorded(drive, "charge", b"\n1")
-    drive.redis.hset(drive.keys.run("a"), "~rows[0].sleep", str(NOW))
-    kept(drive, 1, b"\nv", "rows[0].charge", "~rows[0].sleep", "rows[0].none")
+    uncounted = {"~rows[0].sleep": str(NOW), "!rows[0].gather#1": f" t={NOW}\n1"}
+    drive.redis.hset(drive.keys.run("a"), mapping=uncounted)
+    kept(drive, 1, b"\nv", "rows[0].charge", *uncounted, "rows[0].none")
     assert drive.state("run:a")["run:a"] == {
         "@bytes": str(len("charge") + 2 + len("*rows") + 2),
         "*rows": f" t={NOW} d=1\nv",
@@ -248,6 +249,11 @@ def test_only_a_position_that_moves_resets_failures(drive: Drive) -> None:
     assert drive.state("lease:M")["lease:M"]["0"].startswith(f"q1 a {NOW} 1 1 0 0")
     kept(drive, 6, lease_id="M", progress=True)
     assert drive.state("lease:M")["lease:M"]["0"].startswith(f"q1 a {NOW} 1 0 0 0")
+    reaped(drive, "M", at=NOW + 30_000)
+    drive.receive("N", at=NOW + 30_001)
+    assert drive.state("lease:N")["lease:N"]["0"].startswith(f"q1 a {NOW} 2 0 1 0")
+    kept(drive, 7, lease_id="N", progress=True, at=NOW + 30_002)
+    assert drive.state("lease:N")["lease:N"]["0"].startswith(f"q1 a {NOW} 2 0 0 0")
 
 
 def test_a_position_makes_a_message_a_run(drive: Drive) -> None:

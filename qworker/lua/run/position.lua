@@ -45,11 +45,11 @@ if position < before then return { 'OK', text(now), text(before) } end
 
 local total = tonumber(found[1] or 0) + #value + (older and -#older or #loop)
 if total > MAX_RUN then return { 'FULLRUN', text(total) } end
--- As step.lua counts: without the time.
+-- As step.lua counts: without the time; the ends of gathers are not counted.
 local untimed = #text(now) + 3
 for _, step in ipairs(steps) do
   local stored = redis.call('HSTRLEN', run, step)
-  if stored > untimed and string.find(step, '^[^~]') then total = total - #step - stored + untimed end
+  if stored > untimed and string.find(step, '^[^!]') then total = total - #step - stored + untimed end
 end
 if (keep_ms or ARGV[5] == '1' and position > before) and not advance(lease, lease_name, index, id, keep_ms, now) then
   return { 'ARG', 'message id' }
