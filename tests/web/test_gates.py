@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from qworker import QWorker
@@ -170,8 +171,13 @@ def test_a_page_follows_while_a_worker_is_killed(opened: Open, page: Any) -> Non
     """The process that takes the place of a killed one appears by itself, and the console is silent."""
     page.goto(opened.url + opened.paths["worker"].replace("&stacks=1", ""))
     page.wait_for_function("() => document.querySelector('#live')._htmx?.sse?.status === 200")
-    before = re.findall(r"pid (\d+)", page.locator("[aria-labelledby=processes]").inner_text())
-    assert before
+
+    def shown() -> list[str]:
+        """The processes on the page, once it has forgotten those that an earlier test has ended."""
+        pids = re.findall(r"pid (\d+)", page.locator("[aria-labelledby=processes]").inner_text())
+        return pids if all(psutil.pid_exists(int(pid)) for pid in pids) else []
+
+    before = until(shown)
     os.kill(int(before[0]), signal.SIGKILL)
     page.wait_for_function(
         "pid => ![...document.querySelectorAll('[aria-labelledby=processes] th')].some(e => e.innerText === pid)",
