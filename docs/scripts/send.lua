@@ -282,12 +282,16 @@ local function open_book()
     book.add_row(first, book.header_of(item, about.lease, about.index))
   end
 
-  -- `heads` are headers, or whole items if these are plain: `plain` says whether any is.
-  function book.record_delivered(heads, lease, plain)
+  -- `heads` are headers, or whole items if these are plain: `plain` says whether any is. `reasons`, where given: what each
+  -- has waited for, false for none.
+  function book.record_delivered(heads, lease, plain, reasons)
     for i = 1, plain and #heads or 0 do
       if string.find(heads[i], '^[{[]') then heads[i] = book.header_of(heads[i], lease, #heads > 1 and i or 0) end
     end
-    add_rows('delivered ' .. text(book.now) .. ' - - - -', heads)
+    if not reasons then return add_rows('delivered ' .. text(book.now) .. ' - - - -', heads) end
+    for i, head in ipairs(heads) do
+      book.add_row('delivered ' .. text(book.now) .. ' - - ' .. (reasons[i] or '-') .. ' -', head)
+    end
   end
 
   function book.record_sent(items)

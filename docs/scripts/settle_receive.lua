@@ -699,12 +699,16 @@ local function open_book()
     book.add_row(first, book.header_of(item, about.lease, about.index))
   end
 
-  -- `heads` are headers, or whole items if these are plain: `plain` says whether any is.
-  function book.record_delivered(heads, lease, plain)
+  -- `heads` are headers, or whole items if these are plain: `plain` says whether any is. `reasons`, where given: what each
+  -- has waited for, false for none.
+  function book.record_delivered(heads, lease, plain, reasons)
     for i = 1, plain and #heads or 0 do
       if string.find(heads[i], '^[{[]') then heads[i] = book.header_of(heads[i], lease, #heads > 1 and i or 0) end
     end
-    add_rows('delivered ' .. text(book.now) .. ' - - - -', heads)
+    if not reasons then return add_rows('delivered ' .. text(book.now) .. ' - - - -', heads) end
+    for i, head in ipairs(heads) do
+      book.add_row('delivered ' .. text(book.now) .. ' - - ' .. (reasons[i] or '-') .. ' -', head)
+    end
   end
 
   function book.record_sent(items)
@@ -2967,6 +2971,28 @@ function turns.mix(batch, taken, items, heads, plain, read_plain)
   batch.number = number
 end
 
+-- What each message that waited was waiting for, as far as the limits tell now that it is taken: the one that its group is
+-- at, or else that of its parent, or its turn.
+local SHORT_MS = 100
+function turns.reasons(heads, names, now)
+  local it, reasons = groups(), {}
+  local function limit_of(name, prefix)
+    local one, limit = it.record(name), it.limit(name)
+    if one.busy >= limit.concurrency then return prefix .. 'concurrency' end
+    return (limit.every_ms or one.wait_ms > 0) and it.waits(name, now) and prefix .. 'rate'
+  end
+  for i, head in ipairs(heads) do
+    local name = names[i]
+    local since_ms = name and (number_in(head, ' t=') or tonumber(string.match(head, '^%S+ (%d+)')))
+    reasons[i] = false
+    if since_ms and now - since_ms >= SHORT_MS then
+      local parent = it.parent_of(name)
+      reasons[i] = limit_of(name, '') or parent and limit_of(parent, 'parent_') or 'turn'
+    end
+  end
+  return reasons
+end
+
 -- Write what a receive has changed; the lease is written.
 function turns.write(lease_id, batch, taken)
   local it, slots, count = groups(), {}, #batch.items
@@ -3126,7 +3152,9 @@ local function receive(request, attributes, levels, now, amounts)
     write_items(request.key, batch.items)
     redis.call('ZADD', unacked, text(deadline), request.id)
   end
-  if book.all then book.record_delivered(batch.heads, request.id, batch.plain) end
+  if book.all then
+    book.record_delivered(batch.heads, request.id, batch.plain, members and turns.reasons(batch.heads, members.names, now))
+  end
   local behind = write_places(to)
   for number, seen in pairs(cut) do
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end

@@ -19,6 +19,7 @@ from qworker.wire.ids import EntryId
 from tests import servers
 from tests.journals import event_lines, groups_of, told_times
 from tests.lua.drive import NOW, Drive, own
+from tests.lua.test_groups import put
 
 #: What an entry counts as beside its groups.
 BESIDE = 64
@@ -630,3 +631,33 @@ def test_readers_say_how_far_they_are(client: Client, journal: Drive) -> None:
     assert behind() == {"behind": (2 * size, 0), "done": (0, 0), "new": (3 * size, 0)}
     journal.redis.xtrim(journal.keys.journal, maxlen=1)
     assert behind() == {"behind": (size, 1), "done": (0, 0), "new": (size, 0)}
+
+
+def test_what_a_message_of_a_group_has_waited_for(journal: Drive) -> None:
+    """Told when it is received, if it waited: its group's limit, that of the parent, or its turn."""
+    drive = journal
+    words = {"slow": "r=1/1000 b=1", "one": "c=1", "t/": "c=1", "u/": "r=1/1000 b=1"}
+    drive.redis.hset(drive.keys.limits, mapping=words)
+    messages = [
+        f"{group}:{group[0]}{n}"
+        for group in ("slow", "one", "t/a", "u/a", "free")
+        for n in range(2)
+    ]
+    put(drive, *messages, "plain")
+    put(drive, "young:y", at=NOW + 4990)
+    drive.receive("L", at=NOW + 5000)
+    reasons = {}
+    for line in lines_of(drive):
+        event, *_, reason, _, message_id = line.split(" ")[:8]
+        if event == "delivered":
+            reasons[message_id] = reason
+    assert reasons == {
+        "s0": "rate",
+        "o0": "concurrency",
+        "t0": "parent_concurrency",
+        "u0": "parent_rate",
+        "f0": "turn",
+        "f1": "turn",
+        "y": "-",
+        "plain": "-",
+    }

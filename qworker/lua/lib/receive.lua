@@ -135,7 +135,9 @@ local function receive(request, attributes, levels, now, amounts)
     write_items(request.key, batch.items)
     redis.call('ZADD', unacked, text(deadline), request.id)
   end
-  if book.all then book.record_delivered(batch.heads, request.id, batch.plain) end
+  if book.all then
+    book.record_delivered(batch.heads, request.id, batch.plain, members and turns.reasons(batch.heads, members.names, now))
+  end
   local behind = write_places(to)
   for number, seen in pairs(cut) do
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end

@@ -219,6 +219,28 @@ function turns.mix(batch, taken, items, heads, plain, read_plain)
   batch.number = number
 end
 
+-- What each message that waited was waiting for, as far as the limits tell now that it is taken: the one that its group is
+-- at, or else that of its parent, or its turn.
+local SHORT_MS = 100
+function turns.reasons(heads, names, now)
+  local it, reasons = groups(), {}
+  local function limit_of(name, prefix)
+    local one, limit = it.record(name), it.limit(name)
+    if one.busy >= limit.concurrency then return prefix .. 'concurrency' end
+    return (limit.every_ms or one.wait_ms > 0) and it.waits(name, now) and prefix .. 'rate'
+  end
+  for i, head in ipairs(heads) do
+    local name = names[i]
+    local since_ms = name and (number_in(head, ' t=') or tonumber(string.match(head, '^%S+ (%d+)')))
+    reasons[i] = false
+    if since_ms and now - since_ms >= SHORT_MS then
+      local parent = it.parent_of(name)
+      reasons[i] = limit_of(name, '') or parent and limit_of(parent, 'parent_') or 'turn'
+    end
+  end
+  return reasons
+end
+
 -- Write what a receive has changed; the lease is written.
 function turns.write(lease_id, batch, taken)
   local it, slots, count = groups(), {}, #batch.items
