@@ -234,8 +234,11 @@ class Cluster(_Set):
         """Wait until all slots are served and every living replica is in step with its master."""
         for node in self.nodes:
             until(lambda node=node: _cluster_ok(node), what=f"{node} to be in a whole cluster")
-        for master in self.masters():
-            until(lambda node=master: _in_step(node, 1), what=f"the replica of {master}")
+        # Asked anew each time: one that was frozen may call itself a master until it hears of its successor.
+        until(
+            lambda: all(_in_step(master, 1) for master in self.masters()),
+            what="each master to have a replica in step",
+        )
 
     @property
     def url(self) -> str:
