@@ -177,7 +177,7 @@ def _with_groups(row: Row) -> Row:
         for bound in row.bounds
         if (bound.sign == "≥" and bound.figure not in _OF_MESSAGES) or bound.figure in _FORGIVEN
     ]
-    promised = [at_least("members", 100), at_least("ordered_groups", 5)]
+    promised = [at_least("members", 20), at_least("ordered_groups", 2)]
     # What a server has forgotten runs again, beside and after what has gone on since.
     if not row.takes and not row.undoes:
         promised.append(at_most("rated_most", 2 * RATE * 1.05 + BURST))
