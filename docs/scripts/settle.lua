@@ -921,11 +921,6 @@ function groups()
     return found
   end
 
-  -- How many groups of a parent may run.
-  function it.standing(parent)
-    return redis.call('ZLEXCOUNT', children, '[' .. parent .. '\n', '(' .. parent .. '\v')
-  end
-
   -- The group of a parent whose turn it is, or nil.
   function it.first_child(parent)
     return it.first_children(parent, 0, 1)[1]

@@ -1086,11 +1086,6 @@ function groups()
     return found
   end
 
-  -- How many groups of a parent may run.
-  function it.standing(parent)
-    return redis.call('ZLEXCOUNT', children, '[' .. parent .. '\n', '(' .. parent .. '\v')
-  end
-
   -- The group of a parent whose turn it is, or nil.
   function it.first_child(parent)
     return it.first_children(parent, 0, 1)[1]
@@ -1564,7 +1559,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return math.max(1, most)
   end
 
-  -- How many members may run now: exactly where few groups stand in line, else at least one of each.
+  -- How many members may run now: at least one of each group that stands in line, and where few do, all of them; of the
+  -- groups of a parent the first few count.
   function it.running(now)
     local standing = redis.call('ZCARD', turns)
     if standing == 0 or standing > FEW then return standing end
@@ -1575,7 +1571,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
         local below, all = it.first_children(name, 0, FEW + 1), 0
         it.read_many(below)
         for _, child in ipairs(below) do all = all + may_start(child, now) end
-        if #below > FEW then all = math.max(all, it.standing(name)) end
         number = number + math.max(1, math.min(all, it.limit(name).concurrency - it.record(name).busy))
       else
         number = number + may_start(name, now)
