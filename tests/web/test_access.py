@@ -70,9 +70,9 @@ def test_each_action_needs_its_right_and_every_page_needs_view(
 ) -> None:
     """Each set of rights, and the read-only mode, which nobody's rights overrule."""
     shop.send()
-    shop.add_worker(tasks=["send_email"])
     for rights in ({VIEW}, {VIEW, OPERATE}, {VIEW, DESTROY}, {OPERATE, DESTROY}, set(), RIGHTS):
         for read_only in (False, True):
+            shop.add_worker(tasks=["send_email"])  # anew: after a while it would count as gone
             user = Access("ada", frozenset(rights))
             browser = Browser(made(authorize=lambda request, u=user: u, read_only=read_only))
             page = browser.get("/queues/emails")
