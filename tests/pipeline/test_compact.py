@@ -206,19 +206,19 @@ def test_files_that_were_added_since_are_known_after_a_compaction_and_for_a_week
         store(lake, sent(number))
         if number == 1:
             seen = lake.pinned()
-    added = lake.appended(seen.version, "audit")
+    added = lake.appended(seen.version)
     assert len(added) == 2
     assert {*lake.files()} == {*seen.files(), *added}
     compact(lake, plan(lake))
-    assert lake.appended(seen.version, "audit") == added
-    assert lake.appended(lake.pinned().version, "audit") == {}
+    assert lake.appended(seen.version) == added
+    assert lake.appended(lake.pinned().version) == {}
     damaged = lake.files()[0]
     damaged.rename(damaged.with_suffix(".away"))
-    assert lake.appended(seen.version, "audit") == added
+    assert lake.appended(seen.version) == added
     damaged.with_suffix(".away").rename(damaged)
     vacuum(lake, kept_h=0)
     with pytest.raises(PipelineError, match=r"are deleted: audit at least once a week; now audit"):
-        lake.appended(seen.version, "audit")
+        lake.appended(seen.version)
 
 
 @pytest.mark.parametrize(

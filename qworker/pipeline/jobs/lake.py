@@ -216,7 +216,7 @@ class Lake:
         """List the Parquet files of the lake, for `read_parquet` of DuckDB and others."""
         return [file for day in self.days() for file in day.files]
 
-    def appended(self, after: int, job: str) -> dict[Place, int]:
+    def appended(self, after: int, job: str = "audit") -> dict[Place, int]:
         """List the files that archivers have added in the commits after this version, compacted meanwhile or not.
 
         Returns their bytes, in the order of the commits. `job`: names what read that version.
