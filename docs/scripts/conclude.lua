@@ -661,25 +661,8 @@ function groups()
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
   local it, records, tags = { opened = 0 }, {}, nil
-  local together = nil -- between `begin` and `finish`: what waits to be written
-
   local AT_ONCE = 1000 -- values of one command
-  -- Written out: the rights of a user are read from this text.
-  local COMMANDS = {
-    ZADD = function(...) return redis.call('ZADD', ...) end,
-    ZREM = function(...) return redis.call('ZREM', ...) end,
-    HSET = function(...) return redis.call('HSET', ...) end,
-    HDEL = function(...) return redis.call('HDEL', ...) end,
-  }
-  -- One of these with any number of values; returns the sum of its replies.
-  local function in_parts(command, key, values, option)
-    local sum, call = 0, COMMANDS[command]
-    for first = 1, #values, AT_ONCE do
-      local last = math.min(first + AT_ONCE - 1, #values)
-      sum = sum + (option and call(key, option, unpack(values, first, last)) or call(key, unpack(values, first, last)))
-    end
-    return sum
-  end
+  local together = nil -- between `begin` and `finish`: what waits to be written
 
   -- The parent of a group, or nil.
   function it.parent_of(name)
@@ -738,15 +721,96 @@ function groups()
     end
   end
 
+  function it.write(name)
+    if not together then return it.write_records({ name }) end
+    local one = records[name]
+    if not one.dirty then
+      one.dirty = true
+      local names = together.dirty
+      names[#names + 1] = name
+    end
+  end
+
+  function it.refresh(name)
+    if not together then
+      it.begin()
+      it.refresh(name)
+      it.finish()
+    elseif not it.record(name).stale then
+      records[name].stale = true
+      table.insert(together.stale, name)
+    end
+  end
+
+  -- One may be inside another: the outermost writes.
+  function it.begin()
+    if not together then together = { depth = 0, dirty = {}, stale = {}, numbers = {} } end
+    together.depth = together.depth + 1
+  end
+
+  function it.finish()
+    together.depth = together.depth - 1
+    if together.depth > 0 then return end
+    it.refresh_all(together.stale)
+    local done = together
+    together = nil
+    it.write_records(done.dirty)
+    it.in_parts('HDEL', states, done.numbers)
+  end
+
+  -- The number of a group is free: nothing of it waits.
+  function it.free_number(number)
+    local field = '#' .. number
+    if together then table.insert(together.numbers, field) else redis.call('HDEL', states, field) end
+  end
+
+  -- A refusal if a key of groups holds another type, else nil.
+  function it.broken()
+    return broken({ states, 'hash', turns, 'zset', children, 'zset', later, 'zset', slots, 'hash', limits, 'hash' })
+  end
+
+  -- The queue has groups from now on.
+  function it.mark()
+    redis.call('HSET', meta, 'groups', '1')
+    redis.call('HSETNX', meta, 'journal', 'off')
+  end
+
+  it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
+  for _, extend in ipairs(more_of_groups) do extend(it) end
+  made = it
+  return it
+end
+end
+-- Writes of many values, and of the records of groups. See lib/groups.lua.
+more_of_groups[#more_of_groups + 1] = function(it)
+  local states, later = it.states, it.later
+  local AT_ONCE = 1000 -- values of one command
+  -- Written out: the rights of a user are read from this text.
+  local COMMANDS = {
+    ZADD = function(key, ...) return redis.call('ZADD', key, ...) end,
+    ZREM = function(key, ...) return redis.call('ZREM', key, ...) end,
+    HSET = function(key, ...) return redis.call('HSET', key, ...) end,
+    HDEL = function(key, ...) return redis.call('HDEL', key, ...) end,
+  }
+  -- One of these with any number of values; returns the sum of its replies.
+  function it.in_parts(command, key, values, option)
+    local sum, call = 0, COMMANDS[command]
+    for first = 1, #values, AT_ONCE do
+      local last = math.min(first + AT_ONCE - 1, #values)
+      sum = sum + (option and call(key, option, unpack(values, first, last)) or call(key, unpack(values, first, last)))
+    end
+    return sum
+  end
+
   local function packed(one)
     return '\152' .. cmsgpack.pack(one.number or -1, one.first, one.last, one.busy, one.turn, one.tag, one.rate_ms, one.wait_ms)
   end
 
   -- Write records. A group without members, slots or a wait is forgotten.
-  local function write_records(names)
+  function it.write_records(names)
     local set, gone, ends = {}, {}, {}
     for _, name in ipairs(names) do
-      local one = records[name]
+      local one = it.record(name)
       one.dirty = false
       local empty = not one.number and one.busy == 0 and one.turn == 0
       if empty and one.rate_ms == 0 and one.wait_ms == 0 then
@@ -761,20 +825,14 @@ function groups()
         one.known = true
       end
     end
-    in_parts('ZADD', later, ends)
-    in_parts('HSET', states, set)
-    in_parts('HDEL', states, gone)
+    it.in_parts('ZADD', later, ends)
+    it.in_parts('HSET', states, set)
+    it.in_parts('HDEL', states, gone)
   end
-
-  function it.write(name)
-    if not together then return write_records({ name }) end
-    local one = records[name]
-    if not one.dirty then
-      one.dirty = true
-      local names = together.dirty
-      names[#names + 1] = name
-    end
-  end
+end
+-- Who stands in line, groups and parents. See lib/groups.lua.
+more_of_groups[#more_of_groups + 1] = function(it)
+  local turns, children, in_parts = it.turns, it.children, it.in_parts
 
   local function child(parent, turn, name)
     return string.format('%s\n%016d\n%s', parent, turn, name)
@@ -824,7 +882,7 @@ function groups()
   local function has_members(one) return one.number and one.first <= one.last end
 
   -- Bring the turns of groups up to date, and write their records and those of their parents.
-  local function refresh_all(names)
+  function it.refresh_all(names)
     local lines, parents, stand, leave = { left = {}, joined = {} }, {}, {}, {}
     local function turn_of(name, one, may)
       if may then
@@ -859,61 +917,12 @@ function groups()
     in_parts('ZREM', turns, leave)
   end
 
-  function it.refresh(name)
-    if not together then
-      it.begin()
-      it.refresh(name)
-      it.finish()
-    elseif not it.record(name).stale then
-      records[name].stale = true
-      table.insert(together.stale, name)
-    end
-  end
-
-  -- One may be inside another: the outermost writes.
-  function it.begin()
-    if not together then together = { depth = 0, dirty = {}, stale = {}, numbers = {} } end
-    together.depth = together.depth + 1
-  end
-
-  function it.finish()
-    together.depth = together.depth - 1
-    if together.depth > 0 then return end
-    refresh_all(together.stale)
-    local done = together
-    together = nil
-    write_records(done.dirty)
-    in_parts('HDEL', states, done.numbers)
-  end
-
-  -- The number of a group is free: nothing of it waits.
-  function it.free_number(number)
-    local field = '#' .. number
-    if together then table.insert(together.numbers, field) else redis.call('HDEL', states, field) end
-  end
-
-  -- A refusal if a key of groups holds another type, else nil.
-  function it.broken()
-    return broken({ states, 'hash', turns, 'zset', children, 'zset', later, 'zset', slots, 'hash', limits, 'hash' })
-  end
-
-  -- The queue has groups from now on.
-  function it.mark()
-    redis.call('HSET', meta, 'groups', '1')
-    redis.call('HSETNX', meta, 'journal', 'off')
-  end
-
-  it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
-  it.line_of, it.take_turn, it.in_parts, it.has_members = child, take_turn, in_parts, has_members
-  for _, extend in ipairs(more_of_groups) do extend(it) end
-  made = it
-  return it
-end
+  it.line_of, it.take_turn = child, take_turn
 end
 -- The limits of groups, and the times that they make groups wait. See lib/groups.lua.
 
 more_of_groups[#more_of_groups + 1] = function(it)
-  local limits, caps, limited = it.limits, {}, nil
+  local limits, states, caps, limited = it.limits, it.states, {}, nil
 
   local function read_limit(words, into)
     if not words then return end
@@ -982,7 +991,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end
     local from = it.tags().queue
     one.tag = (one.tag > from and one.tag or from) + 1 / limit.weight
-    if limit.shared then redis.call('HINCRBY', it.states, '*' .. name, 1) end
+    if limit.shared then redis.call('HINCRBY', states, '*' .. name, 1) end
   end
 
   function it.is_open(name)
@@ -990,10 +999,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return one.busy < it.limit(name).concurrency
   end
 end
--- Members of groups: where they wait, and the slots of those in flight. See lib/groups.lua.
+-- Members of groups: where they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
-  local states, slots, in_parts = it.states, it.slots, it.in_parts
+  local states, in_parts = it.states, it.in_parts
 
   local function seat_at(one, number) one.number, one.first, one.last = number, 0, -1 end
 
@@ -1081,6 +1090,53 @@ more_of_groups[#more_of_groups + 1] = function(it)
     one.first = one.first + (seat - one.first) % SEATS + 1
   end
 
+  -- A group waits because a handler said so.
+  function it.wait_until(name, at_ms)
+    local one = it.record(name)
+    one.wait_ms = math.max(one.wait_ms, at_ms)
+    it.write(name)
+  end
+
+  -- Place a member among those of its group. A retry of an ordered group goes to its head.
+  function it.place(item, name, at_head)
+    local retried = string.sub(name, 1, 1) == '=' and not string.find(item, '^q1 %S+ %d+ 0 ')
+    if not it.enter(item, name, at_head or retried) then return false end
+    it.vacate(':' .. string.match(item, '^q1 (%S+)'))
+    return true
+  end
+
+  -- Put members among those of their group; the rest stays for a list of ready. Heads keep their order.
+  function it.place_lists(lists, orders, at_head)
+    local placed = 0
+    for number, items in pairs(lists) do
+      local rest, order = {}, {}
+      local first, last, step = 1, #items, 1
+      if at_head then first, last, step = last, first, -1 end
+      for i = first, last, step do
+        local name = group_of(items[i])
+        if name and it.place(items[i], name, at_head) then
+          placed = placed + 1
+        else
+          local at = at_head and 1 or #rest + 1
+          table.insert(rest, at, items[i])
+          if orders then table.insert(order, at, orders[number][i]) end
+        end
+      end
+      lists[number] = #rest > 0 and rest or nil
+      if orders then orders[number] = #rest > 0 and order or nil end
+    end
+    return placed
+  end
+
+  -- Whether a score of delayed is the seat of a waiting member.
+  function it.is_seat(score) return score >= SEATS_FROM and score < MAX_MS end
+end
+-- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
+more_of_groups[#more_of_groups + 1] = function(it)
+  local slots, in_parts = it.slots, it.in_parts
+
+  local function id_of(item) return string.match(item, '^q1 (%S+)') end
+
   -- A slot of the group is taken, for `token`.
   function it.occupy(token, name)
     if redis.call('HSET', slots, token, name) == 0 then return end
@@ -1141,52 +1197,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
       local name = group_of(item)
       if name then
         it.occupy(lease_id .. ':' .. (#items == 1 and '0' or i), name)
-        it.vacate(':' .. string.match(item, '^q1 (%S+)'))
+        it.vacate(':' .. id_of(item))
       end
     end
   end
 
   function it.hold(taken) in_parts('HSET', slots, taken) end
-
-  -- A group waits because a handler said so.
-  function it.wait_until(name, at_ms)
-    local one = it.record(name)
-    one.wait_ms = math.max(one.wait_ms, at_ms)
-    it.write(name)
-  end
-
-  local function id_of(item) return string.match(item, '^q1 (%S+)') end
-
-  -- Place a member among those of its group. A retry of an ordered group goes to its head.
-  function it.place(item, name, at_head)
-    local retried = string.sub(name, 1, 1) == '=' and not string.find(item, '^q1 %S+ %d+ 0 ')
-    if not it.enter(item, name, at_head or retried) then return false end
-    it.vacate(':' .. id_of(item))
-    return true
-  end
-
-  -- Put members among those of their group; the rest stays for a list of ready. Heads keep their order.
-  function it.place_lists(lists, orders, at_head)
-    local placed = 0
-    for number, items in pairs(lists) do
-      local rest, order = {}, {}
-      local first, last, step = 1, #items, 1
-      if at_head then first, last, step = last, first, -1 end
-      for i = first, last, step do
-        local name = group_of(items[i])
-        if name and it.place(items[i], name, at_head) then
-          placed = placed + 1
-        else
-          local at = at_head and 1 or #rest + 1
-          table.insert(rest, at, items[i])
-          if orders then table.insert(order, at, orders[number][i]) end
-        end
-      end
-      lists[number] = #rest > 0 and rest or nil
-      if orders then orders[number] = #rest > 0 and order or nil end
-    end
-    return placed
-  end
 
   -- An ordered group waits for a message that comes back later.
   function it.keep_ordered_slot(item)
@@ -1203,9 +1219,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
   function it.free_slot(item)
     if group_of(item) then it.vacate(':' .. id_of(item)) end
   end
-
-  -- Whether a score of delayed is the seat of a waiting member.
-  function it.is_seat(score) return score >= SEATS_FROM and score < MAX_MS end
 end
 -- The outbox of a queue holds what it brings about in other queues, until it is stored there. Each destination has a lane
 -- of its own, so that one which is away holds up no other.

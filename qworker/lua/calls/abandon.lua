@@ -18,8 +18,11 @@
 --- include lib/journal_entries.lua
 --- include lib/order.lua
 --- include lib/groups.lua
+--- include lib/group_writes.lua
+--- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/group_slots.lua
 --- include lib/outbox.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua

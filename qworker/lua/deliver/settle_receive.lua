@@ -32,8 +32,11 @@ end
 --- include lib/journal_entries.lua
 --- include lib/order.lua
 --- include lib/groups.lua
+--- include lib/group_writes.lua
+--- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/group_slots.lua
 --- include lib/group_waits.lua
 --- include lib/outbox.lua
 --- include lib/ends.lua
@@ -49,6 +52,7 @@ end
 --- include lib/requeue_outcomes.lua
 --- include lib/settle.lua
 --- include lib/line.lua
+--- include lib/turn_parts.lua
 --- include lib/turns.lua
 --- include lib/receive.lua
 

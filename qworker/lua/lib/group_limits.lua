@@ -1,7 +1,7 @@
 -- The limits of groups, and the times that they make groups wait. See lib/groups.lua.
 
 more_of_groups[#more_of_groups + 1] = function(it)
-  local limits, caps, limited = it.limits, {}, nil
+  local limits, states, caps, limited = it.limits, it.states, {}, nil
 
   local function read_limit(words, into)
     if not words then return end
@@ -70,7 +70,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end
     local from = it.tags().queue
     one.tag = (one.tag > from and one.tag or from) + 1 / limit.weight
-    if limit.shared then redis.call('HINCRBY', it.states, '*' .. name, 1) end
+    if limit.shared then redis.call('HINCRBY', states, '*' .. name, 1) end
   end
 
   function it.is_open(name)

@@ -1,7 +1,7 @@
--- Members of groups: where they wait, and the slots of those in flight. See lib/groups.lua.
+-- Members of groups: where they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
-  local states, slots, in_parts = it.states, it.slots, it.in_parts
+  local states, in_parts = it.states, it.in_parts
 
   local function seat_at(one, number) one.number, one.first, one.last = number, 0, -1 end
 
@@ -89,73 +89,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
     one.first = one.first + (seat - one.first) % SEATS + 1
   end
 
-  -- A slot of the group is taken, for `token`.
-  function it.occupy(token, name)
-    if redis.call('HSET', slots, token, name) == 0 then return end
-    local parent = it.parent_of(name)
-    it.record(name).busy = it.record(name).busy + 1
-    if parent then it.record(parent).busy = it.record(parent).busy + 1 end
-    it.refresh(name)
-  end
-
-  -- Free a slot; false if nothing had it.
-  function it.vacate(token)
-    local name = redis.call('HGET', slots, token)
-    if not name then return false end
-    redis.call('HDEL', slots, token)
-    local parent = it.parent_of(name)
-    it.record(name).busy = math.max(0, it.record(name).busy - 1)
-    if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
-    it.refresh(name)
-    return true
-  end
-
-  -- Free the slots of many messages of a lease: read, and each group written, once.
-  function it.vacate_all(lease_id, indices)
-    if #indices == 0 or redis.call('EXISTS', slots) == 0 then return end
-    local AT_ONCE, names, freed, seen = 1000, {}, {}, {}
-    for first = 1, #indices, AT_ONCE do
-      local tokens, gone = {}, {}
-      for i = first, math.min(first + AT_ONCE - 1, #indices) do tokens[#tokens + 1] = lease_id .. ':' .. indices[i] end
-      for i, name in ipairs(redis.call('HMGET', slots, unpack(tokens))) do
-        if name and not seen[tokens[i]] then
-          seen[tokens[i]] = true -- an index may be named twice
-          gone[#gone + 1] = tokens[i]
-          if not freed[name] then names[#names + 1] = name end
-          freed[name] = (freed[name] or 0) + 1
-        end
-      end
-      in_parts('HDEL', slots, gone)
-    end
-    it.read_many(names)
-    for _, name in ipairs(names) do
-      local one = it.record(name)
-      one.busy = math.max(0, one.busy - freed[name])
-      if one.parent then
-        local above = it.record(one.parent)
-        above.busy = math.max(0, above.busy - freed[name])
-      end
-    end
-    for _, name in ipairs(names) do
-      local one = it.record(name)
-      -- Without members it does not stand in line, and its parent only if that was full.
-      if one.number or one.parent then it.refresh(name) else it.write(name) end
-    end
-  end
-
-  -- Items of a new lease take a slot each.
-  function it.occupy_all(lease_id, items)
-    for i, item in ipairs(items) do
-      local name = group_of(item)
-      if name then
-        it.occupy(lease_id .. ':' .. (#items == 1 and '0' or i), name)
-        it.vacate(':' .. string.match(item, '^q1 (%S+)'))
-      end
-    end
-  end
-
-  function it.hold(taken) in_parts('HSET', slots, taken) end
-
   -- A group waits because a handler said so.
   function it.wait_until(name, at_ms)
     local one = it.record(name)
@@ -163,13 +96,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
     it.write(name)
   end
 
-  local function id_of(item) return string.match(item, '^q1 (%S+)') end
-
   -- Place a member among those of its group. A retry of an ordered group goes to its head.
   function it.place(item, name, at_head)
     local retried = string.sub(name, 1, 1) == '=' and not string.find(item, '^q1 %S+ %d+ 0 ')
     if not it.enter(item, name, at_head or retried) then return false end
-    it.vacate(':' .. id_of(item))
+    it.vacate(':' .. string.match(item, '^q1 (%S+)'))
     return true
   end
 
@@ -194,22 +125,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
       if orders then orders[number] = #rest > 0 and order or nil end
     end
     return placed
-  end
-
-  -- An ordered group waits for a message that comes back later.
-  function it.keep_ordered_slot(item)
-    if string.sub(group_of(item) or '', 1, 1) == '=' then it.keep_slot(item) end
-  end
-
-  -- A waiting member keeps its slot: what comes after it must not run beside it.
-  function it.keep_slot(item)
-    local name = group_of(item)
-    if name then it.occupy(':' .. id_of(item), name) end
-  end
-
-  -- A waiting message has ended, and a slot that it kept is free.
-  function it.free_slot(item)
-    if group_of(item) then it.vacate(':' .. id_of(item)) end
   end
 
   -- Whether a score of delayed is the seat of a waiting member.

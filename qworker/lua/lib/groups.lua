@@ -41,25 +41,8 @@ function groups()
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
   local it, records, tags = { opened = 0 }, {}, nil
-  local together = nil -- between `begin` and `finish`: what waits to be written
-
   local AT_ONCE = 1000 -- values of one command
-  -- Written out: the rights of a user are read from this text.
-  local COMMANDS = {
-    ZADD = function(...) return redis.call('ZADD', ...) end,
-    ZREM = function(...) return redis.call('ZREM', ...) end,
-    HSET = function(...) return redis.call('HSET', ...) end,
-    HDEL = function(...) return redis.call('HDEL', ...) end,
-  }
-  -- One of these with any number of values; returns the sum of its replies.
-  local function in_parts(command, key, values, option)
-    local sum, call = 0, COMMANDS[command]
-    for first = 1, #values, AT_ONCE do
-      local last = math.min(first + AT_ONCE - 1, #values)
-      sum = sum + (option and call(key, option, unpack(values, first, last)) or call(key, unpack(values, first, last)))
-    end
-    return sum
-  end
+  local together = nil -- between `begin` and `finish`: what waits to be written
 
   -- The parent of a group, or nil.
   function it.parent_of(name)
@@ -118,125 +101,14 @@ function groups()
     end
   end
 
-  local function packed(one)
-    return '\152' .. cmsgpack.pack(one.number or -1, one.first, one.last, one.busy, one.turn, one.tag, one.rate_ms, one.wait_ms)
-  end
-
-  -- Write records. A group without members, slots or a wait is forgotten.
-  local function write_records(names)
-    local set, gone, ends = {}, {}, {}
-    for _, name in ipairs(names) do
-      local one = records[name]
-      one.dirty = false
-      local empty = not one.number and one.busy == 0 and one.turn == 0
-      if empty and one.rate_ms == 0 and one.wait_ms == 0 then
-        if one.known then gone[#gone + 1] = ':' .. name end
-        one.known = false
-      else
-        if empty then
-          -- Only its rate or its wait is left: it is forgotten after that.
-          ends[#ends + 1], ends[#ends + 2] = math.ceil(math.max(one.rate_ms, one.wait_ms)), name
-        end
-        set[#set + 1], set[#set + 2] = ':' .. name, packed(one)
-        one.known = true
-      end
-    end
-    in_parts('ZADD', later, ends)
-    in_parts('HSET', states, set)
-    in_parts('HDEL', states, gone)
-  end
-
   function it.write(name)
-    if not together then return write_records({ name }) end
+    if not together then return it.write_records({ name }) end
     local one = records[name]
     if not one.dirty then
       one.dirty = true
       local names = together.dirty
       names[#names + 1] = name
     end
-  end
-
-  local function child(parent, turn, name)
-    return string.format('%s\n%016d\n%s', parent, turn, name)
-  end
-
-  -- Groups of a parent that may run, in their turn, `most` at most.
-  function it.first_children(parent, from, most)
-    local found = redis.call('ZRANGEBYLEX', children, '[' .. parent .. '\n', '(' .. parent .. '\v', 'LIMIT', from, most)
-    for i, entry in ipairs(found) do found[i] = string.match(entry, '([^\n]+)$') end
-    return found
-  end
-
-  -- The group of a parent whose turn it is, or nil.
-  function it.first_child(parent)
-    return it.first_children(parent, 0, 1)[1]
-  end
-
-  -- Let a group of a parent stand in line (at its end), or not; writes neither record. `lines`, where given, collects what
-  -- the caller writes with `write_lines`.
-  function it.queue_up(parent, name, stands, lines)
-    local one, above = it.record(name), it.record(parent)
-    local left, joined = lines and lines.left or {}, lines and lines.joined or {}
-    if one.turn > 0 then left[#left + 1] = child(parent, one.turn, name) end
-    one.turn = 0
-    if stands then
-      above.turn = above.turn + 1
-      one.turn = above.turn
-      joined[#joined + 1], joined[#joined + 2] = 0, child(parent, one.turn, name)
-    end
-    if not lines then it.write_lines({ left = left, joined = joined }) end
-  end
-
-  function it.write_lines(lines)
-    in_parts('ZREM', children, lines.left)
-    in_parts('ZADD', children, lines.joined)
-  end
-
-  local function take_turn(name, may)
-    if not may then
-      redis.call('ZREM', turns, name)
-      return
-    end
-    local tag = math.max(it.record(name).tag, it.tags().queue)
-    if redis.call('ZADD', turns, 'NX', tag, name) == 1 then it.opened = it.opened + 1 end
-  end
-
-  local function has_members(one) return one.number and one.first <= one.last end
-
-  -- Bring the turns of groups up to date, and write their records and those of their parents.
-  local function refresh_all(names)
-    local lines, parents, stand, leave = { left = {}, joined = {} }, {}, {}, {}
-    local function turn_of(name, one, may)
-      if may then
-        stand[#stand + 1], stand[#stand + 2] = math.max(one.tag, it.tags().queue), name
-      else
-        leave[#leave + 1] = name
-      end
-    end
-    for _, name in ipairs(names) do
-      local one = it.record(name)
-      one.stale = false
-      local may, parent = has_members(one) and it.is_open(name), one.parent
-      if not parent then
-        if one.number then turn_of(name, one, may) end -- without members it does not stand in line
-      else
-        if (one.turn > 0) ~= (may and true or false) then it.queue_up(parent, name, may, lines) end
-        if not parents[parent] then
-          parents[parent] = true
-          parents[#parents + 1] = parent
-        end
-      end
-      it.write(name)
-    end
-    it.write_lines(lines)
-    for _, parent in ipairs(parents) do
-      local one, first = it.record(parent), it.first_child(parent)
-      turn_of(parent, one, first and it.is_open(parent))
-      if not first then one.turn = 0 end
-      it.write(parent)
-    end
-    it.opened = it.opened + in_parts('ZADD', turns, stand, 'NX')
-    in_parts('ZREM', turns, leave)
   end
 
   function it.refresh(name)
@@ -259,11 +131,11 @@ function groups()
   function it.finish()
     together.depth = together.depth - 1
     if together.depth > 0 then return end
-    refresh_all(together.stale)
+    it.refresh_all(together.stale)
     local done = together
     together = nil
-    write_records(done.dirty)
-    in_parts('HDEL', states, done.numbers)
+    it.write_records(done.dirty)
+    it.in_parts('HDEL', states, done.numbers)
   end
 
   -- The number of a group is free: nothing of it waits.
@@ -284,7 +156,6 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
-  it.line_of, it.take_turn, it.in_parts, it.has_members = child, take_turn, in_parts, has_members
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it

@@ -13,8 +13,11 @@
 --- include lib/keys.lua
 --- include lib/envelope.lua
 --- include lib/groups.lua
+--- include lib/group_writes.lua
+--- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/group_slots.lua
 
 local LOOKS, SEATS_FROM = 64, 4503599627370496
 local refused = broken({ meta, 'hash', delayed, 'zset' }) or groups().broken()

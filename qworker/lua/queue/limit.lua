@@ -15,8 +15,11 @@
 --- include lib/keys.lua
 --- include lib/envelope.lua
 --- include lib/groups.lua
+--- include lib/group_writes.lua
+--- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/group_slots.lua
 --- include lib/group_pages.lua
 
 local MOST_LIMITS = 1000

@@ -15,8 +15,11 @@
 --- include lib/keys.lua
 --- include lib/envelope.lua
 --- include lib/groups.lua
+--- include lib/group_writes.lua
+--- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/group_slots.lua
 --- include lib/group_pages.lua
 
 local MOST, SAMPLE = 100, 16
@@ -30,8 +33,10 @@ for at = 2, #ARGV, 3 do
   if string.find(ARGV[at + 2], '[^%w=/. -]') then return { 'ARG', 'words' } end
 end
 
+local states, children, later, limits = it.states, it.children, it.later, it.limits
+
 local function read(name)
-  local words = redis.call('HGET', it.limits, name) or ''
+  local words = redis.call('HGET', limits, name) or ''
   return tonumber(string.match(words, 's=(%d+)')) or 0, words
 end
 
@@ -48,14 +53,14 @@ end
 local function write(name, words)
   local one, before = it.record(name), it.limit(name)
   if words == '-' then
-    redis.call('HDEL', it.limits, name)
-    redis.call('HDEL', it.states, '*' .. name)
+    redis.call('HDEL', limits, name)
+    redis.call('HDEL', states, '*' .. name)
   else
-    redis.call('HSET', it.limits, name, words)
+    redis.call('HSET', limits, name, words)
   end
   it.forget_limit(name)
   keep_tokens(one, before, it.limit(name))
-  redis.call('ZREM', it.later, name)
+  redis.call('ZREM', later, name)
   it.waits(name, now)
   it.take_turn(name, it.is_open(name) and it.first_child(name))
   it.write(name)
@@ -65,11 +70,11 @@ end
 local function waiting(name)
   local low, high = '[' .. name .. '\n', '(' .. name .. '\v'
   local number = 0
-  for _, child in ipairs(redis.call('ZRANGEBYLEX', it.children, low, high, 'LIMIT', 0, SAMPLE)) do
+  for _, child in ipairs(redis.call('ZRANGEBYLEX', children, low, high, 'LIMIT', 0, SAMPLE)) do
     local group = string.match(child, '([^\n]+)$')
     number = number + math.min(it.waiting(group), it.limit(group).concurrency - it.record(group).busy)
   end
-  return number + math.max(0, redis.call('ZLEXCOUNT', it.children, low, high) - SAMPLE)
+  return number + math.max(0, redis.call('ZLEXCOUNT', children, low, high) - SAMPLE)
 end
 
 local reply = { 'OK', text(now) }
@@ -79,7 +84,7 @@ for at = 2, #ARGV, 3 do
   local has, stored = read(name)
   for _, word in ipairs({
     text(has), string.match(stored, 'c=(%d+)') or '', text(it.record(name).busy), text(waiting(name)),
-    redis.call('HGET', it.states, '*' .. name) or '0',
+    redis.call('HGET', states, '*' .. name) or '0',
   }) do
     reply[#reply + 1] = word
   end

@@ -32,8 +32,11 @@
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
 --- include lib/groups.lua
+--- include lib/group_writes.lua
+--- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/group_slots.lua
 --- include lib/push.lua
 
 -- A last slot in the future was fired before a clock was set back, or written by another program: ignore it.

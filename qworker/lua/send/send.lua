@@ -35,8 +35,11 @@
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
 --- include lib/groups.lua
+--- include lib/group_writes.lua
+--- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/group_slots.lua
 --- include lib/push.lua
 --- include lib/unique_keys.lua
 

@@ -23,8 +23,11 @@
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
 --- include lib/groups.lua
+--- include lib/group_writes.lua
+--- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/group_slots.lua
 --- include lib/push.lua
 
 local imported, FIELDS, MAX_MESSAGES, MAX_RECEIVES = KEYS[6], 7, 1000, 999999

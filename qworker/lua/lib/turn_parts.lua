@@ -1,0 +1,73 @@
+-- Parts of a receive from a queue with groups, see lib/turns.lua.
+
+-- A script has at most 200 local names, so these are fields of one.
+local turns = {}
+do
+-- The groups of the parents that are next, read a few at a time. Where they stand is written at the end.
+function turns.families(it)
+  local families, moved, left = {}, {}, {}
+  local self = {}
+
+  -- The group of a parent whose turn it is, or nil. Those that joined again come after all that stand in the store.
+  function self.first(parent)
+    local family = families[parent]
+    if not family then
+      family = { stored = {}, at = 1, most = 1, joined = {}, next = 1 }
+      families[parent] = family
+    end
+    if family.most and family.at > #family.stored then
+      local more = it.first_children(parent, family.at - 1, family.most)
+      for _, name in ipairs(more) do table.insert(family.stored, name) end
+      family.most = #more == family.most and math.min(2 * family.most, 64) or nil
+    end
+    return family.stored[family.at] or family.joined[family.next]
+  end
+
+  -- The first one has had its turn, and stands at the end or not.
+  function self.move(parent, name, stays)
+    local family, one, above = families[parent], it.record(name), it.record(parent)
+    if family.stored[family.at] then family.at = family.at + 1 else family.next = family.next + 1 end
+    if not moved[name] then
+      if one.turn > 0 then left[#left + 1] = it.line_of(parent, one.turn, name) end
+      moved[name] = true
+    end
+    one.turn = 0
+    if not stays then return end
+    above.turn = above.turn + 1
+    one.turn = above.turn
+    table.insert(family.joined, name)
+  end
+
+  function self.write()
+    local joined = {}
+    for name in pairs(moved) do
+      local one = it.record(name)
+      if one.turn > 0 then joined[#joined + 1], joined[#joined + 2] = 0, it.line_of(one.parent, one.turn, name) end
+    end
+    it.write_lines({ left = left, joined = joined })
+  end
+  return self
+end
+
+-- What each message that waited was waiting for, as far as the limits tell now that it is taken: the one that its group is
+-- at, or else that of its parent, or its turn.
+local SHORT_MS = 100
+function turns.reasons(heads, names, now)
+  local it, reasons = groups(), {}
+  local function limit_of(name, prefix)
+    local one, limit = it.record(name), it.limit(name)
+    if one.busy >= limit.concurrency then return prefix .. 'concurrency' end
+    return (limit.every_ms or one.wait_ms > 0) and it.waits(name, now) and prefix .. 'rate'
+  end
+  for i, head in ipairs(heads) do
+    local name = names[i]
+    local since_ms = name and (number_in(head, ' t=') or tonumber(string.match(head, '^%S+ (%d+)')))
+    reasons[i] = false
+    if since_ms and now - since_ms >= SHORT_MS then
+      local parent = it.parent_of(name)
+      reasons[i] = limit_of(name, '') or parent and limit_of(parent, 'parent_') or 'turn'
+    end
+  end
+  return reasons
+end
+end
