@@ -35,6 +35,7 @@ CHANGES = {
     "lua/lib/requeue.lua": [("'^(q1 ", "'^(q[12] ")],
     "lua/lib/requeue_outcomes.lua": [("'^q1 (", "'^q[12] (")],
     "lua/lib/group_members.lua": [("'^q1 ", "'^q[12] ")],
+    "lua/lib/group_slots.lua": [("'^q1 ", "'^q[12] ")],
     "lua/lib/groups.lua": [("'^q1 [", "'^q[12] [")],
     "lua/lib/journal.lua": [("'^q1 (", "'^q[12] (")],
     "lua/lib/lone_receive.lua": [("'^q1 [", "'^q2 [")],
