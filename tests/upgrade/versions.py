@@ -37,6 +37,8 @@ CHANGES = {
     "lua/lib/group_members.lua": [("'^q1 ", "'^q[12] ")],
     "lua/lib/group_slots.lua": [("'^q1 ", "'^q[12] ")],
     "lua/lib/groups.lua": [("'^q1 [", "'^q[12] [")],
+    "lua/lib/joins.lua": [("'^q1 (", "'^q[12] (")],
+    "lua/calls/join.lua": [("'^q1 [", "'^q[12] ["), ("'q1 ' ..", "'q2 ' ..")],
     "lua/lib/journal.lua": [("'^q1 (", "'^q[12] (")],
     "lua/lib/lone_receive.lua": [("'^q1 [", "'^q2 [")],
     "lua/lib/order.lua": [("'^q1 (", "'^q[12] (")],
