@@ -49,6 +49,8 @@ __all__ = ["BatchTask", "Call", "Sender", "Task", "Then", "check_overlap"]
 
 #: The options of a send that the messages of a schedule take.
 _SCHEDULED: Final = ("priority", "ttl", "max_receives", "group", "ordered")
+#: Those that each of many calls has for itself.
+_OF_EACH_CALL: Final = ("group", "ordered")
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -308,8 +310,22 @@ class Sender(Generic[P, R]):
                     f"include a call of task {call.sender.task.name!r}",
                     f"send only calls of {self.task.name!r}",
                 )
+            if call.sender is not self.task and call.sender is not self:
+                self._check_alike(call.sender.options_of_sends)
             messages.append(self._message(call.body, queue, trace, group=call.group))
         return messages
+
+    def _check_alike(self, own: SendOptions) -> None:
+        """Raise `InvalidOptionError` if a call was made with an option that many calls share."""
+        for field in fields(SendOptions):
+            value = getattr(own, field.name)
+            common = (getattr(self._options, field.name), getattr(self.task._options, field.name))
+            if field.init and field.name not in _OF_EACH_CALL and value not in common:
+                raise InvalidOptionError(
+                    "calls",
+                    f"include one with {field.name}={value!r}, and many calls share their options",
+                    f"give it to all, `task.options({field.name}=…).send_many(calls)`, or send that call alone",
+                )
 
     def first_message(self, body: bytes, queue: QueueRef, chain: str, group: str) -> NewMessage:
         """Make the first message of a chain; `chain` is its flag j."""

@@ -93,7 +93,26 @@ def test_many_calls_are_checked_before_one_is_sent(app: QWorker) -> None:
     ):
         add.send_many([add.call(1), other.call(2)])
 
+    with pytest.raises(
+        InvalidOptionError, match="include one with priority=9, and many calls share their options"
+    ):
+        add.send_many([add.call(1), add.options(priority=9).call(2)])
+
     assert bodies(app) == []
+
+
+def test_options_of_many_calls_are_those_of_their_sender(app: QWorker) -> None:
+    """Calls may be made with them or without; the group of each is its own."""
+
+    @app.task
+    def add(a: int) -> None: ...
+
+    brief = add.options(ttl="1h")
+    brief.send_many([add.call(1), brief.call(2), add.options(ttl="1h", group="ann").call(3)])
+
+    sent = app.queue("default").peek(10)
+    assert [message.flags.get("g", "") for message in sent] == ["", "", "ann"]
+    assert all(b" x=" in message.item.partition(b"\n")[0] for message in sent)
 
 
 def test_more_calls_than_a_chunk_holds_are_sent_in_order(app: QWorker) -> None:

@@ -54,10 +54,9 @@ def test_a_group_shows_how_its_calls_have_ended_and_what_it_waits_for(
     ended = re.findall(r"<span class=\"pill [a-z]*\">(\w+)<", lanes)
     assert ended == ["dead", "done", "done"]
     assert f"{group_id}.0" in lanes
-    shown = Document(lanes).text
+    shown = Document(lanes.replace(group_id, "")).text
     assert "ZeroDivisionError" in shown
-    assert "60" in shown
-    assert "30" in shown
+    assert re.findall(r"(?<![\w-])[36]0(?![\w-])", shown) == ["60", "30"]
 
 
 def test_a_group_that_was_only_started_is_open(browser: Browser, shop: Shop) -> None:
@@ -76,7 +75,9 @@ def test_values_pass_the_hook(made: Callable[..., Dashboard], shop: Shop) -> Non
     group_id = start(shop, range(3))
     hides = Browser(made(redact=lambda task, value: value))
     page = hides.get(f"/calls/web/{group_id}").text
-    assert "30" not in Document(page[page.index('class="lanes') :]).text
+    # Ids are random, and may contain the value.
+    shown = Document(page[page.index('class="lanes') :].replace(group_id, "")).text
+    assert re.search(r"(?<![\w-])30(?![\w-])", shown) is None
     assert "cannot decide" in page
 
 
