@@ -513,11 +513,13 @@ function groups()
   -- In `one`: `number` is nil without waiting members; `turn`, `rate_ms` and `wait_ms` only if they are not 0, because most
   -- groups have none; `stale` and `dirty` say what `finish` will do about it.
   local function read(name, found)
-    local _, number, first, last, busy, turn, tag, rate_ms, wait_ms = nil, nil, 0, -1, 0, 0, 0, 0, 0
+    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms
     if found and string.byte(found) == 0x98 then
-      _, number, first, last, busy, turn, tag, rate_ms, wait_ms = cmsgpack.unpack_limit(found, 8, 1)
-      if number < 0 then number = nil end
+      sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
+      sound = sound and type(number) == 'number' and type(wait_ms) == 'number'
     end
+    if not sound then number, first, last, busy, turn, tag, rate_ms, wait_ms = -1, 0, -1, 0, 0, 0, 0, 0 end
+    if number < 0 then number = nil end
     local one = {
       number = number, first = first, last = last, busy = busy, tag = tag, known = found and true, stale = false, dirty = false,
     }

@@ -718,3 +718,16 @@ def test_a_batch_is_filled_beyond_groups_that_give_nothing(drive: Drive) -> None
     drive.run(purge(drive.keys, "ready", 1000, now_ms=NOW))
     put(drive, "b:b0", "c:c0", "d:d0")
     assert get(drive, "l1", 2) == ["b0", "c0"]
+
+
+@pytest.mark.parametrize("record", [b"\x98", b"\x98\xa1x" + b"\x00" * 7, b"\x98\x01\xdc", b"text"])
+def test_a_record_that_no_script_has_written_counts_as_missing(drive: Drive, record: bytes) -> None:
+    """What another program wrote into the key of groups breaks no call; a repair seats what waited."""
+    put(drive, "a:a0", "b:b0")
+    drive.redis.hset(drive.keys.groups, ":a", record)
+    put(drive, "a:a1", "b:b1")
+    first = get(drive, "l1")
+    assert set(first) >= {"b0", "b1"}
+    found(drive)
+    found(drive)
+    assert sorted(first + get(drive, "l2")) == ["a0", "a1", "b0", "b1"]

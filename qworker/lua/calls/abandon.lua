@@ -45,8 +45,9 @@ for i = 3, #ARGV do
   local found = redis.pcall('HMGET', join, '@size', '@over', '@run')
   local waits = not found.err and found[1] and not found[2]
   if waits and words ~= '' then tell_callback(join, words, now) end
-  if not found.err and found[3] then
-    local run = run_key(cmsgpack.unpack(found[3])[1])
+  local target = not found.err and joins.list(found[3])
+  if target then
+    local run = run_key(target[1])
     local left = string.gsub((redis.call('HGET', run, '@joins') or '') .. ' ', ' ' .. string.gsub(id, '%p', '%%%0') .. ' ', ' ')
     if redis.call('EXISTS', run) == 1 then redis.call('HSET', run, '@joins', left) end
   end

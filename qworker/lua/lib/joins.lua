@@ -2,20 +2,24 @@
 
 local MAX_VALUES = 67108864 -- 64 MiB
 
+-- A list that join.lua has stored, or nil.
+function joins.list(packed)
+  local read, list = pcall(cmsgpack.unpack, packed or '')
+  return read and type(list) == 'table' and list or nil
+end
+
 -- The message of the callback as it would be stored, or nil if a run follows.
 local function callback_of(join)
-  local packed = redis.call('HGET', join, '@then')
-  local after = packed and cmsgpack.unpack(packed)
+  local after = joins.list(redis.call('HGET', join, '@then'))
   return after and { priority = after[1], delay_ms = after[2], ttl_ms = after[3], head = after[4], tail = after[5] }
 end
 
 -- Send the callback, or wake the run.
 local function decide(join, to, woken, now, amounts)
-  local new, run = callback_of(join), redis.call('HGET', join, '@run')
+  local new, target = callback_of(join), joins.list(redis.call('HGET', join, '@run'))
   if new then
     push_new(new, to, now, amounts)
-  elseif run then
-    local target = cmsgpack.unpack(run)
+  elseif target then
     local key, runs = run_key(target[1]), runs_key()
     -- A run that has ended needs nothing more.
     if redis.call('ZSCORE', runs, target[1]) then
