@@ -56,8 +56,9 @@ def {queue}(number: int) -> None:
             pid = rng.choice([note.pid for note in lab.notes("start")][-3:])
             if pid in killed or pid not in worker.children():
                 continue
-            os.kill(pid, signal.SIGKILL)
+            # Its handlers have run until now, if not longer; after the kill others may start before this test goes on.
             killed[pid] = time.time()
+            os.kill(pid, signal.SIGKILL)
         until(lambda: len({note.rest[0] for note in lab.notes("end")}) == number)
     ends = {(note.pid, note.rest[0]): note.at for note in lab.notes("end")}
     spans = [
