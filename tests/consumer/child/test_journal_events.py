@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from qworker import QWorker, Retry
+from qworker.app.context import running
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.child.handlers.endings import Endings
@@ -59,6 +60,14 @@ def deliveries(board: Board, *items: bytes) -> list[Delivery]:
         leases.enter(QueueState(QueueKeys("test", "mail"), 0, visibility_s=30.0), "L"),
         batch(*items),
     )
+
+
+@pytest.fixture(autouse=True)
+def _own_context() -> Iterator[None]:
+    """Handlers run in the thread of the test here, and leave their message in it."""
+    token = running.set(None)
+    yield
+    running.reset(token)
 
 
 def runner(board: Board) -> Runner:
