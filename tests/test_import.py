@@ -76,7 +76,7 @@ def test_an_app_and_its_child_import_what_they_need_for_messages() -> None:
     before = modules_after("import redis")  # imports opentelemetry, if it is installed, with psutil
     seen = modules_after("import qworker.consumer.child.main", "import qworker.app.app") - before
 
-    assert not seen & (HEAVY - {"msgspec", "cronsim"} | {"psutil", "click", "http"})
+    assert not seen & (HEAVY - {"msgspec"} | {"psutil", "click", "http", "zoneinfo"})
 
 
 def test_every_public_name_is_there() -> None:

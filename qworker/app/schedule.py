@@ -6,17 +6,9 @@ A slot is a moment at which a schedule is due. Slots depend on the schedule alon
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta, tzinfo
-from datetime import time as clock_time
-from difflib import get_close_matches
-from functools import lru_cache
-from itertools import product
+from datetime import tzinfo
 from typing import Final, Literal, cast, get_args
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
-
-from cronsim import CronSim, CronSimError
 
 from qworker.config.kinds import DAY_MS
 from qworker.durations import Duration, duration_ms, format_ms
@@ -40,14 +32,7 @@ Missed = Literal["skip", "once", "all"]
 #: end, or cancels it and waits for its end.
 Overlap = Literal["allow", "skip", "queue", "cancel"]
 
-_FIELDS: Final = {
-    "minute": "0-59",
-    "hour": "0-23",
-    "day-of-month": "1-31, L or LW",
-    "month": "1-12 or JAN-DEC",
-    "day-of-week": "0-7 or SUN-SAT, MON#2, 5L",
-}
-_FORM: Final = "write 'minute hour day-of-month month day-of-week', each as *, 1,2, 1-5 or */5"
+_FIELDS: Final = 5  # of a cron expression
 _SPEC: Final = (
     "a spec is 'cron M H D M W tz=ZONE missed=POLICY' or 'every DURATION missed=POLICY', "
     "then perhaps jitter=DURATION and overlap=POLICY"
@@ -57,13 +42,6 @@ _CRON_SPEC: Final = re.compile(r"cron (.{1,200}) tz=(\S+)" + _POLICIES)
 _EVERY_SPEC: Final = re.compile(r"every (\S+)" + _POLICIES)
 _SHORTEST_MS: Final = 100
 _LONGEST_JITTER_MS: Final = DAY_MS
-_MAX_LENGTH: Final = 200
-_HOUR: Final = timedelta(hours=1)
-_NO_TIME: Final = timedelta()
-#: CronSim searches 50 years.
-_SEARCHED_DAYS: Final = 50 * 366
-#: Where the trial run of an expression begins.
-_TRIED_FROM: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +60,13 @@ class Cron:
     overlap: Overlap = "allow"
     jitter_ms: int = field(init=False, repr=False, compare=False)
     _zone: tzinfo = field(init=False, repr=False, compare=False)
-    _by_day: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_zone", _zone(self.tz))
-        object.__setattr__(self, "expression", _checked_expression(self.expression, self._zone))
-        minute, hour, *_ = self.expression.split()
-        # CronSim advances by whole hours, so a clock change of half an hour takes it past its minutes.
-        by_day = _shifts_by_parts_of_hours(self._zone) and "*" in (minute[0], hour[0])
-        object.__setattr__(self, "_by_day", by_day)
+        from qworker.app import cron_slots
+
+        zone = cron_slots.zone_of(self.tz)
+        object.__setattr__(self, "_zone", zone)
+        object.__setattr__(self, "expression", cron_slots.checked_expression(self.expression, zone))
         _check_policies(self, _LONGEST_JITTER_MS)
 
     @property
@@ -100,32 +76,15 @@ class Cron:
 
     def next_after_ms(self, now_ms: int) -> int:
         """Return the first slot after `now_ms`, in ms since 1970."""
-        if self._by_day:
-            return next(slot for day in self._days(now_ms, 1) for slot in day if slot > now_ms)
-        # In a repeated hour CronSim begins with slots of the first pass, which may be over.
-        return next(
-            slot for slot in map(_ms, CronSim(self.expression, self._at(now_ms))) if slot > now_ms
-        )
+        from qworker.app import cron_slots
+
+        return cron_slots.next_after_ms(self.expression, self._zone, now_ms)
 
     def previous_ms(self, now_ms: int) -> int:
         """Return the last slot at or before `now_ms`, in ms since 1970."""
-        if self._by_day:
-            days = self._days(now_ms, -1)
-            return next(slot for day in days for slot in reversed(day) if slot <= now_ms)
-        # CronSim's reverse search misses slots around a clock change: walk forward from its result.
-        slot_ms = _ms(next(CronSim(self.expression, self._at(now_ms), reverse=True)))
-        while (later_ms := self.next_after_ms(slot_ms)) <= now_ms:
-            slot_ms = later_ms
-        return slot_ms
+        from qworker.app import cron_slots
 
-    def _days(self, now_ms: int, step: int) -> Iterator[tuple[int, ...]]:
-        """Yield the slots of local days, beginning with that of `now_ms`."""
-        day = self._at(now_ms).date()
-        for number in range(_SEARCHED_DAYS):
-            yield _slots_of(self.expression, self._zone, day + timedelta(days=step * number))
-
-    def _at(self, now_ms: int) -> datetime:
-        return datetime.fromtimestamp(now_ms // 1000, self._zone)
+        return cron_slots.previous_ms(self.expression, self._zone, now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +163,7 @@ def schedule_of(given: object) -> Schedule:
     """
     if isinstance(given, Cron | Every):
         return given
-    if isinstance(given, str) and len(given.split()) == len(_FIELDS):
+    if isinstance(given, str) and len(given.split()) == _FIELDS:
         return Cron(given)
     raise InvalidOptionError(
         "schedule",
@@ -220,76 +179,6 @@ def parse_schedule(spec: str) -> Schedule:
     if match := _EVERY_SPEC.fullmatch(spec):
         return Every(match[1], *_read_policies(match, 2))
     raise InvalidOptionError("schedule", f"{shown(spec)} is not a spec", _SPEC)
-
-
-def _checked_expression(expression: object, zone: tzinfo) -> str:
-    if not isinstance(expression, str):
-        raise InvalidOptionError("cron", f"{shown(expression)} is not a str", _FORM)
-    fields = expression.split()
-    if len(fields) != len(_FIELDS) or len(expression) > _MAX_LENGTH:
-        problem = f"{shown(expression)} has {len(fields)} fields in {len(expression)} characters"
-        raise InvalidOptionError(
-            "cron", problem, f"{_FORM}, five fields in at most {_MAX_LENGTH} characters"
-        )
-    text = " ".join(fields)
-    for (name, accepted), value in zip(_FIELDS.items(), fields, strict=True):
-        # Alone: for a date that does not exist, such as 30 2, CronSim blames a valid field.
-        if not _has_slot(" ".join(value if field == name else "*" for field in _FIELDS), UTC):
-            problem = f"{name} {shown(value)} of {shown(text)} is wrong"
-            raise InvalidOptionError(
-                "cron", problem, f"it takes {accepted}, *, lists, ranges and steps (*/5)"
-            )
-    if not _has_slot(text, zone):
-        raise InvalidOptionError(
-            "cron", f"{shown(text)} matches no day", "choose a day that the month has"
-        )
-    return text
-
-
-def _shifts_by_parts_of_hours(zone: tzinfo) -> bool:
-    """Whether summer time changes the clock by part of an hour, as on Lord Howe Island."""
-    offsets = [datetime(2024, month, 1, tzinfo=zone).utcoffset() for month in (1, 7)]
-    return offsets[0] is not None and (offsets[0] - (offsets[1] or offsets[0])) % _HOUR != _NO_TIME
-
-
-@lru_cache(maxsize=256)
-def _slots_of(expression: str, zone: tzinfo, day: date) -> tuple[int, ...]:
-    """Return the slots of a local day by elapsed time: both of a repeated hour."""
-    parsed = CronSim(expression, _TRIED_FROM)
-    if day.month not in parsed.months or not parsed.match_day(day):
-        return ()
-    slots = set()
-    for hour, minute, fold in product(parsed.hours, parsed.minutes, (0, 1)):
-        local = datetime.combine(day, clock_time(hour, minute, fold=fold), zone)
-        # A time that the clock skips is another one after a round trip through UTC.
-        if local.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == local.replace(
-            tzinfo=None
-        ):
-            slots.add(_ms(local))
-    return tuple(sorted(slots))
-
-
-def _has_slot(expression: str, zone: tzinfo) -> bool:
-    try:
-        next(CronSim(expression, _TRIED_FROM.astimezone(zone)))
-    except (CronSimError, StopIteration):
-        return False
-    return True
-
-
-def _zone(name: object) -> tzinfo:
-    if name == "UTC":
-        return UTC  # without the time zone database
-    if not isinstance(name, str):
-        raise InvalidOptionError(
-            "tz", f"{shown(name)} is not a str", "name a zone such as 'Europe/Vienna'"
-        )
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        close = get_close_matches(name[:64], available_timezones(), 1)
-        limit = f"did you mean {close[0]!r}?" if close else "name a zone such as 'Europe/Vienna'"
-        raise InvalidOptionError("tz", f"{shown(name)} is not a time zone", limit) from None
 
 
 def _check_policies(schedule: Schedule, longest_jitter_ms: int) -> None:
@@ -318,7 +207,3 @@ def _policies(schedule: Schedule) -> str:
 def _read_policies(match: re.Match[str], first: int) -> tuple[Missed, Duration, Overlap]:
     missed, jitter, overlap = match.group(first, first + 1, first + 2)
     return cast(Missed, missed), jitter or 0, cast(Overlap, overlap or "allow")
-
-
-def _ms(slot: datetime) -> int:
-    return int(slot.timestamp()) * 1000
