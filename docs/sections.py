@@ -246,7 +246,7 @@ def error_tree() -> str:
 
 def retry_rules() -> str:
     """Write what the rules mean."""
-    source = inspect.getsource(errors.RetryRule)
+    source = inspect.getsource(errors.server)
     found = re.findall(r'(\w+) = "\w+"\s+"""(.+?)"""', source, re.DOTALL)
     return table(("`retry`", "Meaning"), [(f"`RetryRule.{name}`", text) for name, text in found])
 

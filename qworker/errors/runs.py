@@ -1,0 +1,122 @@
+"""Errors of runs, of groups of calls, and of signals to runs."""
+
+from __future__ import annotations
+
+from qworker.errors.base import QworkerError, RefusedError
+
+__all__ = [
+    "GroupStartedError",
+    "RunEndedError",
+    "RunStartedError",
+    "RunTooLargeError",
+    "RunUnknownError",
+    "SignalGivenError",
+    "SignalTimeoutError",
+    "SourceShrankError",
+]
+
+
+class RunTooLargeError(RefusedError):
+    """The steps of a run would take more than a run may keep."""
+
+    def __init__(self, queue: str, message_id: str, size: int) -> None:
+        super().__init__(queue, message_id, size)
+        self.queue, self.message_id, self.size = queue, message_id, size
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.message_id} of queue {self.queue!r} would have {self.size:,} bytes of recorded steps; at most "
+            "64 MiB: store values elsewhere and return references to them, or continue in another run"
+        )
+
+
+class RunStartedError(RefusedError):
+    """A run of this id was started with other arguments, or by another workflow; nothing was sent."""
+
+    def __init__(self, queue: str, message_id: str) -> None:
+        super().__init__(queue, message_id)
+        self.queue, self.message_id = queue, message_id
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.message_id} of queue {self.queue!r} was already started with another call: start this one "
+            "under another id. An id is free again when the steps of its run have expired (result=, after its end)"
+        )
+
+
+class RunUnknownError(RefusedError):
+    """No run has this id, or it ended long ago."""
+
+    def __init__(self, queue: str, message_id: str) -> None:
+        super().__init__(queue, message_id)
+        self.queue, self.message_id = queue, message_id
+
+    def __str__(self) -> str:
+        return f"run {self.message_id} of queue {self.queue!r} is unknown: it ended long ago, or the id is wrong"
+
+
+class RunEndedError(RefusedError):
+    """The run has ended: it takes no more signals."""
+
+    def __init__(self, queue: str, message_id: str) -> None:
+        super().__init__(queue, message_id)
+        self.queue, self.message_id = queue, message_id
+
+    def __str__(self) -> str:
+        return f"run {self.message_id} of queue {self.queue!r} has ended; it takes no more signals"
+
+
+class GroupStartedError(RefusedError):
+    """A group of calls of this id was started with other calls; nothing was sent."""
+
+    def __init__(self, queue: str, group_id: str) -> None:
+        super().__init__(queue, group_id)
+        self.queue, self.group_id = queue, group_id
+
+    def __str__(self) -> str:
+        return (
+            f"group of calls {self.group_id} of queue {self.queue!r} was already started with other calls: start this "
+            "one under another id. An id is free a day after the end of its callback, or when its result has expired"
+        )
+
+
+class SignalGivenError(RefusedError):
+    """The run already has this signal with another value, or its wait has timed out. The first one counts."""
+
+    def __init__(self, queue: str, message_id: str, signal: str) -> None:
+        super().__init__(queue, message_id, signal)
+        self.queue, self.message_id, self.signal = queue, message_id, signal
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.message_id} of queue {self.queue!r} already has the signal {self.signal!r} with another "
+            "value, or no longer waits for it"
+        )
+
+
+class SignalTimeoutError(QworkerError, TimeoutError):
+    """The wait of a run for a signal has timed out. The run may continue, and will not get the signal."""
+
+    def __init__(self, signal: str) -> None:
+        super().__init__(signal)
+        self.signal = signal
+
+    def __str__(self) -> str:
+        return f"the signal {self.signal!r} was not given in time"
+
+
+class SourceShrankError(QworkerError):
+    """A loop of a run has done `done` items, and its source now has fewer items than before: `length`.
+
+    Items before its position are gone, so the next one is not known.
+    """
+
+    def __init__(self, loop: str, done: int, length: int) -> None:
+        super().__init__(loop, done, length)
+        self.loop, self.done, self.length = loop, done, length
+
+    def __str__(self) -> str:
+        return (
+            f"loop {self.loop!r} has done {self.done:,} items, but its source has only {self.length:,} now, fewer than "
+            "before; only let it grow at its end, or loop over a function that takes the key of the last item"
+        )
