@@ -24,7 +24,8 @@ from qworker.app.middleware import Middleware, check_hooks
 from qworker.app.options import TaskOptions, TaskOptionsDict, check_option_names
 from qworker.app.run import Run, SyncRun
 from qworker.app.schedule import Schedule, schedule_of
-from qworker.app.task import BatchTask, Task, check_overlap
+from qworker.app.task import BatchTask, Task
+from qworker.app.task_schedule import check_overlap
 from qworker.app.workflow import Workflow, workflow_options
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client

@@ -13,13 +13,13 @@ from qworker.app.composition import (
     next_step,
 )
 from qworker.app.handle import Handle
-from qworker.app.task import Call, Then
+from qworker.app.sender import Call, Then
 from qworker.app.work import Following, Work
 from qworker.client.steps import Step, end_flag, groups_of, with_steps
 from qworker.errors import InvalidOptionError, shown
 
 if TYPE_CHECKING:
-    from qworker.app.task import Sender
+    from qworker.app.sender import Sender
     from qworker.client.queue_ref import QueueRef
     from qworker.engine.send import NewMessage
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from qworker.app.handle import Handle
-from qworker.app.task import Call, Then
+from qworker.app.sender import Call, Then
 from qworker.app.trace import outgoing
 from qworker.app.work import Following, Work
 from qworker.client.calls import begin_group
@@ -24,7 +24,8 @@ from qworker.wire.names import check_message_id
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qworker.app.task import Sender, TaskApp
+    from qworker.app.definition import TaskApp
+    from qworker.app.sender import Sender
     from qworker.client.plan import Plan
     from qworker.client.queue_ref import QueueRef
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qworker.app.composition import check_limits, check_members, first_steps, sending_of
 from qworker.app.items import current_item
-from qworker.app.task import Call
+from qworker.app.sender import Call
 from qworker.app.trace import outgoing
 from qworker.app.work import Work
 from qworker.client.calls import begin_group
@@ -25,8 +25,8 @@ from qworker.wire.calls import MAX_MEMBERS, Place, open_member
 from qworker.wire.result import read_end
 
 if TYPE_CHECKING:
+    from qworker.app.definition import TaskApp
     from qworker.app.steps import Steps
-    from qworker.app.task import TaskApp
     from qworker.client.calls import GroupState
     from qworker.client.plan import Plan
     from qworker.client.queue_ref import QueueRef

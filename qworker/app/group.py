@@ -30,15 +30,15 @@ from qworker.app.composition import (
     next_step,
     step_of,
 )
-from qworker.app.task import Call, Sender, Then
+from qworker.app.sender import Call, Sender, Then
 from qworker.app.work import Following, Work
 from qworker.client.steps import Fan, Step
 from qworker.errors import InvalidOptionError, shown
 from qworker.wire.calls import MAX_MEMBERS, Policy
 
 if TYPE_CHECKING:
+    from qworker.app.definition import TaskApp
     from qworker.app.handle import Handle
-    from qworker.app.task import TaskApp
 
 __all__ = ["Group", "GroupCall", "GroupThen", "ThenGroup", "group"]
 

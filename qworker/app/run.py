@@ -36,7 +36,7 @@ from qworker.errors import InvalidNameError, InvalidOptionError, ResultError, sh
 from qworker.wire.names import check_step_name
 
 if TYPE_CHECKING:
-    from qworker.app.task import TaskApp
+    from qworker.app.definition import TaskApp
 
 __all__ = ["Run", "SyncRun"]
 

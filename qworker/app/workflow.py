@@ -11,8 +11,9 @@ from qworker.app.context import running
 from qworker.app.functions import is_async
 from qworker.app.options import TaskOptions
 from qworker.app.run import Run, SyncRun
+from qworker.app.sender import Call, Sender, Then
 from qworker.app.steps import RunDelivery, Steps
-from qworker.app.task import Call, Sender, Task, TaskApp, Then
+from qworker.app.task import Task
 from qworker.app.trace import outgoing
 from qworker.durations import Duration
 from qworker.engine.options import SendOptions
@@ -20,6 +21,7 @@ from qworker.errors import InvalidOptionError
 from qworker.wire.names import check_message_id
 
 if TYPE_CHECKING:
+    from qworker.app.definition import Definition, TaskApp
     from qworker.client.queue_ref import QueueRef
     from qworker.engine.send import NewMessage
 
@@ -34,7 +36,7 @@ _KEEP: Final = "1d"
 class RunSender(Sender[P, R]):
     """Starts one run once, under an id that you have chosen."""
 
-    def __init__(self, task: Task[P, R], options: SendOptions, run_id: str) -> None:
+    def __init__(self, task: Definition[P, R], options: SendOptions, run_id: str) -> None:
         self._message_id: str = check_message_id(run_id, "id")
         if options.unique is not None:
             raise InvalidOptionError(
@@ -114,7 +116,7 @@ class Workflow(Task[P, R]):
         `order.options(id="order-17").start("42")` sends a call unless there is a run of this id; a second start returns
         the same handle. Raises `RunStartedError` at a start with other arguments, and `InvalidOptionError`.
         """
-        options = SendOptions.of(self._options, given)
+        options = SendOptions.of(self.default_options, given)
         return Sender(self, options) if id is None else RunSender(self, options, id)
 
     def __call__(self, run: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]  # called with a run, sent without

@@ -21,7 +21,8 @@ from qworker import (
     every,
     group,
 )
-from qworker.app.task import BatchTask, Call, Sender
+from qworker.app.sender import Call, Sender
+from qworker.app.task import BatchTask
 from qworker.client.message import Message, Stored
 
 app = QWorker("shop")
