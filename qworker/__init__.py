@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from qworker.app.handles import Handles
     from qworker.app.log_context import add_message_fields
     from qworker.app.middleware import Middleware
-    from qworker.app.run import Run, SyncRun
+    from qworker.app.runs.run import Run
+    from qworker.app.runs.sync_run import SyncRun
     from qworker.app.schedule import cron, every
     from qworker.client.cancel import Cancellation
     from qworker.client.message import Message
@@ -88,9 +89,9 @@ _HOMES: Final = {
     "RateLimited": "app.control",
     "Release": "app.control",
     "Retry": "app.control",
-    "Run": "app.run",
+    "Run": "app.runs.run",
     "SendOptions": "engine.options",
-    "SyncRun": "app.run",
+    "SyncRun": "app.runs.sync_run",
     "add_message_fields": "app.log_context",
     "chain": "app.chain",
     "cron": "app.schedule",

@@ -22,11 +22,12 @@ from qworker.app.functions import check_function, default_name, replaces
 from qworker.app.handle import Handle
 from qworker.app.middleware import Middleware, check_hooks
 from qworker.app.options import TaskOptions, TaskOptionsDict, check_option_names
-from qworker.app.run import Run, SyncRun
+from qworker.app.runs.run import Run
+from qworker.app.runs.sync_run import SyncRun
+from qworker.app.runs.workflow import Workflow, workflow_options
 from qworker.app.schedule import Schedule, schedule_of
 from qworker.app.task import BatchTask, Task
 from qworker.app.task_schedule import check_overlap
-from qworker.app.workflow import Workflow, workflow_options
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.inspect.scan import QueueLength, aiterate, iterate, scan_queues

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Generic, ParamSpec, Protocol, TypeVar
 
+from qworker.app.app_parts import RunApp
 from qworker.app.arguments.binding import Signature
 from qworker.app.arguments.results import ResultType
 from qworker.app.functions import is_async, wraps_async
-from qworker.app.steps import RunApp
 from qworker.engine.options import SendOptions
 from qworker.wire.names import check_task
 

@@ -10,7 +10,7 @@ from qworker.wire.codec import encode
 from qworker.wire.feed import MAX_ENTRY, write_entry
 
 if TYPE_CHECKING:
-    from qworker.app.steps import RunApp
+    from qworker.app.app_parts import RunApp
     from qworker.engine.command import Command
     from qworker.wire.keys import QueueKeys
 

@@ -26,27 +26,13 @@ from qworker.wire.names import check_message_id, check_queue
 from qworker.wire.result import ENDS, Outcome
 
 if TYPE_CHECKING:
+    from qworker.app.app_parts import HandleApp
     from qworker.app.arguments.results import ResultType
     from qworker.client.inspect.runs import RunStatus, RunStep
-    from qworker.client.queue import AsyncQueue, Queue
 
-__all__ = ["Handle", "HandleApp", "check_keeps", "handle_of"]
+__all__ = ["Handle", "check_keeps", "handle_of"]
 
 R = TypeVar("R")
-
-
-class HandleApp(Protocol):
-    """The part of an app that handles use."""
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of its queues."""
-
-    def queue(self, name: str) -> Queue:
-        """Return a queue by its name."""
-
-    def aqueue(self, name: str) -> AsyncQueue:
-        """Return a queue of the running event loop by its name."""
 
 
 class Keeper(Protocol):

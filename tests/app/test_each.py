@@ -183,7 +183,7 @@ def test_a_position_is_kept_once_its_interval_has_passed(
     """Long items need not wait for their number."""
     kept: list[int] = []
     now = 1000.0
-    monkeypatch.setattr("qworker.app.loops.time.monotonic", lambda: now)
+    monkeypatch.setattr("qworker.app.runs.loops.time.monotonic", lambda: now)
 
     @app.workflow
     def loop(run: SyncRun) -> None:

@@ -23,7 +23,7 @@ from qworker import (
     chain,
     group,
 )
-from qworker.app.gather import Gather
+from qworker.app.runs.gather import Gather
 from qworker.testing import drain
 from tests.app.test_runs import Calls, FailingError, stored
 

@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from qworker.app.arguments.parameters import parameters_of
 from qworker.app.control import Cancel, Interrupted
-from qworker.app.items import Item, current_item
+from qworker.app.runs.items import Item, current_item
 from qworker.durations import Duration, duration_ms
 from qworker.engine.calls import abandon
 from qworker.errors import (
@@ -30,7 +30,7 @@ from qworker.wire import codec
 from qworker.wire.memo import write_memo
 
 if TYPE_CHECKING:
-    from qworker.app.steps import Steps
+    from qworker.app.runs.steps import Steps
     from qworker.engine.command import Command
     from qworker.engine.run import Recalled
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from qworker.app.control import Interrupted, Parked
-from qworker.app.handle import HandleApp
-from qworker.app.items import current_item
+from qworker.app.runs.items import current_item
 from qworker.durations import Duration, duration_ms
 from qworker.engine.run import Position, Step, keep_position, recall_steps, record_step
 from qworker.errors import (
@@ -28,14 +27,15 @@ from qworker.wire.names import check_step_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qworker.app.items import OpenLoop
+    from qworker.app.app_parts import RunApp
+    from qworker.app.runs.items import OpenLoop
     from qworker.engine.command import Command
     from qworker.engine.run import Recalled
     from qworker.wire.envelope import Envelope
     from qworker.wire.keyring import Keyring
     from qworker.wire.keys import QueueKeys
 
-__all__ = ["RunApp", "RunDelivery", "Steps", "Wait"]
+__all__ = ["RunDelivery", "Steps", "Wait"]
 
 T = TypeVar("T")
 
@@ -45,18 +45,6 @@ _AHEAD: Final = 50
 _ITEM: Final = re.compile(r"(.*)\[(\d+)\](\.[^\[]*)")
 #: The longest name that the scripts take.
 _MAX_NAME: Final = 128
-
-
-class RunApp(HandleApp, Protocol):
-    """The part of an app that runs use."""
-
-    @property
-    def keyring(self) -> Keyring:
-        """The keys that sign and encrypt."""
-
-    @property
-    def loop_limit(self) -> int | None:
-        """Items after which loops of runs are interrupted, in tests."""
 
 
 class RunDelivery(Protocol):

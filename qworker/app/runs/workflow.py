@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, c
 from qworker.app.context import running
 from qworker.app.functions import is_async
 from qworker.app.options import TaskOptions
-from qworker.app.run import Run, SyncRun
+from qworker.app.runs.run import Run
+from qworker.app.runs.steps import RunDelivery, Steps
+from qworker.app.runs.sync_run import SyncRun
 from qworker.app.sender import Call, Sender, Then
-from qworker.app.steps import RunDelivery, Steps
 from qworker.app.task import Task
 from qworker.app.trace import outgoing
 from qworker.durations import Duration

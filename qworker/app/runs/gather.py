@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qworker.app.composition import check_limits, check_members, first_steps, sending_of
-from qworker.app.items import current_item
+from qworker.app.runs.items import current_item
 from qworker.app.sender import Call
 from qworker.app.trace import outgoing
 from qworker.app.work import Work
@@ -26,7 +26,7 @@ from qworker.wire.result import read_end
 
 if TYPE_CHECKING:
     from qworker.app.definition import TaskApp
-    from qworker.app.steps import Steps
+    from qworker.app.runs.steps import Steps
     from qworker.client.calls import GroupState
     from qworker.client.plan import Plan
     from qworker.client.queue_ref import QueueRef

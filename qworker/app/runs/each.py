@@ -13,9 +13,9 @@ from qworker.errors import InvalidOptionError, QworkerError, shown
 from qworker.telemetry.guarded import guarded
 
 if TYPE_CHECKING:
-    from qworker.app.items import OpenLoop
-    from qworker.app.loops import Loop
-    from qworker.app.steps import Steps
+    from qworker.app.runs.items import OpenLoop
+    from qworker.app.runs.loops import Loop
+    from qworker.app.runs.steps import Steps
     from qworker.client.execute.aio import AsyncClient
     from qworker.client.execute.sync import Client
 

@@ -12,7 +12,7 @@ __all__ = ["Item", "OpenLoop", "current_item"]
 
 
 class OpenLoop(Protocol):
-    """A loop that has begun and not ended; see `qworker.app.loops`."""
+    """A loop that has begun and not ended; see `qworker.app.runs.loops`."""
 
     name: str
     done: int
