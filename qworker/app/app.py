@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from difflib import get_close_matches
 from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
-    Final,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -18,6 +15,7 @@ from typing import (
     overload,
 )
 
+from qworker.app.connected import ConnectedApp
 from qworker.app.functions import check_function, default_name, replaces
 from qworker.app.handle import Handle
 from qworker.app.middleware import Middleware, check_hooks
@@ -28,32 +26,15 @@ from qworker.app.runs.workflow import Workflow, workflow_options
 from qworker.app.schedule import Schedule, schedule_of
 from qworker.app.task import BatchTask, Task
 from qworker.app.task_schedule import check_overlap
-from qworker.client.execute.aio import AsyncClient
-from qworker.client.execute.sync import Client
-from qworker.client.inspect.scan import QueueLength, aiterate, iterate, scan_queues
-from qworker.client.namespace.queues import list_queues
-from qworker.client.queue import AsyncQueue, Queue
 from qworker.config.fields import kinds_of, unknown_option
-from qworker.config.files import ConfigFile, file_for_apps
 from qworker.errors import InvalidNameError, InvalidOptionError, UnknownTaskError, shown
-from qworker.store.connections import ConnectionFactory
-from qworker.store.options import check_give_up, url_of_file
-from qworker.store.same_server import same_server
-from qworker.store.url import ServerURL
-from qworker.telemetry.logger import logger
-from qworker.wire.key_options import keys_of_environment
 from qworker.wire.keyring import Keyring
-from qworker.wire.names import check_app, check_namespace, check_schedule, check_task
+from qworker.wire.names import check_app, check_schedule, check_task
 
 if TYPE_CHECKING:
     from qworker.durations import Duration
 
 __all__ = ["QWorker", "ScheduledTask"]
-
-_log = logger(__name__)
-_NO_FILE: Final = ConfigFile()
-#: A queue's name, and how many seconds to try its calls; None: as long as the app's.
-_QueueKey = tuple[str, float | None]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,7 +64,7 @@ class ScheduledTask:
         self.schedule = schedule
 
 
-class QWorker:
+class QWorker(ConnectedApp):
     """Tasks, schedules and queues of one namespace.
 
     `name` identifies the owner of its schedules within the namespace; default the module that `qworker run` loads it
@@ -108,29 +89,16 @@ class QWorker:
         keys: Keyring | None = None,
         give_up: Duration | None = None,
     ) -> None:
-        self.namespace = check_namespace(namespace)
+        super().__init__(namespace, url=url, keys=keys, give_up=give_up)
         self.name = None if name is None else check_app(name)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, ScheduledTask] = {}
         self.middleware: list[Middleware] = []
         #: Items after which loops of runs are interrupted; set by `qworker.testing.drain`.
         self.loop_limit: int | None = None
-        self._url = url
-        self._keys = keys
-        self._give_up_s = None if give_up is None else check_give_up(give_up, {})
-        #: The configuration file, once it is read; none for an app with given connections.
-        self._config: ConfigFile | None = None
-        self._lock = threading.Lock()
-        self._factory: ConnectionFactory | None = None
-        self._client: Client | None = None
-        self._queues: dict[_QueueKey, Queue] = {}
-        #: Per event loop, by its id.
-        self._async: dict[int, tuple[AsyncClient, dict[_QueueKey, AsyncQueue]]] = {}
 
     def __repr__(self) -> str:
         return f"QWorker({self.namespace!r}, tasks={sorted(self.tasks)})"
-
-    # -- tasks ---------------------------------------------------------------------------------
 
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
@@ -292,177 +260,6 @@ class QWorker:
         Raises `InvalidNameError`.
         """
         return Handle(self, queue, message_id)
-
-    # -- queues --------------------------------------------------------------------------------
-
-    @property
-    def given_url(self) -> str | None:
-        """The `url` of the constructor; None if the environment or the configuration file decides."""
-        return self._url or None
-
-    @property
-    def url(self) -> str:
-        """The URL of the server. Raises `InvalidOptionError` if none is set."""
-        url = (
-            self.given_url
-            or os.environ.get("QWORKER_URL")
-            or url_of_file(self._file())
-            or os.environ.get("REDIS_URL")
-        )
-        if not url:
-            raise InvalidOptionError(
-                "url",
-                "is not set",
-                "set QWORKER_URL to a Redis or Valkey URL such as redis://localhost:6379, or to embedded:, "
-                "or start in the directory of your qworker.toml",
-            )
-        return url
-
-    @property
-    def keyring(self) -> Keyring:
-        """The keys that sign and encrypt messages; empty by default. Raises `InvalidOptionError` for wrong keys."""
-        if self._keys is None:
-            self._keys = keys_of_environment(file=self._file())
-        return self._keys
-
-    @property
-    def give_up_s(self) -> float:
-        """How many seconds a call is tried. Raises `InvalidOptionError` for a wrong QWORKER_GIVE_UP."""
-        if self._give_up_s is None:
-            self._give_up_s = check_give_up(None, os.environ, self._file())
-        return self._give_up_s
-
-    def connect_with(self, factory: ConnectionFactory | None) -> None:
-        """Use this factory's connections from now on instead of the URL; None goes back to the URL."""
-        with self._lock:
-            self._factory = factory
-            self._config = None if factory is None else _NO_FILE
-            self._client = None
-            self._queues = {}
-            self._async = {}
-
-    @property
-    def client(self) -> Client:
-        """The sync client, created on first use."""
-        with self._lock:
-            if self._client is None:
-                self._client = Client(
-                    self._connections(), give_up_s=self.give_up_s, keyring=self.keyring
-                )
-            return self._client
-
-    def queue(self, name: str, *, give_up: Duration | None = None) -> Queue:
-        """Return a queue. `give_up`: how long its calls are tried, default as long as the app's (100 ms to a day)."""
-        key = (name, None if give_up is None else check_give_up(give_up, {}))
-        queue = self._queues.get(key)
-        if queue is None:
-            new = Queue(self.client, self.namespace, name, give_up_s=key[1])
-            queue = self._queues.setdefault(key, new)
-        return queue
-
-    def aqueue(self, name: str, *, give_up: Duration | None = None) -> AsyncQueue:
-        """Return a queue for the running event loop; `give_up` as for `queue`."""
-        import asyncio
-
-        loop_id = id(asyncio.get_running_loop())
-        if loop_id not in self._async:
-            for other, (client, _) in list(self._async.items()):
-                if client.loop_closed():
-                    del self._async[other]
-            self._async[loop_id] = (
-                AsyncClient(self._connections(), give_up_s=self.give_up_s, keyring=self.keyring),
-                {},
-            )
-        client, queues = self._async[loop_id]
-        key = (name, None if give_up is None else check_give_up(give_up, {}))
-        if key not in queues:
-            queues[key] = AsyncQueue(client, self.namespace, name, give_up_s=key[1])
-        return queues[key]
-
-    def queues(self) -> list[str]:
-        """List the names of the queues in the namespace, sorted: created, sent to, or found by a reaper."""
-        return self.client.run(list_queues(self.namespace))
-
-    def scan_queues(
-        self, *, minlen: int = 0, maxlen: int | None = None, count: int = 100
-    ) -> Iterator[QueueLength]:
-        """Iterate over queues with `minlen` to `maxlen` ready messages, about `count` queues per call."""
-        return iterate(
-            self.client,
-            lambda cursor: scan_queues(
-                self.namespace, cursor, count=count, minlen=minlen, maxlen=maxlen
-            ),
-        )
-
-    def ascan_queues(
-        self, *, minlen: int = 0, maxlen: int | None = None, count: int = 100
-    ) -> AsyncIterator[QueueLength]:
-        """Iterate over queues as `scan_queues` does, with `async for`."""
-        return aiterate(
-            self.aqueue("default").client,
-            lambda cursor: scan_queues(
-                self.namespace, cursor, count=count, minlen=minlen, maxlen=maxlen
-            ),
-        )
-
-    def pause(self, direction: str = "all", *, strict: bool = False) -> dict[str, str]:
-        """Pause all queues as `Queue.pause` does, one by one; returns the pauses by queue."""
-        return {name: self.queue(name).pause(direction, strict=strict) for name in self.queues()}
-
-    async def apause(self, direction: str = "all", *, strict: bool = False) -> dict[str, str]:
-        """Pause all queues as `pause` does."""
-        return {
-            name: await self.aqueue(name).pause(direction, strict=strict)
-            for name in await self.aqueues()
-        }
-
-    async def aqueues(self) -> list[str]:
-        """List the names of the queues in the namespace, as `queues` does."""
-        return await self.aqueue("default").client.run(list_queues(self.namespace))
-
-    def close(self) -> None:
-        """Close the idle connections of the sync client. You can keep using the app."""
-        if self._client is not None:
-            self._client.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop."""
-        import asyncio
-
-        client, _ = self._async.pop(id(asyncio.get_running_loop()), (None, None))
-        if client is not None:
-            await client.close()
-
-    def _file(self) -> ConfigFile:
-        if self._config is None:
-            self._config = file_for_apps()
-            for warning in self._config.warnings if self._config.path is None else ():
-                _log.warning("config_file_ignored", problem=warning)
-        return self._config
-
-    def _connections(self) -> ConnectionFactory:
-        if self._factory is None:
-            # Imported late: most processes never need the embedded store.
-            from qworker.store.embedded.store import resolve_url
-
-            url = self.url
-            self._warn_of_redis_url(url)
-            self._factory = ConnectionFactory(resolve_url(url))
-        return self._factory
-
-    def _warn_of_redis_url(self, url: str) -> None:
-        """Log `redis_url_not_used` if the configuration file decides, and REDIS_URL names another server."""
-        other = os.environ.get("REDIS_URL")
-        if not other or self._config is None or url != self._config.values.get("url"):
-            return
-        try:
-            if same_server(ServerURL.parse(url), ServerURL.parse(other)):
-                return
-        except InvalidOptionError:
-            pass  # it leads nowhere
-        _log.warning(
-            "redis_url_not_used", server=str(ServerURL.parse(url)), server_from=self._config.name
-        )
 
 
 def _line_of(function: Callable[..., Any]) -> str:
