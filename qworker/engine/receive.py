@@ -35,8 +35,8 @@ class Batch(msgspec.Struct, frozen=True):
 
     `hint_ms`: 0 more is ready · n the next delayed message is due in n ms · `PAUSED` · `UNKNOWN`.
     `alone`: the one message is a suspect; `suspects` more wait. `settled`: messages settled per lease of the call.
-    `journal`: it is on, and takes the events of acks. `wait_ms`: when the next group that waits for a time may run; 0
-    for none.
+    `journal`: it is on, and takes the events of acks. `has_groups`: the queue has. `wait_ms`: when the next of these
+    that waits for a time may run; 0 for none.
     """
 
     lease_id: str
@@ -51,6 +51,7 @@ class Batch(msgspec.Struct, frozen=True):
     settled: tuple[int, ...]
     suspects: int = 0
     journal: bool = False
+    has_groups: bool = False
     wait_ms: int = 0
 
 
@@ -107,6 +108,7 @@ def settle_receive(
             tuple(settled),
             suspects,
             on == 1,
+            bool(waits),
             *waits,
         )
 

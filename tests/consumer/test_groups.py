@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import statistics
 import time
 
 import pytest
@@ -50,3 +52,25 @@ def test_an_ordered_group_goes_on_from_child_to_child(app: QWorker) -> None:
     with running(app), running(app, number=1):
         until(lambda: len(seen) == 100)
     assert seen == list(range(100))
+
+
+def test_a_child_holds_little_of_a_flood_before_others(app: QWorker) -> None:
+    """What it has received stands before all turns, so that is half of what runs, not as many as last 50 ms."""
+    started: list[int] = []
+
+    @app.task(queue="work", group=lambda number: "big" if number < flood else "small")
+    async def work(number: int) -> None:
+        started.append(number)
+        await asyncio.sleep(0.02)
+
+    flood, own = 3000, 20
+    work.send_many([work.call(number) for number in range(flood)])
+    before: list[int] = []
+    with running(app, concurrency=8):
+        until(lambda: len(started) > 50)  # the pace is known
+        for number in range(flood, flood + own):
+            work.send(number)
+            sent_at = len(started)
+            until(lambda number=number: number in started)  # type: ignore[misc]
+            before.append(started.index(number) - sent_at)
+    assert statistics.median(before) <= 9, before

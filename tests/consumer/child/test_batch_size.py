@@ -146,3 +146,32 @@ def test_a_server_that_is_farther_away_from_now_on_is_noticed() -> None:
     assert queue.batch(1) == 2
     queue.note_trip(0.0001, waited=True)
     assert queue.batch(1) == 1
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "trip_s", "slots", "busy", "want"),
+    [
+        (10e-6, 0.0001, 1, 0, 501),  # 5 ms of quick ones, and one that runs
+        (10e-6, 0.0001, 1, 377, 0),  # three quarters wait still
+        (10e-6, 0.0001, 1, 370, 131),
+        (10e-6, 0.006, 1, 0, 1000),  # far away: three trips
+        (1e-3, 0.0001, 1, 0, 6),
+        (0.02, 0.0001, 1, 0, 1),  # slow: only for a free handler
+        (0.02, 0.0001, 1, 1, 0),
+        (0.02, 0.0001, 8, 0, 12),  # half a handler's time
+        (0.02, 0.0001, 8, 12, 0),
+        (0.02, 0.0001, 8, 11, 1),
+        (1.0, 0.0001, 8, 8, 0),
+        (1.0, 0.0001, 8, 5, 3),
+        (None, None, 8, 0, 8),
+    ],
+)
+def test_of_groups_few_messages_wait_in_a_child(
+    mean_s: float | None, trip_s: float | None, slots: int, busy: int, want: int
+) -> None:
+    """They stand before the turns of all groups: half of a handler's time, 5 ms or three trips, of 50 ms at most."""
+    queue = pace(mean_s)
+    queue.has_groups = True
+    if trip_s is not None:
+        queue.note_trip(trip_s)
+    assert queue.want(busy, slots, 1) == pytest.approx(want, abs=1 if want > 12 else 0)

@@ -1,6 +1,8 @@
 """How many messages to receive at a time: as many as last 50 ms at the measured pace.
 
 Large batches make cheap messages cheap; small ones leave slow messages to others, and little behind a slow handler.
+Groups take turns when their messages are received, so what a child has received stands before all turns: of a queue
+with groups it is what lasts half as long as a handler, or 5 ms, or three trips.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ __all__ = ["MAX_BATCH", "QueueState"]
 
 MAX_BATCH: Final = 1000
 _BATCH_S: Final = 0.05
+#: The same for queues with groups, at least; and the part of it that must have run when the next receive begins.
+_TURN_S: Final = 0.005
+_TURN_TRIPS: Final = 3
+_TURN_PART: Final = 1 / 4
 #: So few messages of a child with one slot come one by one, if a trip takes less than a twentieth of one: acked along
 #: with the next receive, each costs the server less than a small batch that is acked bit by bit.
 _FEW: Final = 3
@@ -58,6 +64,8 @@ class QueueState:
         self.executors: tuple[int, ...] = ()
         self.slots = 0
         self.busy = 0
+        #: As of the last reply: it has groups.
+        self.has_groups = False
         #: As of the last reply: ready messages left, suspects waiting, and what to wait for.
         self.ready_left: int | None = None
         self.suspects = 0
@@ -83,10 +91,13 @@ class QueueState:
                 self.mean_s = _MEMORY * known_s + (1 - _MEMORY) * newest_s
 
     def batch(self, slots: int) -> int:
-        """Messages that `slots` handlers finish in 50 ms; 0 if one takes longer or the pace is unknown."""
+        """Messages that `slots` handlers finish in a batch's time; 0 if one takes longer or the pace is unknown."""
         if self.mean_s is None:
             return 0
         wanted_s = min(_BATCH_S, self.visibility_s / 4)
+        if self.has_groups:
+            trips_s = _TURN_TRIPS * (self.trip_s or 0.0)
+            wanted_s = min(wanted_s, max(_TURN_S, trips_s, self.mean_s / 2))
         batch = min(self.max_batch, int(slots * wanted_s / max(self.mean_s, 1e-7)))
         if slots == 1 and 1 < batch <= _FEW and self.trip_s is not None:
             return 1 if self.trip_s * _TRIPS < self.mean_s else batch
@@ -111,8 +122,8 @@ class QueueState:
         """Messages to ask for now; 0 for none.
 
         `busy`: handlers that run or have work waiting; `collected`: messages that wait for a batch handler. One batch
-        may wait while another runs; slow messages are asked for only when a handler is free. Every consumer takes its
-        share of a short queue.
+        may wait while another runs, or while messages of groups do; slow messages are asked for only when a handler is
+        free. Every consumer takes its share of a short queue.
         """
         if self.slots:
             slots, busy = self.slots, self.busy
@@ -123,9 +134,16 @@ class QueueState:
             if free <= 0 and (batch < self.group or collected >= self.group):
                 return 0
             return min(max(self.group * max(free, 1) - collected, 1), self.max_batch)
-        if free <= 0 and (batch < 2 or busy > batch):
+        if self.has_groups:
+            # What waits here is filled up as it runs, rather than doubled by a second batch.
+            ahead = batch if batch > 1 else 0
+            wanted = free + ahead
+            if wanted < max(1, ahead * _TURN_PART):
+                return 0
+        elif free <= 0 and (batch < 2 or busy > batch):
             return 0
-        wanted = max(free, batch, 1)
+        else:
+            wanted = max(free, batch, 1)
         if self.ready_left is not None and self.ready_left > 0:
             wanted = min(wanted, max(1, math.ceil(self.ready_left / peers)))
         return min(wanted, self.max_batch)

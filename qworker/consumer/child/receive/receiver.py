@@ -132,6 +132,7 @@ class Receiver:
         for lease_id in self._in_doubt.pop(queue.shard, ()):
             self._release(queue, lease_id)
         queue.ready_left, queue.hint_ms = batch.ready_left, batch.hint_ms
+        queue.has_groups = batch.has_groups
         if batch.wait_ms:
             self.due[queue.shard] = queue, monotonic() + batch.wait_ms / 1000
         else:
