@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 import msgspec
@@ -37,6 +37,7 @@ from qworker.errors import (
 )
 from qworker.store.hello import ASK_RUN, ASK_SERVER, Hello, check_server, run_id_of
 from qworker.store.nodes import Address
+from qworker.store.searching import SharedSearch, search
 from qworker.store.server_errors import is_noscript, map_error
 from qworker.store.topology import Key, Question, topology_of
 from qworker.store.transport import address_settings, connection_classes, transport_settings
@@ -107,6 +108,7 @@ class ConnectionFactory:
                 "name", f"{name!a} is not a client name", "printable ASCII without spaces"
             )
         self._topology = topology_of(self.url)
+        self._shared_search = SharedSearch(self._topology)
         #: Seconds for each piece of a reply.
         self.reply_timeout_s = _seconds(reply_timeout_s, "reply_timeout_s")
         #: False once the server has refused INFO to this user.
@@ -160,34 +162,18 @@ class ConnectionFactory:
         node = self._topology.node(key)
         if node is not None:
             return node
-        search, answer = self._topology.search(key), None
-        deadline = None if within_s is None else time.monotonic() + within_s
-        while True:
-            try:
-                question = search.send(answer)
-            except StopIteration as result:
-                return cast(Address, result.value)
-            try:
-                answer = self._ask(question, _left_s(deadline))
-            except ServerError as error:
-                answer = error
+        left_s = _time_left(within_s)
+        return search(self._topology, key, lambda question: self._ask(question, left_s()))
 
     async def alocate(self, key: Key | None = None, within_s: float | None = None) -> Address:
-        """Return the server for calls with this key, as `locate` does."""
+        """Return the server for calls with this key, as `locate` does; tasks of an event loop share a search."""
         node = self._topology.node(key)
         if node is not None:
             return node
-        search, answer = self._topology.search(key), None
-        deadline = None if within_s is None else time.monotonic() + within_s
-        while True:
-            try:
-                question = search.send(answer)
-            except StopIteration as result:
-                return cast(Address, result.value)
-            try:
-                answer = await self._aask(question, _left_s(deadline))
-            except ServerError as error:
-                answer = error
+        left_s = _time_left(within_s)
+        return await self._shared_search.find(
+            key, lambda question: self._aask(question, left_s()), left_s
+        )
 
     def masters(self) -> tuple[Address, ...]:
         """Return all servers that have slots, or the only server. Raises `ServerError`."""
@@ -400,8 +386,12 @@ class ConnectionFactory:
         return mapped
 
 
-def _left_s(deadline: float | None) -> float | None:
-    return None if deadline is None else max(_LEAST_QUESTION_S, deadline - time.monotonic())
+def _time_left(within_s: float | None) -> Callable[[], float | None]:
+    """Return what says how many of the seconds from now are left, at least those of a question."""
+    if within_s is None:
+        return lambda: None
+    deadline = time.monotonic() + within_s
+    return lambda: max(_LEAST_QUESTION_S, deadline - time.monotonic())
 
 
 def _seconds(value: float, field: str) -> float:

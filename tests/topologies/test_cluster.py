@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -12,8 +13,9 @@ import pytest
 from redis.crc import key_slot
 
 from qworker import QWorker
+from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
-from qworker.client.queue import Queue
+from qworker.client.queue import AsyncQueue, Queue
 from qworker.daemon.gauges import QueueCollector
 from qworker.daemon.reaper import Reaper
 from qworker.engine.raw import raw
@@ -299,6 +301,23 @@ def test_a_lost_master_is_replaced(nodes: Cluster, namespace: str) -> None:
     lost.start()
     nodes.wait_until_whole()
     app.close()
+
+
+def test_tasks_of_an_async_client_ask_for_the_map_once(nodes: Cluster, namespace: str) -> None:
+    """A hundred that start at once on queues of every master."""
+
+    def asked() -> int:
+        stats = (node.ask("INFO", "commandstats") for node in nodes.masters())
+        return sum(stat.get("cmdstat_cluster|slots", {}).get("calls", 0) for stat in stats)
+
+    async def send() -> None:
+        async with AsyncClient(ConnectionFactory(nodes.url)) as client:
+            queues = [AsyncQueue(client, namespace, f"q{number}") for number in range(100)]
+            await asyncio.gather(*(queue.send({"n": 1}) for queue in queues))
+
+    before = asked()
+    asyncio.run(send())
+    assert asked() - before == 1
 
 
 def test_a_line_with_calls_on_their_way_outlives_the_slots_of_its_server(nodes: Cluster) -> None:
