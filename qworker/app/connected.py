@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
-from qworker.client.inspect.scan import QueueLength, aiterate, iterate, scan_queues
+from qworker.client.inspect.pages import aiterate, iterate
+from qworker.client.inspect.scan import QueueLength, scan_queues
 from qworker.client.namespace.queues import list_queues
 from qworker.client.queue import AsyncQueue, Queue
 from qworker.config.files import ConfigFile, file_for_apps

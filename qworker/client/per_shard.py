@@ -27,6 +27,7 @@ __all__ = [
     "each_readable",
     "everywhere",
     "nothing",
+    "of_one_key",
     "of_one_shard",
     "sum_of",
     "until_found",
@@ -55,10 +56,15 @@ def sum_of(numbers: list[int]) -> int:
     return sum(numbers)
 
 
+def of_one_key(error: QworkerError) -> bool:
+    """Say whether an error is one that other keys of the queue may not have: its type."""
+    return isinstance(error, BrokenQueueError) or server_refused(error)
+
+
 def of_one_shard(error: QworkerError) -> bool:
     """Say whether an error is one that other shards of the queue may not have: a key, or a node that is away."""
     away = isinstance(error, UnavailableError | InDoubtError | LoadingError)
-    return away or isinstance(error, BrokenQueueError) or server_refused(error)
+    return away or of_one_key(error)
 
 
 def each_readable(shards: Sequence[QueueRef], read: Callable[[QueueRef], Plan[T]]) -> Plan[list[T]]:

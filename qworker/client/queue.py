@@ -24,6 +24,7 @@ from qworker.client.inspect import peek as peeking
 from qworker.client.inspect import results, stats
 from qworker.client.inspect import runs as run_states
 from qworker.client.inspect import scan as scanning
+from qworker.client.inspect.pages import aiterate, iterate
 from qworker.client.manage import attributes as configuring
 from qworker.client.manage import journal
 from qworker.client.manage import limits as limiting
@@ -209,7 +210,7 @@ class Queue(QueueVerbs, runs=_run):
         Each call reads about `count` (1-1,000) messages. Ready ones come newest first; a message that moves during the
         scan may come twice, a message that stays comes once or more.
         """
-        return scanning.iterate(
+        return iterate(
             self.client, lambda cursor: scanning.scan_page(self.ref, cursor, *states, count=count)
         )
 
@@ -237,6 +238,6 @@ class AsyncQueue(QueueVerbs, runs=_arun):
 
     def scan(self, *states: str, count: int = 100) -> AsyncIterator[Stored]:
         """Iterate over all messages in some states, as `Queue.scan` does."""
-        return scanning.aiterate(
+        return aiterate(
             self.client, lambda cursor: scanning.scan_page(self.ref, cursor, *states, count=count)
         )

@@ -63,15 +63,21 @@ def test_ls_shows_the_line_with_the_error(error_class, error, line):
 
 
 def test_ls_of_all_queues_names_the_queue_of_each(run, shop):
-    """Without a queue, those of all; broken queues are named and left out."""
+    """Without a queue, those of all; of a broken one, too, unless its dead letters are what is broken. It is named."""
     shop.bury("one", name="emails")
     shop.bury("two", name="pdf")
+    shop.bury("three", name="odd")
     shop.break_queue("odd")
+    shop.bury("four", name="lost")
+    shop.break_queue("lost")
+    shop.ask("DEL", shop.keys("lost").dead)
+    shop.ask("SET", shop.keys("lost").dead, "x")
 
     ran = run("dead", "ls")
 
-    assert [row["QUEUE"] for row in table(ran.lines[3:6])] == ["emails", "pdf"]
-    assert "warning: skipped queue odd" in ran.err
+    assert [row["QUEUE"] for row in table(ran.lines[3:7])] == ["emails", "pdf", "odd"]
+    assert f"warning: queue odd is broken: key '{shop.keys('odd').delayed}'" in ran.err
+    assert f"warning: queue lost cannot be read: key '{shop.keys('lost').dead}'" in ran.err
 
 
 def test_ls_of_all_queues_takes_a_filter_that_fits_in_one_of_them(run, shop):

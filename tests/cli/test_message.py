@@ -97,6 +97,24 @@ def test_show_of_nothing_fails_with_a_reason(run, shop):
     assert "error: message 'nope' not found in the queues of namespace" in ran.err
 
 
+def test_scan_passes_over_a_broken_key_and_names_it(run, shop):
+    """The exit code says that messages may be missing, and so does the document; with a cursor as well."""
+    first, second = shop.send("emails", 2)
+    shop.break_queue("emails")
+    key = shop.keys().delayed
+
+    ran = run("message", "scan", "emails", "--reply", "id")
+    document = run("message", "scan", "emails", "--reply", "id", "--json")
+    page = run("message", "scan", "emails", "--reply", "id", "--cursor", "0", "--count", "1")
+
+    assert (ran.code, ran.lines) == (1, [second, first])
+    assert ran.err.startswith(f"not read: emails: key '{key}' holds another type")
+    assert ran.err.count("not read") == 1
+    assert (document.code, document.json["messages"]) == (1, [second, first])
+    assert [text.startswith(f"emails: key '{key}'") for text in document.json["unread"]] == [True]
+    assert (page.code, page.out, page.err) == (0, f"{second}\n", "next: --cursor ready-0/1\n")
+
+
 def test_cancel_deletes_a_message_that_waits(run, shop):
     """It is not delivered any more, and leaves no tombstone; --dry-run changes nothing."""
     first, second = shop.send("emails", 2)

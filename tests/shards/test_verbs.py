@@ -10,7 +10,7 @@ import pytest
 
 from qworker import QueueAttributes, QWorker
 from qworker.client.execute.aio import AsyncClient
-from qworker.client.inspect.scan import END
+from qworker.client.inspect.pages import END
 from qworker.client.message import Receipt, Stored
 from qworker.client.queue import AsyncQueue, Queue
 from qworker.engine.raw import raw

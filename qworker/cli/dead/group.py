@@ -16,7 +16,7 @@ from qworker.cli.framework.commands import (
 )
 from qworker.cli.framework.output import Block, Fields, Hint, Line, Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE, rate_option
-from qworker.cli.framework.terminal import Cell, Column
+from qworker.cli.framework.terminal import Cell, Column, note
 
 if TYPE_CHECKING:
     from qworker.cli.dead.change_many import Choice
@@ -86,8 +86,10 @@ def list_dead(
     from qworker.cli.dead.filter import Listing, dead_letter_document, filter_of, tally_document
 
     listing = Listing(filter_of(**flags), limit, newest)
-    for opened in [session.queues.get(queue)] if queue is not None else _with_dead(session):
-        listing.add(opened)
+    if queue is not None:
+        listing.add(session.queues.get(queue))
+    else:
+        _add_all(session, listing)
     listing.finish()
     document = {
         "total": listing.matching.total,
@@ -97,10 +99,27 @@ def list_dead(
     return Output(document, _listing(session, listing, queue))
 
 
-def _with_dead(session: Session) -> Iterator[Queue]:
-    for name, inspection in session.queues.readable():
-        if inspection.dead:
-            yield session.queues.get(name)
+def _add_all(session: Session, listing: Listing) -> None:
+    """Read the dead letters of all queues; those that cannot be read are named."""
+    from qworker.client.per_shard import of_one_key
+    from qworker.errors import BrokenQueueError, QworkerError
+
+    inspections = session.queues.inspect(partial=True)
+    unread = {name: f"cannot be read: {problem}" for name, problem in session.queues.unread.items()}
+    for name, inspection in inspections.items():
+        if isinstance(inspection, BrokenQueueError):
+            # Any of its keys may be the broken one.
+            unread[name] = f"is broken: {inspection}"
+        elif not inspection.dead:
+            continue
+        try:
+            listing.add(session.queues.get(name))
+        except QworkerError as error:
+            if not of_one_key(error):
+                raise
+            unread[name] = f"cannot be read: {error}"
+    for name, problem in unread.items():
+        note(f"warning: queue {name} {problem}")
 
 
 def _listing(session: Session, listing: Listing, queue: str | None) -> Iterator[str | Block]:

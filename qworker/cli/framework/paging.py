@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qworker.cli.framework.commands import stacked
+from qworker.cli.framework.errors import FAILED
 from qworker.cli.framework.output import Note, Output
+from qworker.cli.framework.terminal import note
 
 if TYPE_CHECKING:
-    from qworker.client.inspect.scan import Page
+    from qworker.client.inspect.pages import Page
 
 __all__ = ["page_options", "print_pages"]
 
@@ -33,16 +35,21 @@ def print_pages(
     read: Callable[[str], Page[Any]],
     output: Callable[[Page[Any]], Output],
 ) -> Iterator[Output]:
-    """Print every page, or with a cursor its page and the next cursor."""
-    from qworker.client.inspect.scan import END
+    """Print every page, or with a cursor its page and the next cursor; ends with 1 if anything could not be read."""
+    from qworker.client.inspect.pages import END
 
-    position = cursor or END
+    position, complete = cursor or END, True
     while True:
         page = read(position)
         position = page.cursor
         yield output(page)
+        for unread in page.unread:
+            complete = False
+            note(f"not read: {unread}")
         if position == END or cursor is not None:
             break
     if cursor is not None:
         text = f"next: --cursor {position}" if position != END else "that was the last page"
         yield Output(text=Note(text))
+    if not complete:
+        raise click.exceptions.Exit(FAILED)

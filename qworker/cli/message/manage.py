@@ -15,7 +15,7 @@ from qworker.wire.states import STATES
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
-    from qworker.client.inspect.scan import Page
+    from qworker.client.inspect.pages import Page
     from qworker.client.message import Stored
 
 __all__ = ["VERBS"]
@@ -105,7 +105,7 @@ def scan(
     """List the messages of a queue in pages; --json prints a document per page.
 
     A message that moves during the scan may be listed twice. With --cursor, the next cursor is printed last (in JSON as
-    `cursor`); it is 0 after the last page.
+    `cursor`); it is 0 after the last page. A key of another type is named and passed over; the exit code is 1 then.
     """
     from qworker.cli.message.bodies import message_document, stored_line
 
@@ -122,9 +122,11 @@ def scan(
             else:
                 documents.append(message_document(message))
                 lines.append(f"{name}  {message.state}  {stored_line(message)}")
-        if not documents and cursor is None:
+        if not (documents or page.unread) and cursor is None:
             return Output()
-        return Output({"queue": queue, "cursor": page.cursor, "messages": documents}, lines)
+        unread = {"unread": [str(one) for one in page.unread]} if page.unread else {}
+        document = {"queue": queue, "cursor": page.cursor, "messages": documents, **unread}
+        return Output(document, lines)
 
     return print_pages(
         cursor, lambda position: opened.scan_page(position, *states, count=count), output

@@ -14,7 +14,7 @@ from qworker.cli.framework.parameters import QUEUE
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
-    from qworker.client.inspect.scan import Page
+    from qworker.client.inspect.pages import Page
 
 __all__ = ["VERBS"]
 

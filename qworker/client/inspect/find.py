@@ -55,6 +55,10 @@ class Search:
             self._walks.popleft()
         return hits[::-1]
 
+    def skip(self) -> None:
+        """Leave the list that the last page could not read."""
+        self._walks.popleft()
+
     def took(self, number: int) -> None:
         """Note how many messages of the last page were removed."""
         if self._walks:

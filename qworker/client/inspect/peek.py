@@ -12,7 +12,7 @@ from qworker.client.inspect.find import Search, find_delayed, scored
 from qworker.client.limits import check_count, check_skip, check_state
 from qworker.client.message import Receipt, Stored
 from qworker.client.page_size import PageSize
-from qworker.client.per_shard import chained, each_readable, of_one_shard, until_found
+from qworker.client.per_shard import chained, each_readable, of_one_key, of_one_shard, until_found
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.inspect import Inspection, total
@@ -20,10 +20,13 @@ from qworker.engine.inspect import inspect as inspect_command
 from qworker.engine.message import ANYWHERE, NEVER_MS, SEATS_FROM
 from qworker.engine.raw import raw
 from qworker.errors import QworkerError
+from qworker.telemetry.logger import logger
 from qworker.wire.leases import held_items
 from qworker.wire.numbers import score_ms, whole
 
 __all__ = ["Inspection", "delivered", "find", "inspect", "lease", "peek", "scored", "show"]
+
+_log = logger(__name__)
 
 _PAGE: Final = 500
 #: Leases per call.
@@ -102,18 +105,24 @@ def show(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
 
 
 def find(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
-    """Find a message in one shard as `show` does, and the spot where it was read, for `hold` and `delete`."""
-    search = Search(queue, [message_id])
-    while not search.ended:
-        for hit in (yield from search.page()):
-            return queue.stored("ready", hit.item), hit.spot
-    for hit in (yield from find_delayed(queue, [message_id])):
-        return queue.stored("delayed", hit.item, hit.due_ms), hit.spot
-    for message in (yield from _unacked(queue, None, newest=False)):
-        if message.id == message_id:
-            return message, ANYWHERE
-    dead_letter = yield from verbs.find_dead(queue, message_id)
-    return None if dead_letter is None else dead_letter.message, ANYWHERE
+    """Find a message in one shard as `show` does, and the spot where it was read, for `hold` and `delete`.
+
+    A key of another type is passed over; its error is raised if the message is not found.
+    """
+    failed: QworkerError | None = None
+    for look in (_find_ready, _find_delayed, _find_unacked, _find_dead):
+        try:
+            found, spot = yield from look(queue, message_id)
+        except QworkerError as error:
+            if not of_one_key(error):
+                raise
+            failed = failed or error
+        else:
+            if found is not None:
+                return found, spot
+    if failed is not None:
+        raise failed
+    return None, ANYWHERE
 
 
 def lease(queue: QueueRef, lease_id: str, deadline_ms: int) -> Plan[list[Stored]]:
@@ -158,36 +167,96 @@ def _peek(queue: QueueRef, count: int, state: str, *, newest: bool) -> Plan[list
     return (yield from _waiting(queue, count, state, newest=newest))
 
 
+def _find_ready(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
+    search, failed = Search(queue, [message_id]), None
+    while not search.ended:
+        try:
+            hits = yield from search.page()
+        except QworkerError as error:
+            if not of_one_key(error):
+                raise
+            failed = failed or error
+            search.skip()
+        else:
+            for hit in hits:
+                return queue.stored("ready", hit.item), hit.spot
+    if failed is not None:
+        raise failed
+    return None, ANYWHERE
+
+
+def _find_delayed(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
+    for hit in (yield from find_delayed(queue, [message_id])):
+        return queue.stored("delayed", hit.item, hit.due_ms), hit.spot
+    return None, ANYWHERE
+
+
+def _find_unacked(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
+    for message in (yield from _unacked(queue, None, newest=False)):
+        if message.id == message_id:
+            return message, ANYWHERE
+    return None, ANYWHERE
+
+
+def _find_dead(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
+    dead_letter = yield from verbs.find_dead(queue, message_id)
+    return None if dead_letter is None else dead_letter.message, ANYWHERE
+
+
 def _when(message: Stored) -> int:
     return (message.sent_ms or 0) if message.at_ms is None else message.at_ms
 
 
-def _ready(queue: QueueRef, count: int, *, newest: bool) -> Plan[list[Stored]]:
+def _ready(
+    queue: QueueRef, count: int, problems: list[QworkerError], *, newest: bool
+) -> Plan[list[Stored]]:
+    """List the messages of suspect and ready; a list of another type is passed over and added to `problems`."""
     messages: list[Stored] = []
     lists = (queue.keys.suspect, *reversed(queue.keys.ready))
     for key in reversed(lists) if newest else lists:
-        seen, size = 0, PageSize(_PAGE)
-        while len(messages) < count:
-            asked = size.limit(count - len(messages))
-            span = (-seen - asked, -seen - 1) if newest else (seen, seen + asked - 1)
-            items: list[bytes] = yield raw("LRANGE", key, *span, decode=list)
-            if newest:
-                items.reverse()
-            messages += [queue.stored("ready", item) for item in items]
-            seen += asked
-            if len(items) < asked:
-                break
-            size.saw(map(len, items))
+        try:
+            messages += yield from _listed(queue, key, count - len(messages), newest=newest)
+        except QworkerError as error:
+            if not of_one_key(error):
+                raise
+            problems.append(error)
+    return messages
+
+
+def _listed(queue: QueueRef, key: str, count: int, *, newest: bool) -> Plan[list[Stored]]:
+    messages: list[Stored] = []
+    seen, size = 0, PageSize(_PAGE)
+    while len(messages) < count:
+        asked = size.limit(count - len(messages))
+        span = (-seen - asked, -seen - 1) if newest else (seen, seen + asked - 1)
+        items: list[bytes] = yield raw("LRANGE", key, *span, decode=list)
+        if newest:
+            items.reverse()
+        messages += [queue.stored("ready", item) for item in items]
+        seen += asked
+        if len(items) < asked:
+            break
+        size.saw(map(len, items))
     return messages
 
 
 def _with_groups(queue: QueueRef, count: int, *, newest: bool) -> Plan[list[Stored]]:
-    """List ready messages; those that wait in groups come last."""
-    messages = [] if newest else (yield from _ready(queue, count, newest=False))
+    """List ready messages; those that wait in groups come last. Raises the error of a key if it finds none."""
+    problems: list[QworkerError] = []
+    messages = [] if newest else (yield from _ready(queue, count, problems, newest=False))
     if len(messages) < count:
-        messages += yield from _waiting(queue, count - len(messages), "ready", newest=newest)
+        try:
+            messages += yield from _waiting(queue, count - len(messages), "ready", newest=newest)
+        except QworkerError as error:
+            if not of_one_key(error):
+                raise
+            problems.append(error)
     if newest and len(messages) < count:
-        messages += yield from _ready(queue, count - len(messages), newest=True)
+        messages += yield from _ready(queue, count - len(messages), problems, newest=True)
+    if problems and not messages:
+        raise problems[0]
+    for problem in problems:
+        _log.warning("shard_unread", queue=queue.keys.queue, error=str(problem))
     return messages
 
 

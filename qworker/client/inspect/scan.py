@@ -6,62 +6,40 @@ may be missed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from qworker.client.dead import verbs
 from qworker.client.inspect import peek
+from qworker.client.inspect.pages import END, MAX_COUNT, Page, Unread, bad_cursor, check_page
 from qworker.client.inspect.walk import ListWalk
 from qworker.client.limits import check_state
 from qworker.client.message import Stored
 from qworker.client.namespace.queues import existing, is_queue
 from qworker.client.page_size import PageSize
-from qworker.client.per_shard import of_one_shard
+from qworker.client.per_shard import of_one_key, of_one_shard
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.index import NamesPage, names
 from qworker.engine.inspect import lengths
 from qworker.engine.message import NEVER_MS, SEATS_FROM
 from qworker.engine.raw import raw
-from qworker.errors import InvalidOptionError, QworkerError
-from qworker.telemetry.logger import logger
+from qworker.errors import QworkerError
 from qworker.wire.ids import EntryId
 from qworker.wire.keys import LEVELS, QueueKeys
 from qworker.wire.states import STATES
 
 if TYPE_CHECKING:
-    from qworker.client.execute.aio import AsyncClient
-    from qworker.client.execute.sync import Client
+    pass
 
-__all__ = [
-    "END",
-    "Page",
-    "QueueLength",
-    "aiterate",
-    "iterate",
-    "scan_page",
-    "scan_queues",
-]
+__all__ = ["QueueLength", "scan_page", "scan_queues"]
 
-T = TypeVar("T")
-
-_log = logger(__name__)
-
-#: The cursor of the first page, and the one after the last page.
-END: Final = "0"
-_MAX_COUNT: Final = 1000
 #: The most calls per page, and leases per call.
 _CALLS: Final = 16
 _LEASES: Final = 4
-
-
-class Page(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a scan, possibly empty; `cursor` is that of the next page, `END` after the last."""
-
-    cursor: str
-    items: list[T]
 
 
 class QueueLength(msgspec.Struct, frozen=True):
@@ -71,36 +49,13 @@ class QueueLength(msgspec.Struct, frozen=True):
     ready: int | None
 
 
-def iterate(client: Client, page: Callable[[str], Plan[Page[T]]]) -> Iterator[T]:
-    """Iterate over the items of all pages."""
-    cursor = END
-    while True:
-        read = client.run(page(cursor))
-        yield from read.items
-        cursor = read.cursor
-        if cursor == END:
-            return
-
-
-async def aiterate(client: AsyncClient, page: Callable[[str], Plan[Page[T]]]) -> AsyncIterator[T]:
-    """Iterate over the items of all pages, in async code."""
-    cursor = END
-    while True:
-        read = await client.run(page(cursor))
-        for item in read.items:
-            yield item
-        cursor = read.cursor
-        if cursor == END:
-            return
-
-
 def scan_queues(
     namespace: str, cursor: str, *, count: int, minlen: int = 0, maxlen: int | None = None
 ) -> Plan[Page[QueueLength]]:
     """Read a page of about `count` (1-1,000) queues that have `minlen` to `maxlen` ready messages. Two calls."""
-    _check(count)
+    check_page(count)
     if not cursor.isdecimal():
-        raise _bad_cursor(cursor)
+        raise bad_cursor(cursor)
     page: NamesPage = yield names(namespace, cursor, count)
     shards = yield from existing(namespace, [name for name in page.names if is_queue(name)])
     every_shard = [
@@ -108,8 +63,8 @@ def scan_queues(
     ]
     ready: dict[str, int | None] = dict.fromkeys(sorted(shards), 0)
     # A small index comes as a whole, regardless of the count.
-    for first in range(0, len(every_shard), _MAX_COUNT // 10):
-        some = every_shard[first : first + _MAX_COUNT // 10]
+    for first in range(0, len(every_shard), MAX_COUNT // 10):
+        some = every_shard[first : first + MAX_COUNT // 10]
         numbers: list[int | None] = yield lengths(some)
         for keys, number in zip(some, numbers, strict=True):
             so_far = ready[keys.name]
@@ -125,27 +80,25 @@ def scan_page(
 ) -> Plan[Page[Stored]]:
     """Read one page of a scan: about `count` messages, and the cursor of the next one, '0' after the last.
 
-    At most 16 calls. Ready messages come newest first. A shard that cannot be read is logged (`shard_unread`) and left
-    out.
+    At most 16 calls. Ready messages come newest first. A key of another type and a shard that cannot be read are passed
+    over, and named in `unread`; if no other key has messages in these states, the error is raised.
     """
-    _check(count)
+    check_page(count)
     wanted = states or STATES
     shards = yield from queue.every_shard()
     number, _, rest = cursor.rpartition("@")
     if not (number or "0").isdecimal() or int(number or "0") >= len(shards):
-        raise _bad_cursor(cursor)
+        raise bad_cursor(cursor)
     at = int(number or "0")
     try:
         page = yield from _scan(shards[at], rest, wanted, count, cursor)
     except QworkerError as error:
         if len(shards) == 1 or not of_one_shard(error):
             raise
-        _log.warning("shard_unread", queue=shards[at].keys.queue, error=str(error))
-        page = Page(END, [])
+        page = Page(END, [], (Unread(shards[at].keys.queue, str(error)),))
     if page.cursor != END:
-        return Page(f"{at}@{page.cursor}" if at else page.cursor, page.items)
-    after = f"{at + 1}@{END}" if at + 1 < len(shards) else END
-    return Page(after, page.items)
+        return replace(page, cursor=f"{at}@{page.cursor}" if at else page.cursor)
+    return replace(page, cursor=f"{at + 1}@{END}" if at + 1 < len(shards) else END)
 
 
 def _scan(
@@ -155,22 +108,29 @@ def _scan(
     parts = _parts(wanted)
     part, _, position = (parts[0] if cursor == END else cursor).partition("/")
     if part not in parts:
-        raise _bad_cursor(given)
-    index, messages = parts.index(part), []
+        raise bad_cursor(given)
+    index, messages = parts.index(part), list[Stored]()
+    problems: dict[str, None] = {}
     for _ in range(_CALLS):
         try:
-            stored, position = yield from _step(queue, part, position, count)
+            stored, position = yield from _step(queue, part, position, count, problems)
         except ValueError:
-            raise _bad_cursor(given) from None
+            raise bad_cursor(given) from None
+        except QworkerError as error:
+            if len(parts) == 1 or not of_one_key(error):
+                raise
+            stored, position = [], ""
+            problems[str(error)] = None
         messages += [message for message in stored if message.state in wanted]
         if not position:
             index += 1
             if index == len(parts):
-                return Page(END, messages)
+                break
             part = parts[index]
         if len(messages) >= count:
             break
-    return Page(f"{part}/{position}", messages)
+    cursor = f"{part}/{position}" if index < len(parts) else END
+    return Page(cursor, messages, tuple(Unread(queue.keys.queue, text) for text in problems))
 
 
 def _parts(states: Sequence[str]) -> list[str]:
@@ -185,14 +145,19 @@ def _parts(states: Sequence[str]) -> list[str]:
     return parts + [state for state in ("unacked", "dead") if state in states]
 
 
-def _step(queue: QueueRef, part: str, position: str, count: int) -> Plan[tuple[list[Stored], str]]:
-    """Read some messages of one part; returns them and where to continue, '' at the end."""
+def _step(
+    queue: QueueRef, part: str, position: str, count: int, problems: dict[str, None]
+) -> Plan[tuple[list[Stored], str]]:
+    """Read some messages of one part; returns them and where to continue, '' at the end.
+
+    Leases of another type are passed over, and added to `problems`.
+    """
     keys = queue.keys
     match part:
         case "delayed":
             return (yield from _delayed(queue, position, count))
         case "unacked":
-            return (yield from _unacked(queue, position))
+            return (yield from _unacked(queue, position, problems))
         case "dead":
             last = EntryId.parse(position) if position else None
             dead_letters = yield from verbs.dead_of(queue, count, after=last)
@@ -243,7 +208,9 @@ def _groups(queue: QueueRef, position: str, count: int) -> Plan[tuple[list[Store
     return messages, low
 
 
-def _unacked(queue: QueueRef, position: str) -> Plan[tuple[list[Stored], str]]:
+def _unacked(
+    queue: QueueRef, position: str, problems: dict[str, None]
+) -> Plan[tuple[list[Stored], str]]:
     # By deadline: an extended lease moves behind the cursor and comes again, so none is missed.
     score, _, last = position.partition("~")
     low = int(score) if score else "-inf"
@@ -262,7 +229,12 @@ def _unacked(queue: QueueRef, position: str) -> Plan[tuple[list[Stored], str]]:
         skipped += _LEASES
     messages: list[Stored] = []
     for deadline_ms, lease_id in fresh:
-        messages += yield from peek.lease(queue, lease_id, deadline_ms)
+        try:
+            messages += yield from peek.lease(queue, lease_id, deadline_ms)
+        except QworkerError as error:
+            if not of_one_key(error):
+                raise
+            problems[str(error)] = None
     if len(leases) < _LEASES:
         return messages, ""
     return messages, f"{fresh[-1][0]}~{fresh[-1][1]}"
@@ -272,18 +244,3 @@ def _fits(length: int | None, minlen: int, maxlen: int | None) -> bool:
     if length is None:
         return minlen == 0 and maxlen is None
     return length >= minlen and (maxlen is None or length <= maxlen)
-
-
-def _check(count: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MAX_COUNT:
-        raise InvalidOptionError(
-            "count", f"{ascii(count)[:80]} is out of range", f"a number from 1 to {_MAX_COUNT}"
-        )
-
-
-def _bad_cursor(cursor: str) -> InvalidOptionError:
-    return InvalidOptionError(
-        "cursor",
-        f"{ascii(cursor)[:80]} is not a cursor of this scan",
-        f"start with {END}, continue with the cursor of the last page and the same states",
-    )

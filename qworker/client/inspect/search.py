@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from qworker.client.inspect.scan import END, scan_page
+from qworker.client.inspect.pages import END, Unread
+from qworker.client.inspect.scan import scan_page
 from qworker.client.message import Stored
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
@@ -20,11 +21,15 @@ _EMPTY: Final = 50
 
 @dataclass(slots=True)
 class Searched:
-    """Messages that were found, and how many were read; `cursor` continues the search, `END` if it is complete."""
+    """Messages that were found, and how many were read; `cursor` continues the search, `END` if it is complete.
+
+    `unread`: what could not be read.
+    """
 
     found: list[Stored] = field(default_factory=list)
     read: int = 0
     cursor: str = END
+    unread: list[Unread] = field(default_factory=list)
 
 
 def search(
@@ -46,6 +51,7 @@ def search(
         )
         result.read += len(page.items)
         result.found += [message for message in page.items if fits(message)]
+        result.unread += [unread for unread in page.unread if unread not in result.unread]
         result.cursor = page.cursor
         empty = 0 if page.items else empty + 1
         if (

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from qworker.client.inspect.life import Life, life
+from qworker.client.inspect.pages import END
 from qworker.client.inspect.peek import Inspection, inspect
 from qworker.client.inspect.results import look as look_at_result
-from qworker.client.inspect.scan import END
 from qworker.client.inspect.search import Searched, search
 from qworker.client.message import Stored
 from qworker.client.steps import following

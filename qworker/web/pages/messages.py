@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from qworker.client.inspect.pages import END
 from qworker.client.inspect.peek import delivered
-from qworker.client.inspect.scan import END
 from qworker.client.inspect.search import search
 from qworker.client.message import Receipt
 from qworker.formats import shortened
