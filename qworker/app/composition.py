@@ -15,7 +15,8 @@ from qworker.app.sender import Call, Then
 from qworker.app.trace import outgoing
 from qworker.app.work import Following, Work
 from qworker.client.calls import begin_group
-from qworker.client.steps import Opened, Sending, Step, Writer, groups_of, open_fan
+from qworker.client.follow import Opened, open_fan
+from qworker.client.steps import Sending, Step, Writer, groups_of
 from qworker.engine.options import SMALLEST_MAXSIZE
 from qworker.errors import BodyTooLargeError, GroupStartedError, InvalidOptionError
 from qworker.wire.codec import decode_call

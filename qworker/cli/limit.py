@@ -102,9 +102,9 @@ def set_one(
     document = {"queue": queue, **_document(name, limit)}
     shared = session.client.run(shared_limits(ref)).get(name)
     if shared is None:
-        return Output(document, f"{name} of {queue}: {_words(limit)}")
+        return Output(document, f"{name} of {queue}: {limit.text}")
     queues = [*shared.queues]
-    text = f"{name} of {', '.join(queues)} together: {_words(limit)}"
+    text = f"{name} of {', '.join(queues)} together: {limit.text}"
     return Output({**document, "queues": queues}, text)
 
 
@@ -187,14 +187,6 @@ def _row(name: str, limit: Limit) -> tuple[str, ...]:
     return tuple(
         "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
         for value in values
-    )
-
-
-def _words(limit: Limit) -> str:
-    fields = {key: value for key, value in _document("", limit).items() if value not in (None, "")}
-    return (
-        ", ".join(f"{key} {value}" for key, value in fields.items()).replace("_", " ")
-        or "no limits"
     )
 
 

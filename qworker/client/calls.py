@@ -6,16 +6,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from qworker.client.follow import Opened
 from qworker.client.limits import check_count
 from qworker.client.per_shard import everywhere, until_found
 from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
-from qworker.client.steps import Opened
 from qworker.engine import calls as commands
 from qworker.engine.raw import raw
 from qworker.errors import QworkerError
-from qworker.wire.calls import lane_of
+from qworker.wire.calls import callback_task, lane_of, run_of
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_message_id
 
@@ -91,7 +91,8 @@ class CallGroup:
 
     `state`: starting (not all of its calls are sent), running, blocked (it waits for dead letters to be redriven),
     decided (its callback was sent, or its run woken), or ended. `left`: calls that it waits for. `dead`: the numbers of
-    calls that are dead letters, whose messages are `<id>.<number>`, or begin with that.
+    calls that are dead letters, whose messages are `<id>.<number>`, or begin with that. `task`: of the callback, '' if
+    that is not known or encrypted. `run_id`: of the run that follows in place of a callback, '' without one.
     """
 
     queue: str
@@ -103,6 +104,8 @@ class CallGroup:
     sent: int
     dead: tuple[int, ...]
     began_ms: int | None
+    task: str = ""
+    run_id: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -168,4 +171,6 @@ def _look(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
         all_sent,
         numbers,
         None if made is None else int(made),
+        callback_task(then),
+        run_of(run),
     )

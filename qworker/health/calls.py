@@ -40,7 +40,7 @@ def check_calls(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Fi
             Status.WARNING,
             "groups of calls wait for dead letters to be redriven: "
             + listed([f"{name} {number:,.0f}" for name, number in largest(blocked)]),
-            f"qworker calls show {dead} names them; redrive or drop them, or qworker calls abandon {dead}",
+            f"see which by qworker calls show {dead}; redrive or drop them, or end it: qworker calls abandon {dead}",
         )
     if partly:
         worst = max(partly, key=lambda name: partly[name])

@@ -179,8 +179,8 @@ def _runs(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]
             Status.PROBLEM,
             "runs have steps, but no message that could continue them: "
             + listed([f"{name} {number:,}" for name, number in largest(lost)]),
-            f"qworker workflow ls {worst} --state lost names them; qworker fsck {worst} --repair ends them and "
-            "the waits for their results",
+            f"see which by qworker workflow ls {worst} --state lost; end them and the waits for their results: "
+            f"qworker fsck {worst} --repair",
         )
 
 

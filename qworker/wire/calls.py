@@ -7,8 +7,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from qworker.errors import InvalidBodyError
+from qworker.wire.codec import decode_call
 from qworker.wire.envelope import flag_text
 from qworker.wire.keyring import Keyring
+from qworker.wire.numbers import whole
 
 __all__ = [
     "MAX_MEMBERS",
@@ -17,8 +20,12 @@ __all__ = [
     "Place",
     "Policy",
     "Spec",
+    "callback_task",
+    "gather_id",
     "lane_of",
+    "member_of",
     "open_member",
+    "run_of",
     "write_member",
     "write_spec",
 ]
@@ -27,6 +34,9 @@ __all__ = [
 Policy = Literal["all", "successes", "first"]
 #: Members of one group.
 MAX_MEMBERS: Final = 10_000
+#: The tail of a callback is bytes that the servers store as text.
+_CALLBACK: Final = msgspec.msgpack.Decoder(tuple[int, str, str, str, msgspec.Raw])
+_RUN: Final = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 class MemberCall(msgspec.Struct, frozen=True, array_like=True):
@@ -77,10 +87,36 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.queue}:{self.id}:{self.number}:{task}"
 
 
+def member_of(flag: str) -> Place | None:
+    """Return where a member is counted, by the flag i of its message; None without one."""
+    queue, _, rest = flag.partition(":")
+    group_id, _, rest = rest.partition(":")
+    number = whole(rest.partition(":")[0])
+    return Place(queue, group_id, number) if queue and group_id and number is not None else None
+
+
 def write_spec(spec: Spec) -> bytes:
     """Write a part of a group, as MessagePack."""
     words = {name: getattr(spec, name) for name in spec.__struct_fields__}
     return _packed({name: value for name, value in words.items() if value is not None})
+
+
+def callback_task(stored: bytes | None) -> str:
+    """Return the task of a callback, as a group keeps it; '' if there is none, or its body is encrypted."""
+    try:
+        *_, packed = _CALLBACK.decode(stored or b"")
+        header, _, body = bytes(packed).partition(b"\n")
+        return "" if b" e=" in header else decode_call(body).task
+    except (msgspec.MsgspecError, UnicodeDecodeError, InvalidBodyError):
+        return ""
+
+
+def run_of(stored: bytes | None) -> str:
+    """Return the message id of the run that follows a group, as that keeps it; '' if a callback does."""
+    try:
+        return _RUN.decode(stored or b"")[0]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
 
 
 def _packed(value: Any) -> bytes:
@@ -104,6 +140,12 @@ def _packed(value: Any) -> bytes:
 def lane_of(group_id: str) -> str:
     """Name the lane on which a group begins: a call that is repeated after a lost reply does nothing."""
     return "out-" + blake2b(group_id.encode(), digest_size=12).hexdigest()
+
+
+def gather_id(run_id: str, signal: str) -> str:
+    """Name the group of the calls that a run gathers, and that end with this signal (`!<name>#<number>`)."""
+    digest = blake2b(f"{run_id} {signal}".encode(), digest_size=8)
+    return f"{run_id[:20]}.{digest.hexdigest()}"
 
 
 def write_member(value: bytes, keyring: Keyring, namespace: str, place: Place) -> bytes:

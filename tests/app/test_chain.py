@@ -174,7 +174,7 @@ def test_the_failure_of_a_dropped_step_stands(app: QWorker) -> None:
 
 
 def test_a_long_chain_shrinks_on_its_way_and_leaves_one_result(app: QWorker) -> None:
-    """Each message carries the steps that are left, never those that are done; their values are not kept."""
+    """Each message carries the steps that are left, and the names of up to twenty that are done; no values of these."""
     sizes = []
 
     class Sizes(Middleware):
@@ -190,7 +190,9 @@ def test_a_long_chain_shrinks_on_its_way_and_leaves_one_result(app: QWorker) -> 
     drain(app)
     assert handle.result(0) == 110
     assert len(sizes) == 100
-    assert sizes == sorted(sizes, reverse=True)
+    named = [min(at, 20) for at in range(100)]
+    left = [size - 70 * number for size, number in zip(sizes, named, strict=True)]
+    assert left[20:] == sorted(left[20:], reverse=True)
     assert len(set(sizes)) > 90
     assert len(results_of(app)) == 1
 

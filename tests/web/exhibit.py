@@ -180,10 +180,10 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
         tasks["fulfil_order"].options(id=order).start(order)
     tasks["import_catalogue"].options(id="catalogue-7").start("spring")
     fetch, sum_up = tasks["fetch_orders"], tasks["sum_up"]
-    first = fetch.options(delay="2h").call("2031-05-17")
     days = [fetch.call(f"2031-05-{day}") for day in (17, 18, 19, 20)]
     merged = tasks["group"](days, policy="successes").then(tasks["merge_orders"]).start()
-    tasks["chain"](first, sum_up.then(), sum_up.options(delay="1h").then()).start()
+    steps = sum_up.options(delay="2h").then(), sum_up.options(delay="1h").then()
+    tasks["chain"](fetch.call("2031-05-17"), *steps).start()
     emails.send_all(
         [encode_call("send_email", ["ada@example.org", "reminder"], {})] * 4, delay="2h"
     )
@@ -210,6 +210,7 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
     until(lambda: shop.queue("payments").look(charged) is not None)
     until(lambda: shop.queue("reports").call_group(merged.id).state == "blocked")
     until(lambda: shop.queue("images").inspect().unacked == 3)
+    [step] = until(lambda: shop.queue("reports").peek(1, state="delayed"))
     workers: list[Worker] = []
 
     def described() -> bool:
@@ -256,8 +257,9 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
         "ended": "/runs/orders/order-21",
         "calls": "/calls",
         "group": f"/calls/reports/{merged.id}",
+        "abandon": f"/calls/reports/{merged.id}/abandon",
         "parallel": "/runs/orders/catalogue-7",
-        "chain": f"/queues/exports/messages/{shop.queue('exports').peek(1, state='delayed')[0].id}",
+        "chain": f"/queues/reports/messages/{step.id}",
         "durability": "/durability",
         "health": "/health",
         "audit": "/audit",

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from qworker import QWorker, group
+from qworker import QWorker, SyncRun, group
+from qworker.client.namespace.audit import read_deeds
 from qworker.testing import drain
 from qworker.web.application import Dashboard
 from tests.cli.conftest import Shop
@@ -46,10 +47,10 @@ def test_a_group_shows_how_its_calls_have_ended_and_what_it_waits_for(
     group_id = start(shop, range(3))
 
     listed = text(browser, "/calls")
-    assert re.search(rf"{re.escape(group_id)} blocked web 3 1 1 ", listed), listed
+    assert re.search(rf"{re.escape(group_id)} blocked total in web 3 1 1 ", listed), listed
     page = browser.get(f"/calls/web/{group_id}").text
     assert "waits for 1 dead letter to be redriven" in page
-    assert "it begins when every call has succeeded" in page
+    assert "; begins when every call has succeeded" in page
     lanes = page[page.index('class="lanes') :]
     ended = re.findall(r"<span class=\"pill [a-z]*\">(\w+)<", lanes)
     assert ended == ["dead", "done", "done"]
@@ -68,6 +69,55 @@ def test_a_group_that_was_only_started_is_open(browser: Browser, shop: Shop) -> 
     last = browser.get(f"/calls/web/{group_id}?page=2").text
     assert last.count(">open<") == 50
     assert f">{group_id}.149<" in last
+
+
+def test_a_group_names_what_follows_and_is_abandoned_when_asked(
+    made: Callable[..., Dashboard], shop: Shop
+) -> None:
+    """The callback's task; the question says how many calls it waits for. A second operator is told that it is over."""
+    group_id = start(shop, range(3))
+    browser, path = Browser(made()), f"/calls/web/{group_id}"
+    assert "total in web" in text(browser, path)
+    assert f"{group_id} blocked total in web 3 1 1" in text(browser, "/calls")
+    asked = text(browser, f"{path}/abandon")
+    assert "1 blocked group of web, which waits for 1 call: its callback is not sent" in asked
+    assert "Abandon …" not in browser.get(f"{path}?embed=1").text
+
+    ended = browser.post(f"{path}/abandon")
+
+    assert ended.status_code == 303
+    [deed] = read_deeds(shop.client.execute, shop.namespace, count=1)
+    assert (deed.user, deed.verb, deed.target) == ("ada", "calls abandon", f"web {group_id}")
+    assert shop.queue("web").calls() == []
+    assert browser.post(f"{path}/abandon").status_code == 400
+    assert browser.get(f"{path}/abandon").status_code == 404
+
+
+def test_a_group_of_a_run_leads_to_it_and_back(browser: Browser, shop: Shop) -> None:
+    """It has no callback; the run says which calls it waits for."""
+    app = QWorker(shop.namespace, url=shop.url)
+
+    @app.task(queue="video", result="1h")
+    def halve(number: int) -> int:
+        return number // 2
+
+    @app.workflow(queue="web", result="1h")
+    def halves(run: SyncRun, number: int) -> int:
+        return len(run.gather([halve.call(number)] * 2, name="parts"))
+
+    halves.options(id="halves-1").start(8)
+    drain(app, queues=["web"])
+    app.close()
+
+    [group_id] = [one.id for one in shop.queue("web").calls()]
+    assert f"{group_id} running run halves-1 in web 2 2 0" in text(browser, "/calls")
+    page = browser.get(f"/calls/web/{group_id}").text
+    assert 'href="/runs/web/halves-1"' in page
+    assert "The run halves-1 goes on" in page
+    assert "Its callback" not in page
+    assert f'href="/calls/web/{group_id}"' in browser.get("/runs/web/halves-1").text
+    asked = text(browser, f"/calls/web/{group_id}/abandon")
+    assert "the run halves-1 waits for its calls in vain" in asked
 
 
 def test_values_pass_the_hook(made: Callable[..., Dashboard], shop: Shop) -> None:

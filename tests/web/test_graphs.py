@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
-from qworker import QWorker, Run, chain
+import pytest
+
+from qworker import QWorker, Run, chain, group
 from qworker.client.inspect.runs import RunStep
+from qworker.client.steps import Past, Writer, past_of
+from qworker.client.steps import Step as ChainStep
 from qworker.testing import drain
+from qworker.web import Access, asgi
 from qworker.web.pages.life import Step
 from qworker.web.pages.stages import Part, stages_of
+from qworker.wire.keyring import Keyring
 from tests.cli.conftest import Shop
 from tests.web.conftest import Browser, Document
 
@@ -83,6 +90,61 @@ def test_steps_of_a_run_that_ran_at_once_are_drawn_side_by_side(
     assert "Now waiting signal publish" in text
 
 
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_step_of_a_chain_shows_those_before_it(shop: Shop, keyed: bool) -> None:
+    """When each was sent and ended, and how long its handler ran; a member leads to its group. Also if encrypted."""
+    keys = Keyring(signing={"s": b"s" * 32}, encryption={"e": b"e" * 32}) if keyed else Keyring()
+    app = QWorker(shop.namespace, url=shop.url, keys=keys)
+
+    @app.task(queue="web", result="1h")
+    def fetch(url: str) -> str:
+        return url
+
+    @app.task(queue="cpu", result="1h")
+    def parse(page: str) -> str:
+        return page
+
+    @app.task(queue="disk", result="1h")
+    def store(pages: list[Any]) -> int:
+        return len(pages)
+
+    steps = chain(fetch.call("x"), parse.then(), parse.options(delay="1h").then())
+    started = group([steps, fetch.call("y")]).then(store).start()
+    drain(app, include_delayed=False)
+    [last] = app.queue("cpu").peek(10, state="delayed")
+    dashboard = asgi(app, authorize=lambda _: Access("ada"))
+
+    page = Browser(dashboard).get(f"/queues/cpu/messages/{last.id}").text
+    dashboard.close()
+    app.close()
+    shown = Document(page).text
+    times = r"sent \S+ \S+ \S+ · ended \S+ later · its handler ran \S+"
+    found = re.search(
+        rf"Its chain fetch in web (\S+) {times} parse in cpu (\S+) {times} parse in cpu · this message Counted",
+        shown,
+    )
+    assert found, shown
+    assert found[1] == f"{started.id}.0"
+    assert f'href="/queues/web/messages/{found[1]}"' in page
+    assert f"Counted in a group of calls as number 0, in disk {started.id}" in shown
+    assert f'href="/calls/disk/{started.id}"' in page
+    assert "[" not in found[0]  # values are not kept
+
+
+def test_a_large_step_does_not_name_those_before_it(shop: Shop) -> None:
+    """A body that would be too large is sent without them; of a long chain it names the latest twenty."""
+    before = [Past(f"t{at}", "q", "i", 1, 2) for at in range(60)]
+    writer = Writer(shop.namespace, Keyring())
+    step = ChainStep(task="t", queue="q", id="i")
+
+    def named(value: bytes) -> list[str]:
+        body = writer.message(step, [], value, past=before).tail.partition(b"\n")[2]
+        return [one.task for one in past_of(body)]
+
+    assert named(b"1") == [f"t{at}" for at in range(40, 60)]
+    assert named(b'"%s"' % (b"x" * 65_536)) == []
+
+
 def test_a_step_of_a_chain_shows_those_that_follow(browser: Browser, shop: Shop) -> None:
     """With their queues and what each waits for; what is not a step shows no chain."""
     app = QWorker(shop.namespace, url=shop.url)
@@ -103,6 +165,13 @@ def test_a_step_of_a_chain_shows_those_that_follow(browser: Browser, shop: Shop)
     assert re.search(r"Its chain fetch in web · this message parse in cpu \S+ waits", text), text
     assert "waits for the value of fetch" in text
     assert "waits for the value of parse, then for 1h" in text
-    for body in (b'{"then": 7}', b'{"then": [{"task": 1}]}', b"[1]", b"x"):
+    for body in (
+        b'{"then": 7}',
+        b'{"past": [["fetch"]]}',
+        b'{"past": [["x", "q", "i", -1, 1e99]]}',
+        b'{"then": [{"task": 1}]}',
+        b"[1]",
+        b"x",
+    ):
         [sent] = shop.queue("web").send_all([body])
         assert "Its chain" not in browser.get(f"/queues/web/messages/{sent}").text

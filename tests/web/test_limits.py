@@ -67,7 +67,7 @@ def test_limits_are_set_and_removed_as_on_the_command_line(browser: Browser, sho
         {"name": "a", "burst": "5"},
     ):
         assert browser.post(f"{PAGE}/set", wrong).status_code == 400, wrong
-    assert "1 name of emails: c=5 w=2.5." in text(browser, f"{PAGE}/rm?name=crm/*")
+    assert "1 name of emails: concurrency 5, weight 2.5." in text(browser, f"{PAGE}/rm?name=crm/*")
     assert browser.post(f"{PAGE}/rm", {"name": "crm/*"}).status_code == 303
     assert "No such limit" in text(browser, f"{PAGE}/rm?name=crm/*", 404)
     assert shop.queue().limits() == {}

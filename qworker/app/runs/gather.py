@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qworker.app.composition import check_limits, check_members, first_steps, sending_of
@@ -12,7 +11,8 @@ from qworker.app.sender import Call
 from qworker.app.trace import outgoing
 from qworker.app.work import Work
 from qworker.client.calls import begin_group
-from qworker.client.steps import Fan, Opened, Step, Writer, groups_of, open_fan
+from qworker.client.follow import Opened, open_fan
+from qworker.client.steps import Fan, Step, Writer, groups_of
 from qworker.errors import (
     InvalidOptionError,
     ResultError,
@@ -21,7 +21,7 @@ from qworker.errors import (
     TaskFailedError,
     shown,
 )
-from qworker.wire.calls import MAX_MEMBERS, Place, open_member
+from qworker.wire.calls import MAX_MEMBERS, Place, gather_id, open_member
 from qworker.wire.result import read_end
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Gather", "GatherPolicy"]
 
 GatherPolicy = Literal["all", "successes"]
-_DIGITS: Final = 16
-_PREFIX: Final = 20
 _NOT_WAITED_FOR: Final = "not waited for"
 
 
@@ -65,8 +63,7 @@ class Gather:
         #: No signal of a user has a # in its name.
         self.signal = "!" + steps.begin_gather(name)
         self._end = f"~{self.signal[1:]}"
-        digest = blake2b(f"{steps.id} {self.signal}".encode(), digest_size=_DIGITS // 2)
-        self.group_id = f"{steps.id[:_PREFIX]}.{digest.hexdigest()}"
+        self.group_id = gather_id(steps.id, self.signal)
         if (item := current_item.get()) is not None and self.members:
             item.groups.append(self.group_id)
         #: The queue of the run, or its shard.

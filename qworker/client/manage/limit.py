@@ -133,6 +133,21 @@ class Limit(Options):
             parts.append(f"m={self.max_waiting}")
         return " ".join(parts)
 
+    @property
+    def text(self) -> str:
+        """The limits for people: `concurrency 5, rate 100/1s`."""
+        given = (
+            ("concurrency", self.concurrency),
+            ("rate", self.rate),
+            ("burst", self.burst),
+            ("weight", None if self.weight is None else f"{self.weight:g}"),
+            ("max waiting", self.max_waiting),
+        )
+        return (
+            ", ".join(f"{name} {value}" for name, value in given if value is not None)
+            or "no limits"
+        )
+
     @classmethod
     def of_words(cls, words: str) -> Self:
         """Read stored limits; what cannot be read is left out."""

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from qworker.client.execute.backoff import AwayServers
-from qworker.client.steps import Writer, next_effects
+from qworker.client.follow import next_effects
+from qworker.client.steps import Past, Writer, past_of
 from qworker.consumer.board.clock import boot_time, since_of
 from qworker.consumer.child.at_most_once import AckFirst
 from qworker.consumer.child.connection import Connection
@@ -43,12 +44,11 @@ from qworker.wire.keys import QueueKeys
 from qworker.wire.result import write_value
 
 if TYPE_CHECKING:
-    from msgspec import Raw
-
     from qworker.app.app import QWorker
     from qworker.app.middleware import Middleware
     from qworker.app.task import Task
     from qworker.consumer.board.board import Board
+    from qworker.consumer.child.leases.delivery import Delivery
     from qworker.consumer.child.queue_settings import QueueSettings
     from qworker.consumer.manifest import ChildConfig
     from qworker.engine.settle import Effect
@@ -173,9 +173,16 @@ def _runner(
     keyring = app.keyring
     sending = partial(_sending, app.middleware) if app.middleware else None
 
-    def follow(then: Raw, value: bytes, *, queue: str, trace: str | None) -> list[Effect]:
+    def follow(delivery: Delivery, value: bytes) -> list[Effect]:
+        context = delivery.context()
+        ran_ms = round(1000 * (boot_time() - delivery.started)) if delivery.started else 0
+        ended = Past(context.task, context.queue, context.message_id, context.sent_ms, ran_ms)
         return next_effects(
-            then, value, queue=queue, writer=Writer(app.namespace, keyring, trace, sending)
+            delivery.then,
+            value,
+            queue=context.queue,
+            writer=Writer(app.namespace, keyring, context.trace, sending),
+            past=[*past_of(context.body), ended],
         )
 
     endings = (EncryptedEndings if keyring else Endings)(

@@ -24,7 +24,7 @@ def _set(doing: Doing) -> Done:
             given[field] = None if text == "0" else _number(field, text, read)
     ref = doing.namespace.queues.get(doing.queue).ref
     limit = doing.namespace.client.run(set_limit(ref, doing.form.get("name", "").strip(), **given))
-    return _done(doing, limit.words or "no limits")
+    return _done(doing, limit.text)
 
 
 def _remove(doing: Doing) -> Done:

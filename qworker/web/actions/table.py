@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from qworker.web.actions.action import Action
+from qworker.web.actions.calls import CALL_ACTIONS
 from qworker.web.actions.dead import DEAD_ACTIONS
 from qworker.web.actions.limits import LIMIT_ACTIONS
 from qworker.web.actions.message import MESSAGE_ACTIONS
@@ -24,4 +25,5 @@ ACTIONS: Final[Mapping[str, Action]] = {
     **WORKER_ACTIONS,
     **SCHEDULE_ACTIONS,
     **RUN_ACTIONS,
+    **CALL_ACTIONS,
 }

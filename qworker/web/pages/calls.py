@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from qworker.client.inspect.group_calls import EndedCall, read_calls
 from qworker.errors import InvalidNameError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from qworker.client.calls import CallGroup
     from qworker.web.look import Look
 
-__all__ = ["call_group", "call_groups"]
+__all__ = ["call_group", "call_groups", "confirm_abandon"]
 
 _PER_PAGE: Final = 100
 _EXCERPT: Final = 160
@@ -52,18 +53,14 @@ def call_group(look: Look) -> Page:
     name, group_id = look.names["queue"], look.names["message"]
     if inspection_of(look) is None:
         return unknown(name)
-    try:
-        check_message_id(group_id)
-    except InvalidNameError:
-        return _gone(look)
-    queue = look.namespace.queues.get(name)
-    group = queue.call_group(group_id)
+    group = _find(look)
     if group is None:
         return _gone(look)
     pages = max(1, -(-group.size // _PER_PAGE))
     number = look.number("page", highest=pages)
     first = (number - 1) * _PER_PAGE
-    plan = read_calls(queue.ref, group_id, first, min(_PER_PAGE, group.size - first))
+    ref = look.namespace.queues.ref(name)
+    plan = read_calls(ref, group_id, first, min(_PER_PAGE, group.size - first))
     calls = look.namespace.client.run(plan) or []
     return Page(
         "call_group.html",
@@ -75,6 +72,7 @@ def call_group(look: Look) -> Page:
             "waits": _waits(group),
             "began": _began(group, look),
             "policy": _POLICIES.get(group.policy, ""),
+            "abandons": group.is_open and look.access.may("destroy"),
             "calls": [
                 (
                     call,
@@ -93,6 +91,45 @@ def call_group(look: Look) -> Page:
     )
 
 
+def confirm_abandon(look: Look) -> Page:
+    """Ask before a group is ended without what follows it."""
+    name = look.names["queue"]
+    if inspection_of(look) is None:
+        return unknown(name)
+    group = _find(look)
+    if group is None or not group.is_open:
+        return _gone(look)
+    path = f"/calls/{quote(name)}/{quote(group.id)}"
+    follows = (
+        f"the run {group.run_id} waits for its calls in vain: cancel that instead, unless it is gone"
+        if group.run_id
+        else "its callback is not sent, and waits for the result end as cancelled"
+    )
+    return Page(
+        "ask.html",
+        f"Abandon {group.id}",
+        {
+            "sentence": f"1 {group.state} group of {name}, which waits for {count(group.left, 'call')}: {follows}. "
+            "Its calls run on.",
+            "warning": "This cannot be undone.",
+            "button": "Abandon this group",
+            "destroys": True,
+            "to": f"{path}/abandon",
+            "fields": {},
+            "back": look.to(path),
+        },
+        changes=False,
+    )
+
+
+def _find(look: Look) -> CallGroup | None:
+    try:
+        group_id = check_message_id(look.names["message"])
+    except InvalidNameError:
+        return None
+    return look.namespace.queues.get(look.names["queue"]).call_group(group_id)
+
+
 def _began(group: CallGroup, look: Look) -> str:
     return ago(group.began_ms, look.sample.now_ms) if group.began_ms else "–"
 
@@ -105,9 +142,9 @@ def _waits(group: CallGroup) -> str:
         return f"waits for {count(len(group.dead), 'dead letter')} to be redriven"
     if group.is_open:
         return f"waits for {count(group.left, 'call')}"
-    return (
-        "its callback was sent, or its run goes on" if group.state == "decided" else "it has ended"
-    )
+    if group.state == "decided":
+        return "its run goes on" if group.run_id else "its callback was sent"
+    return "it has ended"
 
 
 def _note(call: EndedCall, look: Look) -> str:

@@ -8,19 +8,16 @@ from urllib.parse import quote
 
 from qworker.client.inspect.life import Life, life
 from qworker.client.inspect.pages import END
-from qworker.client.inspect.peek import Inspection, inspect
+from qworker.client.inspect.peek import inspect
 from qworker.client.inspect.results import look as look_at_result
 from qworker.client.inspect.search import Searched, search
 from qworker.client.message import Stored
-from qworker.client.steps import following
 from qworker.errors import ProtectionError
-from qworker.formats import moment_after, span
 from qworker.web.body import Body, show_body, show_value
 from qworker.web.look import Page
+from qworker.web.pages.header import KINDS, chain_of, headers_of, place_of
 from qworker.web.pages.life import steps_of
 from qworker.web.pages.queue import inspection_of, unknown
-from qworker.wire.groups import shown
-from qworker.wire.numbers import whole
 from qworker.wire.states import STATES
 
 if TYPE_CHECKING:
@@ -37,12 +34,6 @@ _READ_MOST: Final = 500_000
 _JOURNAL: Final = 2**24
 _JOURNAL_MOST: Final = 2**28
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,80}", re.ASCII)
-
-_KINDS: Final = {
-    "plain": "plain JSON, pushed without qworker",
-    "newer": "written by a newer version of qworker",
-    "foreign": "not written by qworker: consumers cannot handle it",
-}
 
 
 def message(look: Look) -> Page:
@@ -84,8 +75,8 @@ def message(look: Look) -> Page:
             "searched_all": searched.cursor == END,
             "looks_further": min(_READ_MOST, 10 * max(searched.read, _READ)),
             "task": task,
-            "kind": _KINDS.get(stored.kind.value, "") if stored else "",
-            "place": _place(stored, inspection.now_ms) if stored else "",
+            "kind": KINDS.get(stored.kind.value, "") if stored else "",
+            "place": place_of(stored, inspection.now_ms) if stored else "",
             "runs": [
                 run
                 for one in look.sample.workers
@@ -100,14 +91,14 @@ def message(look: Look) -> Page:
             "journal_more": min(_JOURNAL_MOST, 8 * most)
             if not told.whole and most < _JOURNAL_MOST
             else 0,
-            "headers": _headers(stored, inspection) if stored else [],
+            "headers": headers_of(stored, inspection) if stored else [],
             "body": show_body(stored, look.redact) if stored else None,
             "outcome": outcome,
             "value": _value(outcome, task, look),
             "closed": closed,
             "verbs": _verbs(look, stored),
             "is_run": stored is not None and "c" in stored.flags,
-            "chain": following(stored.body) if stored and not stored.unreadable else [],
+            **chain_of(stored),
         },
         (name,),
         reads=True,
@@ -207,56 +198,6 @@ def _value(outcome: Outcome | None, task: str, look: Look) -> Body | None:
     return (
         show_value(outcome.value, task, look.redact) if outcome and outcome.state == "ok" else None
     )
-
-
-def _place(one: Stored, now_ms: int) -> str:
-    """Say where a message is, and when it moves on."""
-    at = moment_after(one.at_ms, now_ms) if one.at_ms is not None else ""
-    return {
-        "ready": "waits to be received",
-        "delayed": f"becomes ready {at}",
-        "held": "waits until it is enqueued",
-        "unacked": f"is being handled; requeued {at} unless it is settled or extended",
-        "dead": "is a dead letter",
-    }.get(one.state, one.state)
-
-
-def _headers(one: Stored, inspection: Inspection) -> list[tuple[str, str]]:
-    now_ms, flags = inspection.now_ms, one.flags
-
-    def moment_of(flag: str) -> str:
-        at_ms = whole(flags.get(flag))
-        return "" if at_ms is None else moment_after(at_ms, now_ms)
-
-    def span_of(flag: str) -> str:
-        lasts_ms = whole(flags.get(flag))
-        return "" if lasts_ms is None else span(lasts_ms / 1000)
-
-    visibility = "at most once" if flags.get("v") == "0" else span_of("v")
-    pairs = [
-        ("sent", moment_after(one.sent_ms, now_ms) if one.sent_ms is not None else ""),
-        ("deliveries", f"{one.receives:,}"),
-        ("failures", f"{one.nacks:,}"),
-        ("timeouts", f"{one.timeouts:,}"),
-        ("priority", flags.get("p", "0")),
-        ("first received", moment_of("f")),
-        ("ready since", moment_of("t")),
-        ("expires", moment_of("x")),
-        ("visibility", visibility),
-        ("max receives", flags.get("m", "")),
-        ("group", shown(flags.get("g", ""))),
-        ("unique key", flags.get("u", "")),
-        ("redrives", flags.get("d", "")),
-        ("keeps its result", span_of("r")),
-        ("schedule", flags.get("n", "")),
-        ("chain ends at", flags.get("j", "")),
-        ("trace", flags.get("w", "")),
-        ("signed with", flags.get("s", "").partition(".")[0]),
-        ("encrypted with", flags.get("e", "").partition(".")[2]),
-        ("size", f"{len(one.item):,} bytes"),
-        ("shard", one.queue if "/" in one.queue else ""),
-    ]
-    return [(name, text) for name, text in pairs if text]
 
 
 def _verbs(look: Look, one: Stored | None) -> list[tuple[str, str, dict[str, str], bool]]:

@@ -18,6 +18,7 @@ from qworker.web.pages.queue import inspection_of, unknown
 from qworker.web.pages.runs import TONES, waits_of
 from qworker.web.pages.stages import Part, Stage, stages_of
 from qworker.web.render import stretches
+from qworker.wire.calls import gather_id
 from qworker.wire.names import check_message_id
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ def run(look: Look) -> Page:
             "run": status,
             "tone": TONES.get(status.state, ""),
             "waits": waits_of(status),
+            "gathers": gather_id(status.id, f"!{status.waits_for}")
+            if status.state == "waiting" and is_gather(status.waits_for)
+            else "",
             "started_ms": started_ms,
             "stages": _stages(recorded[:_STEPS], status, started_ms, look),
             "handlers": _handlers(status, look),

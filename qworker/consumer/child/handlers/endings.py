@@ -104,7 +104,7 @@ class Endings:
     """Ends messages. `max_receives`: queue name → the queue's attribute.
 
     `write_value`: writes the result of a message as it is stored, given its JSON, queue and id. `next_effects`: makes
-    what follows a call, given the steps left, and the value and queue of this one.
+    what follows a call, given its delivery and value.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Endings:
         middleware: Sequence[Middleware],
         max_receives: Callable[[str], int],
         write_value: Callable[[bytes, str, str], bytes],
-        next_effects: Callable[..., list[Effect]],
+        next_effects: Callable[[Delivery, bytes], list[Effect]],
     ) -> None:
         self._write_value = write_value
         self._next_effects = next_effects
@@ -156,8 +156,7 @@ class Endings:
                 stored = self._write_value(value, queue, context.message_id)
                 effects.append(result_effect(stored, keep_ms))
             if delivery.then:
-                then, trace = delivery.then, context.trace
-                effects += self._next_effects(then, value, queue=queue, trace=trace)
+                effects += self._next_effects(delivery, value)
         except BaseException as error:  # noqa: BLE001 - code of the result's own types
             delivery.error = (name_of(error), text_of(error))
             self.log("result_refused", delivery, error=delivery.error[0], problem=delivery.error[1])

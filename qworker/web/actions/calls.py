@@ -1,0 +1,28 @@
+"""End groups of calls without what follows them."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+from qworker.errors import InvalidOptionError
+from qworker.web.access import DESTROY
+from qworker.web.actions.action import Action, Doing, Done
+from qworker.wire.names import check_message_id
+
+__all__ = ["CALL_ACTIONS"]
+
+
+def _abandon(doing: Doing) -> Done:
+    group_id = check_message_id(doing.names["message"])
+    if not doing.namespace.queues.get(doing.queue).abandon_calls(group_id):
+        raise InvalidOptionError("group", "was not ended", "it has ended, or its id is wrong")
+    return Done(
+        "ended without what follows; its calls run on",
+        f"/calls/{quote(doing.queue)}/{quote(group_id)}",
+    )
+
+
+CALL_ACTIONS: Final = {
+    "/calls/{queue}/{message}/abandon": Action("calls abandon", DESTROY, _abandon),
+}
