@@ -182,7 +182,10 @@ def test_schedules_show_their_next_slots_and_are_paused_run_and_removed(
 
     page = text(browser, "/schedules")
     assert "No reaper is alive: nothing fires." in page
-    assert re.search(r"hourly report to emails fires .* in \S+ in \S+ in \S+ never", page)
+    assert re.search(
+        r"hourly report to emails fires .* in \S+ \S+ \S+:00:00 \S+ then in \S+ , in \S+ never",
+        page,
+    )
     assert page.index("hourly") < page.index("daily")
     assert "1 of 2 schedules" in text(browser, "/schedules?q=DAILY")
     assert "All 2 schedules" in text(browser, "/schedules?q=nope")
