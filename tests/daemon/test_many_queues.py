@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from qworker.daemon.pruning import ROUND_S
-from qworker.daemon.reaper import SWEPT_AT_ONCE, Reaper
+from qworker.daemon.reaper import Reaper
+from qworker.daemon.sweeping import SWEPT_AT_ONCE
 from qworker.wire.keys import QueueKeys, queues_key, reapers_key
 from tests import servers
 from tests.lua.drive import NOW, Drive, own

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from qworker.client.execute.sync import Client
-from qworker.daemon.reaper import PROMOTED_AT_ONCE
+from qworker.daemon.moving import PROMOTED_AT_ONCE
 from qworker.daemon.thread import EmbeddedReaper
 from qworker.engine.send import NewMessage, send
 from qworker.store.connections import ConnectionFactory

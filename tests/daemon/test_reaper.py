@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from qworker.client.execute.sync import Client
-from qworker.daemon.reaper import MAX_TICK_MS, PROMOTED_AT_ONCE, Reaper
+from qworker.daemon.moving import PROMOTED_AT_ONCE
+from qworker.daemon.reaper import Reaper
+from qworker.daemon.sweeping import MAX_TICK_MS
 from qworker.engine.settle import Outcomes
 from qworker.errors import InvalidOptionError, ServerError
 from qworker.wire.keys import queues_key
