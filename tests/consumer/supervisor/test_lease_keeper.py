@@ -17,7 +17,8 @@ from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.states import LeaseState, LeaseView, Mark
 from qworker.consumer.manifest import ManifestTask
-from qworker.consumer.supervisor.leases.lease_keeper import _LONGEST_S, LeaseKeeper
+from qworker.consumer.supervisor.leases.heartbeats import _LONGEST_S
+from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
 from qworker.consumer.supervisor.leases.postmortem import Death, death_of
 from qworker.engine.command import Command
 from qworker.engine.raw import raw
@@ -135,7 +136,7 @@ def test_a_lease_is_not_kept_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPa
     assert _LONGEST_S == 12 * 3600
     scene.receive(0, [R], visibility_ms=30_000)
     for longest_s in (60.0, 60.0, 0.0, 0.0):
-        monkeypatch.setattr("qworker.consumer.supervisor.leases.lease_keeper._LONGEST_S", longest_s)
+        monkeypatch.setattr("qworker.consumer.supervisor.leases.heartbeats._LONGEST_S", longest_s)
         scene.board.leases.set_deadline(0, boot_time())
         scene.keeper.extend_due(scene.boards())
     assert scene.keeper.extended == 2

@@ -6,19 +6,28 @@ supervisor settles these messages, and counts them with the same outcomes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-if TYPE_CHECKING:
-    from qworker.consumer.supervisor.leases.postmortem import Death
+from qworker.consumer.board.counters import ACKED, CANCELLED, NACKED, OTHER, RELEASED
+from qworker.consumer.board.states import Mark
+from qworker.consumer.supervisor.leases.dead_outcomes import task_of
 
-__all__ = ["Fate", "log_fates"]
+if TYPE_CHECKING:
+    from qworker.consumer.board.states import LeaseView
+    from qworker.consumer.supervisor.leases.postmortem import Death
+    from qworker.wire.envelope import Envelope
+    from qworker.wire.keys import QueueKeys
+
+__all__ = ["Fate", "fates_of", "log_fates"]
 
 _log = structlog.get_logger(__name__)
 
+#: The outcomes of messages that had ended, as they are settled.
+_ENDED: Final[dict[int, str]] = {Mark.DONE: ACKED, Mark.FAILED: NACKED}
 #: Messages that one line of the log names, and messages that have their own lines.
 _NAMED: Final = 20
 
@@ -41,6 +50,44 @@ class Fate:
     receive_count: int | None = None
     dead: bool | None = None
     error: tuple[str, str] = ("", "")
+
+
+def fates_of(
+    keys: QueueKeys,
+    lease: LeaseView,
+    items: Mapping[int, Envelope],
+    uncounted: Container[int],
+    death: Death,
+    running: int,
+    is_dead: Callable[[QueueKeys, Envelope | None, Death, tuple[int, int]], bool | None],
+) -> Iterator[Fate]:
+    """Yield the outcomes of messages that the child has not counted, including those that were running.
+
+    `is_dead` says whether a message that is to blame has had its last try.
+    """
+    for position, mark in enumerate(lease.marks):
+        if mark != Mark.RUNNING and position not in uncounted:
+            continue
+        message, envelope = (lease.slot, position), items.get(position)
+        _, ran = death.running.get(message, (0.0, ""))
+        task = ran or (task_of(envelope) if envelope is not None else "")
+        if death.tasks and task and task not in death.tasks:
+            continue  # children count only their own tasks
+        blame = death.blame(message, running) if mark == Mark.RUNNING else 0.0
+        outcome = death.outcome if blame else _ENDED.get(mark, RELEASED)
+        if mark == Mark.RUNNING and message in death.cancelled:
+            outcome = CANCELLED
+        yield Fate(
+            keys.name,
+            task,
+            outcome,
+            death.tasks.get(task, (keys.name, task or OTHER)),
+            blame,
+            envelope.id if envelope is not None else None,
+            envelope.receives + 1 if envelope is not None else None,
+            is_dead(keys, envelope, death, message) if blame == 1.0 else None,
+            death.error_of(message),
+        )
 
 
 def log_fates(fates: Sequence[Fate], death: Death) -> None:

@@ -1,38 +1,33 @@
-"""Lease heartbeats, sent by the supervisor.
+"""Keeps the leases of children, from outside of them: extends, recalls, and settles those of the dead.
 
-A handler that holds the GIL for a minute keeps its lease, because another process extends it; and the messages of a
-child that dies go back at once, because its board says which it held.
+The messages of a child that dies go back at once, because its board says which it held.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from qworker.client.execute.recurring import RecurringCalls
 from qworker.consumer.board.clock import boot_time
-from qworker.consumer.board.counters import ACKED, CANCELLED, NACKED, OTHER, RELEASED
 from qworker.consumer.board.states import LeaseState, Mark
 from qworker.consumer.supervisor.leases.dead_outcomes import (
     outcomes_of,
     stale_of,
-    task_of,
     times_of,
 )
-from qworker.consumer.supervisor.leases.fates import Fate, log_fates
+from qworker.consumer.supervisor.leases.fates import Fate, fates_of, log_fates
+from qworker.consumer.supervisor.leases.heartbeats import EXTEND_GIVE_UP_S, Heartbeats
 from qworker.engine.command import Command
-from qworker.engine.extend import extend
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
 from qworker.engine.settle import Outcomes, settle
-from qworker.errors import QworkerError, RetryRule, ServerError, concerns_the_call
-from qworker.telemetry.throttle import LogThrottle
+from qworker.errors import QworkerError, RetryRule, ServerError
 from qworker.wire.envelope import Envelope
 from qworker.wire.ids import lease_number
 from qworker.wire.leases import held_items
@@ -43,31 +38,21 @@ if TYPE_CHECKING:
     from qworker.consumer.board.board import Board
     from qworker.consumer.board.states import LeaseView
     from qworker.consumer.supervisor.leases.postmortem import Death
-    from qworker.store.nodes import Address
     from qworker.wire.keys import QueueKeys
 
 __all__ = ["LeaseKeeper"]
 
 _log = structlog.get_logger(__name__)
 
-#: Leases are extended at least this often; the reaper's grace after a gap relies on it.
-_HEARTBEAT_S: Final = 5.0
-#: No lease is kept longer than this.
-_LONGEST_S: Final = 12 * 3600.0
 #: A write to shared memory is seen by the other process long before this has passed.
 _SEEN_S: Final = 0.01
-#: A lease that is due stays due, so an extension is given up soon. A settle has more time; in a Cluster it is tried
-#: several times instead, between extensions: a node that is away must not cost leases on others.
-_EXTEND_GIVE_UP_S: Final = 1.0
+#: In a Cluster a settle is tried several times for a short time each, between extensions: a node that is away must not
+#: cost leases on others.
 _SETTLE_GIVE_UP_S: Final = 20.0
 #: A wait of a dead child is over after this time, even if its connection stays open: `waits._BLOCK_S` and a margin.
 _WAITED_S: Final = 3.0
 #: Messages that are read from a dead child's lease, beside those that it has not counted.
 _READ: Final = (Mark.DONE, Mark.RUNNING)
-#: The outcomes of messages that had ended, as they are settled.
-_ENDED: Final[dict[int, str]] = {Mark.DONE: ACKED, Mark.FAILED: NACKED}
-#: Leases of one extend.
-_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +67,7 @@ class _EndedLease:
     until: float
 
 
-class LeaseKeeper:
+class LeaseKeeper(Heartbeats):
     """Extends, recalls and settles leases over one client. Not thread-safe.
 
     `who` makes the calls, for the journal. `note_fates` gets messages that dead children have not counted. `extended`
@@ -97,89 +82,16 @@ class LeaseKeeper:
         who: str = "",
         note_fates: Callable[[Sequence[Fate]], None] = lambda _: None,
     ) -> None:
-        self._calls = RecurringCalls(client, give_up_s=_EXTEND_GIVE_UP_S)
+        super().__init__(client)
         self._clustered = client.factory.clustered
-        self._settle_give_up_s = _EXTEND_GIVE_UP_S if self._clustered else _SETTLE_GIVE_UP_S
+        self._settle_give_up_s = EXTEND_GIVE_UP_S if self._clustered else _SETTLE_GIVE_UP_S
         #: What a node of a Cluster that is away has left to be done, in order.
         self._unsettled: list[Callable[[], object]] = []
         self._note_fates = note_fates
         self._who = who
-        self._first_seen: dict[str, float] = {}
-        self._throttle = LogThrottle()
         #: Leases that waits of dead children may still create, and when these waits are over.
         self._pending: deque[tuple[float, QueueKeys, str]] = deque()
-        self.extended = 0
-        self.lost = 0
         self.stale = 0
-
-    # -- extending -----------------------------------------------------------------------------
-
-    def extend_due(self, boards: Iterable[tuple[Board, Sequence[QueueKeys]]]) -> None:
-        """Extend every lease that has run for a third of its visibility timeout, or for 5 s.
-
-        Raises `ServerError` if a server cannot be reached; its leases stay due. A queue that refuses, or a node of a
-        Cluster that is away, does not affect the others.
-        """
-        now = boot_time()
-        due: dict[tuple[QueueKeys, int], list[tuple[Board, LeaseView]]] = {}
-        seen: set[str] = set()
-        for board, queues in boards:
-            for lease in board.leases.views():
-                seen.add(lease.lease_id)
-                first_seen = self._first_seen.setdefault(lease.lease_id, now)
-                wait_s = lease.visibility_s - min(lease.visibility_s / 3, _HEARTBEAT_S)
-                if lease.deadline - now > wait_s or now - first_seen > _LONGEST_S:
-                    continue
-                if lease.queue < len(queues):
-                    key = (queues[lease.queue], round(lease.visibility_s * 1000))
-                    due.setdefault(key, []).append((board, lease))
-        for lease_id in self._first_seen.keys() - seen:
-            del self._first_seen[lease_id]
-        away: dict[Address | None, ServerError] = {}
-        for (keys, visibility_ms), leases in due.items():
-            for first in range(0, len(leases), _AT_ONCE):
-                node = self._calls.factory.last_node(keys.unacked)
-                if node not in away:
-                    try:
-                        self._extend(keys, visibility_ms, leases[first : first + _AT_ONCE])
-                    except ServerError as error:
-                        away[node] = error
-        if away:
-            raise next(iter(away.values()))
-
-    def _extend(
-        self, keys: QueueKeys, visibility_ms: int, leases: Sequence[tuple[Board, LeaseView]]
-    ) -> None:
-        begun = boot_time()
-        ids = [lease.lease_id for _, lease in leases]
-        try:
-            extended = self._calls.execute(extend(keys, ids, visibility_ms))
-        except QworkerError as error:
-            if not concerns_the_call(error):
-                raise
-            if self._throttle.admit(keys.queue) is not None:
-                _log.error("extend_refused", queue=keys.queue, error=str(error))
-            return
-        for board, lease in leases:
-            now = board.leases.view(lease.slot)
-            if now is None or now.lease_id != lease.lease_id:
-                continue  # settled in between
-            if extended.deadlines[lease.lease_id]:
-                board.leases.set_deadline(lease.slot, begun + visibility_ms / 1000)
-                self.extended += 1
-            elif now.state is LeaseState.HELD and lease.state is LeaseState.HELD:
-                # A lease that is only pending may not exist yet; one that is held and gone is lost.
-                self._lose(board, lease, keys.queue)
-        held = {lease.lease_id: (board, lease.slot) for board, lease in leases}
-        for lease_id, index in extended.cancelled:
-            _stop_cancelled(*held[lease_id], lease_id, index)
-
-    def _lose(self, board: Board, lease: LeaseView, queue: str) -> None:
-        if board.leases.lost(lease.slot) or not set(lease.marks) & {Mark.UNSTARTED, Mark.RUNNING}:
-            return  # all of it is handled: what remains is to send that
-        board.leases.lose(lease.slot)
-        self.lost += 1
-        _log.warning("lease_lost", queue=queue, lease_id=lease.lease_id, messages=lease.count)
 
     # -- recalling -----------------------------------------------------------------------------
 
@@ -244,7 +156,9 @@ class LeaseKeeper:
             )
             items = {}
         outcomes = outcomes_of(lease, items, death, ended.running, ended.uncounted)
-        fates = [*self._fates(keys, lease, items, ended.uncounted, death, ended.running)]
+        fates = [
+            *fates_of(keys, lease, items, ended.uncounted, death, ended.running, self._is_dead)
+        ]
         self._settle(keys, outcomes, ended.until)
         self._settle(keys, stale_of(lease, ended.uncounted), ended.until, stale=True)
         return fates
@@ -285,40 +199,6 @@ class LeaseKeeper:
             outcomes.release("*")
             if given_back := self._settle(keys, outcomes):
                 _log.warning("messages_went_to_a_dead_child", queue=keys.queue, messages=given_back)
-
-    def _fates(
-        self,
-        keys: QueueKeys,
-        lease: LeaseView,
-        items: Mapping[int, Envelope],
-        uncounted: Container[int],
-        death: Death,
-        running: int,
-    ) -> Iterator[Fate]:
-        """Yield the outcomes of messages that the child has not counted, including those that were running."""
-        for position, mark in enumerate(lease.marks):
-            if mark != Mark.RUNNING and position not in uncounted:
-                continue
-            message, envelope = (lease.slot, position), items.get(position)
-            _, ran = death.running.get(message, (0.0, ""))
-            task = ran or (task_of(envelope) if envelope is not None else "")
-            if death.tasks and task and task not in death.tasks:
-                continue  # children count only their own tasks
-            blame = death.blame(message, running) if mark == Mark.RUNNING else 0.0
-            outcome = death.outcome if blame else _ENDED.get(mark, RELEASED)
-            if mark == Mark.RUNNING and message in death.cancelled:
-                outcome = CANCELLED
-            yield Fate(
-                keys.name,
-                task,
-                outcome,
-                death.tasks.get(task, (keys.name, task or OTHER)),
-                blame,
-                envelope.id if envelope is not None else None,
-                envelope.receives + 1 if envelope is not None else None,
-                self._is_dead(keys, envelope, death, message) if blame == 1.0 else None,
-                death.error_of(message),
-            )
 
     def _is_dead(
         self, keys: QueueKeys, envelope: Envelope | None, death: Death, message: tuple[int, int]
@@ -394,16 +274,6 @@ class LeaseKeeper:
         if stale:
             self.stale += count
         return count
-
-
-def _stop_cancelled(board: Board, slot: int, lease_id: str, index: str) -> None:
-    """Tell a child of a cancelled message that runs. One that has not started goes back, and is dropped there."""
-    lease = board.leases.view(slot)
-    if lease is None or lease.lease_id != lease_id:
-        return  # settled in between
-    position = lease.position_of(index)
-    if position is not None and lease.marks[position] == Mark.RUNNING:
-        board.orders.cancel(lease_id, position, boot_time())
 
 
 def _delivered(lease: LeaseView) -> int:
