@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from qworker.app.handle import check_keeps
 from qworker.app.trace import outgoing
-from qworker.client.send import new_message
+from qworker.client.new_message import new_message
 from qworker.engine.options import SendOptions
 from qworker.errors import NoResultError
 from qworker.wire.groups import flag_of

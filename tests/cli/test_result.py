@@ -76,7 +76,7 @@ def test_message_show_leads_to_the_result(run, shop):
     """Before the end it says for how long the result will be kept, afterwards where it is."""
     queue = shop.queue()
     flags = {"r": "3600000"}
-    from qworker.client.send import new_message
+    from qworker.client.new_message import new_message
     from qworker.engine.options import SendOptions
 
     [message_id] = queue.store(

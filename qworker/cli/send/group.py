@@ -171,7 +171,8 @@ def _send(
     sent: _Sent,
 ) -> None:
     from qworker.cli.framework.progress import progress
-    from qworker.client.send import new_message, store
+    from qworker.client.new_message import new_message
+    from qworker.client.send import store
 
     try:
         with progress(f"sending to {queue.keys.queue}", bodies.total) as advance:
