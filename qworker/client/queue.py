@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overloa
 from qworker.client import by_id, relay
 from qworker.client import calls as call_groups
 from qworker.client import cancel as cancelling
+from qworker.client import extend as extending
 from qworker.client import send as sending
 from qworker.client import settle as settling
 from qworker.client import start as starting
@@ -127,9 +128,9 @@ class QueueVerbs:
     nack = Verb(settling.nack)
     release = Verb(settling.release)
     bury = Verb(settling.bury)
-    extend = Verb(settling.extend)
-    extend_all = Verb(settling.extend_all)
-    working = Verb(settling.working)
+    extend = Verb(extending.extend)
+    extend_all = Verb(extending.extend_all)
+    working = Verb(extending.working)
 
     runs = Verb(run_states.runs)
     run_status = Verb(run_states.run_status)

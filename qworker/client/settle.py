@@ -1,31 +1,24 @@
-"""Settle received messages, and extend their visibility."""
+"""Settle received messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from msgspec import structs
-
-from qworker.client.limits import check_visibility_ms
-from qworker.client.message import Message, Receipt
+from qworker.client.lease_pages import by_lease, cut_leases, pages_of, shard_by_shard
+from qworker.client.message import Message
 from qworker.client.per_shard import where_held
-from qworker.client.plan import Plan, each_soon
+from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.durations import Duration, duration_ms
-from qworker.engine.extend import split, split_all
-from qworker.engine.options import MAX_VISIBILITY_MS
 from qworker.engine.result import read_results
 from qworker.engine.settle import LIGHT, Outcomes, Settled, result_effect, settle
 from qworker.errors import (
     InvalidOptionError,
     InvalidResultError,
-    QworkerError,
-    ServerError,
     StaleReceiptError,
 )
 from qworker.formats import size
-from qworker.telemetry.logger import logger
 from qworker.wire.codec import encode
 from qworker.wire.numbers import whole
 from qworker.wire.result import MAX_KEEP_MS, MAX_RESULT, write_value
@@ -34,26 +27,17 @@ __all__ = [
     "ack",
     "bury",
     "complete",
-    "extend",
-    "extend_all",
     "nack",
     "note_ack",
     "release",
-    "split_off",
-    "working",
+    "release_all",
 ]
 
-_log = logger(__name__)
-
-#: Leases per call; messages per call of acks, and of extensions.
-_LEASES: Final = 64
+#: Messages of one call of acks.
 _ACKS: Final = 64_000
-_EXTENDED: Final = 1_000
 #: Messages that one call moves, and bytes of their bodies (or one message): other calls wait for it.
 _MOVED: Final = 250
 _MOVED_BYTES: Final = 2**20
-#: Seconds that a shard has to reply while others wait.
-_SOON_S: Final = 0.5
 
 
 def ack(queue: QueueRef, *messages: Message) -> Plan[list[Message]]:
@@ -88,7 +72,7 @@ def nack(
 
 def release(queue: QueueRef, *messages: Message, delay: Duration = 0) -> Plan[list[Message]]:
     """Give messages back uncounted, to the head of ready in their order, or after `delay`. Otherwise as `nack`."""
-    released = yield from _release(queue, messages, duration_ms(delay, "delay"))
+    released = yield from release_all(queue, messages, duration_ms(delay, "delay"))
     return _some(released, queue, messages)
 
 
@@ -135,98 +119,6 @@ def complete(
     return message
 
 
-@where_held
-def extend(queue: QueueRef, message: Message, visibility: Duration) -> Plan[Message]:
-    """Give a message a new visibility timeout from now; 0 makes it visible now.
-
-    Returns the message with its new receipt (the old one is stale). Raises `StaleReceiptError`.
-    """
-    wanted_ms = duration_ms(visibility, "visibility", maximum_ms=MAX_VISIBILITY_MS)
-    if wanted_ms == 0:
-        yield from release(queue, message)
-        return message
-    return _held(queue, message, (yield from split_off(queue, message, wanted_ms)))
-
-
-def extend_all(
-    queue: QueueRef, messages: Iterable[Message], visibility: Duration
-) -> Plan[list[Message]]:
-    """Give messages a new visibility timeout from now; 0 makes them visible now.
-
-    In one atomic call per queue or shard (of up to 1,000 messages, and 64 leases). Returns those that were still held,
-    in their order and with their new receipts (the old ones are stale); leaves out the others. A failure of one of
-    several shards costs the others nothing: it is logged (`settle_failed`), and raised only if nothing was held.
-    """
-    wanted_ms = duration_ms(visibility, "visibility", maximum_ms=MAX_VISIBILITY_MS)
-    wanted = list(messages)
-    if wanted_ms == 0:
-        return (yield from _release(queue, wanted, 0))
-    extended: dict[Receipt, Message] = {}
-    #: A call in doubt is repeated with the leases that it may have created.
-    new_leases: dict[str, str] = {}
-    done: set[str] = set()
-
-    def extend_in(shard: QueueRef, some: Sequence[Message], counted: list[Message]) -> Plan[None]:
-        left = {
-            message.receipt: message for message in some if message.receipt.lease_id not in done
-        }
-        for page in _pages(_by_lease(left.values()), _EXTENDED):
-            leases = {}
-            for lease in page:
-                old = lease[0].receipt.lease_id
-                new = new_leases.get(old) or new_leases.setdefault(
-                    old, shard.ids.lease_id(wanted_ms)
-                )
-                leases[old] = new, [message.receipt.index for message in lease]
-            flat = [message for lease in page for message in lease]
-            deadlines: list[int] = yield split_all(shard.keys, leases, wanted_ms)
-            done.update(leases)
-            for message, deadline_ms in zip(flat, deadlines, strict=True):
-                if deadline_ms:
-                    old_receipt = message.receipt
-                    receipt = structs.replace(
-                        old_receipt, lease_id=new_leases[old_receipt.lease_id]
-                    )
-                    extended[old_receipt] = structs.replace(
-                        message, receipt=receipt, deadline_ms=deadline_ms
-                    )
-                    counted.append(extended[old_receipt])
-
-    yield from _shard_by_shard(queue, wanted, extend_in)
-    return [extended.pop(message.receipt) for message in wanted if message.receipt in extended]
-
-
-@where_held
-def working(queue: QueueRef, message: Message, visibility: Duration | None = None) -> Plan[Message]:
-    """Report that a message is still worked on: it gets its visibility timeout once more, from now.
-
-    Returns the message with its new receipt and deadline, as `extend` does, but is refused once half of its time to
-    live is over, so that others have their turn. `visibility` None is the message's own, else the queue's. Raises
-    `TooLateError`, `StaleReceiptError`.
-    """
-    wanted_ms = check_visibility_ms(visibility) or message.own_visibility_ms or None
-    return _held(queue, message, (yield from split_off(queue, message, wanted_ms, half=True)))
-
-
-def split_off(
-    queue: QueueRef, message: Message, wanted_ms: int | None, *, half: bool = False
-) -> Plan[Message | None]:
-    """Give a message its own lease; returns it with its new receipt, None if the old one is stale.
-
-    `wanted_ms` None takes the queue's visibility; `half`: refused as `working` is.
-    """
-    lease_id = queue.ids.lease_id(wanted_ms)
-    old = message.receipt
-    deadline_ms: int = yield split(
-        queue.keys, old.lease_id, old.index, lease_id, wanted_ms, half=half
-    )
-    if not deadline_ms:
-        return None
-    return structs.replace(
-        message, receipt=Receipt(lease_id, old.index, old.shard), deadline_ms=deadline_ms
-    )
-
-
 def note_ack(outcomes: Outcomes, message: Message) -> None:
     """Add the ack of a message to the outcomes of its lease; it also releases the message's unique key."""
     unique = message.flags.get("u")
@@ -236,7 +128,9 @@ def note_ack(outcomes: Outcomes, message: Message) -> None:
         outcomes.acks.append(message.receipt.index)
 
 
-def _release(queue: QueueRef, messages: Sequence[Message], delay_ms: int) -> Plan[list[Message]]:
+def release_all(queue: QueueRef, messages: Sequence[Message], delay_ms: int) -> Plan[list[Message]]:
+    """Give messages back as `release` does; returns those that counted, in their order."""
+
     def note(outcomes: Outcomes, message: Message) -> None:
         outcomes.release(message.receipt.index, delay_ms)
 
@@ -260,51 +154,14 @@ def _settle(
     """
 
     def settle_in(shard: QueueRef, some: Sequence[Message], counted: list[Message]) -> Plan[None]:
-        leases = _by_lease(some)
-        pages = [*(_pages(_cut(leases), _MOVED, _MOVED_BYTES) if moves else _pages(leases, _ACKS))]
+        leases = by_lease(some)
+        if moves:
+            pages = [*pages_of(cut_leases(leases, _MOVED, _MOVED_BYTES), _MOVED, _MOVED_BYTES)]
+        else:
+            pages = [*pages_of(leases, _ACKS)]
         return _settle_in(shard, pages[::-1] if last_first else pages, note, counted)
 
-    return (yield from _shard_by_shard(queue, messages, settle_in))
-
-
-def _shard_by_shard(
-    queue: QueueRef,
-    messages: Sequence[Message],
-    settle_in: Callable[[QueueRef, Sequence[Message], list[Message]], Plan[None]],
-) -> Plan[list[Message]]:
-    """Settle the messages of each shard; returns those that counted, which `settle_in` adds to its list.
-
-    A shard that does not reply soon is tried again after the others.
-    """
-    shards: dict[int, list[Message]] = {}
-    for message in messages:
-        shards.setdefault(message.receipt.shard, []).append(message)
-    counted: list[Message] = []
-    refused: QworkerError | None = None
-    waiting = list(shards)
-    if len(shards) > 1:
-        for number in shards:
-            shard = queue.shard(number)
-            plan = each_soon(settle_in(shard, shards[number], counted), _SOON_S)
-            try:
-                yield from plan
-            except ServerError:
-                continue  # It has more time below.
-            except QworkerError as error:
-                _log.warning("settle_failed", queue=shard.keys.queue, error=str(error))
-                refused = error
-            waiting.remove(number)
-    for number in waiting:
-        shard = queue.shard(number)
-        try:
-            yield from settle_in(shard, shards[number], counted)
-        except QworkerError as error:
-            if not counted:
-                raise
-            _log.warning("settle_failed", queue=shard.keys.queue, error=str(error))
-    if refused is not None and not counted:
-        raise refused
-    return counted
+    return (yield from shard_by_shard(queue, messages, settle_in))
 
 
 def _settle_in(
@@ -328,44 +185,6 @@ def _settle_in(
         counted += [message for message, hit in zip(flat, settled.counted, strict=True) if hit]
 
 
-def _by_lease(messages: Iterable[Message]) -> list[list[Message]]:
-    leases: dict[str, list[Message]] = {}
-    for message in messages:
-        leases.setdefault(message.receipt.lease_id, []).append(message)
-    return list(leases.values())
-
-
-def _cut(leases: Iterable[list[Message]]) -> Iterator[list[Message]]:
-    """Cut leases into pieces that one call moves. Two pieces of a lease never fit in one call."""
-    for lease in leases:
-        piece: list[Message] = []
-        size = 0
-        for message in lease:
-            if piece and (len(piece) == _MOVED or size + len(message.body) > _MOVED_BYTES):
-                yield piece
-                piece, size = [], 0
-            piece.append(message)
-            size += len(message.body)
-        yield piece
-
-
-def _pages(
-    leases: Iterable[list[Message]], most: int, most_bytes: int | None = None
-) -> Iterator[list[list[Message]]]:
-    page: list[list[Message]] = []
-    number = size = 0
-    for lease in leases:
-        more = 0 if most_bytes is None else sum(len(message.body) for message in lease)
-        over = number + len(lease) > most or (most_bytes is not None and size + more > most_bytes)
-        if page and (len(page) == _LEASES or over):
-            yield page
-            page, number, size = [], 0, 0
-        page.append(lease)
-        number, size = number + len(lease), size + more
-    if page:
-        yield page
-
-
 def _without_unique(message: Message) -> bool:
     return not message.flags.get("u")
 
@@ -375,9 +194,3 @@ def _some(counted: list[Message], queue: QueueRef, messages: Sequence[Message]) 
         first = messages[0].receipt
         raise StaleReceiptError(queue.shard(first.shard).keys.queue, str(first))
     return counted
-
-
-def _held(queue: QueueRef, message: Message, extended: Message | None) -> Message:
-    if extended is None:
-        raise StaleReceiptError(queue.keys.queue, str(message.receipt))
-    return extended

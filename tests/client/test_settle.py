@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
+from qworker.client.extend import extend_all
 from qworker.client.message import Message
 from qworker.client.queue import AsyncQueue, Queue
 from qworker.client.receive.reap import ReapedQueue
-from qworker.client.settle import extend_all
 from qworker.engine.command import Soon
 from qworker.engine.raw import raw
 from qworker.engine.scripts import load_script
