@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qworker.consumer.board.states import Mark
-from qworker.consumer.child.leases.delivery import ACKED, LEFT
+from qworker.consumer.child.leases.ending_kinds import ACKED, LEFT
 from qworker.consumer.child.settle.ack_buffer import add_outcome
 from qworker.consumer.child.settle.journal_events import acked_unstarted
 from qworker.engine.settle import Outcomes, Settled, settle

@@ -15,7 +15,8 @@ from qworker.consumer.child.handlers.preparation import Preparer
 from qworker.consumer.child.handlers.runner import Runner
 from qworker.consumer.child.leases.batch_size import QueueState
 from qworker.consumer.child.leases.board_slots import ChildLeases
-from qworker.consumer.child.leases.delivery import ACKED, Delivery
+from qworker.consumer.child.leases.delivery import Delivery
+from qworker.consumer.child.leases.ending_kinds import ACKED
 from qworker.consumer.child.leases.server_clock import ServerClock
 from qworker.consumer.child.settle.journal_events import acked_unstarted, take_acked, times_of
 from qworker.consumer.child.settle.stats import HandlerStats

@@ -19,9 +19,9 @@ from qworker import (
     Retry,
 )
 from qworker.consumer.board.board import Board
-from qworker.consumer.child.leases import delivery
+from qworker.consumer.child.leases import ending_kinds
 from qworker.consumer.child.leases.batch_size import QueueState
-from qworker.consumer.child.leases.delivery import Lease
+from qworker.consumer.child.leases.lease import Lease
 from qworker.engine.receive import Batch
 from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import drain, history_of, make_due, redis_of, running, until
@@ -550,7 +550,7 @@ def test_each_kind_of_end_has_a_letter_of_its_own() -> None:
     """A delivery ends in one way: no two kinds share the letter that says which."""
     kinds = {
         name: letter
-        for name, letter in vars(delivery).items()
+        for name, letter in vars(ending_kinds).items()
         if name.isupper() and isinstance(letter, str)
     }
     assert len(kinds) > 10

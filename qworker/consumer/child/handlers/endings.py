@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from qworker.app.control import (
     Bury,
@@ -22,7 +22,8 @@ from qworker.app.control import (
 from qworker.config.kinds import DAY_MS, MAX_DELAY_MS
 from qworker.consumer.board.counters import OUTCOMES
 from qworker.consumer.board.states import Mark
-from qworker.consumer.child.leases.delivery import (
+from qworker.consumer.child.handlers.ending_notes import OUTCOME, EndingNotes, ForkedMarks
+from qworker.consumer.child.leases.ending_kinds import (
     ACKED,
     BURIED,
     CANCELLED,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from qworker.consumer.board.board import Board
     from qworker.consumer.child.leases.delivery import Delivery
 
-__all__ = ["LOST", "STOPPED", "TIME_LIMIT", "Endings", "ForkedMarks"]
+__all__ = ["LOST", "STOPPED", "TIME_LIMIT", "Endings"]
 
 _log = guarded(__name__)
 
@@ -54,53 +55,14 @@ _log = guarded(__name__)
 TIME_LIMIT: Final = "time_limit"
 LOST: Final = "lost"
 STOPPED: Final = "stopped"  # its message was cancelled
+# A plain int: an IntEnum member costs more to look up and to store than everything else that is done with it.
+_DONE: Final = int(Mark.DONE)
 #: The pause of a message whose failure could not be read.
 _UNREADABLE_MS: Final = 5000
 _TIMED_OUT: Final = OUTCOMES.index("time_limit")
-#: By kind of ending, the index of the counter in `OUTCOMES`.
-_OUTCOME: Final = {
-    ACKED: OUTCOMES.index("acked"),
-    KEPT: OUTCOMES.index("acked"),
-    NACKED: OUTCOMES.index("nacked"),
-    BURIED: OUTCOMES.index("buried"),
-    RELEASED: OUTCOMES.index("released"),
-    LIMITED: OUTCOMES.index("released"),
-    PARKED: OUTCOMES.index("released"),
-    DISCARDED: OUTCOMES.index("discarded"),
-    EXPIRED: OUTCOMES.index("expired"),
-    CANCELLED: OUTCOMES.index("cancelled"),
-}
-#: What the supervisor does if the child dies before it has sent the outcome: ack, nack, or release uncounted.
-_MARK: Final = {
-    NACKED: Mark.FAILED,
-    BURIED: Mark.FAILED,
-    EXPIRED: Mark.FAILED,
-    RELEASED: Mark.RELEASED,
-    LIMITED: Mark.RELEASED,
-    PARKED: Mark.RELEASED,
-    DISCARDED: Mark.DONE,
-    # It goes back, and its tombstone ends it there.
-    CANCELLED: Mark.RELEASED,
-    KEPT: Mark.SETTLING,
-}
-# A plain int: an IntEnum member costs more to look up and to store than everything else that is done with it.
-_DONE: Final = int(Mark.DONE)
 
 
-class ForkedMarks:
-    """The marks of a board in a forked copy: to set one means that the copy's handler has ended."""
-
-    def __init__(self, end: Callable[..., NoReturn]) -> None:
-        self._end = end
-
-    def __getitem__(self, at: int) -> int:
-        return int(Mark.RECALLED)
-
-    def __setitem__(self, at: int, mark: int) -> None:
-        self._end()
-
-
-class Endings:
+class Endings(EndingNotes):
     """Ends messages. `max_receives`: queue name → the queue's attribute.
 
     `write_value`: writes the result of a message as it is stored, given its JSON, queue and id. `next_effects`: makes
@@ -115,10 +77,9 @@ class Endings:
         write_value: Callable[[bytes, str, str], bytes],
         next_effects: Callable[[Delivery, bytes], list[Effect]],
     ) -> None:
+        super().__init__(board, middleware)
         self._write_value = write_value
         self._next_effects = next_effects
-        self._marks: memoryview | ForkedMarks = board.bytes
-        self._middleware = middleware
         self._max_receives = max_receives
 
     def succeed(self, delivery: Delivery) -> None:
@@ -200,41 +161,7 @@ class Endings:
         delivery.delay_ms = _UNREADABLE_MS
         self.end(delivery, NACKED)
         if self._is_last(delivery):
-            delivery.outcome = _OUTCOME[BURIED]
-
-    def end(self, delivery: Delivery, kind: str, reason: str = "") -> bool:
-        """Note how a message ends; returns False."""
-        delivery.kind = kind
-        delivery.outcome = _OUTCOME[kind]
-        delivery.reason = reason
-        # An ack by the supervisor would not announce the end.
-        lost_with_child = kind == DISCARDED and delivery.awaited
-        self._marks[delivery.mark_at] = Mark.SETTLING if lost_with_child else _MARK[kind]
-        return False
-
-    def after(self, delivery: Delivery, error: BaseException | None) -> None:
-        """Run the middleware's `after`; its errors are logged."""
-        context = delivery.context()
-        for middleware in reversed(self._middleware):
-            try:
-                middleware.after(context, OUTCOMES[delivery.outcome], error)
-            except BaseException as problem:  # noqa: BLE001 - the message has ended already
-                _log.error(
-                    "middleware_failed",
-                    middleware=type(middleware).__name__,
-                    error=name_of(problem),
-                    exception=failure_text(problem),
-                )
-
-    def within(self, context: Context | None, function: Callable[..., None], *args: Any) -> None:
-        """Call a function in a context; in the caller's if that one cannot be entered."""
-        if context is not None:
-            try:
-                context.run(function, *args)
-                return
-            except RuntimeError as error:
-                _log.error("context_spoiled", error=text_of(error))
-        function(*args)
+            delivery.outcome = OUTCOME[BURIED]
 
     def is_spent(self, delivery: Delivery) -> bool:
         """Whether a message has failed as often as it or its task allows. The server enforces the queue's own limit."""
@@ -244,18 +171,6 @@ class Endings:
             envelope is not None
             and limit is not None
             and envelope.nacks + envelope.timeouts >= limit
-        )
-
-    def log(self, event: str, delivery: Delivery, **fields: Any) -> None:
-        """Log a warning about a message."""
-        envelope = delivery.envelope()
-        _log.warning(
-            event,
-            queue=delivery.lease.queue.name,
-            task=delivery.task.name if delivery.task else None,
-            message_id=envelope.id if envelope else None,
-            receive_count=envelope.receives + 1 if envelope else None,
-            **fields,
         )
 
     def detach(self, end: Callable[..., NoReturn], marks: ForkedMarks) -> None:
@@ -364,7 +279,7 @@ class Endings:
         )
         self.end(delivery, NACKED)
         if dead:
-            delivery.outcome = _OUTCOME[BURIED]
+            delivery.outcome = OUTCOME[BURIED]
 
 
 def _own_limit(delivery: Delivery) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qworker.app.arguments.calls import Calls
 from qworker.config.kinds import MAX_DELAY_MS
 from qworker.consumer.child.handlers.elsewhere import pause_ms, pause_of_paused_ms
-from qworker.consumer.child.leases.delivery import BURIED, RELEASED
+from qworker.consumer.child.leases.ending_kinds import BURIED, RELEASED
 from qworker.consumer.failure import MAX_CHARACTERS
 from qworker.errors import InvalidError, NoResultError, ProtectionError, UnknownKeyError
 from qworker.telemetry.throttle import LogThrottle

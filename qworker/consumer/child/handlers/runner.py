@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from qworker.app.context import running
 from qworker.consumer.board.states import Mark
 from qworker.consumer.child.handlers.awaiting import Awaiter, needs_awaiting
-from qworker.consumer.child.handlers.endings import ForkedMarks
+from qworker.consumer.child.handlers.ending_notes import ForkedMarks
 from qworker.consumer.child.handlers.gathering import Gathering
-from qworker.consumer.child.leases.delivery import ACKED, DROPPED, LEFT
+from qworker.consumer.child.leases.ending_kinds import ACKED, DROPPED, LEFT
 from qworker.telemetry.guarded import guarded
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from qworker.consumer.child.leases.delivery import Delivery, Lease
+from qworker.consumer.child.leases.delivery import Delivery
+from qworker.consumer.child.leases.lease import Lease
 
 if TYPE_CHECKING:
     from qworker.consumer.board.board import Board

@@ -9,7 +9,7 @@ import msgspec
 
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.states import Mark
-from qworker.consumer.child.leases.delivery import (
+from qworker.consumer.child.leases.ending_kinds import (
     ACKED,
     BURIED,
     CANCELLED,
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from qworker.consumer.child.connection import Connection
     from qworker.consumer.child.leases.batch_size import QueueState
     from qworker.consumer.child.leases.board_slots import ChildLeases
-    from qworker.consumer.child.leases.delivery import Delivery, Lease
+    from qworker.consumer.child.leases.delivery import Delivery
+    from qworker.consumer.child.leases.lease import Lease
     from qworker.consumer.child.settle.relaying import ChildRelay
     from qworker.consumer.child.settle.stats import HandlerStats
     from qworker.engine.command import Command

@@ -11,7 +11,8 @@ from qworker.wire.envelope import Kind, kind_of
 
 if TYPE_CHECKING:
     from qworker.app.task import Task
-    from qworker.consumer.child.leases.delivery import Delivery, Lease
+    from qworker.consumer.child.leases.delivery import Delivery
+    from qworker.consumer.child.leases.lease import Lease
 
 __all__ = ["acked_unstarted", "note_acked", "take_acked", "times_of"]
 

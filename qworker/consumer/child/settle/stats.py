@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.consumer.board.counters import OUTCOMES, TIME_LIMIT, TaskCounts
-from qworker.consumer.child.leases.delivery import ACKED, NOT_STARTED
+from qworker.consumer.child.leases.ending_kinds import ACKED, NOT_STARTED
 from qworker.consumer.child.settle.journal_events import note_acked
 
 if TYPE_CHECKING:
     from qworker.app.task import Task
     from qworker.consumer.board.board import Board
-    from qworker.consumer.child.leases.delivery import Delivery, Lease
+    from qworker.consumer.child.leases.delivery import Delivery
+    from qworker.consumer.child.leases.lease import Lease
 
 __all__ = ["HandlerStats"]
 
