@@ -76,7 +76,8 @@ def show(session: Session, group_id: str, queue: str | None) -> Output:
 def abandon(session: Session, group_id: str, queue: str | None, dry_run: bool, yes: bool) -> Output:
     """End a group of calls without its callback, such as one that waits for a call that is gone.
 
-    Its calls run on. A wait for its result ends as cancelled.
+    Its calls run on. A wait for its result ends as cancelled. A run that gathers them continues: its gather fails for
+    the calls that have not ended.
     """
     from qworker.cli.framework.confirm import confirm
 

@@ -141,7 +141,10 @@ def call_group(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
 
 @until_found
 def abandon_calls(queue: QueueRef, group_id: str) -> Plan[bool | None]:
-    """End a group of calls without its callback, as cancelled; its calls run on. None if it does not wait for calls."""
+    """End a group of calls without its callback, as cancelled; its calls run on. None if it does not wait for calls.
+
+    A run that gathers them continues, with the values of the calls that have ended.
+    """
     [waited] = yield commands.abandon(queue.keys, [check_message_id(group_id)], "cancelled")
     return True if waited else None
 

@@ -154,9 +154,10 @@ def read_values(keys: QueueKeys, group_id: str, first: int = 0) -> Command[Value
 
 
 def abandon(keys: QueueKeys, group_ids: Sequence[str], words: str) -> Command[list[bool]]:
-    """End up to 100 groups without what follows them; returns for each whether it waited for members.
+    """End up to 100 groups before their members have; returns for each whether it waited for members.
 
-    `words`: purged, cancelled or discarded, for waits for the callback's result; empty: these go on.
+    `words`: purged or cancelled, for waits for the callback's result; empty: these go on. The run of a cancelled group
+    continues.
     """
 
     def decode(reply: Any) -> list[bool]:

@@ -387,3 +387,26 @@ def test_a_function_error_before_the_calls_makes_none(media: Media) -> None:
     publish.send()
     drain(media.app, errors="collect")
     assert media.made == []
+
+
+def test_a_gather_that_is_abandoned_fails_for_what_has_not_ended(media: Media) -> None:
+    """The run continues, with the values of the calls that have; those that end later change nothing."""
+    app = media.app
+    seen: list[Any] = []
+
+    @app.workflow
+    def publish(run: SyncRun) -> None:
+        calls = [media.transcode.call("a", height) for height in (1, 2)]
+        seen.append(run.gather(calls, return_exceptions=True))
+
+    handle = publish.start()
+    drain(app, queues=["default"])
+    drain(app, queues=["video"], max_messages=1)
+    [group_] = app.queue("default").calls()
+    drain(app, queues=["default"])
+    assert app.queue("default").abandon_calls(group_.id)
+    drain(app)
+    assert handle.result(0) is None
+    [[one, late]] = seen
+    assert (one, type(late), late.state) == (Rendition("a", 1), TaskEndedError, "not waited for")
+    assert (late.queue, late.message_id) == ("video", f"{group_.id}.1")

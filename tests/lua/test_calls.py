@@ -185,6 +185,22 @@ def test_an_end_without_its_group_changes_nothing(drive: Drive) -> None:
     assert drive.state("result:g", "joins", "join:g") == {"result:g": "cancelled"}
 
 
+def test_an_abandoned_group_wakes_its_run(drive: Drive) -> None:
+    """Which continues with the ends that were counted; later ones are not. A second call changes nothing."""
+    start(drive, spec_of(2, then=None, run=("r", "!gather#1")), run_id="r")
+    count(drive, (0, OK))
+    drive.send("r", flags={"c": "1", "r": "1000"})
+    drive.receive("L")
+    parked = Outcomes("L")
+    parked.park(0, None, "~gather#1", "!gather#1")
+    drive.settle(parked)
+    assert drive.run(abandon(drive.keys, ["g"], "cancelled")) == [True]
+    assert len(ready(drive)) == 1
+    count(drive, (1, OK), first=2)
+    assert drive.run(read_values(drive.keys, "g")).words == (OK, b"")
+    assert drive.run(abandon(drive.keys, ["g"], "cancelled")) == [False]
+
+
 def test_every_end_of_a_member_is_told(drive: Drive) -> None:
     """By an ack with its value, and in the words of its result by death, discard, delete, expiry, purge and a drop."""
     flags = {"i": f"{drive.keys.queue}:g:0:t", "j": "-"}

@@ -111,25 +111,33 @@ class Gather:
                 "give it a name= of its own if you change its calls",
             )
         values: list[Any] = []
-        for number, (member, words) in enumerate(zip(self.members, state.words, strict=True)):
+        for number, words in enumerate(state.words):
             if words.startswith((b"ok\n", b"ok ")):
                 place = Place(self._place, self.group_id, number)
                 value = open_member(words, steps.keyring, steps.namespace, place)
-                sender = member.sender if isinstance(member, Call) else member.last
-                result_type = sender.task.result_type
+                result_type = self._member_task(number).result_type
                 assert result_type is not None
                 values.append(result_type.decode(value))
             else:
                 values.append(self._error(number, words))
         return values
 
+    def _member_task(self, number: int) -> Task[..., Any]:
+        member = self.members[number]
+        return (member.sender if isinstance(member, Call) else member.last).task
+
     def _error(self, number: int, words: bytes) -> ResultError:
         end = read_end(words)
-        where, task, message_id = end.step or ("", "", f"{self.group_id}.{number}")
+        member = self._member_task(number)
+        where, task, message_id = end.step or (
+            member.queue,
+            member.name,
+            f"{self.group_id}.{number}",
+        )
         queue = where.partition("/")[0]
         if end.state == "dead":
             return TaskFailedError(queue, message_id, end.reason, end.error, end.text, task)
-        # Empty: a group of successes is decided as soon as one cannot succeed.
+        # Empty: a group of successes is decided as soon as one cannot succeed; an operator ended it early.
         return TaskEndedError(queue, message_id, end.state or _NOT_WAITED_FOR, task)
 
     def _open(self) -> tuple[Opened, list[tuple[str, str]]]:

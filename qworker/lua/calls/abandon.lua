@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- abandon.lua: end groups of calls without what follows them: their callbacks are not sent, and their members are not counted.
+-- abandon.lua: end groups of calls before their members have: their callbacks are not sent, and no member is counted any more.
 -- ROLES      consumer, operator
 -- KEYS       see lib/keys.lua; no leases. The keys of groups are made here, see join.lua
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    words            purged, cancelled or discarded: how the callback has ended, for waits for its result; '' for no
---                             announcement
+-- ARGV[2]    words            purged or cancelled: how the callback has ended, for waits for its result; '' for no
+--                             announcement. A run that waits for a cancelled group continues, with what has ended
 -- ARGV[3]…   group ids        1-100
 -- Returns {'OK', now ms, 1 per group that was waiting for members, else 0} or {'BROKEN', key, type} {'ARG', name}
 -- O(g + m): g groups of m members.
@@ -32,26 +32,41 @@
 --- include lib/wake_run.lua
 --- include lib/joins.lua
 
-local WORDS, MAX_GROUPS_OF_CALLS = { [''] = true, purged = true, cancelled = true, discarded = true }, 100
-local refused = broken({ meta, 'hash', stats, 'hash', joins.index(), 'zset' })
+local WORDS, MAX_GROUPS_OF_CALLS = { [''] = true, purged = true, cancelled = true }, 100
+local attributes, refused = read_attributes()
+if refused then return refused end
+refused = broken_queue(ALL_LEVELS) or broken({ joins.index(), 'zset' })
 if refused then return refused end
 local now, words = clock(ARGV[1], meta), ARGV[2]
 if not now or not WORDS[words] then return { 'ARG', 'words' } end
 if #ARGV < 3 or #ARGV > 2 + MAX_GROUPS_OF_CALLS then return { 'ARG', 'group ids' } end
-local reply = { 'OK', text(now) }
+
+-- The run no longer ends the group when it ends itself.
+local function leave_run(target, id)
+  local run = run_key(target[1])
+  local left = string.gsub((redis.call('HGET', run, '@joins') or '') .. ' ', ' ' .. string.gsub(id, '%p', '%%%0') .. ' ', ' ')
+  if redis.call('EXISTS', run) == 1 then redis.call('HSET', run, '@joins', left) end
+end
+
+open_journal(attributes.journal, now)
+local to, amounts, woken, reply = places(attributes.levels), {}, {}, { 'OK', text(now) }
 for i = 3, #ARGV do
   local id = ARGV[i]
   local join = joins.key(id)
   local found = redis.pcall('HMGET', join, '@size', '@over', '@run')
-  local waits = not found.err and found[1] and not found[2]
+  local waits, target = not found.err and found[1] and not found[2], not found.err and joins.list(found[3])
   if waits and words ~= '' then tell_callback(join, words, now) end
-  local target = not found.err and joins.list(found[3])
-  if target then
-    local run = run_key(target[1])
-    local left = string.gsub((redis.call('HGET', run, '@joins') or '') .. ' ', ' ' .. string.gsub(id, '%p', '%%%0') .. ' ', ' ')
-    if redis.call('EXISTS', run) == 1 then redis.call('HSET', run, '@joins', left) end
+  if waits and target and words == 'cancelled' then
+    end_early(id, to, woken, now, amounts)
+  else
+    if target then leave_run(target, id) end
+    joins.finish(id)
   end
-  joins.finish(id)
   reply[#reply + 1] = waits and 1 or 0
 end
+local rung = write_places(to)
+if #woken > 0 then redis.call('ZREM', delayed, unpack(woken)) end
+if rung > 0 and not attributes.paused_out then ring(wake, rung) end
+count(stats, amounts)
+write_journal('')
 return reply

@@ -33,6 +33,14 @@ local function decide(join, to, woken, now, amounts)
   amounts.gathered = (amounts.gathered or 0) + 1
 end
 
+-- Decide a group before all of its members have ended: the values stay for the run.
+local function end_early(id, to, woken, now, amounts)
+  local join, index = joins.key(id), joins.index()
+  redis.call('HSET', join, '@over', text(now))
+  redis.call('ZREM', index, id)
+  decide(join, to, woken, now, amounts)
+end
+
 -- Those who wait for the callback are told that the member `told` has ended so; nil: that the group goes on.
 local function tell_callback(join, words, now)
   local new = callback_of(join)
