@@ -18,6 +18,7 @@ from qworker.client import extend as extending
 from qworker.client import send as sending
 from qworker.client import settle as settling
 from qworker.client import start as starting
+from qworker.client.dead import edit as editing
 from qworker.client.dead import verbs as dead_letters
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
@@ -158,7 +159,7 @@ class QueueVerbs:
     dead = Verb(dead_letters.dead)
     tally_dead = Verb(dead_letters.tally_dead)
     redrive = Verb(dead_letters.redrive)
-    edit_dead = Verb(dead_letters.edit_dead)
+    edit_dead = Verb(editing.edit_dead)
     drop_dead = Verb(dead_letters.drop_dead)
 
     create = Verb(configuring.create)

@@ -139,6 +139,29 @@ def test_a_group_of_successes_waits_for_a_dead_call(app: QWorker) -> None:
     assert handle.result(0) == "ABC"
 
 
+def test_a_call_that_is_edited_still_belongs_to_its_group(app: QWorker) -> None:
+    """As a step still belongs to its chain, although the new body names neither; a callback still gets the values."""
+    square, _ = tasks(app, "calls", "ends")
+
+    @app.task(queue="ends", result="1h", max_receives=1)
+    def add(values: list[int], more: int) -> int:
+        if more < 0:
+            raise ValueError("less")
+        return sum(values) + more
+
+    call = chain(square.call(-2), square.then())
+    handle = group([call, square.call(3)], policy="successes").then(add, -1).start()
+    drain(app, errors="collect")
+    calls, ends = app.queue("calls"), app.queue("ends")
+    [dead] = calls.dead()
+    calls.redrive(calls.edit_dead(dead.entry_id, {"task": "square", "args": [2]}))
+    drain(app, errors="collect")
+    [dead] = ends.dead()
+    ends.redrive(ends.edit_dead(dead.entry_id, b'{"task":"add","args":[1]} '))
+    drain(app)
+    assert handle.result(0) == 16 + 9 + 1
+
+
 def test_a_group_of_successes_ends_with_a_call_that_cannot_succeed(app: QWorker) -> None:
     """One that was discarded, or whose dead letter was dropped; its callback does not run, and nothing is kept."""
     square, _ = tasks(app, "calls", "ends")

@@ -25,7 +25,7 @@ from qworker.wire.calls import MAX_MEMBERS, Place, gather_id, open_member
 from qworker.wire.result import read_end
 
 if TYPE_CHECKING:
-    from qworker.app.definition import TaskApp
+    from qworker.app.definition import Definition, TaskApp
     from qworker.app.runs.steps import Steps
     from qworker.client.calls import GroupState
     from qworker.client.plan import Plan
@@ -122,7 +122,7 @@ class Gather:
                 values.append(self._error(number, words))
         return values
 
-    def _member_task(self, number: int) -> Task[..., Any]:
+    def _member_task(self, number: int) -> Definition[..., Any]:
         member = self.members[number]
         return (member.sender if isinstance(member, Call) else member.last).task
 

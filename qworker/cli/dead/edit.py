@@ -44,7 +44,7 @@ def edit_dead_letter(queue: Queue, dead_letter: DeadLetter, edit: Edit) -> Outpu
     if message.unreadable:
         raise InvalidOptionError("body", message.closed, "give the key in QWORKER_KEYS_FILE")
     before = _read(message.body, "body")
-    after = _edited(message, before, edit)
+    after = _followed_as_before(before, _edited(message, before, edit))
     difference = list(_difference(before, after))
     new_id, redriven = old_id, False
     if difference and not edit.dry_run:
@@ -124,6 +124,14 @@ def _edited_by_hand(message: Stored, before: Any) -> Any:
             if not click.confirm("Edit again?", default=True, err=True):
                 note("nothing was changed")
                 raise click.exceptions.Exit(1) from error
+
+
+def _followed_as_before(before: Any, after: Any) -> Any:
+    """Add the steps and the group of calls that follow a call, as `edit_dead` does, so that the difference is true."""
+    if not _is_call(before) or not _is_call(after):
+        return after
+    kept = {name: before[name] for name in ("then", "gather") if name in before}
+    return {**after, **{name: value for name, value in kept.items() if name not in after}}
 
 
 def _checked(message: Stored, after: Any) -> Any:

@@ -1,4 +1,4 @@
-"""List, count, edit, redrive and drop dead letters."""
+"""List, count, redrive and drop dead letters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from qworker.client.dead.pages import (
     change,
     change_these,
     drop,
-    entries,
 )
 from qworker.client.dead.pages import redrive as redrive_page
 from qworker.client.dead.throttle import Rate, Throttle, rate_per_s
@@ -23,14 +22,11 @@ from qworker.client.per_shard import chained, each_readable, everywhere, of_one_
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.kinds import IntegerKind
-from qworker.engine import dead as commands
-from qworker.engine.options import DEFAULT_MAXSIZE
 from qworker.engine.raw import server_time
 from qworker.errors import InvalidOptionError, QworkerError
-from qworker.wire.codec import check_size, decode, decode_call, encode
 from qworker.wire.ids import EntryId
 
-__all__ = ["dead", "dead_of", "drop_dead", "edit_dead", "find_dead", "redrive", "tally_dead"]
+__all__ = ["dead", "dead_of", "drop_dead", "find_dead", "redrive", "shard_of", "tally_dead"]
 
 _COUNT: Final = IntegerKind("most dead letters", minimum=1)
 _LIMIT: Final = IntegerKind("most dead letters")
@@ -125,50 +121,6 @@ def drop_dead(
     return (yield from _change(queue, drop, entry_ids, wanted, given, Throttle(None), limit)).done
 
 
-def edit_dead(queue: QueueRef, entry_id: str, body: object) -> Plan[str]:
-    """Give a dead letter another body, JSON as in `send`; returns its new entry id, to redrive it by.
-
-    It keeps id, counts, reason and error, and moves to the end of the dead letters; one script writes the new entry
-    before it deletes the old one. A call of a task must stay a call. Raises `InvalidError`s, also for an entry that
-    does not exist or is foreign.
-    """
-    entry = EntryId.parse(entry_id)
-    queue = _shard_of(queue, entry)
-    span = (entry.in_stream, entry.in_stream)
-    dead_letters: list[DeadLetter] = yield entries(queue, "XRANGE", *span, 1)
-    data = body if isinstance(body, bytes) else encode(body)
-    if dead_letters and dead_letters[0].message.task:
-        decode_call(data)
-    else:
-        decode(data)
-    if len(data) > DEFAULT_MAXSIZE:  # The script checks smaller ones.
-        check_size(data, (yield from queue.maxsize()))
-    flags: dict[str, str] | None = None
-    if dead_letters and queue.protected:
-        flags = {}
-        data = queue.protect(dead_letters[0].message.id, data, flags)
-    elif dead_letters and dead_letters[0].message.flags.keys() & {"e", "s"}:
-        raise InvalidOptionError(
-            "entry id",
-            f"{ascii(entry_id)[:80]} is signed or encrypted",
-            "give the keys to edit it (QWORKER_KEYS_FILE)",
-        )
-    edited = yield commands.edit(queue.keys, entry, data, flags)
-    if edited == "foreign":
-        raise InvalidOptionError(
-            "entry id",
-            f"{ascii(entry_id)[:80]} is foreign",
-            "only qworker's messages can be edited",
-        )
-    if edited is None:
-        raise InvalidOptionError(
-            "entry id",
-            f"queue {queue.keys.queue!r} has no dead letter {ascii(entry_id)[:80]}",
-            "it may have been redriven, edited or dropped",
-        )
-    return str(edited)
-
-
 def dead_of(
     queue: QueueRef,
     count: int,
@@ -197,7 +149,7 @@ def _behind(last: EntryId, shard: int, *, newest: bool) -> EntryId | None:
     return last
 
 
-def _shard_of(queue: QueueRef, entry: EntryId) -> QueueRef:
+def shard_of(queue: QueueRef, entry: EntryId) -> QueueRef:
     """Return the shard of an entry. Raises `InvalidOptionError` if `queue` is another shard."""
     if queue.single and entry.shard not in (0, queue.keys.shard):
         raise InvalidOptionError(
@@ -232,7 +184,7 @@ def _change(
         chosen = [EntryId.parse(entry_id) for entry_id in entry_ids]
         by_shard: dict[QueueRef, list[EntryId]] = {}
         for entry in chosen[:limit]:
-            by_shard.setdefault(_shard_of(queue, entry), []).append(entry)
+            by_shard.setdefault(shard_of(queue, entry), []).append(entry)
         for shard, some in by_shard.items():
             changed.add((yield from change_these(shard.keys, act, some, throttle)))
         return changed
