@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overloa
 from qworker.client import by_id, relay
 from qworker.client import calls as call_groups
 from qworker.client import cancel as cancelling
+from qworker.client import complete as completing
 from qworker.client import extend as extending
 from qworker.client import send as sending
 from qworker.client import settle as settling
@@ -124,7 +125,7 @@ class QueueVerbs:
     reap = Verb(reaping.reap)
 
     ack = Verb(settling.ack)
-    complete = Verb(settling.complete)
+    complete = Verb(completing.complete)
     look = Verb(results.look)
     nack = Verb(settling.nack)
     release = Verb(settling.release)

@@ -7,26 +7,16 @@ from typing import Final
 
 from qworker.client.lease_pages import by_lease, cut_leases, pages_of, shard_by_shard
 from qworker.client.message import Message
-from qworker.client.per_shard import where_held
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.durations import Duration, duration_ms
-from qworker.engine.result import read_results
-from qworker.engine.settle import LIGHT, Outcomes, Settled, result_effect, settle
-from qworker.errors import (
-    InvalidOptionError,
-    InvalidResultError,
-    StaleReceiptError,
-)
-from qworker.formats import size
-from qworker.wire.codec import encode
-from qworker.wire.numbers import whole
-from qworker.wire.result import MAX_KEEP_MS, MAX_RESULT, write_value
+from qworker.engine.settle import Outcomes, Settled, settle
+from qworker.errors import InvalidOptionError, StaleReceiptError
 
 __all__ = [
     "ack",
     "bury",
-    "complete",
+    "is_followed",
     "nack",
     "note_ack",
     "release",
@@ -38,14 +28,24 @@ _ACKS: Final = 64_000
 #: Messages that one call moves, and bytes of their bodies (or one message): other calls wait for it.
 _MOVED: Final = 250
 _MOVED_BYTES: Final = 2**20
+#: Flags of a run, of a call with others behind it, and of a member of a group of calls.
+_FOLLOWED: Final = {"c", "j", "i"}
 
 
 def ack(queue: QueueRef, *messages: Message) -> Plan[list[Message]]:
     """Finish messages; returns those whose ack counted. A stale receipt changes nothing.
 
-    One call per queue or shard. A failure of one of several shards costs the others nothing: it is logged
-    (`settle_failed`), and raised only if nothing counted.
+    Raises `InvalidOptionError`, before any is acked, for the message of a run, and for one that a chain or a group of
+    calls goes on from: use `complete`. One call per queue or shard. A failure of one of several shards costs the others
+    nothing: it is logged (`settle_failed`), and raised only if nothing counted.
     """
+    for message in messages:
+        if is_followed(message):
+            raise InvalidOptionError(
+                "message",
+                f"{message.id} is a run, or a call of a chain or a group of calls, which an ack does not continue",
+                "end it with its value: queue.complete(message, value)",
+            )
     return (yield from _settle(queue, messages, note_ack, moves=False))
 
 
@@ -85,38 +85,9 @@ def bury(queue: QueueRef, *messages: Message, error: str = "") -> Plan[list[Mess
     return _some((yield from _settle(queue, messages, note)), queue, messages)
 
 
-@where_held
-def complete(
-    queue: QueueRef, message: Message, result: object, *, keep: Duration | None = None
-) -> Plan[Message]:
-    """Ack a message and store its result, for those who wait for it; both or neither.
-
-    `result` is any JSON value, up to 1 MiB; bytes are JSON that is written already. `keep`: for how long (1 s to 30
-    days), default as its sender asked. Raises `StaleReceiptError` if the ack does not count, `InvalidResultError`, and
-    `OutOfMemoryError` if the server is full and the result is larger than 512 bytes: nothing was changed.
-    """
-    asked_ms = whole(message.flags.get("r"))
-    if keep is None and not asked_ms:
-        raise InvalidOptionError(
-            "keep", "is missing: the sender asked for no result", "say how long, such as keep='1h'"
-        )
-    keep_ms = asked_ms if keep is None else duration_ms(keep, "keep", minimum_ms=1000)
-    keep_ms = min(keep_ms or 0, MAX_KEEP_MS)
-    value = result if isinstance(result, bytes) else encode(result)
-    if len(value) > MAX_RESULT:
-        raise InvalidResultError(
-            "result",
-            f"has {len(value):,} bytes of JSON",
-            f"at most {size(MAX_RESULT)}: store it elsewhere and keep a reference to it",
-        )
-    stored = write_value(value, queue.keyring, queue.namespace, queue.keys.name, message.id)
-    outcomes = Outcomes(message.receipt.lease_id)
-    outcomes.ack_with(message.receipt.index, [result_effect(stored, keep_ms)])
-    settled: Settled = yield settle(queue.keys, [outcomes], heavy=len(stored) > LIGHT)
-    # A call that is repeated because its reply was lost finds the message acked, with this result.
-    if not settled.counted[0] and (yield read_results([queue.keys], message.id)) != [stored]:
-        raise StaleReceiptError(queue.keys.queue, str(message.receipt))
-    return message
+def is_followed(message: Message) -> bool:
+    """Whether a plain ack would leave a run, a chain or a group of calls waiting."""
+    return not _FOLLOWED.isdisjoint(message.flags)
 
 
 def note_ack(outcomes: Outcomes, message: Message) -> None:

@@ -18,6 +18,7 @@ from qworker import (
     NoResultError,
     QWorker,
     ResultTimeoutError,
+    StaleReceiptError,
     TaskEndedError,
     TaskFailedError,
     chain,
@@ -212,7 +213,7 @@ def test_a_queue_that_is_purged_and_removed_ends_the_waits_for_its_steps(app: QW
 
 
 def test_a_queue_that_is_removed_alone_ends_the_waits_for_its_steps(app: QWorker) -> None:
-    """Also for one that runs, whose late ack then sends nothing."""
+    """Also for one that runs, whose late end then sends nothing."""
     fetch, parse, _ = tasks(app, "a", "b", "c")
     waiting = chain(fetch.call("abc"), parse.then()).start()
     running = chain(fetch.call("abc"), parse.then()).start()
@@ -221,7 +222,8 @@ def test_a_queue_that_is_removed_alone_ends_the_waits_for_its_steps(app: QWorker
     for handle in (waiting, running):
         with pytest.raises(TaskEndedError, match=r"fetch.*purged"):
             handle.result(0)
-    assert app.queue("a").ack(message) == []
+    with pytest.raises(StaleReceiptError):
+        app.queue("a").complete(message, [1])
 
 
 def test_a_wrong_value_is_a_dead_letter_of_the_step_that_gets_it(app: QWorker) -> None:

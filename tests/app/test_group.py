@@ -18,6 +18,7 @@ from qworker import (
     QueueAttributes,
     QWorker,
     ResultTimeoutError,
+    StaleReceiptError,
     TaskEndedError,
     TaskFailedError,
     chain,
@@ -357,6 +358,43 @@ def test_what_cannot_be_a_group_is_refused(app: QWorker) -> None:
     assert app.queue("calls").inspect().stats.get("sent", 0) == 0
     with pytest.raises(ResultTimeoutError):
         app.handle("ends", "none").result(0)
+
+
+def test_a_bare_client_ends_calls_with_their_values(store_url: str, namespace: str) -> None:
+    """As a worker does, also steps of chains and callbacks; a plain ack is refused, and a pop counts as a discard."""
+    keyring = Keyring(signing={"s": b"s" * 32}, encryption={"e": b"e" * 32})
+    for keys in (None, keyring):
+        app = QWorker(namespace, url=store_url, keys=keys)
+        square, total = tasks(app, "calls", "ends")
+        calls = app.queue("calls")
+        members = [chain(square.call(2), square.then()), square.call(3), square.call(4)]
+        handle = group(members).then(total).start()
+        first, second, third = calls.receive(3)
+        with pytest.raises(InvalidOptionError, match=r"queue.complete\(message, value\)"):
+            calls.ack(first, second)
+        assert calls.inspect().unacked == 3
+        calls.complete(first, 4)
+        calls.complete(second, 9)
+        with pytest.raises(StaleReceiptError):
+            calls.complete(second, 10)
+        [next_step] = calls.receive()
+        assert next_step.json()["args"] == [4]
+        calls.complete(next_step, 16)
+        calls.release(third)
+        assert [message.id for message in calls.pop()] == [third.id]
+        drain(app, queues=["calls"])
+        [callback] = app.queue("ends").receive()
+        with pytest.raises(InvalidOptionError, match="ack"):
+            app.queue("ends").ack(callback)
+        app.queue("ends").release(callback)
+        drain(app)
+        assert handle.result(0) == ":16,9,discarded  square"
+        handle = group([square.call(1)]).then(total).start()
+        drain(app, queues=["calls"])
+        app.queue("ends").complete(*app.queue("ends").receive(), "by hand")
+        assert handle.result(0) == "by hand"
+        assert app.queue("ends").call_group(handle.id) is None
+        app.close()
 
 
 def test_a_queue_that_is_removed_ends_what_waits_for_its_messages(app: QWorker) -> None:

@@ -15,7 +15,7 @@ from msgspec import structs
 from qworker.client.message import Message, Receipt, deliver
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
-from qworker.client.settle import note_ack
+from qworker.client.settle import is_followed, note_ack
 from qworker.client.unreturned import ALL
 from qworker.engine.extend import split
 from qworker.engine.receive import Batch
@@ -114,15 +114,21 @@ def _popped(
     queue: QueueRef, messages: list[Message], outcomes: Outcomes
 ) -> Generator[Any, Any, list[Message]]:
     """Ack messages, and return those whose ack counted: another receiver may have the others by now."""
+    # They have no value: what follows sees them as discarded.
+    followed = [message for message in messages if is_followed(message)]
     # The script replies unique keys before other acks, and the rest last.
-    messages = sorted(messages, key=lambda message: not message.flags.get("u"))
+    messages = [message for message in messages if not is_followed(message)]
+    messages.sort(key=lambda message: not message.flags.get("u"))
     for message in messages:
         note_ack(outcomes, message)
+    for message in followed:
+        outcomes.discard(message.receipt.index)
     if not outcomes:
         return []
     settled: Settled = yield settle(queue.keys, [outcomes])
-    counted = settled.counted[: len(messages)]
-    acked = [message for message, hit in zip(messages, counted, strict=True) if hit]
+    last = len(settled.counted) - len(followed)
+    counted = [*settled.counted[: len(messages)], *settled.counted[last:]]
+    acked = [message for message, hit in zip(messages + followed, counted, strict=True) if hit]
     acked.sort(key=lambda message: int(message.receipt.index))
     return acked
 
