@@ -50,8 +50,7 @@ def list_groups(session: Session, queue: str | None, limit: int) -> Output:
 
     QUEUE is that of the callback. Without it, lists the groups of all queues.
     """
-    names = [queue] if queue is not None else [name for name, _ in session.queues.readable()]
-    groups = [one for name in names for one in session.queues.get(name).calls(limit)]
+    groups = [one for opened in session.queues.searched(queue) for one in opened.calls(limit)]
     return Output({"groups": [_document(one) for one in groups]}, _listing(session, groups))
 
 
@@ -99,15 +98,13 @@ def _find(session: Session, group_id: str, queue: str | None) -> tuple[Queue, Ca
     from qworker.wire.names import check_message_id
 
     check_message_id(group_id, "ID")
-    for name in [queue] if queue is not None else [name for name, _ in session.queues.readable()]:
-        opened = session.queues.get(name)
-        group = opened.call_group(group_id)
-        if group is not None:
-            return opened, group
-    where = f"queue {queue!r}" if queue else f"the queues of namespace {session.namespace!r}"
-    raise click.ClickException(
-        f"group of calls {group_id} not found in {where}: its callback has ended, or the id is wrong"
-    )
+    found = session.queues.find(queue, lambda opened: opened.call_group(group_id))
+    if found is None:
+        raise click.ClickException(
+            f"group of calls {group_id} not found in {session.queues.scope(queue)}: its callback has ended, or the id "
+            "is wrong"
+        )
+    return found
 
 
 def _document(group: CallGroup) -> dict[str, Any]:

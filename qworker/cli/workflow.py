@@ -51,11 +51,10 @@ def list_runs(session: Session, queue: str | None, state: str | None, limit: int
     A run is listed once it has recorded a step, slept or waited; a run started with `id=`, from its start. Without
     QUEUE, lists the runs of all queues.
     """
-    names = [queue] if queue is not None else [name for name, _ in session.queues.readable()]
     runs = [
         run
-        for name in names
-        for run in session.queues.get(name).runs(limit)
+        for opened in session.queues.searched(queue)
+        for run in opened.runs(limit)
         if state is None or run.state == state
     ]
     return Output({"runs": [_document(run) for run in runs]}, _listing(session, runs))
@@ -156,15 +155,13 @@ def _find(session: Session, run_id: str, queue: str | None) -> tuple[Queue, RunS
     from qworker.wire.names import check_message_id
 
     check_message_id(run_id, "ID")
-    for name in [queue] if queue is not None else [name for name, _ in session.queues.readable()]:
-        opened = session.queues.get(name)
-        run = opened.run_status(run_id)
-        if run is not None:
-            return opened, run
-    where = f"queue {queue!r}" if queue else f"the queues of namespace {session.namespace!r}"
-    raise click.ClickException(
-        f"run {run_id} not found in {where}: it ended long ago, its id is wrong, or it is not a run"
-    )
+    found = session.queues.find(queue, lambda opened: opened.run_status(run_id))
+    if found is None:
+        raise click.ClickException(
+            f"run {run_id} not found in {session.queues.scope(queue)}: it ended long ago, its id is wrong, or it is "
+            "not a run"
+        )
+    return found
 
 
 def _document(run: RunStatus) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from qworker.health.finding import Finding, Status, largest, listed
+from qworker.health.finding import Finding, Status, counted
 
 if TYPE_CHECKING:
     from qworker.client.inspect.peek import Inspection
@@ -20,8 +20,8 @@ _STARTS_MS: Final = 60_000
 
 def check_calls(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
     """Name queues whose callbacks wait for dead letters, or for calls that were never sent. O(n) of their groups."""
-    blocked: dict[str, float] = {}
-    partly: dict[str, float] = {}
+    blocked: dict[str, int] = {}
+    partly: dict[str, int] = {}
     dead = ""
     for name, queue in queues.items():
         # A group puts its calls into outboxes of this queue.
@@ -38,8 +38,7 @@ def check_calls(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Fi
         yield Finding(
             "calls.blocked",
             Status.WARNING,
-            "groups of calls wait for dead letters to be redriven: "
-            + listed([f"{name} {number:,.0f}" for name, number in largest(blocked)]),
+            "groups of calls wait for dead letters to be redriven: " + counted(blocked),
             f"see which by qworker calls show {dead}; redrive or drop them, or end it: qworker calls abandon {dead}",
         )
     if partly:
@@ -48,6 +47,6 @@ def check_calls(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Fi
             "calls.starting",
             Status.PROBLEM,
             "groups of calls were started in part, so their callbacks are not sent: "
-            + listed([f"{name} {number:,.0f}" for name, number in largest(partly)]),
+            + counted(partly),
             f"start them again with the same id, or end them: qworker calls ls {worst}, qworker calls abandon ID",
         )

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from qworker.formats import safe
 
-__all__ = ["FIX_AWAY", "LONG_RUN_S", "Finding", "Status", "largest", "listed"]
+__all__ = ["FIX_AWAY", "LONG_RUN_S", "Finding", "Status", "counted", "largest", "listed"]
 
 _NAMED: Final = 5
 
@@ -50,6 +50,11 @@ class Finding:
 def largest(numbers: Mapping[str, float]) -> list[tuple[str, Any]]:
     """Sort names and numbers, largest number first."""
     return sorted(numbers.items(), key=lambda pair: -pair[1])
+
+
+def counted(numbers: Mapping[str, int]) -> str:
+    """Write names with their numbers, largest first, as `listed` does."""
+    return listed([f"{name} {number:,}" for name, number in largest(numbers)])
 
 
 def listed(parts: list[str]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.formats import safe, span, word
-from qworker.health.finding import LONG_RUN_S, Finding, Status, largest, listed
+from qworker.health.finding import LONG_RUN_S, Finding, Status, counted, listed
 
 if TYPE_CHECKING:
     from qworker.client.inspect.peek import Inspection
@@ -141,8 +141,7 @@ def _gone(read: Iterable[_Groups]) -> Iterator[Finding]:
         yield Finding(
             "groups.gone",
             Status.PROBLEM,
-            "groups wait for slots of deliveries that are gone: "
-            + listed([f"{name} {number:,}" for name, number in largest(named)]),
+            "groups wait for slots of deliveries that are gone: " + counted(named),
             f"check for deleted keys or a failover; qworker fsck {queue} --repair frees them",
         )
 
@@ -162,8 +161,7 @@ def _full(read: Iterable[_Groups]) -> Iterator[Finding]:
         yield Finding(
             "groups.full",
             Status.PROBLEM,
-            "sends to these groups are refused (max_waiting): "
-            + listed([f"{name} {number:,}" for name, number in largest(named)]),
+            "sends to these groups are refused (max_waiting): " + counted(named),
             f"add workers, or {_set(*worst)} --max-waiting N",
         )
 

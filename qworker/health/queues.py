@@ -10,7 +10,7 @@ from qworker.client.inspect.runs import LOST
 from qworker.client.manage.attribute_text import read_attributes
 from qworker.formats import count, size, span
 from qworker.health.calls import check_calls
-from qworker.health.finding import FIX_AWAY, Finding, Status, largest, listed
+from qworker.health.finding import FIX_AWAY, Finding, Status, counted, largest, listed
 from qworker.health.groups import check_groups
 from qworker.health.shared_limits import check_shared_limits
 from qworker.health.unknown_tasks import check_unknown
@@ -88,7 +88,7 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
         yield Finding(
             "dead",
             Status.WARNING,
-            listed([f"{name} {number:,}" for name, number in largest(dead)]),
+            counted(dead),
             f"see why by qworker dead ls {worst}; then qworker dead redrive or drop",
         )
     if not any(
@@ -111,8 +111,7 @@ def _gone(queues: Mapping[str, Inspection]) -> Iterator[Finding]:
         yield Finding(
             "gone",
             Status.PROBLEM,
-            "stored messages have disappeared: "
-            + listed([f"{name} {number:,}" for name, number in largest(gone)]),
+            "stored messages have disappeared: " + counted(gone),
             f"check for deleted keys or a failover; qworker fsck {worst} --repair writes them off",
         )
 
@@ -177,8 +176,7 @@ def _runs(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]
         yield Finding(
             "runs",
             Status.PROBLEM,
-            "runs have steps, but no message that could continue them: "
-            + listed([f"{name} {number:,}" for name, number in largest(lost)]),
+            "runs have steps, but no message that could continue them: " + counted(lost),
             f"see which by qworker workflow ls {worst} --state lost; end them and the waits for their results: "
             f"qworker fsck {worst} --repair",
         )
@@ -197,7 +195,7 @@ def _journals(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Find
             "add workers to drain the queues (qworker queue ls), or raise maxmemory",
         )
     behind: dict[str, float] = {}
-    lost: dict[str, float] = {}
+    lost: dict[str, int] = {}
     for name, queue in on.items():
         cap = next(at.value for at in read_attributes(queue.meta) if at.name == "journal-cap")
         for lag in access.queues.get(name).reader_lags():
@@ -210,8 +208,7 @@ def _journals(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Find
         yield Finding(
             "journal.missed",
             Status.PROBLEM,
-            "entries were trimmed before these readers read them: "
-            + listed([f"{reader} {number:,}" for reader, number in largest(lost)]),
+            "entries were trimmed before these readers read them: " + counted(lost),
             "run the reader more often, or qworker queue set QUEUE journal-cap=SIZE",
         )
     if behind:
@@ -241,7 +238,6 @@ def _alone(queues: Mapping[str, Inspection], workers: list[Worker]) -> Iterator[
         yield Finding(
             "unserved",
             Status.WARNING,
-            "messages are ready, but no worker receives from: "
-            + listed([f"{name} {number:,}" for name, number in largest(alone)]),
+            "messages are ready, but no worker receives from: " + counted(alone),
             f"qworker run MODULE --queues {worst}; or correct the queue's name in the sender",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from qworker.cli.framework.near import did_you_mean, nearest
 from qworker.cli.framework.settings import Settings
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from qworker.wire.shards import Shards
 
 __all__ = ["Queues"]
+
+T = TypeVar("T")
 
 #: Names that an error lists.
 _LISTED: Final = 8
@@ -139,6 +141,22 @@ class Queues:
                 note(f"warning: skipped queue {name}: {inspection}")
             else:
                 yield name, inspection
+
+    def searched(self, only: str | None) -> Iterator[Queue]:
+        """Yield the queue that was named, else all that can be read."""
+        for name in (only,) if only is not None else (name for name, _ in self.readable()):
+            yield self.get(name)
+
+    def find(self, only: str | None, read: Callable[[Queue], T | None]) -> tuple[Queue, T] | None:
+        """Search the queue that was named, else all that can be read: return the first in which `read` finds it."""
+        for queue in self.searched(only):
+            if (found := read(queue)) is not None:
+                return queue, found
+        return None
+
+    def scope(self, only: str | None) -> str:
+        """Say where `find` has searched."""
+        return f"queue {only!r}" if only else f"the queues of namespace {self._namespace!r}"
 
     def empty_hint(self) -> str:
         """Say that the namespace has no queue, and which other namespaces have."""

@@ -146,23 +146,23 @@ def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, 
             "pass an id as `qworker send` and `qworker queue peek` print it, or a receipt",
         )
     receipt = Receipt.parse(message_id) if ":" in message_id else None
-    for name in [queue] if queue is not None else (name for name, _ in session.queues.readable()):
-        opened = session.queues.get(name)
-        message = (
+    found = session.queues.find(
+        queue,
+        lambda opened: (
             session.client.run(delivered(opened.ref, receipt))
             if receipt
             else opened.show(message_id)
+        ),
+    )
+    if found is not None:
+        return found
+    ended = None if receipt else session.queues.find(queue, lambda opened: opened.look(message_id))
+    if ended is not None:
+        name = ended[0].name
+        raise click.ClickException(
+            f"message {message_id} of {name} has ended; its result: qworker result show {name} {word(message_id)}"
         )
-        if message is not None:
-            return opened, message
-    for name in (queue,) if queue is not None else (name for name, _ in session.queues.readable()):
-        if receipt is None and session.queues.get(name).look(message_id) is not None:
-            raise click.ClickException(
-                f"message {message_id} of {name} has ended; its result: qworker result show {name} "
-                f"{word(message_id)}"
-            )
-    where = f"queue {queue!r}" if queue else f"the queues of namespace {session.namespace!r}"
     raise click.ClickException(
-        f"message {ascii(message_id)[:80]} not found in {where}: it may be done, or was moving between "
-        "states; try again"
+        f"message {ascii(message_id)[:80]} not found in {session.queues.scope(queue)}: it may be done, or was moving "
+        "between states; try again"
     )
