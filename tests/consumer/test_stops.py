@@ -33,6 +33,13 @@ def brief(n: int) -> None:
     note("ended", n)
 
 @app.task
+def held(n: int) -> None:
+    note("started", n)
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    note("ended", n)
+
+@app.task
 def quick(n: int) -> None:
     note("started", n)
     if n == 300:
@@ -101,10 +108,13 @@ def stop_at_work(lab: Lab, task: str, flags: tuple[str, ...], running: int) -> t
 def test_a_stop_waits_for_running_handlers(lab: Lab) -> None:
     """Within the grace time a running handler ends its work and is acked; nothing new is started."""
     lab.app(STOPPING)
-    lab.send_all("brief", 5)
+    lab.send_all("held", 5)
     worker = lab.start("--grace", "60s")
     until(lambda: lab.notes("started"))
-    assert worker.stop() == 0
+    worker.process.terminate()
+    until(lambda: lab.queue().inspect().ready == 4)
+    (lab.directory / "go").touch()
+    assert worker.wait() == 0
     assert worker.events("child_cut_off") == []
     assert lab.noted("started") == lab.noted("ended") == [[0]]
     seen = lab.queue().inspect()
