@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -51,7 +52,7 @@ class Scene:
         visibility_ms: int = 30_000,
         *,
         send: bool = True,
-        **options: str,
+        **options: Any,
     ) -> Batch:
         """Send messages, receive them into one lease, and mark them on the board."""
         queue = self.app.queue("q")
@@ -457,6 +458,20 @@ def test_an_earlier_timeout_counts_where_the_log_says_whether_it_was_the_last_tr
 
     assert dead == [False, True]
     assert scene.app.queue("q").inspect().dead == 1
+
+
+@pytest.mark.parametrize(("own", "tasks"), [(1, 2), (2, 1)])
+def test_the_max_receives_of_a_message_count_before_those_of_its_task(
+    scene: Scene, own: int, tasks: int
+) -> None:
+    """Where the log says whether it was the last try, as where the message goes."""
+    scene.receive(0, [R], max_receives=own)
+    with capture_logs() as lines:
+        scene.settle_dead(Death(-11, {(0, 0): tasks}, ("WorkerDiedError", "it crashed")))
+
+    (line,) = [line for line in lines if line["event"] == "message_failed"]
+    assert line["dead"] is (own == 1)
+    assert scene.app.queue("q").inspect().dead == (own == 1)
 
 
 def test_the_guilty_message_is_dead_at_its_tasks_limit_with_the_reason(scene: Scene) -> None:
