@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.consumer.crowds import Crowd, crowd
 from tests.consumer.driving import HEARD_S, drain, running, until
@@ -73,6 +74,35 @@ def test_a_message_is_heard_of_among_many_queues(
             until(lambda: child.waiting)
             some.send_to(number)
             until(lambda number=number: f"q{number}" in some.started, HEARD_S)
+
+
+def test_a_message_whose_ring_is_lost_with_a_wait_is_started(
+    server: Server, namespace: str, only_bells: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of many queues cuts its waits off when a handler is slow; the server may have just answered one."""
+    rung = "q7"
+    with crowd(server, namespace, queues=130) as some, server.redis() as redis:
+
+        @some.far.task(queue="q0")
+        def doze() -> None:
+            time.sleep(0.1)
+
+        with some.worker(**only_bells) as child:
+            bells = child.broker._fetcher.doorbells
+            until(lambda: some.served_s(0) >= 0 and bells.patient)
+            close, lost = bells.close, list[str]()
+
+            def lose_a_ring() -> bool:
+                if not lost:
+                    keys = QueueKeys(namespace, rung)
+                    lost.append(some.near.queue(rung).send({"task": rung, "args": []}, priority=5))
+                    until(lambda: not redis.exists(keys.wake))
+                return close()
+
+            monkeypatch.setattr(bells, "close", lose_a_ring)
+            some.near.task(name="doze", queue="q0")(doze.function).send()
+            until(lambda: rung in some.started, HEARD_S)
+        assert lost
 
 
 @pytest.mark.slow

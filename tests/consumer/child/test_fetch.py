@@ -16,8 +16,11 @@ from redis.client import Monitor
 from qworker import Bury, QWorker, Retry
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.states import LeaseState, LeaseView
+from qworker.consumer.child.connection import Connection
 from qworker.consumer.child.leases.batch_size import QueueState
 from qworker.engine.raw import raw
+from qworker.engine.receive import Batch
+from qworker.errors import InDoubtError
 from qworker.wire.codec import encode_call
 from qworker.wire.keys import QueueKeys
 from tests import servers
@@ -303,6 +306,33 @@ def test_acks_are_sent_again_where_a_script_has_failed_midway(
         assert sorted(handled) == [0, 1, 2]
         assert history_of(app.queue("default"))["acked"] == 3
         app.close()
+
+
+def test_messages_of_a_receive_in_doubt_come_back_with_the_next_reply(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease that it may have made is given back, uncounted, long before its visibility timeout."""
+    monkeypatch.setattr("qworker.consumer.child.receive.receiver._AWAY_PAUSE_S", 0.1)
+    finish, lost, handled = Connection.finish, list[Batch](), list[int]()
+
+    def lose_first_batch(connection: Connection) -> object:
+        reply = finish(connection)
+        if isinstance(reply, Batch) and reply.items and not lost:
+            lost.append(reply)
+            raise InDoubtError("the reply was lost")
+        return reply
+
+    @app.task
+    def handle(n: int) -> None:
+        handled.append(n)
+
+    monkeypatch.setattr(Connection, "finish", lose_first_batch)
+    handle.send(1)
+    with running(app, visibility_ms=600_000):
+        until(lambda: handled)
+    assert lost
+    stats = history_of(app.queue("default"))
+    assert (stats["released"], stats.get("timeouts", 0)) == (1, 0)
 
 
 def _held(board: Board) -> list[LeaseView]:

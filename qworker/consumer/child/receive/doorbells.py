@@ -91,11 +91,16 @@ class Doorbells:
         """Descriptors of the waits; -1 for a connection to be opened again."""
         return [bell.connection.fileno() for bell in self if bell.wait is not None]
 
-    def close(self) -> None:
-        """Cut the waits off. If one of them created a lease after all, the board shows it to the supervisor."""
+    def close(self) -> bool:
+        """Cut the waits off, and say whether there were any: a token on its way to one is lost.
+
+        If one of them created a lease after all, the board shows it to the supervisor.
+        """
+        were_any = any(bell.wait is not None for bell in self._bells)
         for bell in self._bells:
             bell.connection.forget()
             bell.wait = None
+        return were_any
 
     def detach(self) -> None:
         """Leave the connections to the process that this one was forked from."""

@@ -76,6 +76,8 @@ class DoorbellWaits:
         `most`: messages that may still be taken, None for any number.
         """
         self._choose()
+        if self._polls.requested:
+            return  # a token was lost: what it rang for comes first
         for bell in self._doorbells:
             if bell.wait is None and not self._leases.full:
                 self._begin(bell, idle=idle, most=most, within_s=within_s)
@@ -91,7 +93,8 @@ class DoorbellWaits:
             self._rang_at = None
         patient = self._slots > 1 or (self._away_s is not None and self._away_s <= _QUICK_S)
         if bells.patient != patient:
-            bells.close()
+            if bells.close():
+                self._polls.request()
             bells.patient = patient
 
     def _begin(self, bell: Doorbell, *, idle: bool, most: int | None, within_s: float) -> None:
@@ -134,7 +137,8 @@ class DoorbellWaits:
                 continue
             queue = None
             if self._doorbells.patient and bell.connection.fileno() == -1:
-                # It was not sent. To send it now would block the child until it ends.
+                # It was not sent, or is lost with its token. To send it now would block the child until it ends.
+                self._polls.request()
                 bell.connection.forget()
                 bell.wait, bell.deaf_until = None, monotonic() + _DEAF_S
             elif bell.connection.fileno() in ready | {-1}:
@@ -143,6 +147,7 @@ class DoorbellWaits:
                 # The server has stopped: no reply will come.
                 bell.connection.lapse()
                 if bell.wait.pending is None:
+                    self._polls.request()
                     bell.connection.forget()
                     bell.wait, bell.deaf_until = None, monotonic() + _DEAF_S
                 else:
