@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Generator, Iterator
@@ -9,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from qworker.client.manage.limit import Limit
+from qworker.client.manage.shares import Divider
 from qworker.client.manage.sharing import Balancer
 from qworker.client.plan import run_plan
 from qworker.client.queue import Queue
 from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
+from qworker.engine.shares import Report
 from qworker.wire.envelope import tail
 from tests.effort import examples
 from tests.lua.drive import NOW, Drive
@@ -113,6 +117,20 @@ def test_it_holds_over_all_queues_and_what_one_leaves_goes_to_others(worlds: Any
         while world.leases:
             world.end(0)
     assert world.receive(other) == 3
+
+
+@pytest.mark.parametrize(("slots", "turns"), [(1, 30), (3, 6), (2, 0)])
+def test_a_slot_that_is_left_over_moves_seldom(slots: int, turns: int) -> None:
+    """It is idle for a moment whenever it does: every ten seconds, or two where a shard has none without it."""
+    divider, has = Divider(), dict[str, tuple[int | None, int]]()
+    held: list[int | None] = []
+    for now_ms in range(NOW, NOW + 61_000, 250):
+        reports = {name: Report(1, (has.get(name) or (0,))[0], 1, 50, 0) for name in "ab"}
+        has = divider.divide(Limit(concurrency=slots), reports, has, now_ms)
+        held.append(has["a"][0])
+        assert sum(share or 0 for share, _ in has.values()) == slots
+    changes = sum(one != other for one, other in itertools.pairwise(held))
+    assert changes == pytest.approx(turns, abs=1 if turns else 0)
 
 
 def test_random_passes_never_exceed_it(worlds: Any) -> None:

@@ -13,6 +13,8 @@ __all__ = ["Divider"]
 
 #: Where more shards have work than there are slots, those without get one after this many ms.
 TURN_MS: Final = 2000
+#: Where each has a slot, another one gets those that are left over: a slot that moves is idle for a moment.
+REST_TURN_MS: Final = 10_000
 #: What a shard may start, of what it has started lately; its waiting messages are added.
 _HEADROOM: Final = 1.05
 #: The part of a rate that shards without work have together: their first message starts at once.
@@ -67,7 +69,8 @@ class Divider:
         is_known = len(known) == len(now) and sum(known.values()) == total
         if is_known and all(wants[shard] <= known[shard] for shard in reports):
             return known
-        if now_ms - self.turned_ms >= TURN_MS:
+        some_wait = sum(want > 0 for want in wants.values()) > total
+        if now_ms - self.turned_ms >= (TURN_MS if some_wait else REST_TURN_MS):
             self.turned_ms = now_ms
             self.order = self.order[1:] + self.order[:1]
         return _filled(total, wants, self.order)
