@@ -26,7 +26,7 @@ from verification.faults.producer import Sending
 from verification.faults.row import Row, at_least, at_most, exactly
 from verification.faults.stage import Stage
 
-__all__ = ["ROWS", "figures_of"]
+__all__ = ["AT_ONCE", "ROWS", "figures_of", "most_at_once", "running_changes"]
 
 MEMBERS: Final = Sending(rate=320, chunk=4, backlog=600, nap_ms=5)
 #: How many of the capped group may run at a time, and how many of the rated one a second.
@@ -103,7 +103,7 @@ def figures_of(history: Path) -> Mapping[str, float]:
             _disordered(events, [n for numbers in confirmed[producer] for n in numbers])
             for producer, events in ordered.items()
         ),
-        "at_once": _at_once(capped, ended_at),
+        "at_once": most_at_once(capped, ended_at),
         "rated_most": _most_within(sorted(rated)),
     }
 
@@ -130,8 +130,17 @@ def _disordered(events: Iterable[tuple[int, int, str]], confirmed: Iterable[int]
     return wrong
 
 
-def _at_once(events: Iterable[Event], ended_at: Mapping[int, int]) -> int:
-    """The most handlers that ran at a time; one of a killed process until its last note."""
+def most_at_once(events: Iterable[Event], ended_at: Mapping[int, int]) -> int:
+    """The most handlers that ran at a time."""
+    running = most = 0
+    for _, change in running_changes(events, ended_at):
+        running += change
+        most = max(most, running)
+    return most
+
+
+def running_changes(events: Iterable[Event], ended_at: Mapping[int, int]) -> list[tuple[int, int]]:
+    """When (ns) handlers began (1) and ended (-1), in order; one of a killed process ended with its last note."""
     begun: dict[tuple[int, str], int] = {}
     changes: list[tuple[int, int]] = []
     for event in sorted(events, key=lambda each: each.at):
@@ -143,11 +152,7 @@ def _at_once(events: Iterable[Event], ended_at: Mapping[int, int]) -> int:
     changes += [
         change for (pid, _), at in begun.items() for change in ((at, 1), (ended_at[pid], -1))
     ]
-    running = most = 0
-    for _, change in sorted(changes):
-        running += change
-        most = max(most, running)
-    return most
+    return sorted(changes)
 
 
 def _most_within(times: list[int]) -> int:

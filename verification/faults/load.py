@@ -15,13 +15,15 @@ class Load:
 
     `flags` go to `qworker run`, which runs `app`; `queues` are those it receives from. `producer` is the module of a
     producer. `proxied`: each process reaches the server through
-    its own chaos proxy, `stage.proxies[role]`. `fewest` workers have to be there, whatever is saved.
+    its own chaos proxy, `stage.proxies[role]`. `fewest` workers have to be there, with `fewest_procs` children each,
+    whatever is saved.
     """
 
     producers: int = 2
     workers: int = 2
     fewest: int = 1
     procs: int = 2
+    fewest_procs: int = 1
     daemons: int = 1
     sending: Sending = field(default_factory=Sending)
     producer: str = "verification.faults.producer"
@@ -37,7 +39,8 @@ class Load:
     def smaller(self) -> Load:
         """The same with as few processes as will do."""
         workers, producers = min(self.fewest, self.workers), min(1, self.producers)
-        return replace(self, procs=1, workers=workers, producers=producers)
+        procs = min(self.fewest_procs, self.procs)
+        return replace(self, procs=procs, workers=workers, producers=producers)
 
     @property
     def visibility_s(self) -> float:

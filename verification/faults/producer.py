@@ -35,7 +35,8 @@ __all__ = ["Sending", "in_doubt", "is_behind", "steadily"]
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
     """What a producer sends. `rate` is messages a second; of them a `naps` share takes `nap_ms`.
 
-    `mixed`: some chunks are delayed, or of higher priority. `options` are of every send.
+    `mixed`: some chunks are delayed, or of higher priority. `options` are of every send. `ordered_groups`: see
+    `slots_producer`.
     """
 
     task: str = "handle"
@@ -47,6 +48,7 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
     nap_ms: int = 5
     mixed: bool = True
     options: dict[str, int | str] = {}
+    ordered_groups: int = 0
 
 
 _LOOK_S = 0.2

@@ -17,6 +17,7 @@ from verification.faults import (
     partial,
     reapers,
     servers,
+    slots,
     surroundings,
     topology,
 )
@@ -48,6 +49,7 @@ ROWS: dict[str, Row] = {
             *topology.ROWS,
             *composition.ROWS,
             *flow.ROWS,
+            *slots.ROWS,
         ],
         key=_number,
     )
