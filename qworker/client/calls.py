@@ -8,7 +8,7 @@ from typing import Final
 
 from qworker.client.follow import Opened
 from qworker.client.limits import check_count
-from qworker.client.per_shard import everywhere, until_found
+from qworker.client.per_shard import everywhere, of_one_key, until_found
 from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
@@ -18,6 +18,7 @@ from qworker.errors import QworkerError
 from qworker.wire.calls import callback_task, lane_of, run_of
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_message_id
+from qworker.wire.numbers import whole
 
 __all__ = [
     "CallGroup",
@@ -127,7 +128,12 @@ def calls(queue: QueueRef, count: int = 100, *, skip: int = 0) -> Plan[list[Call
     names: list[bytes] = yield raw("ZRANGE", queue.keys.joins, skip, skip + count - 1, decode=list)
     found = []
     for name in names:
-        group = yield from _look(queue, name.decode("utf-8", "replace"))
+        try:
+            group = yield from _look(queue, name.decode("utf-8", "replace"))
+        except QworkerError as error:
+            if not of_one_key(error):
+                raise
+            continue  # the others are there
         if group is not None:
             found.append(group)
     return found
@@ -152,13 +158,14 @@ def abandon_calls(queue: QueueRef, group_id: str) -> Plan[bool | None]:
 def _look(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
     words: list[bytes | None] = yield raw("HMGET", queue.keys.join(group_id), *_FIELDS, decode=list)
     size, policy, left, sent, dead, over, made, then, run = words
-    if size is None:
+    calls = whole(size)
+    if calls is None:  # it has ended, or a stranger wrote it
         return None
-    numbers = tuple(int(number) for number in (dead or b"").split())
-    waits, all_sent = int(left or 0), int(sent or 0)
+    numbers = tuple(number for word in (dead or b"").split() if (number := whole(word)) is not None)
+    waits, all_sent = whole(left) or 0, whole(sent) or 0
     if over is not None:
         state = "decided" if then or run else "ended"
-    elif all_sent < int(size):
+    elif all_sent < calls:
         state = "starting"
     elif numbers and (policy == b"successes" or not waits):
         state = "blocked"
@@ -168,12 +175,12 @@ def _look(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
         queue.keys.name,
         group_id,
         state,
-        (policy or b"").decode(),
-        int(size),
+        (policy or b"").decode("utf-8", "replace"),
+        calls,
         waits,
         all_sent,
         numbers,
-        None if made is None else int(made),
+        whole(made),
         callback_task(then),
         run_of(run),
     )

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from qworker.engine.arguments import given, maybe, standard_keys
+from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
+from qworker.wire.numbers import whole
 
 __all__ = [
     "Begun",
@@ -148,7 +149,9 @@ def read_values(keys: QueueKeys, group_id: str, first: int = 0) -> Command[Value
 
     def decode(reply: Any) -> Values:
         _, size, policy, left, over, *words = accepted(reply, keys.queue)
-        return Values(size, policy.decode(), int(left or 0), maybe(over), tuple(words))
+        return Values(
+            size, policy.decode("utf-8", "replace"), whole(left) or 0, whole(over), tuple(words)
+        )
 
     return Command(load_script("values"), (keys.join(group_id),), (first,), decode)
 

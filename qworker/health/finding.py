@@ -14,12 +14,24 @@ from typing import Any, Final
 
 from qworker.formats import safe
 
-__all__ = ["FIX_AWAY", "LONG_RUN_S", "Finding", "Status", "counted", "largest", "listed"]
+__all__ = [
+    "FIX_AWAY",
+    "FIX_BROKEN",
+    "LONG_RUN_S",
+    "Finding",
+    "Status",
+    "counted",
+    "largest",
+    "listed",
+]
 
 _NAMED: Final = 5
 
 #: What to do about a node of a Cluster that is away.
 FIX_AWAY: Final = "start that node, or let its replica take over: CLUSTER NODES shows both"
+
+#: What to do about a key of another type.
+FIX_BROKEN: Final = "inspect that key, then RENAME or DEL it in redis-cli; the rest is untouched"
 
 #: Handlers that have run for this long are named.
 LONG_RUN_S: Final = 180.0

@@ -12,6 +12,7 @@ from qworker.formats import count, size, span
 from qworker.health.calls import check_calls
 from qworker.health.finding import FIX_AWAY, Finding, Status, counted, largest, listed
 from qworker.health.groups import check_groups
+from qworker.health.passed_over import unless_broken
 from qworker.health.shared_limits import check_shared_limits
 from qworker.health.unknown_tasks import check_unknown
 
@@ -73,15 +74,15 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
     yield from _closed(queues)
     yield from _gone(queues)
     yield from _journals(access, queues)
-    yield from _outboxes(access, queues)
-    yield from _runs(access, queues)
-    yield from check_calls(access, queues)
-    yield from check_groups(access, queues, workers)
+    yield from unless_broken("outbox", _outboxes(access, queues))
+    yield from unless_broken("runs", _runs(access, queues))
+    yield from unless_broken("calls", check_calls(access, queues))
+    yield from unless_broken("groups", check_groups(access, queues, workers))
     partly = {name for name, queue in queues.items() if queue.unread}
-    yield from check_shared_limits(access, {*missing, *partly})
+    yield from unless_broken("limits", check_shared_limits(access, {*missing, *partly}))
     if workers is not None:
         yield from _alone(queues, workers)
-        yield from check_unknown(access, queues, workers)
+        yield from unless_broken("tasks", check_unknown(access, queues, workers))
     dead = {name: queue.dead for name, queue in queues.items() if queue.dead}
     if dead:
         worst = max(dead, key=lambda name: dead[name])

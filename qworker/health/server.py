@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.client.namespace.workers import read_reapers, read_workers
 from qworker.engine.raw import server_info
-from qworker.errors import InDoubtError, LoadingError, QworkerError, UnavailableError
+from qworker.errors import QworkerError
 from qworker.formats import count, size, span
-from qworker.health.finding import FIX_AWAY, LONG_RUN_S, Finding, Status, listed
+from qworker.health.finding import LONG_RUN_S, Finding, Status, listed
+from qworker.health.passed_over import not_made, unless_broken
 from qworker.health.queues import check_queues
 from qworker.health.schedules import check_schedules
 
@@ -36,46 +37,31 @@ def examine(access: Access) -> Iterator[Finding]:
             "server", Status.PROBLEM, str(error), f"the URL is {access.url} (qworker config show)"
         )
         return
-    now_ms = access.now_ms()
+    now_ms, clustered = access.now_ms(), access.client.factory.clustered
     yield from _clock(now_ms)
-    yield from _unless_away(access, "durability", _durability(access))
+    yield from unless_broken("durability", _durability(access), clustered=clustered)
     yield from _memory(access)
-    yield from _unless_away(access, "reapers", _reapers(access, now_ms))
+    yield from unless_broken("reapers", _reapers(access, now_ms), clustered=clustered)
     found = _known_workers(access, now_ms)
     workers = found if isinstance(found, list) else None
     if isinstance(found, Finding):
         yield found
     else:
         yield from _workers(found)
-    yield from _unless_away(access, "queues", check_queues(access, workers))
+    yield from unless_broken("queues", check_queues(access, workers), clustered=clustered)
     if workers is not None:
-        yield from _unless_away(access, "schedules", check_schedules(access, workers))
+        yield from unless_broken("schedules", check_schedules(access, workers), clustered=clustered)
 
 
 def _known_workers(access: Access, now_ms: int) -> list[Worker] | Finding:
-    """Read the workers, or say that their node of a Cluster is away."""
+    """Read the workers, or say why they cannot be read."""
     try:
         return read_workers(access, now_ms)
-    except (UnavailableError, InDoubtError, LoadingError) as error:
-        if not access.client.factory.clustered:
+    except QworkerError as error:
+        finding = not_made("workers", error, clustered=access.client.factory.clustered)
+        if finding is None:
             raise
-        return _away("workers", error)
-
-
-def _unless_away(access: Access, check: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Make a check; a node of a Cluster that is away must not hide what the others say."""
-    try:
-        yield from findings
-    except (UnavailableError, InDoubtError, LoadingError) as error:
-        if not access.client.factory.clustered:
-            raise
-        yield _away(check, error)
-
-
-def _away(check: str, error: QworkerError) -> Finding:
-    return Finding(
-        check, Status.PROBLEM, f"not checked, because its node is away ({error})", FIX_AWAY
-    )
+        return finding
 
 
 def _server(access: Access) -> Iterator[Finding]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from qworker.client.inspect.many import inspect_many
 from qworker.client.inspect.peek import Inspection
 from qworker.client.namespace.workers import read_reapers, read_workers
+from qworker.client.per_shard import of_one_key
 from qworker.daemon.registry import AWAY
-from qworker.errors import BrokenQueueError, UnavailableError
+from qworker.errors import BrokenQueueError, QworkerError, UnavailableError
 from qworker.health.server import examine
 from qworker.monitor.history import Series
 from qworker.monitor.sample import Sample
@@ -147,11 +148,15 @@ class Pass:
     def _known(
         self, name: str, read: Callable[[], list[T]], unknown: dict[str, str]
     ) -> Sequence[T]:
-        """Read a list; while its node of a Cluster is away it is empty, and named in `unknown`."""
+        """Read a list; one that cannot be read is empty, and named in `unknown`.
+
+        Its node of a Cluster is away, or its key is broken.
+        """
         try:
             return tuple(read())
-        except AWAY as error:
-            if not self._namespace.client.factory.clustered:
+        except QworkerError as error:
+            away = isinstance(error, AWAY) and self._namespace.client.factory.clustered
+            if not away and not of_one_key(error):
                 raise
             unknown[name] = str(error)
             return ()

@@ -13,10 +13,11 @@ from qworker.client.inspect.runs import RunStatus
 from qworker.client.namespace.paused_tasks import read_paused_tasks
 from qworker.client.namespace.queues import holding
 from qworker.client.namespace.requests import ask_workers
+from qworker.client.per_shard import of_one_key
 from qworker.daemon.durability import Durability, inspect_server
 from qworker.daemon.registry import AWAY
 from qworker.daemon.schedules import ListedSchedule, list_schedules
-from qworker.errors import BrokenQueueError, ServerError
+from qworker.errors import QworkerError, ServerError
 from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -193,8 +194,8 @@ def _list_runs(namespace: Namespace) -> ListedRuns:
             queue = namespace.queues.get(name)
             short = queue.inspect().stored <= _SEARCHED
             found = queue.runs(_OF_QUEUE, search=short)
-        except (*AWAY, BrokenQueueError) as error:
-            if not isinstance(error, BrokenQueueError) and not namespace.client.factory.clustered:
+        except QworkerError as error:
+            if not _is_passed_over(error, namespace):
                 raise
             continue
         runs += found
@@ -214,14 +215,21 @@ def _list_calls(namespace: Namespace) -> ListedCalls:
             break
         try:
             found = namespace.queues.get(name).calls(_OF_QUEUE)
-        except (*AWAY, BrokenQueueError) as error:
-            if not isinstance(error, BrokenQueueError) and not namespace.client.factory.clustered:
+        except QworkerError as error:
+            if not _is_passed_over(error, namespace):
                 raise
             continue
         groups += found
         cut = cut or len(found) >= _OF_QUEUE
     groups.sort(key=lambda group: group.began_ms or 0)
     return ListedCalls(groups, cut)
+
+
+def _is_passed_over(error: QworkerError, namespace: Namespace) -> bool:
+    """Say whether a list leaves out a queue with this error: a broken key of it, or its node of a Cluster is away."""
+    if of_one_key(error):
+        return True
+    return isinstance(error, AWAY) and namespace.client.factory.clustered
 
 
 def _queues_with(namespace: Namespace, part: Callable[[QueueKeys], str]) -> list[str]:

@@ -23,14 +23,14 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from qworker.client.namespace.audit import Deed
-from qworker.errors import InvalidError, QworkerError, ServerError
+from qworker.errors import QworkerError
 from qworker.monitor.jobs import Job, Jobs
 from qworker.monitor.readings import Readings
 from qworker.monitor.sampler import Sampler
 from qworker.web.access import Access
 from qworker.web.actions.action import Action, Doing, act, record
 from qworker.web.actions.table import ACTIONS
-from qworker.web.error_pages import error_page
+from qworker.web.error_pages import error_page, status_of
 from qworker.web.guard import MAY_BE_FRAMED, Guard, SecureHeaders, read_form
 from qworker.web.lives import Lives
 from qworker.web.look import Look, Page
@@ -56,6 +56,8 @@ _FIRST_S: Final = 6.0
 _QUIET_S: Final = 15.0
 #: Seconds after which a page that could not be made is asked for again.
 _AGAIN_S: Final = 3
+#: Seconds after which a stream asks again what its user may do.
+_ASK_S: Final = 60.0
 
 
 class Dashboard:
@@ -119,11 +121,9 @@ class Dashboard:
     def _page(self, make: Callable[[Look], Page]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
             streams = "text/event-stream" in request.headers.get("accept", "")
-            access = await self._guard.access(request)
+            access = _seen_by(request, await self._guard.access(request))
             if isinstance(access, Response):
                 return access
-            if request.query_params.get("embed") == "1":
-                access = access.only_view()  # a page of others may be around it
             sample = await self.sampler.first(_FIRST_S)
             name = request.path_params.get("queue")
             if sample.now_ms and name is not None and name not in sample.queues:
@@ -157,7 +157,12 @@ class Dashboard:
         key = (look.path, tuple(sorted(look.query.items())), look.base, access.rights)
         number, sent, opened_s = -1, "", time.monotonic()
         watched: tuple[str, ...] = ()
+        asked_s = opened_s
         while not self.sampler.ended:
+            if time.monotonic() - asked_s >= _ASK_S:
+                asked_s = time.monotonic()
+                if await self._allowed(request) != access:
+                    return  # the browser asks again, and gets what it may see now
             with self.sampler.watching(watched):
                 sample = await self.sampler.after(number, _QUIET_S)
             if sample.number == number or sample.number == 0:
@@ -173,6 +178,13 @@ class Dashboard:
             if live.text != sent:
                 sent = live.text
                 yield _event(sent)
+
+    async def _allowed(self, request: Request) -> Access | Response | None:
+        """Ask who a request is from; None if it is refused."""
+        try:
+            return _seen_by(request, await self._guard.access(request))
+        except HTTPException:
+            return None
 
     # -- actions -------------------------------------------------------------------------------
 
@@ -238,9 +250,8 @@ class Dashboard:
         return self._error(request, error.status_code, text, error.headers)
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        status = 400 if isinstance(error, InvalidError) else 409
-        status = 503 if isinstance(error, ServerError) else status
-        return self._error(request, status, str(error))
+        assert isinstance(error, QworkerError)
+        return self._error(request, status_of(error), str(error))
 
     async def _crashed(self, request: Request, error: Exception) -> Response:
         _log.error("page_failed", path=request.url.path[:200], exc_info=error)
@@ -267,6 +278,13 @@ _NOBODY: Final = Access("", frozenset())
 _DEFAULTS: Final = frozenset(
     {"Not Found", "Method Not Allowed", "Unauthorized", "Forbidden", "Bad Request"}
 )
+
+
+def _seen_by(request: Request, access: Access | Response) -> Access | Response:
+    """Take the rights to change anything from a card: a page of others may be around it."""
+    if isinstance(access, Access) and request.query_params.get("embed") == "1":
+        return access.only_view()
+    return access
 
 
 def _event(text: str) -> bytes:

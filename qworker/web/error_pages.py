@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from qworker.errors import (
+    BrokenQueueError,
+    InvalidError,
+    QworkerError,
+    ServerError,
+    concerns_the_call,
+)
 from qworker.web.look import Page
 
-__all__ = ["error_page"]
+__all__ = ["error_page", "status_of"]
 
 _TITLES: Final = {
     400: "Bad request",
@@ -18,6 +25,7 @@ _TITLES: Final = {
     413: "Too large",
     415: "Not a form",
     500: "The page failed",
+    502: "This cannot be read or changed",
     503: "The server does not answer",
 }
 _TEXTS: Final = {
@@ -26,6 +34,15 @@ _TEXTS: Final = {
     405: "This address does something else: use the buttons of the pages.",
     500: "This is a defect of the dashboard. Its log has the reason.",
 }
+
+
+def status_of(error: QworkerError) -> int:
+    """Return the status of an error: 503 while a server is away, 502 if it refuses this, as it does a broken key."""
+    if isinstance(error, BrokenQueueError):
+        return 502
+    if isinstance(error, ServerError):
+        return 502 if concerns_the_call(error) else 503
+    return 400 if isinstance(error, InvalidError) else 409
 
 
 def error_page(status: int, text: str) -> Page:

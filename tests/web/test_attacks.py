@@ -6,10 +6,17 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount
 
+from qworker import web
+from qworker.client.namespace.audit import read_deeds
 from qworker.monitor.readings import Stacks
 from qworker.web.actions.table import ACTIONS
 from qworker.web.application import Dashboard
@@ -23,7 +30,7 @@ FIELDS = (
     "q", "sort", "page", "live", "did", "state", "id", "task", "text", "cursor", "look_at", "journal", "error",
     "error_class", "reason", "fingerprint", "newer_than", "older_than", "after", "rate", "entry", "name", "queue",
     "workflow", "stacks", "how", "direction", "job", "at_ms", "shown", "processes", "value", "body",
-    "redrive", "before", "concurrency", "burst", "weight", "max_waiting",
+    "redrive", "before", "concurrency", "burst", "weight", "max_waiting", "seen", "embed", "token", "v",
 )  # fmt: skip
 WRONG = ("-1", "9" * 40, "\x00", "0@0/../x")
 #: Statuses that are answers; a page that fails has 500.
@@ -79,6 +86,53 @@ def hostile(shop: Shop) -> Shop:
     row = f"acked 1 {HOSTILE.replace(' ', '')} {quote(HOSTILE)} <b> <i>\nq1 m-1 1 0 0 0 0 z=<b>"
     entry = ("n", "1", "k", "1", "b", "1", "t", "1", "w", HOSTILE, "e1", row)
     shop.ask("XADD", shop.keys().journal, "*", *entry)
+    calls = (
+        "@size",
+        3,
+        "@left",
+        HOSTILE,
+        "@sent",
+        "x",
+        "@dead",
+        f"1 {HOSTILE}",
+        "@policy",
+        HOSTILE,
+        "@made",
+        "<b>",
+    )
+    shop.ask(
+        "HSET",
+        shop.keys().join("m-1"),
+        *calls,
+        "@then",
+        HOSTILE,
+        "0",
+        f"ok\n{HOSTILE}",
+        "1",
+        HOSTILE,
+    )
+    shop.ask(
+        "HSET",
+        shop.keys().join("m-2"),
+        "@size",
+        2,
+        "@run",
+        b"\x92\xa3<b>\xa1x",
+        "0",
+        "dead <b> <i>\n<u>",
+    )
+    shop.ask("SET", shop.keys().join("m-3"), HOSTILE)
+    shop.ask("ZADD", shop.keys().joins, 1, "m-1", 2, HOSTILE, 3, "m-2", 4, b"\xff")
+    shop.ask("ZADD", shop.keys("broken").joins, 1, "m-1")
+    shop.ask("SET", shop.keys("broken").join("m-1"), HOSTILE)
+    shop.ask("HSET", f"{shop.namespace}:queues", "broken", 1)
+    shop.ask("HSET", shop.keys("broken").stats, "followed", 1)
+    step = [HOSTILE, HOSTILE, HOSTILE, 1, 2]
+    then = {"task": HOSTILE, "queue": HOSTILE, "id": HOSTILE}
+    queue.send(
+        {"task": HOSTILE, "past": [step], "then": [then, {"join": [HOSTILE, HOSTILE, 7]}]},
+        delay="2h",
+    )
     running = [{"task": HOSTILE, "id": HOSTILE, "seconds": 1e300}]
     child = {"pid": 1, "state": HOSTILE, "running": running}
     shop.add_worker(HOSTILE, app=HOSTILE, host=HOSTILE, tasks=[HOSTILE], children=[child])
@@ -111,11 +165,18 @@ def test_no_page_shows_or_trips_over_what_strangers_ask_or_store(
             answer = browser.get(one)
             assert answer.status_code in ANSWERS, (one, answer.text[:300])
             check(answer.text, one)
-    for message_id in ("m-1", "m-2", "r-1"):
-        for path in ("/queues/emails/messages", "/runs/emails"):
-            answer = browser.get(f"{path}/{message_id}")
-            assert answer.status_code in (200, 404), answer.text
-            check(answer.text, path)
+    chained = [one.id for one in hostile.queue().peek(9, state="delayed")]
+    assert len(chained) == 2
+    for message_id in ("m-1", "m-2", "m-3", "r-1", *chained):
+        for path in ("/queues/emails/messages", "/runs/emails", "/calls/emails"):
+            for page in ("", "/abandon") if "calls" in path else ("", "/cancel"):
+                answer = browser.get(f"{path}/{message_id}{page}")
+                broken = message_id == "m-3" and "calls" in path
+                assert answer.status_code in ({502} if broken else ANSWERS), answer.text
+                assert ("rename or delete it" in answer.text) == broken
+                check(answer.text, path)
+    assert "Its chain" in browser.get(f"/queues/emails/messages/{chained[1]}").text
+    assert "&lt;b&gt;" in browser.get("/calls").text
     shown = browser.get("/queues/emails/messages").text
     check(shown, "messages")
     assert "&lt;img src=x" in shown
@@ -137,6 +198,71 @@ def test_no_action_takes_or_shows_what_strangers_send(browser: Browser, hostile:
             assert browser.post(outside, {"name": "x"}).status_code in (400, 404)
     check(browser.get("/audit").text, "audit")
     assert hostile.queue().inspect().dead == 1
+
+
+def test_the_fields_above_are_those_that_pages_and_actions_read() -> None:
+    """A field that is new must be attacked, too."""
+    sources = "".join(path.read_text() for path in Path(web.__file__).parent.rglob("*.py"))
+    read = set(
+        re.findall(r"""(?:query|form|query_params|wanted)(?:\.get\(|\[)"([a-z_]+)\"""", sources)
+    )
+    assert read > {"entry", "rate", "body"}
+    assert read <= set(FIELDS)
+
+
+@pytest.mark.bad_input("dashboard: paths that lead out of where it is mounted")
+@pytest.mark.parametrize("base", ["", "/ops/queues"])
+def test_no_path_leads_out_of_where_it_is_mounted(
+    made: Callable[..., Dashboard], shop: Shop, base: str
+) -> None:
+    """Dots, encoded or not, second slashes, hosts in paths, line ends: never a file, another page or another host."""
+    shop.send()
+    reached: list[str] = []
+
+    async def outside(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+        await PlainTextResponse("outside", 404)(scope, receive, send)
+
+    routes = [Mount(base, made())] if base else [Mount("/", made())]
+    browser = Browser(Starlette(routes=[*routes, Mount("/", outside)]), base)
+    for path in (
+        "/static/../render.py", "/static/..%2frender.py", "/static/%2e%2e/render.py", "/static/....//style.css",
+        "/static//etc/passwd", "/static/style.css%00.py", "/queues/../../etc/passwd", "/queues/..%2f..%2fx",
+        "/queues/emails/dead/../../../audit", "/queues/emails/dead/1-1/../../x", "//evil.test/queues", "//evil.test/",
+        "/\\evil.test/", "/queues/%0d%0aSet-Cookie:%20x=1", "/queues/emails%0d%0aLocation:%20http://evil.test/",
+        "/runs/emails/%2e%2e", "/calls/emails/..%2f..", "/queues/emails/messages/%2f%2fevil.test/cancel",
+        "/enter?token=//evil.test", "/find?id=//evil.test", "/queues/emails?did=//evil.test", "/%ff%fe",
+    ):  # fmt: skip
+        for answer in (browser.get(path), browser.post(path, {"name": "//evil.test"})):
+            assert answer.status_code in {200, 307, 400, 404, 405}, (path, answer.text)
+            assert "set-cookie" not in answer.headers
+            to = answer.headers.get("location", f"http://ops.test{base}/")
+            assert to.startswith((f"http://ops.test{base}/", f"{base}/")), (path, to)
+            assert not to.startswith("//")
+            assert "from __future__" not in answer.text
+            assert "root:" not in answer.text
+
+
+@pytest.mark.bad_input("dashboard: names, values and paths that are huge")
+def test_what_is_huge_is_refused_or_cut(browser: Browser, hostile: Shop) -> None:
+    """In a path, a query, a field: an answer, small, and a short entry of the audit trail."""
+    long = "x" * 60_000
+    for path in PAGES:
+        there = (
+            path.replace("{queue}", "emails")
+            .replace("{message}", "y" * 8_000)
+            .replace("{entry:path}", "1" * 8_000)
+        )
+        answer = browser.get(f"{there}?{urlencode(dict.fromkeys(FIELDS, 'z' * 1_000))}")
+        assert answer.status_code in ANSWERS, (there[:80], answer.text[:300])
+    for path in ACTIONS:
+        there = path.replace("{queue}", "emails").replace("{message}", "m-1")
+        for field in ("name", "value", "body", "task", "entry", "processes", "job"):
+            answer = browser.post(there, {field: long})
+            assert answer.status_code in (*ANSWERS, 413), (there, field, answer.text[:300])
+    for deed in read_deeds(hostile.client.execute, hostile.namespace, count=1_000):
+        assert max(len(deed.target), len(deed.outcome), len(deed.user)) <= 300
+    assert len(browser.get("/audit").text) < 100_000
 
 
 def test_a_crowd_that_asks_for_stacks_leaves_threads_for_pages(

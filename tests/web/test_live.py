@@ -47,6 +47,11 @@ class Stream:
             if text and part in text:
                 return text
 
+    async def ends(self) -> None:
+        """Wait until the other side has ended it."""
+        while await asyncio.wait_for(self._chunks.get(), DEADLINE_S):
+            pass
+
 
 @asynccontextmanager
 async def stream(dashboard: Dashboard, path: str) -> AsyncIterator[Stream]:

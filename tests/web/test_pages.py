@@ -207,6 +207,49 @@ def test_a_shard_that_cannot_be_read_hides_no_other(browser: Browser, shop: Shop
 
 
 @pytest.mark.bad_input("dashboard: queues that do not exist, paths outside of it")
+@pytest.mark.bad_input("dashboard: a key of a queue or of the namespace holds another type")
+@pytest.mark.parametrize(
+    ("part", "check"),
+    [
+        ("joins", "calls"), ("out", "outbox"), ("runs", "runs"), ("limits", ""), ("schedules", ""),
+        ("meta", "queue.broken"), ("workers", "workers"), ("reapers", "reapers"),
+        ("paused_tasks", "schedules"), ("audit", ""),
+    ],
+)  # fmt: skip
+def test_a_key_that_a_stranger_broke_hides_nothing_else(
+    browser: Browser, shop: Shop, part: str, check: str
+) -> None:
+    """All other pages answer; Health names what was not checked, and what to do."""
+    shop.send()
+    shop.send("broken")
+    for counter in ("followed", "parked"):
+        shop.ask("HINCRBY", shop.keys("broken").stats, counter, 1)
+    shop.queue("broken").set_limit("acme", concurrency=1)
+    key = getattr(shop.keys("broken"), part, f"{shop.namespace}:{part}")
+    shop.ask("DEL", key)
+    shop.ask("SET", key, "a stranger's")
+
+    for path in (
+        "/",
+        "/queues",
+        "/queues/emails",
+        "/queues/broken",
+        "/workers",
+        "/schedules",
+        "/runs",
+        "/calls",
+    ):
+        assert browser.get(path).status_code == 200, path
+    page = text(browser, "/health")
+    assert not check or f"{check} problem" in page, page
+    assert not check or key in page
+    assert not check or "RENAME or DEL it in redis-cli" in page
+    if part == "audit":
+        refused = browser.get("/audit")
+        assert (refused.status_code, "rename or delete it" in refused.text) == (502, True)
+        assert browser.post("/queues/emails/pause", {"direction": "out"}).status_code == 303
+
+
 def test_what_does_not_exist_has_a_page_that_says_so(browser: Browser, shop: Shop) -> None:
     shop.send()
     for path in ("/queues/nothing", "/queues/UPPER", "/queues/%00", "/queues/queues"):
