@@ -117,7 +117,12 @@ def test_a_group_of_a_run_leads_to_it_and_back(browser: Browser, shop: Shop) -> 
     assert "Its callback" not in page
     assert f'href="/calls/web/{group_id}"' in browser.get("/runs/web/halves-1").text
     asked = text(browser, f"/calls/web/{group_id}/abandon")
-    assert "the run halves-1 waits for its calls in vain" in asked
+    assert (
+        "the run halves-1 continues, and its gather fails for the calls that have not ended"
+        in asked
+    )
+    assert browser.post(f"/calls/web/{group_id}/abandon").status_code == 303
+    assert shop.queue("web").inspect().ready == 1
 
 
 def test_values_pass_the_hook(made: Callable[..., Dashboard], shop: Shop) -> None:

@@ -18,7 +18,7 @@ def _abandon(doing: Doing) -> Done:
     if not doing.namespace.queues.get(doing.queue).abandon_calls(group_id):
         raise InvalidOptionError("group", "was not ended", "it has ended, or its id is wrong")
     return Done(
-        "ended without what follows; its calls run on",
+        "ended before its calls have, which run on",
         f"/calls/{quote(doing.queue)}/{quote(group_id)}",
     )
 

@@ -101,7 +101,7 @@ def confirm_abandon(look: Look) -> Page:
         return _gone(look)
     path = f"/calls/{quote(name)}/{quote(group.id)}"
     follows = (
-        f"the run {group.run_id} waits for its calls in vain: cancel that instead, unless it is gone"
+        f"the run {group.run_id} continues, and its gather fails for the calls that have not ended"
         if group.run_id
         else "its callback is not sent, and waits for the result end as cancelled"
     )
