@@ -450,8 +450,8 @@ end
 --                   is in sight of all that look at delayed messages, and never due.
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
---                   a group; `@number`: the last one given; `@ms`: the last receive; `*<parent>`: how many of a shared
---                   limit have started
+--                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
+--                   limits that have changed; `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
@@ -500,8 +500,10 @@ function groups()
   -- Virtual times: of the queue, and of its messages without a group.
   function it.tags()
     if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms')
-      tags = { queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0 }
+      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking')
+      tags = {
+        queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+      }
     end
     return tags
   end
@@ -551,8 +553,8 @@ function groups()
   end
 
   function it.write(name)
+    local one = it.record(name)
     if not together then return it.write_records({ name }) end
-    local one = records[name]
     if not one.dirty then
       one.dirty = true
       local names = together.dirty
@@ -605,6 +607,7 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
+  it.records = records
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it
@@ -612,7 +615,7 @@ end
 end
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local states, later = it.states, it.later
+  local states, later, records = it.states, it.later, it.records
   local AT_ONCE = 1000 -- values of one command
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
@@ -631,15 +634,26 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return sum
   end
 
-  local function packed(one)
-    return '\152' .. cmsgpack.pack(one.number or -1, one.first, one.last, one.busy, one.turn, one.tag, one.rate_ms, one.wait_ms)
+  -- The numbers of a call repeat, and packing one costs more than finding it.
+  local packed = setmetatable({}, { __index = function(known, number)
+    local bytes = cmsgpack.pack(number)
+    if number == number then known[number] = bytes end
+    return bytes
+  end })
+
+  local function pack(one)
+    local waits = one.turn == 0 and one.rate_ms == 0 and one.wait_ms == 0
+    return '\152' .. packed[one.number or -1] .. packed[one.first] .. packed[one.last] .. packed[one.busy]
+      .. (waits and '\0' or packed[one.turn]) .. packed[one.tag]
+      .. (waits and '\0\0' or packed[one.rate_ms] .. packed[one.wait_ms])
   end
 
   -- Write records. A group without members, slots or a wait is forgotten.
   function it.write_records(names)
     local set, gone, ends = {}, {}, {}
-    for _, name in ipairs(names) do
-      local one = it.record(name)
+    for i = 1, #names do
+      local name = names[i]
+      local one = records[name]
       one.dirty = false
       local empty = not one.number and one.busy == 0 and one.turn == 0
       if empty and one.rate_ms == 0 and one.wait_ms == 0 then
@@ -650,7 +664,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
           -- Only its rate or its wait is left: it is forgotten after that.
           ends[#ends + 1], ends[#ends + 2] = math.ceil(math.max(one.rate_ms, one.wait_ms)), name
         end
-        set[#set + 1], set[#set + 2] = ':' .. name, packed(one)
+        set[#set + 1], set[#set + 2] = ':' .. name, pack(one)
         one.known = true
       end
     end
@@ -776,11 +790,18 @@ more_of_groups[#more_of_groups + 1] = function(it)
     caps[name], limited = nil, nil
   end
 
+  local function has_limits()
+    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
+    return limited
+  end
+
+  -- Whether the only groups with a limit are the ordered ones, and all groups have looked at that.
+  function it.are_unlimited() return not has_limits() and not it.tags().looking end
+
   -- The limits of a group or parent: its own go before those of its kind.
   function it.limit(name)
-    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
     local is_ordered = string.byte(name) == 61 -- =
-    if not limited then return is_ordered and ORDERED or NONE end
+    if not limited and not has_limits() then return is_ordered and ORDERED or NONE end
     local one = caps[name]
     if one then return one end
     one = {}
@@ -913,6 +934,17 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return redis.call('ZRANGE', delayed, from, from + high, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   end
 
+  -- The next waiting member, and its seat if that is not the next one; nil without one. A seat alone is found sooner than the
+  -- first of a range, and without its score.
+  function it.next_member(one)
+    if not one.number or one.first > one.last then return nil end
+    local seat = SEATS_FROM + one.number * SEATS + one.first % SEATS
+    local item = redis.call('ZRANGE', delayed, seat, seat, 'BYSCORE')[1]
+    if item then return item, nil end
+    local found = it.members(one, 1)
+    return found[1], found[2]
+  end
+
   -- A member has been read: those after it are next.
   function it.pass(one, score)
     local seat = tonumber(score) - SEATS_FROM - one.number * SEATS
@@ -962,6 +994,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
 end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
+  local ORDERED = 61 -- =
   local slots, in_parts = it.slots, it.in_parts
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') end
@@ -1005,18 +1038,22 @@ more_of_groups[#more_of_groups + 1] = function(it)
       in_parts('HDEL', slots, gone)
     end
     it.read_many(names)
-    for _, name in ipairs(names) do
-      local one = it.record(name)
+    local records, unlimited = it.records, it.are_unlimited()
+    for i = 1, #names do
+      local name = names[i]
+      local one = records[name]
       one.busy = math.max(0, one.busy - freed[name])
       if one.parent then
         local above = it.record(one.parent)
         above.busy = math.max(0, above.busy - freed[name])
       end
     end
-    for _, name in ipairs(names) do
-      local one = it.record(name)
-      -- Without members it does not stand in line, and its parent only if that was full.
-      if one.number or one.parent then it.refresh(name) else it.write(name) end
+    for i = 1, #names do
+      local name = names[i]
+      local one = records[name]
+      -- Without members it does not stand in line, and without a limit it never left it.
+      local stands = not one.parent and (not one.number or unlimited and string.byte(name) ~= ORDERED)
+      if stands then it.write(name) else it.refresh(name) end
     end
   end
 

@@ -922,8 +922,8 @@ end
 --                   is in sight of all that look at delayed messages, and never due.
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
---                   a group; `@number`: the last one given; `@ms`: the last receive; `*<parent>`: how many of a shared
---                   limit have started
+--                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
+--                   limits that have changed; `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
@@ -972,8 +972,10 @@ function groups()
   -- Virtual times: of the queue, and of its messages without a group.
   function it.tags()
     if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms')
-      tags = { queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0 }
+      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking')
+      tags = {
+        queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+      }
     end
     return tags
   end
@@ -1023,8 +1025,8 @@ function groups()
   end
 
   function it.write(name)
+    local one = it.record(name)
     if not together then return it.write_records({ name }) end
-    local one = records[name]
     if not one.dirty then
       one.dirty = true
       local names = together.dirty
@@ -1077,6 +1079,7 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
+  it.records = records
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it
@@ -1084,7 +1087,7 @@ end
 end
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local states, later = it.states, it.later
+  local states, later, records = it.states, it.later, it.records
   local AT_ONCE = 1000 -- values of one command
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
@@ -1103,15 +1106,26 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return sum
   end
 
-  local function packed(one)
-    return '\152' .. cmsgpack.pack(one.number or -1, one.first, one.last, one.busy, one.turn, one.tag, one.rate_ms, one.wait_ms)
+  -- The numbers of a call repeat, and packing one costs more than finding it.
+  local packed = setmetatable({}, { __index = function(known, number)
+    local bytes = cmsgpack.pack(number)
+    if number == number then known[number] = bytes end
+    return bytes
+  end })
+
+  local function pack(one)
+    local waits = one.turn == 0 and one.rate_ms == 0 and one.wait_ms == 0
+    return '\152' .. packed[one.number or -1] .. packed[one.first] .. packed[one.last] .. packed[one.busy]
+      .. (waits and '\0' or packed[one.turn]) .. packed[one.tag]
+      .. (waits and '\0\0' or packed[one.rate_ms] .. packed[one.wait_ms])
   end
 
   -- Write records. A group without members, slots or a wait is forgotten.
   function it.write_records(names)
     local set, gone, ends = {}, {}, {}
-    for _, name in ipairs(names) do
-      local one = it.record(name)
+    for i = 1, #names do
+      local name = names[i]
+      local one = records[name]
       one.dirty = false
       local empty = not one.number and one.busy == 0 and one.turn == 0
       if empty and one.rate_ms == 0 and one.wait_ms == 0 then
@@ -1122,7 +1136,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
           -- Only its rate or its wait is left: it is forgotten after that.
           ends[#ends + 1], ends[#ends + 2] = math.ceil(math.max(one.rate_ms, one.wait_ms)), name
         end
-        set[#set + 1], set[#set + 2] = ':' .. name, packed(one)
+        set[#set + 1], set[#set + 2] = ':' .. name, pack(one)
         one.known = true
       end
     end
@@ -1248,11 +1262,18 @@ more_of_groups[#more_of_groups + 1] = function(it)
     caps[name], limited = nil, nil
   end
 
+  local function has_limits()
+    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
+    return limited
+  end
+
+  -- Whether the only groups with a limit are the ordered ones, and all groups have looked at that.
+  function it.are_unlimited() return not has_limits() and not it.tags().looking end
+
   -- The limits of a group or parent: its own go before those of its kind.
   function it.limit(name)
-    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
     local is_ordered = string.byte(name) == 61 -- =
-    if not limited then return is_ordered and ORDERED or NONE end
+    if not limited and not has_limits() then return is_ordered and ORDERED or NONE end
     local one = caps[name]
     if one then return one end
     one = {}
@@ -1385,6 +1406,17 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return redis.call('ZRANGE', delayed, from, from + high, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   end
 
+  -- The next waiting member, and its seat if that is not the next one; nil without one. A seat alone is found sooner than the
+  -- first of a range, and without its score.
+  function it.next_member(one)
+    if not one.number or one.first > one.last then return nil end
+    local seat = SEATS_FROM + one.number * SEATS + one.first % SEATS
+    local item = redis.call('ZRANGE', delayed, seat, seat, 'BYSCORE')[1]
+    if item then return item, nil end
+    local found = it.members(one, 1)
+    return found[1], found[2]
+  end
+
   -- A member has been read: those after it are next.
   function it.pass(one, score)
     local seat = tonumber(score) - SEATS_FROM - one.number * SEATS
@@ -1434,6 +1466,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
 end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
+  local ORDERED = 61 -- =
   local slots, in_parts = it.slots, it.in_parts
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') end
@@ -1477,18 +1510,22 @@ more_of_groups[#more_of_groups + 1] = function(it)
       in_parts('HDEL', slots, gone)
     end
     it.read_many(names)
-    for _, name in ipairs(names) do
-      local one = it.record(name)
+    local records, unlimited = it.records, it.are_unlimited()
+    for i = 1, #names do
+      local name = names[i]
+      local one = records[name]
       one.busy = math.max(0, one.busy - freed[name])
       if one.parent then
         local above = it.record(one.parent)
         above.busy = math.max(0, above.busy - freed[name])
       end
     end
-    for _, name in ipairs(names) do
-      local one = it.record(name)
-      -- Without members it does not stand in line, and its parent only if that was full.
-      if one.number or one.parent then it.refresh(name) else it.write(name) end
+    for i = 1, #names do
+      local name = names[i]
+      local one = records[name]
+      -- Without members it does not stand in line, and without a limit it never left it.
+      local stands = not one.parent and (not one.number or unlimited and string.byte(name) ~= ORDERED)
+      if stands then it.write(name) else it.refresh(name) end
     end
   end
 
@@ -1524,6 +1561,7 @@ end
 -- Groups that wait for a time, and those whose turn it is. See lib/groups.lua.
 
 more_of_groups[#more_of_groups + 1] = function(it)
+  local SLASH = 47
   local turns, later, take_turn = it.turns, it.later, it.take_turn
 
   -- Groups whose time has come, at most 100 a call. After a clock was set back, also those that wait the longest: their
@@ -1598,24 +1636,25 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Whether a group or parent that this call has not put aside may run.
   function it.may_run(name)
-    local one = it.record(name)
-    if put[name] or not it.is_open(name) then return false end
-    if string.sub(name, -1) == '/' then return it.first_child(name) ~= nil end
-    return one.number ~= nil and one.first <= one.last
+    local one, is_parent = it.record(name), string.byte(name, -1) == SLASH
+    if not is_parent and not one.number or put[name] or not it.is_open(name) then return false end
+    if is_parent then return it.first_child(name) ~= nil end
+    return one.first <= one.last
   end
 
-  -- Write who stands in line, and where: name → whether it may.
-  function it.set_turns(all)
-    local stand, leave = {}, {}
-    for name, may in pairs(all) do
-      if may or it.may_run(name) then
+  -- Write who stands in line, and where: {virtual time, name, …}, and who has left it. One that ran empty may have got
+  -- members since, from a list of ready.
+  function it.set_turns(stand, left)
+    local gone = {}
+    for _, name in ipairs(left) do
+      if it.may_run(name) then
         stand[#stand + 1], stand[#stand + 2] = it.record(name).tag, name
       else
-        leave[#leave + 1] = name
+        gone[#gone + 1] = name
       end
     end
     it.in_parts('ZADD', turns, stand)
-    it.in_parts('ZREM', turns, leave)
+    it.in_parts('ZREM', turns, gone)
   end
 end
 -- The outbox of a queue holds what it brings about in other queues, until it is stored there. Each destination has a lane
@@ -2710,14 +2749,17 @@ local function settle(leases, attributes, results, now, amounts)
   if has_groups then rung = rung + groups().opened end
   return settled, rung
 end
--- What may run, by its virtual time; the name of messages without a group is ''. Those that come in their order stand in a row,
--- where the first one leaves at no cost; those that come back are in a heap.
+-- What may run, by its virtual time; the name of messages without a group is ''. Those that come in their order stand in two
+-- rows, of those that are read and of those that come back, where the first one leaves at no cost; the others are in a heap.
 local function new_line()
-  local row, at, heap, size = {}, 1, {}, 0
-  local function before(a, tag, name) return a.tag < tag or a.tag == tag and a.name < name end
+  local row, at, first, first_tag = {}, 1, nil, nil
+  local back, from, to = {}, 1, 0
+  local heap, size = {}, 0
+  local function precedes(tag, name, other_tag, other) return tag < other_tag or tag == other_tag and name < other end
+  local function before(a, tag, name) return precedes(a.tag, a.name, tag, name) end
 
   local function leave_heap()
-    local first, last, hole = heap[1], heap[size], 1
+    local top, last, hole = heap[1], heap[size], 1
     heap[size] = nil
     size = size - 1
     while size > 0 do
@@ -2729,17 +2771,26 @@ local function new_line()
       end
       heap[hole], hole = heap[child], child
     end
-    return first.name, first.tag
+    return top.name, top.tag
   end
 
   return {
     -- Remove the one that is next; returns its name and tag, or nil.
     take = function()
-      local name = row[at]
-      if not name and size == 0 then return nil end
-      local tag = name and tonumber(row[at + 1])
+      if not first then
+        first = row[at]
+        first_tag = first and tonumber(row[at + 1])
+      end
+      local name, tag, is_back = first, first_tag, false
+      if from < to and (not name or precedes(back[from + 1], back[from], tag, name)) then
+        name, tag, is_back = back[from], back[from + 1], true
+      end
       if size > 0 and (not name or before(heap[1], tag, name)) then return leave_heap() end
-      at = at + 2
+      if is_back then
+        from = from + 2
+      elseif name then
+        at, first = at + 2, nil
+      end
       return name, tag
     end,
     -- Add those that come after all others that were appended: {name, tag, …}, in order.
@@ -2751,12 +2802,27 @@ local function new_line()
       end
     end,
     add = function(name, tag)
+      if from > to or not precedes(tag, name, back[to], back[to - 1]) then
+        back[to + 1], back[to + 2] = name, tag
+        to = to + 2
+        return
+      end
       size = size + 1
       local hole, above = size, math.floor(size / 2)
       while hole > 1 and not before(heap[above], tag, name) do
         heap[hole], hole, above = heap[above], above, math.floor(above / 2)
       end
       heap[hole] = { tag = tag, name = name }
+    end,
+    -- Those that came back and still stand: {tag, name, …}.
+    returned = function()
+      local all = {}
+      local function note(tag, name)
+        if name ~= '' then all[#all + 1], all[#all + 2] = tag, name end
+      end
+      for i = from, to, 2 do note(back[i + 1], back[i]) end
+      for i = 1, size do note(heap[i].tag, heap[i].name) end
+      return all
     end,
   }
 end
@@ -2846,8 +2912,8 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   it.come_back(now)
   it.begin()
   local families = turns.families(it)
-  local taken = { names = {}, gone = {}, touched = {}, turns = {}, families = families }
-  local tags, window_end = it.tags(), 0
+  local taken = { names = {}, gone = {}, left = {}, families = families, line = line }
+  local tags, records, window_end = it.tags(), it.records, 0
   local tombstones, spare = batch.tombstones ~= nil, 0 -- how many stand in line beyond those that the batch needs
 
   -- Let the next `most` of all that may run stand in line: later ones have larger tags.
@@ -2865,13 +2931,13 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
 
   local items, heads, names, plain, number, steps, full = {}, {}, taken.names, 0, 0, 0, false
 
-  -- The next waiting member of a group, and its seat; nil without one. From the second turn on, a few are read at once.
+  -- The next waiting member of a group, and its seat if that is not the next one; nil without one. From the second turn on, a
+  -- few are read at once.
   local function next_member(name, one)
     local found = read[name]
     if not found then
       read[name] = 1
-      found = it.members(one, 1)
-      return found[1], found[2]
+      return it.next_member(one)
     end
     if found == 1 or found.at > #found then
       local most = found == 1 and 2 or math.min(2 * found.most, MOST_READ)
@@ -2894,7 +2960,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       full = true
       return false
     end
-    it.pass(one, seat)
+    if seat then it.pass(one, seat) else one.first = one.first + 1 end
     if one.first > one.last then it.drop_number(one) end
     batch.bytes = batch.bytes + #item
     taken.gone[#taken.gone + 1] = item
@@ -2927,7 +2993,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
     local group = families.first(name)
     if group then
       local own, cap = it.record(group), it.limit(group)
-      taken.touched[group] = true
+      it.write(group)
       local is_open = own.busy < cap.concurrency
       local until_ms = is_open and waits(group, own, cap)
       if until_ms then
@@ -2945,6 +3011,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
 
   -- One turn of a group or parent; returns whether it stays in line.
   local function turn(name, one)
+    it.write(name)
     local limit = it.limit(name)
     if one.busy >= limit.concurrency then return false end
     local until_ms = waits(name, one, limit)
@@ -2961,17 +3028,19 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
     local name, tag = line.take()
     if not name then break end
     steps = steps + 1
-    tags.queue = math.max(tags.queue, tag)
+    if tag > tags.queue then tags.queue = tag end
     if name == '' then
       plain, number, waiting = plain + 1, number + 1, waiting - 1
       items[number], names[number] = false, false
       tags.plain = tag + 1
       if waiting > 0 then line.add('', tags.plain) end
     else
-      local before, one = number, it.record(name)
-      local stays = turn(name, one)
-      taken.turns[name] = stays and true or false
-      if stays then line.add(name, math.max(tag, one.tag)) end
+      local before, one = number, records[name]
+      if turn(name, one) then
+        line.add(name, one.tag > tag and one.tag or tag)
+      else
+        taken.left[#taken.left + 1] = name
+      end
       if number == before and window_end then
         -- It gave nothing: another one is needed.
         if spare == 0 then widen(math.min(window_end, 64)) end
@@ -3018,11 +3087,8 @@ function turns.write(lease_id, batch, taken)
     it.hold(slots)
     it.in_parts('ZREM', delayed, taken.gone)
     taken.families.write()
-    for name in pairs(taken.touched) do it.write(name) end
-    for name in pairs(taken.turns) do it.write(name) end
     it.finish()
-    -- One that ran empty may have got members since, from a list of ready.
-    it.set_turns(taken.turns)
+    it.set_turns(taken.line.returned(), taken.left)
     it.write_tags()
   end
   if #slots == 0 and count == 1 then it.occupy_all(lease_id, batch.items) end -- a suspect

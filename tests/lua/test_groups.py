@@ -12,7 +12,7 @@ import pytest
 
 from qworker.engine.claim import claim
 from qworker.engine.extend import split
-from qworker.engine.groups import group_page
+from qworker.engine.groups import group_page, set_limit
 from qworker.engine.message import delete, enqueue, hold
 from qworker.engine.poll import GROUPS, glance, poll
 from qworker.engine.reap import promote, reap
@@ -697,6 +697,19 @@ def test_a_settle_takes_a_full_group_out_of_line(drive: Drive) -> None:
     limit(drive, "a", "c=1")
     drive.settle(Outcomes("l1", acks=["1"]))
     assert drive.redis.zrange(drive.keys.turns, 0, -1) == []
+
+
+def test_a_change_of_limits_that_was_interrupted_keeps_no_group_out_of_line(drive: Drive) -> None:
+    """All were full when the last limit was removed, and a page of them has looked: acks let the rest run."""
+    limit(drive, "*", "c=1")
+    names = [f"g{number}" for number in range(900)]
+    for part in "ab":
+        put(drive, *[f"{name}:{name}{part}" for name in names])
+    assert len(get(drive, "l1", 900)) == 900
+    assert drive.run(set_limit(drive.keys, "*", "")) != "0"
+    assert drive.redis.zcard(drive.keys.turns) < 900
+    drive.settle(Outcomes("l1", ack_all=True))
+    assert len(get(drive, "l2", 1000)) == 900
 
 
 def test_a_group_with_a_past_stands_no_earlier_than_the_queue(drive: Drive) -> None:

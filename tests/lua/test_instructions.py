@@ -1,4 +1,4 @@
-"""What Lua executes for a message alone: the short ways of the scripts stay short."""
+"""What Lua executes for a message alone and for batches of groups: what scripts save stays saved."""
 
 from __future__ import annotations
 
@@ -16,6 +16,17 @@ from tests.lua.instructions import Counter
 
 #: Instructions per call. Lower them with what a change saves.
 ALLOWED = {"send": 200, "receive": 364, "ack": 227, "ack and receive": 374}
+#: Instructions and commands of a call with a batch of 100 members of groups, by how many groups they are of.
+ALLOWED_OF_GROUPS = {
+    "receive, a group each": (53_124, 148),
+    "ack, a group each": (21_121, 37),
+    "receive, many groups": (55_345, 147),
+    "ack, many groups": (25_228, 37),
+    "receive, ten groups": (40_357, 88),
+    "ack, ten groups": (6_972, 37),
+    "receive, groups of ten parents": (77_431, 240),
+    "ack, groups of ten parents": (24_666, 58),
+}
 
 
 @pytest.fixture
@@ -43,4 +54,36 @@ def test_a_message_alone(counter: Counter, namespace: str) -> None:
     )
     assert (len(batch.items), batch.settled) == (1, (1,))
     dearer = {name: count for name, count in taken.items() if count > ALLOWED[name]}
+    assert dearer == {}, f"of {taken}"
+
+
+def test_batches_of_groups(counter: Counter, namespace: str) -> None:
+    """A hundred at a time, of a hundred groups and of few: their receive, and their ack."""
+    spreads = {
+        "a group each": [f"g{number}" for number in range(300)],
+        "many groups": [f"g{number}" for number in range(100)] * 3,
+        "ten groups": [f"g{number}" for number in range(10)] * 30,
+        "groups of ten parents": [f"p{number % 10}/g{number % 50}" for number in range(300)],
+    }
+    taken: dict[str, tuple[int, int]] = {}
+    for at, (name, groups) in enumerate(spreads.items()):
+        keys = QueueKeys(namespace, f"q{at}")
+        messages = [
+            NewMessage(f"m{number:05}", tail(b"{}", {"g": group}), group=group)
+            for number, group in enumerate(groups)
+        ]
+        counter.run(send(keys, messages, lane="a", sequence=1))
+        for lease_id in ("a1", "a2"):  # the first one makes keys
+            count, batch = counter.run(settle_receive(keys, lease_id, 100))
+            assert len(batch.items) == 100
+            taken[f"receive, {name}"] = (count, counter.calls)
+        for lease_id in ("a1", "a2"):
+            count, settled = counter.run(settle(keys, [Outcomes(lease_id, ack_all=True)]))
+            assert settled.per_lease == (100,)
+            taken[f"ack, {name}"] = (count, counter.calls)
+    dearer = {
+        name: each
+        for name, each in taken.items()
+        if any(one > most for one, most in zip(each, ALLOWED_OF_GROUPS[name], strict=True))
+    }
     assert dearer == {}, f"of {taken}"

@@ -26,11 +26,18 @@ more_of_groups[#more_of_groups + 1] = function(it)
     caps[name], limited = nil, nil
   end
 
+  local function has_limits()
+    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
+    return limited
+  end
+
+  -- Whether the only groups with a limit are the ordered ones, and all groups have looked at that.
+  function it.are_unlimited() return not has_limits() and not it.tags().looking end
+
   -- The limits of a group or parent: its own go before those of its kind.
   function it.limit(name)
-    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
     local is_ordered = string.byte(name) == 61 -- =
-    if not limited then return is_ordered and ORDERED or NONE end
+    if not limited and not has_limits() then return is_ordered and ORDERED or NONE end
     local one = caps[name]
     if one then return one end
     one = {}

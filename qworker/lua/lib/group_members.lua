@@ -83,6 +83,17 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return redis.call('ZRANGE', delayed, from, from + high, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   end
 
+  -- The next waiting member, and its seat if that is not the next one; nil without one. A seat alone is found sooner than the
+  -- first of a range, and without its score.
+  function it.next_member(one)
+    if not one.number or one.first > one.last then return nil end
+    local seat = SEATS_FROM + one.number * SEATS + one.first % SEATS
+    local item = redis.call('ZRANGE', delayed, seat, seat, 'BYSCORE')[1]
+    if item then return item, nil end
+    local found = it.members(one, 1)
+    return found[1], found[2]
+  end
+
   -- A member has been read: those after it are next.
   function it.pass(one, score)
     local seat = tonumber(score) - SEATS_FROM - one.number * SEATS

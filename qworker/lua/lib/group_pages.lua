@@ -23,6 +23,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
         it.refresh(name)
       end
     end)
+    if next_cursor == '0' then redis.call('HDEL', states, '@looking') else redis.call('HSET', states, '@looking', '1') end
     return next_cursor, it.opened
   end
 

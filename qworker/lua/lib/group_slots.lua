@@ -1,5 +1,6 @@
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
+  local ORDERED = 61 -- =
   local slots, in_parts = it.slots, it.in_parts
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') end
@@ -43,18 +44,22 @@ more_of_groups[#more_of_groups + 1] = function(it)
       in_parts('HDEL', slots, gone)
     end
     it.read_many(names)
-    for _, name in ipairs(names) do
-      local one = it.record(name)
+    local records, unlimited = it.records, it.are_unlimited()
+    for i = 1, #names do
+      local name = names[i]
+      local one = records[name]
       one.busy = math.max(0, one.busy - freed[name])
       if one.parent then
         local above = it.record(one.parent)
         above.busy = math.max(0, above.busy - freed[name])
       end
     end
-    for _, name in ipairs(names) do
-      local one = it.record(name)
-      -- Without members it does not stand in line, and its parent only if that was full.
-      if one.number or one.parent then it.refresh(name) else it.write(name) end
+    for i = 1, #names do
+      local name = names[i]
+      local one = records[name]
+      -- Without members it does not stand in line, and without a limit it never left it.
+      local stands = not one.parent and (not one.number or unlimited and string.byte(name) ~= ORDERED)
+      if stands then it.write(name) else it.refresh(name) end
     end
   end
 

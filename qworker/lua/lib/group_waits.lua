@@ -1,6 +1,7 @@
 -- Groups that wait for a time, and those whose turn it is. See lib/groups.lua.
 
 more_of_groups[#more_of_groups + 1] = function(it)
+  local SLASH = 47
   local turns, later, take_turn = it.turns, it.later, it.take_turn
 
   -- Groups whose time has come, at most 100 a call. After a clock was set back, also those that wait the longest: their
@@ -75,23 +76,24 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Whether a group or parent that this call has not put aside may run.
   function it.may_run(name)
-    local one = it.record(name)
-    if put[name] or not it.is_open(name) then return false end
-    if string.sub(name, -1) == '/' then return it.first_child(name) ~= nil end
-    return one.number ~= nil and one.first <= one.last
+    local one, is_parent = it.record(name), string.byte(name, -1) == SLASH
+    if not is_parent and not one.number or put[name] or not it.is_open(name) then return false end
+    if is_parent then return it.first_child(name) ~= nil end
+    return one.first <= one.last
   end
 
-  -- Write who stands in line, and where: name → whether it may.
-  function it.set_turns(all)
-    local stand, leave = {}, {}
-    for name, may in pairs(all) do
-      if may or it.may_run(name) then
+  -- Write who stands in line, and where: {virtual time, name, …}, and who has left it. One that ran empty may have got
+  -- members since, from a list of ready.
+  function it.set_turns(stand, left)
+    local gone = {}
+    for _, name in ipairs(left) do
+      if it.may_run(name) then
         stand[#stand + 1], stand[#stand + 2] = it.record(name).tag, name
       else
-        leave[#leave + 1] = name
+        gone[#gone + 1] = name
       end
     end
     it.in_parts('ZADD', turns, stand)
-    it.in_parts('ZREM', turns, leave)
+    it.in_parts('ZREM', turns, gone)
   end
 end

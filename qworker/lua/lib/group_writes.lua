@@ -1,6 +1,6 @@
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local states, later = it.states, it.later
+  local states, later, records = it.states, it.later, it.records
   local AT_ONCE = 1000 -- values of one command
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
@@ -19,15 +19,26 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return sum
   end
 
-  local function packed(one)
-    return '\152' .. cmsgpack.pack(one.number or -1, one.first, one.last, one.busy, one.turn, one.tag, one.rate_ms, one.wait_ms)
+  -- The numbers of a call repeat, and packing one costs more than finding it.
+  local packed = setmetatable({}, { __index = function(known, number)
+    local bytes = cmsgpack.pack(number)
+    if number == number then known[number] = bytes end
+    return bytes
+  end })
+
+  local function pack(one)
+    local waits = one.turn == 0 and one.rate_ms == 0 and one.wait_ms == 0
+    return '\152' .. packed[one.number or -1] .. packed[one.first] .. packed[one.last] .. packed[one.busy]
+      .. (waits and '\0' or packed[one.turn]) .. packed[one.tag]
+      .. (waits and '\0\0' or packed[one.rate_ms] .. packed[one.wait_ms])
   end
 
   -- Write records. A group without members, slots or a wait is forgotten.
   function it.write_records(names)
     local set, gone, ends = {}, {}, {}
-    for _, name in ipairs(names) do
-      local one = it.record(name)
+    for i = 1, #names do
+      local name = names[i]
+      local one = records[name]
       one.dirty = false
       local empty = not one.number and one.busy == 0 and one.turn == 0
       if empty and one.rate_ms == 0 and one.wait_ms == 0 then
@@ -38,7 +49,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
           -- Only its rate or its wait is left: it is forgotten after that.
           ends[#ends + 1], ends[#ends + 2] = math.ceil(math.max(one.rate_ms, one.wait_ms)), name
         end
-        set[#set + 1], set[#set + 2] = ':' .. name, packed(one)
+        set[#set + 1], set[#set + 2] = ':' .. name, pack(one)
         one.known = true
       end
     end

@@ -3,8 +3,8 @@
 --                   is in sight of all that look at delayed messages, and never due.
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
---                   a group; `@number`: the last one given; `@ms`: the last receive; `*<parent>`: how many of a shared
---                   limit have started
+--                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
+--                   limits that have changed; `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
@@ -53,8 +53,10 @@ function groups()
   -- Virtual times: of the queue, and of its messages without a group.
   function it.tags()
     if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms')
-      tags = { queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0 }
+      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking')
+      tags = {
+        queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+      }
     end
     return tags
   end
@@ -104,8 +106,8 @@ function groups()
   end
 
   function it.write(name)
+    local one = it.record(name)
     if not together then return it.write_records({ name }) end
-    local one = records[name]
     if not one.dirty then
       one.dirty = true
       local names = together.dirty
@@ -158,6 +160,7 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
+  it.records = records
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it

@@ -11,8 +11,8 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   it.come_back(now)
   it.begin()
   local families = turns.families(it)
-  local taken = { names = {}, gone = {}, touched = {}, turns = {}, families = families }
-  local tags, window_end = it.tags(), 0
+  local taken = { names = {}, gone = {}, left = {}, families = families, line = line }
+  local tags, records, window_end = it.tags(), it.records, 0
   local tombstones, spare = batch.tombstones ~= nil, 0 -- how many stand in line beyond those that the batch needs
 
   -- Let the next `most` of all that may run stand in line: later ones have larger tags.
@@ -30,13 +30,13 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
 
   local items, heads, names, plain, number, steps, full = {}, {}, taken.names, 0, 0, 0, false
 
-  -- The next waiting member of a group, and its seat; nil without one. From the second turn on, a few are read at once.
+  -- The next waiting member of a group, and its seat if that is not the next one; nil without one. From the second turn on, a
+  -- few are read at once.
   local function next_member(name, one)
     local found = read[name]
     if not found then
       read[name] = 1
-      found = it.members(one, 1)
-      return found[1], found[2]
+      return it.next_member(one)
     end
     if found == 1 or found.at > #found then
       local most = found == 1 and 2 or math.min(2 * found.most, MOST_READ)
@@ -59,7 +59,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       full = true
       return false
     end
-    it.pass(one, seat)
+    if seat then it.pass(one, seat) else one.first = one.first + 1 end
     if one.first > one.last then it.drop_number(one) end
     batch.bytes = batch.bytes + #item
     taken.gone[#taken.gone + 1] = item
@@ -92,7 +92,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
     local group = families.first(name)
     if group then
       local own, cap = it.record(group), it.limit(group)
-      taken.touched[group] = true
+      it.write(group)
       local is_open = own.busy < cap.concurrency
       local until_ms = is_open and waits(group, own, cap)
       if until_ms then
@@ -110,6 +110,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
 
   -- One turn of a group or parent; returns whether it stays in line.
   local function turn(name, one)
+    it.write(name)
     local limit = it.limit(name)
     if one.busy >= limit.concurrency then return false end
     local until_ms = waits(name, one, limit)
@@ -126,17 +127,19 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
     local name, tag = line.take()
     if not name then break end
     steps = steps + 1
-    tags.queue = math.max(tags.queue, tag)
+    if tag > tags.queue then tags.queue = tag end
     if name == '' then
       plain, number, waiting = plain + 1, number + 1, waiting - 1
       items[number], names[number] = false, false
       tags.plain = tag + 1
       if waiting > 0 then line.add('', tags.plain) end
     else
-      local before, one = number, it.record(name)
-      local stays = turn(name, one)
-      taken.turns[name] = stays and true or false
-      if stays then line.add(name, math.max(tag, one.tag)) end
+      local before, one = number, records[name]
+      if turn(name, one) then
+        line.add(name, one.tag > tag and one.tag or tag)
+      else
+        taken.left[#taken.left + 1] = name
+      end
       if number == before and window_end then
         -- It gave nothing: another one is needed.
         if spare == 0 then widen(math.min(window_end, 64)) end
@@ -183,11 +186,8 @@ function turns.write(lease_id, batch, taken)
     it.hold(slots)
     it.in_parts('ZREM', delayed, taken.gone)
     taken.families.write()
-    for name in pairs(taken.touched) do it.write(name) end
-    for name in pairs(taken.turns) do it.write(name) end
     it.finish()
-    -- One that ran empty may have got members since, from a list of ready.
-    it.set_turns(taken.turns)
+    it.set_turns(taken.line.returned(), taken.left)
     it.write_tags()
   end
   if #slots == 0 and count == 1 then it.occupy_all(lease_id, batch.items) end -- a suspect
