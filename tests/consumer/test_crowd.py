@@ -10,6 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -103,6 +104,29 @@ def test_a_message_whose_ring_is_lost_with_a_wait_is_started(
             some.near.task(name="doze", queue="q0")(doze.function).send()
             until(lambda: rung in some.started, HEARD_S)
         assert lost
+
+
+def test_a_message_whose_ring_is_lost_with_a_worker_that_stops_is_started_by_another(
+    server: Server, namespace: str, only_bells: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have just answered a wait of the one that stops."""
+    with crowd(server, namespace, queues=3) as some, server.redis() as redis, ExitStack() as stack:
+        first = stack.enter_context(some.worker(**only_bells))
+        bells = first.broker._fetcher.doorbells
+        with some.worker(**only_bells):
+            close, lost = bells.close, list[bool]()
+
+            def lose_a_ring() -> bool:
+                if not lost:
+                    some.send_to(1)
+                    until(lambda: not redis.exists(QueueKeys(namespace, "q1").wake))
+                    lost.append(not some.started)
+                return close()
+
+            monkeypatch.setattr(bells, "close", lose_a_ring)
+            first.broker.stop("test")
+            until(lambda: some.started == ["q1"], HEARD_S)
+            assert lost == [True]
 
 
 @pytest.mark.slow

@@ -96,6 +96,7 @@ class Broker:
             self._stats.write()
             self._ack_buffer.flush(last=True)
             self._ack_buffer.close()
+            self._fetcher.ring()
         except Abandoned:
             _log.warning("server_abandoned")
             # Running handlers may end: their marks on the board tell the supervisor how.

@@ -90,6 +90,7 @@ class Fetcher:
             polls, chooser, receiver, pipeline, doorbells, leases, clustered=clustered
         )
         self._receives = 0
+        self._has_cut_waits = False
         self.recheck()
 
     @property
@@ -245,8 +246,16 @@ class Fetcher:
 
     def end(self) -> None:
         """Cut the waits off and read the replies of all calls in flight. Raises `Abandoned`."""
-        self.doorbells.close()
+        self._has_cut_waits = self.doorbells.close()
         self.take_all()
+
+    def ring(self) -> None:
+        """Ring for other children after `end`: a token on its way to a wait that was cut off is lost.
+
+        A server that is away is not waited for.
+        """
+        if self._has_cut_waits and not self._chooser.single:
+            self._poller.ring()
 
     def detach(self) -> None:
         """Leave the connections to the process that this one was forked from."""

@@ -8,16 +8,18 @@ node.
 
 from __future__ import annotations
 
+import select
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.crc import key_slot
 
 from qworker.consumer.child.receive.glances import Glances
 from qworker.engine.poll import MAX_POLLED, poll
+from qworker.engine.raw import raw
 from qworker.errors import QworkerError
 
 if TYPE_CHECKING:
@@ -29,9 +31,13 @@ if TYPE_CHECKING:
     from qworker.consumer.child.receive.pipeline import Pipeline
     from qworker.consumer.child.receive.poll_schedule import PollSchedule
     from qworker.consumer.child.receive.receiver import Receiver
+    from qworker.engine.command import Command
     from qworker.engine.poll import Available, Polled
 
 __all__ = ["Poller"]
+
+#: How long a trip of a child that ends may take, only to ring for others.
+_RING_S: Final = 0.5
 
 
 class Poller:
@@ -89,6 +95,47 @@ class Poller:
         if self._retries and not self._pipeline:
             self._begin(self._retries.popleft())
 
+    def ring(self) -> None:
+        """Ring at the queues that have messages, in two trips of half a second each at most. Nothing is in flight.
+
+        In a Cluster, where many queues are many trips, others look for themselves within two seconds.
+        """
+        if self._clustered:
+            return
+        usable = self._chooser.usable(monotonic())
+        parts = [*_calls(usable, clustered=False)]
+        replies = self._answers([poll([queue.keys for queue in queues]) for queues in parts])
+        self._answers(
+            [
+                raw("RPUSH", queues[number].keys.wake, 1)
+                for queues, polled in zip(parts, replies, strict=False)
+                for number, found in polled.available.items()
+                if not found.problem
+            ]
+        )
+
+    def _answers(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Make calls in one trip; returns the replies before the first that fails or is late."""
+        connection, replies = self._pipeline.connection, list[Any]()
+        for command in commands:
+            connection.begin(command)
+        until = monotonic() + _RING_S
+        for _ in commands:
+            descriptor = connection.fileno()
+            if descriptor < 0:
+                break
+            left_s = max(0.0, until - monotonic())
+            if not (connection.has_reply() or _readable(descriptor, left_s)):
+                break
+            try:
+                replies.append(connection.finish())
+            except QworkerError:
+                break
+        else:
+            return replies
+        connection.forget()
+        return replies
+
     def _poll(self, queues: Sequence[QueueState]) -> None:
         for some in _calls(queues, clustered=self._clustered):
             self._begin(some)
@@ -140,6 +187,12 @@ class Poller:
                 self._chooser.note_ready(queue)
             else:
                 self._chooser.note_empty(queue)
+
+
+def _readable(descriptor: int, within_s: float) -> bool:
+    waits = select.poll()
+    waits.register(descriptor, select.POLLIN)
+    return bool(waits.poll(within_s * 1000))
 
 
 def _calls(queues: Sequence[QueueState], *, clustered: bool) -> Iterator[Sequence[QueueState]]:
