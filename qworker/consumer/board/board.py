@@ -4,7 +4,7 @@ A child may die at any instruction, and a handler may hold the GIL for an hour; 
 messages run, which wait and which are done. So the child writes marks into memory that outlives it. Each value has one
 writer (named below) and is one aligned word or byte, so no lock is needed:
 
-    header    beat, state, counts                     child (counts: tally.py);  stop, peers: supervisor
+    header    beat, state, counts, quiet              child (counts: tally.py);  stop, peers, over: supervisor
     leases    id, queue, count, deadline, marks       child;  recall, and the deadline once it is held: supervisor
     running   lease, position, start, limit           child, one slot per handler that may run at a time
     counters  outcomes and histograms per task        child
@@ -71,6 +71,10 @@ class Board:
     stale = _Word(4)
     #: The native id of the thread that may be sent `stacks.STACK_SIGNAL`; 0 while none may.
     stacks_thread = _Word(7)
+    #: In a burst: how often the child has found nothing to do, or something again; odd while it has nothing.
+    quiet = _Word(28)
+    #: Not 0 once no child of a burst has anything to do.
+    over = _Word(29)
 
     def __init__(self, descriptor: int, slots: int) -> None:
         self.descriptor = descriptor

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
+from qworker.consumer.child.burst_end import BurstEnd
 from qworker.consumer.child.connection import Abandoned
 from qworker.consumer.child.settle.ack_buffer import FLUSH_S
 from qworker.telemetry.guarded import guarded
@@ -38,7 +39,7 @@ _NOTHING_S: Final = 0.05
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`burst`: end when nothing is ready. `max_messages`: end after this many; 0: unlimited."""
+    """`burst`: end when nothing is left to do. `max_messages`: end after this many; 0: unlimited."""
 
     burst: bool = False
     max_messages: int = 0
@@ -68,8 +69,11 @@ class Broker:
         self._notifier = notifier
         self._stop = stop
         self._options = options
-        #: All queues were checked, and nothing has ended since.
-        self._rechecked = False
+        self._burst = (
+            BurstEnd(leases.board, lambda: ack_buffer.is_settled and not fetcher.fetching)
+            if options.burst
+            else None
+        )
 
     @property
     def stopping(self) -> bool:
@@ -162,18 +166,22 @@ class Broker:
             if idle:
                 self.stop(RECYCLED)
             return
-        if fetcher.more(busy, collected, most) or busy >= dispatcher.slots or not wait:
+        more, burst = fetcher.more(busy, collected, most), self._burst
+        if burst is not None and not idle:
+            burst.works()
+        elif burst is not None and more:
+            burst.asks()
+        if more or busy >= dispatcher.slots or not wait:
             return
-        if self._options.burst:
-            if idle and self._rechecked:
-                self.stop("burst")
-            elif idle:
-                # Messages that have ended since the last check may be ready again: a retry without delay.
-                self._rechecked = True
-                fetcher.recheck()
-                fetcher.more(busy, collected, most)
-        else:
+        if burst is None:
             fetcher.begin_wait(idle=idle, most=most)
+        elif idle and burst.may_end():
+            self.stop("burst")
+        elif idle and burst.is_to_look():
+            # Messages that have ended since the last look may be ready again, and others behind them: a retry without
+            # delay, the next step of a chain.
+            fetcher.recheck()
+            fetcher.more(busy, collected, most)
 
     def _most(self) -> int | None:
         """Return how many more messages it may take; None for any number."""
@@ -208,8 +216,8 @@ class Broker:
 
     def _collect(self) -> int:
         ended = self._dispatcher.collect()
-        if ended:
-            self._rechecked = False
+        if ended and self._burst is not None:
+            self._burst.works()
         return ended
 
     def _send(self, *, at_once: bool) -> None:

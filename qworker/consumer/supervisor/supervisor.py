@@ -201,6 +201,9 @@ class Supervisor:
         if surplus := self._pool.resize():
             self._stop_children(surplus, "scaled")
         self._pool.start_due()
+        if self._options.burst and self._pool.is_quiet():
+            for child in self.children:
+                child.board.over = 1
         self._after_turn()
 
     def _after_turn(self) -> None:

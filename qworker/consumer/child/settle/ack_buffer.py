@@ -257,6 +257,13 @@ class AckBuffer:
         self.settled(in_flight, settled)
         return True
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether outcomes were sent or refused, and what they bring about in other queues is there, or was refused."""
+        due_s = self.due_in()
+        is_sent = due_s is None or due_s > FLUSH_S
+        return is_sent and not (self._relay is not None and self._relay.busy)
+
     def close(self) -> None:
         """Let what acks have brought about in other queues get there; call it after the last flush."""
         if self._relay is not None:

@@ -38,7 +38,13 @@ class ChildRelay:
         self._waiting: dict[str, QueueKeys] = {}
         self._thread: threading.Thread | None = None
         self._ended = False
+        self._relays = False
         self._announced: dict[str, float] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether it relays, or is about to."""
+        return self._relays or bool(self._waiting)
 
     def tell(self, keys: QueueKeys) -> None:
         """Relay the outboxes of a queue (or shard) soon."""
@@ -68,8 +74,10 @@ class ChildRelay:
 
     def _next(self) -> QueueKeys | None:
         with self._told:
+            self._relays = False
             while not self._waiting and not self._ended:
                 self._told.wait()
             if not self._waiting:
                 return None
+            self._relays = True
             return self._waiting.pop(next(iter(self._waiting)))

@@ -38,6 +38,17 @@ class ChildPool:
             slot.restart_at is not None for slot in self._slots
         )
 
+    def is_quiet(self) -> bool:
+        """Whether there was a moment at which no child had anything to do in a burst, and none was to start."""
+        boards = [child.board for child in self._totals.children]
+        before = [board.quiet for board in boards]
+        # Odd numbers that have not changed between the two reads were so at the same time.
+        return (
+            all(number % 2 for number in before)
+            and before == [board.quiet for board in boards]
+            and all(slot.restart_at is None for slot in self._slots)
+        )
+
     def start_all(self) -> None:
         """Start a child in each slot."""
         for number in range(len(self._slots)):
