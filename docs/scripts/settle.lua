@@ -762,7 +762,8 @@ end
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
---   slots HASH      `<lease>:<index>` of a delivered member → group; `:<message id>` of one that keeps its slot while it waits
+--   slots HASH      `<lease>` of a batch, or `<lease>:<index>` of a delivered member → group, see packed_slots.lua;
+--                   `:<message id>` of one that keeps its slot while it waits
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
 -- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
@@ -1299,9 +1300,44 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- Whether a score of delayed is the seat of a waiting member.
   function it.is_seat(score) return score >= SEATS_FROM and score < MAX_MS end
 end
+-- The slots of a batch share a field of `slots` until some of its messages are settled apart from the others, as the messages
+-- share one of the lease:   <lease> → the groups of its messages as a MessagePack array, index 1 the first, false for none
+-- After that, and for a message that was delivered alone:   <lease>:<index> → group
+local packed_slots = {}
+do
+local MAX_FIELDS = 500 -- of one command
+
+-- The groups of a batch; nil if its slots share no field.
+function packed_slots.read(slots, lease_id)
+  local found = redis.call('HGET', slots, lease_id)
+  if not found then return nil end
+  local sound, names = pcall(cmsgpack.unpack, found)
+  if not sound or type(names) ~= 'table' then return nil end
+  for _, name in ipairs(names) do
+    if name and type(name) ~= 'string' then return nil end
+  end
+  return names
+end
+
+-- Give each slot a field of its own.
+function packed_slots.loosen(slots, lease_id)
+  local names = packed_slots.read(slots, lease_id)
+  if not names then return end
+  local fields = {}
+  for i, name in ipairs(names) do
+    if name then fields[#fields + 1], fields[#fields + 2] = lease_id .. ':' .. i, name end
+    if #fields >= MAX_FIELDS or i == #names and #fields > 0 then
+      redis.call('HSET', slots, unpack(fields))
+      fields = {}
+    end
+  end
+  redis.call('HDEL', slots, lease_id)
+end
+end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local ORDERED = 61 -- =
+  local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local slots, in_parts = it.slots, it.in_parts
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') end
@@ -1317,6 +1353,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Free a slot; false if nothing had it.
   function it.vacate(token)
+    local lease_id = string.match(token, '^([^:]+):')
+    if lease_id then packed_slots.loosen(slots, lease_id) end
     local name = redis.call('HGET', slots, token)
     if not name then return false end
     redis.call('HDEL', slots, token)
@@ -1327,23 +1365,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return true
   end
 
-  -- Free the slots of many messages of a lease: read, and each group written, once.
-  function it.vacate_all(lease_id, indices)
-    if #indices == 0 or redis.call('EXISTS', slots) == 0 then return end
-    local AT_ONCE, names, freed, seen = 1000, {}, {}, {}
-    for first = 1, #indices, AT_ONCE do
-      local tokens, gone = {}, {}
-      for i = first, math.min(first + AT_ONCE - 1, #indices) do tokens[#tokens + 1] = lease_id .. ':' .. indices[i] end
-      for i, name in ipairs(redis.call('HMGET', slots, unpack(tokens))) do
-        if name and not seen[tokens[i]] then
-          seen[tokens[i]] = true -- an index may be named twice
-          gone[#gone + 1] = tokens[i]
-          if not freed[name] then names[#names + 1] = name end
-          freed[name] = (freed[name] or 0) + 1
-        end
-      end
-      in_parts('HDEL', slots, gone)
-    end
+  -- Members of groups have ended, `freed` of each of `names`: each group is read and written once.
+  local function release(names, freed)
     it.read_many(names)
     local records, unlimited = it.records, it.are_unlimited()
     for i = 1, #names do
@@ -1364,6 +1387,51 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
+  -- Free the slots of a batch that share a field, all or those of some messages. False, with nothing changed, if they do not
+  -- share one, or if it would be written for too few.
+  function it.vacate_batch(lease_id, indices)
+    local found, names, freed, left = packed_slots.read(slots, lease_id), {}, {}, 0
+    if not found or indices and #indices * MOST_WRITES < #found then return false end
+    local function free(index)
+      local name = found[index]
+      if not name then return end
+      if not freed[name] then names[#names + 1] = name end
+      freed[name], found[index] = (freed[name] or 0) + 1, false
+    end
+    if indices then
+      for _, index in ipairs(indices) do
+        if string.find(index, '^[1-9]%d*$') then free(tonumber(index)) end
+      end
+      for i = 1, #found do left = found[i] and left + 1 or left end
+    else
+      for i = 1, #found do free(i) end
+    end
+    if left > 0 then redis.call('HSET', slots, lease_id, cmsgpack.pack(found)) else redis.call('HDEL', slots, lease_id) end
+    release(names, freed)
+    return true
+  end
+
+  -- Free the slots of many messages of a lease.
+  function it.vacate_all(lease_id, indices)
+    if #indices == 0 or redis.call('EXISTS', slots) == 0 or it.vacate_batch(lease_id, indices) then return end
+    packed_slots.loosen(slots, lease_id)
+    local AT_ONCE, names, freed, seen = 1000, {}, {}, {}
+    for first = 1, #indices, AT_ONCE do
+      local tokens, gone = {}, {}
+      for i = first, math.min(first + AT_ONCE - 1, #indices) do tokens[#tokens + 1] = lease_id .. ':' .. indices[i] end
+      for i, name in ipairs(redis.call('HMGET', slots, unpack(tokens))) do
+        if name and not seen[tokens[i]] then
+          seen[tokens[i]] = true -- an index may be named twice
+          gone[#gone + 1] = tokens[i]
+          if not freed[name] then names[#names + 1] = name end
+          freed[name] = (freed[name] or 0) + 1
+        end
+      end
+      in_parts('HDEL', slots, gone)
+    end
+    release(names, freed)
+  end
+
   -- Items of a new lease take a slot each.
   function it.occupy_all(lease_id, items)
     for i, item in ipairs(items) do
@@ -1375,7 +1443,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
-  function it.hold(taken) in_parts('HSET', slots, taken) end
+  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none.
+  function it.hold(lease_id, names)
+    if #names == 1 then
+      redis.call('HSET', slots, lease_id .. ':0', names[1])
+    else
+      redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
+    end
+  end
 
   -- An ordered group waits for a message that comes back later.
   function it.keep_ordered_slot(item)
@@ -2403,6 +2478,7 @@ end
 
 -- Free the slots of all that is left in a lease; its items are not read.
 local function free_slots(lease)
+  if groups().vacate_batch(lease.id) then return end
   local size, indices = redis.call('HLEN', lease.key) == 1 and batch_size(lease.key), {}
   for i = 1, size or 0 do indices[i] = i end
   groups().vacate_all(lease.id, size and indices or redis.call('HKEYS', lease.key))

@@ -98,6 +98,7 @@ def _look(queue: str, keys: QueueKeys) -> Generator[Command[Any], Any, _Groups]:
     from qworker.client.manage.limits import Limit
     from qworker.engine import groups as commands
     from qworker.engine.raw import raw
+    from qworker.wire.groups import slots_of
 
     stored: dict[str, str] = yield commands.limits(keys)
     waiting: list[GroupState] = []
@@ -112,21 +113,24 @@ def _look(queue: str, keys: QueueKeys) -> Generator[Command[Any], Any, _Groups]:
     gone: frozenset[str] = frozenset()
     if stuck:
         _, flat = yield raw("HSCAN", keys.slots, 0, "COUNT", _SLOTS, decode=list)
-        words = [each.decode("utf-8", "replace") for each in flat[: 2 * _SLOTS]]
+        some = flat[: 2 * _SLOTS]
         slots = {
             token: name
-            for token, name in zip(words[::2], words[1::2], strict=True)
+            for field, value in zip(some[::2], some[1::2], strict=True)
+            for token, name in slots_of(field, value).items()
             # Others belong to messages that wait for a retry: `qworker fsck` looks for these.
             if not token.startswith(":") and stuck & {name, _parent(name)}
         }
     if slots:
         leases: list[bytes] = yield raw("ZRANGE", keys.unacked, 0, _LEASES - 1, decode=list)
         known = {lease.decode("utf-8", "replace") for lease in leases}
-        lost = [token for token in slots if _lease(token) not in known]
+        lost = [token for token in slots if _lease(token) not in known][:_SLOTS]
         if lost and len(leases) < _LEASES:
             # A delivery that ended between the two reads has freed its slot.
-            still: list[Any] = yield raw("HMGET", keys.slots, *lost, decode=list)
-            gone = frozenset(token for token, name in zip(lost, still, strict=True) if name)
+            fields = [*map(_lease, lost), *lost]
+            still: list[Any] = yield raw("HMGET", keys.slots, *fields, decode=list)
+            there = {field for field, value in zip(fields, still, strict=True) if value}
+            gone = frozenset(token for token in lost if {token, _lease(token)} & there)
     limits = {name: Limit.of_words(text) for name, text in stored.items()}
     return _Groups(queue, limits, waiting, slots, gone)
 

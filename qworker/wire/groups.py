@@ -1,11 +1,22 @@
-"""Names of groups: of messages that take turns, and of what limits apply to."""
+"""Names of groups: of messages that take turns, and of what limits apply to; and the slots of their deliveries."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-__all__ = ["MAX_GROUP", "ORDERED", "flag_of", "is_group", "is_limit", "parent_of", "shown"]
+import msgspec
+
+__all__ = [
+    "MAX_GROUP",
+    "ORDERED",
+    "flag_of",
+    "is_group",
+    "is_limit",
+    "parent_of",
+    "shown",
+    "slots_of",
+]
 
 #: Bytes of a name.
 MAX_GROUP: Final = 256
@@ -46,3 +57,20 @@ def parent_of(name: str) -> str:
 def shown(name: str) -> str:
     """Return a stored name for people."""
     return f"{name[1:]} (ordered)" if name.startswith(ORDERED) else name
+
+
+def slots_of(field: bytes, value: bytes) -> dict[str, str]:
+    """Return the slots that a field of `slots` stands for: `<lease>:<index>` of a delivery, or `:<id>` → stored name.
+
+    Those of a batch share a field; none if another program wrote into it.
+    """
+    name = field.decode("utf-8", "replace")
+    if ":" in name:
+        return {name: value.decode("utf-8", "replace")}
+    try:
+        groups = msgspec.msgpack.decode(value, type=list[str | bool])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return {
+        f"{name}:{index}": group for index, group in enumerate(groups, 1) if isinstance(group, str)
+    }

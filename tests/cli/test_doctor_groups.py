@@ -31,6 +31,24 @@ def test_a_slot_whose_delivery_is_gone_is_found(run, shop):
     assert len(queue.receive(1)) == 1
 
 
+def test_slots_of_a_batch_whose_lease_is_gone_are_found(run, shop):
+    """They share a field; slots of a batch in flight are not named."""
+    queue = shop.queue("crm")
+    for _ in range(2):
+        for group in ("acme", "shop"):
+            queue.send(b"1", group=group, ordered=True)
+    messages = queue.receive(5)
+    assert len(messages) == 2
+    assert groups_of(run("doctor", "--json")) == {}
+    keys = shop.keys("crm")
+    shop.ask("DEL", keys.unacked, keys.lease(messages[0].receipt.lease_id))
+    found = groups_of(run("doctor", "--json"))["groups.gone"]
+    assert found["text"].endswith(": acme (ordered) of crm 1, shop (ordered) of crm 1")
+    run("fsck", "crm", "--repair", "--yes")
+    assert groups_of(run("doctor", "--json")) == {}
+    assert len(queue.receive(5)) == 2
+
+
 def test_a_group_that_refuses_sends_is_a_problem(run, shop):
     """By its own limit or by one for each group; a group below it is not named."""
     queue = shop.queue("crm")

@@ -583,6 +583,52 @@ def test_an_expired_or_deleted_member_leaves_no_record_of_its_parent(drive: Driv
     assert idle(drive) == EMPTY
 
 
+def test_the_slots_of_a_batch_come_free_in_parts(drive: Drive) -> None:
+    """Of many acks the field that they share is written again, of few each slot gets its own; the limits hold."""
+    limit(drive, "*", "c=1")
+    for number in range(2):
+        put(drive, *[f"g{n}:{number}-{n}" for n in range(20)], f"p{number}")
+    assert len(get(drive, "l1", 100)) == 22
+    for first, last, shared in ((1, 7, True), (5, 14, True), (15, 15, False), (15, 16, False)):
+        acks = [str(index) for index in range(first, last + 1)]
+        drive.settle(Outcomes("l1", acks=acks))
+        assert drive.redis.hexists(drive.keys.slots, "l1") == shared
+        assert found(drive, repair=False) == []
+    seen = len(get(drive, "l2", 100))
+    drive.settle(Outcomes("l1", ack_all=True), Outcomes("l2", ack_all=True))
+    seen += len(get(drive, "l3", 100))
+    drive.settle(Outcomes("l3", ack_all=True))
+    assert (seen, idle(drive)) == (20, EMPTY)
+
+
+def test_slots_that_earlier_versions_wrote_come_free(drive: Drive) -> None:
+    """They gave each message of a batch a field of its own."""
+    put(drive, "=a:a0", "b:b0", "c:c0", "=a:a1")
+    assert get(drive, "l1") == ["a0", "b0", "c0"]
+    names = {"l1:1": "=a", "l1:2": "b", "l1:3": "c"}
+    drive.redis.hset(drive.keys.slots, mapping=names)
+    drive.redis.hdel(drive.keys.slots, "l1")
+    assert found(drive, repair=False) == []
+    drive.settle(Outcomes("l1", ack_all=True))
+    assert get(drive, "l2") == ["a1"]
+    drive.settle(Outcomes("l2", ack_all=True))
+    assert idle(drive) == EMPTY
+
+
+@pytest.mark.parametrize("written", [b"", b"x", b"\x92\xa1a\x01", b"\xdc\xff"])
+def test_slots_of_a_batch_that_no_script_has_written(drive: Drive, written: bytes) -> None:
+    """What another program wrote breaks no call, and a repair counts the groups again."""
+    put(drive, "=a:a0", "=b:b0", "=a:a1", "=b:b1")
+    assert get(drive, "l1") == ["a0", "b0"]
+    drive.redis.hset(drive.keys.slots, "l1", written)
+    drive.settle(Outcomes("l1", acks=["1"]))
+    drive.settle(Outcomes("l1", ack_all=True))
+    assert get(drive, "l2") == []
+    assert {"busy =a", "busy =b"} <= set(found(drive))
+    assert found(drive) == []
+    assert get(drive, "l3") == ["a1", "b1"]
+
+
 def test_thousands_of_lost_slots_are_reported(drive: Drive) -> None:
     """As many as were in flight when a daemon of an earlier version reaped them."""
     put(drive, "a:a0", "a:a1")

@@ -18,14 +18,14 @@ from tests.lua.instructions import Counter
 ALLOWED = {"send": 200, "receive": 364, "ack": 227, "ack and receive": 374}
 #: Instructions and commands of a call with a batch of 100 members of groups, by how many groups they are of.
 ALLOWED_OF_GROUPS = {
-    "receive, a group each": (53_124, 148),
-    "ack, a group each": (21_121, 37),
-    "receive, many groups": (55_345, 147),
-    "ack, many groups": (25_228, 37),
-    "receive, ten groups": (40_357, 88),
-    "ack, ten groups": (6_972, 37),
-    "receive, groups of ten parents": (77_431, 240),
-    "ack, groups of ten parents": (24_666, 58),
+    "receive, a group each": (51_905, 148),
+    "ack, a group each": (21_079, 34),
+    "receive, many groups": (54_126, 147),
+    "ack, many groups": (25_186, 34),
+    "receive, ten groups": (39_138, 88),
+    "ack, ten groups": (6_750, 34),
+    "receive, groups of ten parents": (76_212, 240),
+    "ack, groups of ten parents": (24_524, 55),
 }
 
 

@@ -17,6 +17,7 @@
 --- include lib/checks.lua
 --- include lib/envelope.lua
 --- include lib/lease.lua
+--- include lib/packed_slots.lua
 --- include lib/move_slot.lua
 
 local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

@@ -14,6 +14,7 @@
 --- include lib/checks.lua
 --- include lib/envelope.lua
 --- include lib/lease.lua
+--- include lib/packed_slots.lua
 --- include lib/move_slot.lua
 
 local unacked, meta = KEYS[1], KEYS[2]

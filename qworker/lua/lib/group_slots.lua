@@ -1,6 +1,7 @@
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local ORDERED = 61 -- =
+  local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local slots, in_parts = it.slots, it.in_parts
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') end
@@ -16,6 +17,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Free a slot; false if nothing had it.
   function it.vacate(token)
+    local lease_id = string.match(token, '^([^:]+):')
+    if lease_id then packed_slots.loosen(slots, lease_id) end
     local name = redis.call('HGET', slots, token)
     if not name then return false end
     redis.call('HDEL', slots, token)
@@ -26,23 +29,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return true
   end
 
-  -- Free the slots of many messages of a lease: read, and each group written, once.
-  function it.vacate_all(lease_id, indices)
-    if #indices == 0 or redis.call('EXISTS', slots) == 0 then return end
-    local AT_ONCE, names, freed, seen = 1000, {}, {}, {}
-    for first = 1, #indices, AT_ONCE do
-      local tokens, gone = {}, {}
-      for i = first, math.min(first + AT_ONCE - 1, #indices) do tokens[#tokens + 1] = lease_id .. ':' .. indices[i] end
-      for i, name in ipairs(redis.call('HMGET', slots, unpack(tokens))) do
-        if name and not seen[tokens[i]] then
-          seen[tokens[i]] = true -- an index may be named twice
-          gone[#gone + 1] = tokens[i]
-          if not freed[name] then names[#names + 1] = name end
-          freed[name] = (freed[name] or 0) + 1
-        end
-      end
-      in_parts('HDEL', slots, gone)
-    end
+  -- Members of groups have ended, `freed` of each of `names`: each group is read and written once.
+  local function release(names, freed)
     it.read_many(names)
     local records, unlimited = it.records, it.are_unlimited()
     for i = 1, #names do
@@ -63,6 +51,51 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
+  -- Free the slots of a batch that share a field, all or those of some messages. False, with nothing changed, if they do not
+  -- share one, or if it would be written for too few.
+  function it.vacate_batch(lease_id, indices)
+    local found, names, freed, left = packed_slots.read(slots, lease_id), {}, {}, 0
+    if not found or indices and #indices * MOST_WRITES < #found then return false end
+    local function free(index)
+      local name = found[index]
+      if not name then return end
+      if not freed[name] then names[#names + 1] = name end
+      freed[name], found[index] = (freed[name] or 0) + 1, false
+    end
+    if indices then
+      for _, index in ipairs(indices) do
+        if string.find(index, '^[1-9]%d*$') then free(tonumber(index)) end
+      end
+      for i = 1, #found do left = found[i] and left + 1 or left end
+    else
+      for i = 1, #found do free(i) end
+    end
+    if left > 0 then redis.call('HSET', slots, lease_id, cmsgpack.pack(found)) else redis.call('HDEL', slots, lease_id) end
+    release(names, freed)
+    return true
+  end
+
+  -- Free the slots of many messages of a lease.
+  function it.vacate_all(lease_id, indices)
+    if #indices == 0 or redis.call('EXISTS', slots) == 0 or it.vacate_batch(lease_id, indices) then return end
+    packed_slots.loosen(slots, lease_id)
+    local AT_ONCE, names, freed, seen = 1000, {}, {}, {}
+    for first = 1, #indices, AT_ONCE do
+      local tokens, gone = {}, {}
+      for i = first, math.min(first + AT_ONCE - 1, #indices) do tokens[#tokens + 1] = lease_id .. ':' .. indices[i] end
+      for i, name in ipairs(redis.call('HMGET', slots, unpack(tokens))) do
+        if name and not seen[tokens[i]] then
+          seen[tokens[i]] = true -- an index may be named twice
+          gone[#gone + 1] = tokens[i]
+          if not freed[name] then names[#names + 1] = name end
+          freed[name] = (freed[name] or 0) + 1
+        end
+      end
+      in_parts('HDEL', slots, gone)
+    end
+    release(names, freed)
+  end
+
   -- Items of a new lease take a slot each.
   function it.occupy_all(lease_id, items)
     for i, item in ipairs(items) do
@@ -74,7 +107,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
-  function it.hold(taken) in_parts('HSET', slots, taken) end
+  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none.
+  function it.hold(lease_id, names)
+    if #names == 1 then
+      redis.call('HSET', slots, lease_id .. ':0', names[1])
+    else
+      redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
+    end
+  end
 
   -- An ordered group waits for a message that comes back later.
   function it.keep_ordered_slot(item)

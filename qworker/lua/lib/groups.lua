@@ -8,7 +8,8 @@
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
---   slots HASH      `<lease>:<index>` of a delivered member → group; `:<message id>` of one that keeps its slot while it waits
+--   slots HASH      `<lease>` of a batch, or `<lease>:<index>` of a delivered member → group, see packed_slots.lua;
+--                   `:<message id>` of one that keeps its slot while it waits
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
 -- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all

@@ -67,6 +67,7 @@ end
 
 -- Free the slots of all that is left in a lease; its items are not read.
 local function free_slots(lease)
+  if groups().vacate_batch(lease.id) then return end
   local size, indices = redis.call('HLEN', lease.key) == 1 and batch_size(lease.key), {}
   for i = 1, size or 0 do indices[i] = i end
   groups().vacate_all(lease.id, size and indices or redis.call('HKEYS', lease.key))

@@ -11,7 +11,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   it.come_back(now)
   it.begin()
   local families = turns.families(it)
-  local taken = { names = {}, gone = {}, left = {}, families = families, line = line }
+  local taken = { names = {}, members = 0, gone = {}, left = {}, families = families, line = line }
   local tags, records, window_end = it.tags(), it.records, 0
   local tombstones, spare = batch.tombstones ~= nil, 0 -- how many stand in line beyond those that the batch needs
 
@@ -77,7 +77,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       start_unique(head)
     end
     it.spend(name, one, limit, now)
-    number = number + 1
+    number, taken.members = number + 1, taken.members + 1
     items[number], heads[number], names[number] = item, head, name
     return true
   end
@@ -176,20 +176,15 @@ end
 
 -- Write what a receive has changed; the lease is written.
 function turns.write(lease_id, batch, taken)
-  local it, slots, count = groups(), {}, #batch.items
+  local it = groups()
   if taken then
-    for i = 1, count do
-      if taken.names[i] then
-        slots[#slots + 1], slots[#slots + 2] = lease_id .. ':' .. (count == 1 and '0' or i), taken.names[i]
-      end
-    end
-    it.hold(slots)
+    if taken.members > 0 then it.hold(lease_id, taken.names) end
     it.in_parts('ZREM', delayed, taken.gone)
     taken.families.write()
     it.finish()
     it.set_turns(taken.line.returned(), taken.left)
     it.write_tags()
   end
-  if #slots == 0 and count == 1 then it.occupy_all(lease_id, batch.items) end -- a suspect
+  if #batch.items == 1 and not (taken and taken.members > 0) then it.occupy_all(lease_id, batch.items) end -- a suspect
 end
 end

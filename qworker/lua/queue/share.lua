@@ -19,6 +19,7 @@
 --- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/packed_slots.lua
 --- include lib/group_slots.lua
 --- include lib/group_pages.lua
 

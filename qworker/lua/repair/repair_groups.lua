@@ -19,6 +19,7 @@
 --- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/packed_slots.lua
 --- include lib/group_slots.lua
 --- include lib/group_pages.lua
 --- include lib/lease.lua
@@ -55,8 +56,18 @@ local function is_held(lease, index)
   return (tonumber(index) or 0) >= 1 and (batch_size(key) or 0) >= tonumber(index)
 end
 
+-- Those of batches are looked at one by one.
+local found, flat = redis.call('HGETALL', slots), {}
+for i = 1, #found, 2 do
+  local names = not string.find(found[i], ':', 1, true) and packed_slots.read(slots, found[i])
+  if not names then flat[#flat + 1], flat[#flat + 2] = found[i], found[i + 1] end
+  for index, name in ipairs(names or {}) do
+    if name then flat[#flat + 1], flat[#flat + 2] = found[i] .. ':' .. index, name end
+  end
+  if #flat > 2 * MOST then return { 'OK', text(now), '0', 'large' } end
+end
+
 local busy, ids, ids_read = {}, nil, false
-local flat = redis.call('HGETALL', slots)
 for i = 1, #flat, 2 do
   local token, name = flat[i], flat[i + 1]
   local lease, index = string.match(token, '^([^:]+):(.*)$')
@@ -67,7 +78,10 @@ for i = 1, #flat, 2 do
   end
   if not there then
     tell('slot', name, 'its message is gone: ' .. token)
-    if repair then redis.call('HDEL', slots, token) end
+    if repair then
+      if lease then packed_slots.loosen(slots, lease) end
+      redis.call('HDEL', slots, token)
+    end
   end
   if there or not repair then
     busy[name] = (busy[name] or 0) + 1

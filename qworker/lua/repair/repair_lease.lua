@@ -25,6 +25,7 @@
 --- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/packed_slots.lua
 --- include lib/group_slots.lua
 --- include lib/outbox.lua
 --- include lib/ends.lua

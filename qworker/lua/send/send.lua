@@ -23,8 +23,7 @@
 --   same} for a repeated call, or the short reply now ms: all were stored, and the rest is 0 or missing;
 --   or a refusal: {'GHOST'} {'RESHARD', mark or ''} {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize}
 --   {'BROKEN', key, type} {'ARG', name}
--- O(n) for ready, O(n log d) for delayed messages, d being delayed already; O(m) more to replace one of m (at most 1,000)
---   that are due in the same millisecond.
+-- O(n) for ready, O(n log d) for delayed messages, d delayed already; O(m) more to replace one of m ≤ 1,000 due in one ms.
 --- include lib/clock.lua
 --- include lib/lone_send.lua
 --- include lib/checks.lua
@@ -39,6 +38,7 @@
 --- include lib/group_lines.lua
 --- include lib/group_limits.lua
 --- include lib/group_members.lua
+--- include lib/packed_slots.lua
 --- include lib/group_slots.lua
 --- include lib/push.lua
 --- include lib/unique_keys.lua

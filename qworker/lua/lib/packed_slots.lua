@@ -1,0 +1,34 @@
+-- The slots of a batch share a field of `slots` until some of its messages are settled apart from the others, as the messages
+-- share one of the lease:   <lease> → the groups of its messages as a MessagePack array, index 1 the first, false for none
+-- After that, and for a message that was delivered alone:   <lease>:<index> → group
+local packed_slots = {}
+do
+local MAX_FIELDS = 500 -- of one command
+
+-- The groups of a batch; nil if its slots share no field.
+function packed_slots.read(slots, lease_id)
+  local found = redis.call('HGET', slots, lease_id)
+  if not found then return nil end
+  local sound, names = pcall(cmsgpack.unpack, found)
+  if not sound or type(names) ~= 'table' then return nil end
+  for _, name in ipairs(names) do
+    if name and type(name) ~= 'string' then return nil end
+  end
+  return names
+end
+
+-- Give each slot a field of its own.
+function packed_slots.loosen(slots, lease_id)
+  local names = packed_slots.read(slots, lease_id)
+  if not names then return end
+  local fields = {}
+  for i, name in ipairs(names) do
+    if name then fields[#fields + 1], fields[#fields + 2] = lease_id .. ':' .. i, name end
+    if #fields >= MAX_FIELDS or i == #names and #fields > 0 then
+      redis.call('HSET', slots, unpack(fields))
+      fields = {}
+    end
+  end
+  redis.call('HDEL', slots, lease_id)
+end
+end
