@@ -360,6 +360,25 @@ def test_a_removed_queue_leaves_no_steps(app: QWorker) -> None:
     assert stored(app, handle.id) == {}
 
 
+def test_a_removed_queue_with_a_key_of_another_type_leaves_no_steps(app: QWorker) -> None:
+    """Its messages cannot be read, but its runs are in an index."""
+
+    @app.workflow
+    def order(run: SyncRun) -> None:
+        run.step("one", lambda: 1)
+        run.wait(str, name="note")
+
+    handle = order.start()
+    ran(app)
+    assert stored(app, handle.id)
+    queue = app.queue("default")
+    with app.client.factory.redis(queue.keys.meta) as redis:
+        redis.delete(queue.keys.delayed)
+        redis.set(queue.keys.delayed, "not ours")
+    queue.remove()
+    assert stored(app, handle.id) == {}
+
+
 def test_a_key_names_the_run_and_the_call(app: QWorker) -> None:
     """It is the same at each activation."""
     keys: list[str] = []

@@ -101,6 +101,42 @@ def test_a_receive_during_a_removal_leaves_nothing_behind(app: QWorker) -> None:
         pytest.fail("a removal has more steps than are tried")
 
 
+def test_sends_during_the_removal_of_a_divided_queue_are_deleted_or_can_be_received(
+    app: QWorker, store_url: str
+) -> None:
+    """Between any two steps, by a client that knows the shards: none is opened again behind the removal."""
+    reached = False
+    for stop in range(0, 60, 3):
+        queue = app.queue(f"q{stop}")
+        queue.divide(3, wait=0)
+        with QWorker(app.namespace, url=store_url).client as client:
+            sender = Queue(client, app.namespace, queue.name)
+            sender.send_all([{"n": n} for n in range(24)])
+            plan, at = remove(queue.ref), 0
+            try:
+                step = plan.send(None)
+                while True:
+                    if at == stop:
+                        reached = True
+                        for n in range(8):
+                            sender.send({"n": n})
+                    at += 1
+                    run = app.client.briefly if isinstance(step, Brief) else app.client.execute
+                    step = plan.send(run(step))
+            except StopIteration:
+                pass
+        fresh = Queue(app.client, app.namespace, queue.name)
+        fresh.ack(*fresh.receive(100))
+        left = [key for key in keys_of(app) if key.endswith(":ready")]
+        assert left == [], stop
+        fresh.remove()
+        if at <= stop:
+            break
+    else:
+        pytest.fail("a removal has more steps than are tried")
+    assert reached
+
+
 def test_keys_of_another_type_are_removed_as_well(app: QWorker) -> None:
     """A broken queue can be removed, whichever key is broken."""
     queue = app.queue("q")

@@ -14,13 +14,14 @@ import structlog
 from redis.client import Monitor
 
 from qworker import Bury, QWorker, Retry
+from qworker.client.queue import Queue
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.states import LeaseState, LeaseView
 from qworker.consumer.child.connection import Connection
 from qworker.consumer.child.leases.batch_size import QueueState
 from qworker.engine.raw import raw
 from qworker.engine.receive import Batch
-from qworker.errors import InDoubtError
+from qworker.errors import BrokenQueueError, InDoubtError, UnavailableError
 from qworker.wire.codec import encode_call
 from qworker.wire.keys import QueueKeys
 from tests import servers
@@ -333,6 +334,66 @@ def test_messages_of_a_receive_in_doubt_come_back_with_the_next_reply(
     assert lost
     stats = history_of(app.queue("default"))
     assert (stats["released"], stats.get("timeouts", 0)) == (1, 0)
+
+
+def test_messages_of_a_lease_recalled_before_its_reply_go_back_unrun(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor could not see which it has; none runs here as well as elsewhere."""
+    finish, recalled, handled = Connection.finish, list[Batch](), list[int]()
+
+    @app.task
+    def handle(n: int) -> None:
+        handled.append(n)
+
+    handle.send_many(handle.call(n) for n in range(3))
+    with running(app, max_batch=3) as child:
+
+        def recall_first_batch(connection: Connection) -> object:
+            reply = finish(connection)
+            if isinstance(reply, Batch) and reply.items and not recalled:
+                recalled.append(reply)
+                for lease in child.board.leases.views():
+                    child.board.leases.recall(lease.slot)
+            return reply
+
+        monkeypatch.setattr(Connection, "finish", recall_first_batch)
+        handle.send_many(handle.call(n) for n in range(3, 6))
+        until(lambda: app.queue("default").inspect().stored == 0)
+    assert recalled
+    assert sorted(handled) == [0, 1, 2, 3, 4, 5]
+    assert history_of(app.queue("default"))["released"] == len(recalled[0].items)
+
+
+def test_an_ack_that_comes_too_late_is_counted(app: QWorker) -> None:
+    """Another receiver has the message by then."""
+
+    @app.task
+    def handle() -> None:
+        taken = Queue(app.client, app.namespace, "default").claim(1, elapsed="0s")
+        assert len(taken) == 1
+
+    handle.send()
+    with running(app) as child:
+        until(lambda: child.board.stale)
+        assert child.board.stale == 1
+    assert history_of(app.queue("default"))["stale"] == 1
+
+
+def test_a_queue_whose_server_is_away_is_asked_again_sooner_than_a_broken_one(
+    app: QWorker,
+) -> None:
+    """A replica may serve in a moment; a key of another type stays."""
+    app.task(lambda: None, name="handle", queue="default")
+    app.task(lambda: None, name="other", queue="other")
+    with running(app) as child:
+        receiver, chooser = child.broker._fetcher.receiver, child.broker._fetcher._chooser
+        pauses = []
+        for error in (UnavailableError("away"), BrokenQueueError("key", "string")):
+            receiver.note_error(chooser.queues[0], error)
+            until_s = chooser._broken_until[chooser.queues[0].shard]
+            pauses.append(round(until_s - time.monotonic()))
+    assert pauses == [1, 5]
 
 
 def _held(board: Board) -> list[LeaseView]:
