@@ -176,9 +176,12 @@ def test_random_passes_never_exceed_it(worlds: Any) -> None:
             for drive in world.drives:
                 world.receive(drive)
             assert world.running <= bound, seed
+            if not any(drive.redis.zcard(drive.keys.delayed) for drive in world.drives):
+                break
         assert not sum(drive.redis.zcard(drive.keys.delayed) for drive in world.drives), seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shifting", [False, True])
 def test_a_rate_holds_over_all_queues(worlds: Any, shifting: bool) -> None:
     """100 a second within 5 % over any 10 s, and 2 % over longer times; never more while the work moves, but less."""

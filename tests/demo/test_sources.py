@@ -18,6 +18,7 @@ def test_the_default_is_the_standard_library_and_the_environment():
     assert len({source.path for source in sources.files}) == len(sources.files)
 
 
+@pytest.mark.slow
 def test_a_large_environment_is_cut_and_says_so():
     sources = find_sources(None, most=10)
     assert len(sources.files) == 10

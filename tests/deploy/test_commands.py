@@ -93,5 +93,10 @@ def test_mentions_are_found() -> None:
     text = "# run `qworker dead\n#   ls`, then `qworker nap --long`, see `nap_taken`"
     assert mentioned(text) == ["dead ls", "nap --long"]
     assert quoted(text)[-1] == "nap_taken"
+
+
+@pytest.mark.slow  # parses the whole package
+def test_events_are_found() -> None:
+    """So is the check of events."""
     assert "nap_taken" not in events()
     assert {"tick_failed", "child_ended", "metrics_served"} <= events()

@@ -334,6 +334,7 @@ def test_a_file_is_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
     explore(read, _FILES, examples=400)
 
 
+@pytest.mark.slow
 def test_an_option_is_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
     """As a flag, as a variable, and as a value of the library."""
     file = read_file(tmp_path)

@@ -48,6 +48,34 @@ STANDARD_PARTS = [
 ]
 
 
+#: Reads each of its keys whole: {type, contents}, or nil. One command, where clients would need two trips.
+SNAPSHOT = """
+local reads = {list = {'LRANGE', 0, -1}, hash = {'HGETALL'}, zset = {'ZRANGE', 0, -1, 'WITHSCORES'},
+               stream = {'XRANGE', '-', '+'}, string = {'GET'}}
+local found = {}
+for i, key in ipairs(KEYS) do
+  local kind = redis.call('TYPE', key).ok
+  local read = reads[kind]
+  found[i] = kind ~= 'none' and {kind, read and redis.call(read[1], key, unpack(read, 2))}
+end
+return found
+"""
+#: Finds the keys of a pattern, in the slot of its key, and reads them; the keys of all tests of a process are there.
+_ALL = f"""
+local keys, cursor = {{}}, '0'
+repeat
+  local page = redis.call('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 1000000)
+  cursor = page[1]
+  for _, key in ipairs(page[2]) do keys[#keys + 1] = key end
+until cursor == '0'
+local KEYS = keys
+local function read()
+{SNAPSHOT}
+end
+return {{keys, read()}}
+"""
+
+
 class Drive:
     """One queue of its own, whose meta.test is set: every call names its time."""
 
@@ -147,27 +175,26 @@ class Drive:
         The field meta.test is left out, and meta where nothing else is in it. A lease is index → item, whatever its
         shape.
         """
-        # The keys of all tests of this process are there: one long look takes less time than many short ones.
-        found = self.redis.scan_iter(match=self.base + "*", count=1_000_000)
-        names = [raw.decode() for raw in found]
-        return self.read(name for name in names if not only or name.removeprefix(self.base) in only)
+        names, snapshot = self.redis.eval_ro(_ALL, 1, self.keys.meta, self.base + "*")
+        table = self.table([name.decode() for name in names], snapshot)
+        return {part: value for part, value in table.items() if not only or part in only}
 
     def read(self, keys: Iterable[str]) -> dict[str, Any]:
         """As `state`, of these keys alone: that takes no scan."""
         names = list(keys)
-        pipe = self.redis.pipeline(transaction=False)
-        for name in names:
-            pipe.type(name)
-        types = [kind.decode() for kind in pipe.execute()]
-        there = [(name, kind) for name, kind in zip(names, types, strict=True) if kind != "none"]
-        for name, kind in there:
-            _READERS[kind][0](pipe, name)
+        return self.table(names, self.redis.eval_ro(SNAPSHOT, len(names), *names))
+
+    def table(self, names: Sequence[str], snapshot: list[Any]) -> dict[str, Any]:
+        """Make a table of the reply of `SNAPSHOT` for keys."""
         contents: dict[str, Any] = {}
-        for (name, kind), reply in zip(there, pipe.execute(), strict=True):
+        for name, found in zip(names, snapshot, strict=True):
+            if found is None:
+                continue
+            kind, value = found[0].decode(), found[1]
             part = name.removeprefix(self.base)
             if part.startswith("lease:") and kind == "hash":
-                reply = _held(reply)
-            value = _READERS[kind][1](reply)
+                value = [word for pair in held_items(value) for word in pair]
+            value = _READERS[kind](value)
             if part == "meta" and isinstance(value, dict):
                 value.pop("test", None)
             if value or part != "meta":
@@ -236,25 +263,17 @@ def _held(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
     return dict(held_items([word for pair in fields.items() for word in pair]))
 
 
-#: Type → how a key of it is read, and made into plain values.
-_READERS: dict[str, tuple[Callable[[Any, str], Any], Callable[[Any], Any]]] = {
-    "list": (lambda pipe, key: pipe.lrange(key, 0, -1), lambda reply: _as_text(reply)),
-    "hash": (
-        lambda pipe, key: pipe.hgetall(key),
-        lambda reply: {_as_text(name): _as_text(value) for name, value in reply.items()},
-    ),
-    "zset": (
-        lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
-        lambda reply: {_as_text(member): score for member, score in reply},
-    ),
-    "stream": (
-        lambda pipe, key: pipe.xrange(key),
-        lambda reply: [
-            {_as_text(name): _as_text(value) for name, value in fields.items()}
-            for _, fields in reply
-        ],
-    ),
-    "string": (lambda pipe, key: pipe.get(key), lambda reply: _as_text(reply)),
+def _pairs(flat: list[bytes]) -> Iterator[tuple[Any, Any]]:
+    return zip(map(_as_text, flat[::2]), map(_as_text, flat[1::2]), strict=True)
+
+
+#: Type → how the contents of a key are made into plain values.
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "list": lambda reply: _as_text(reply),
+    "hash": lambda reply: dict(_pairs(reply)),
+    "zset": lambda reply: {member: float(score) for member, score in _pairs(reply)},
+    "stream": lambda reply: [dict(_pairs(fields)) for _, fields in reply],
+    "string": lambda reply: _as_text(reply),
 }
 
 

@@ -18,7 +18,7 @@ from qworker.engine.scripts import load_script
 from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
 from qworker.errors import LeaseUsedError, QworkerError
-from tests.lua.drive import NOW, STANDARD_PARTS, Drive, deny, guarded
+from tests.lua.drive import NOW, SNAPSHOT, STANDARD_PARTS, Drive, deny, guarded
 
 PARTS: Final = files("qworker").joinpath("lua/lib")
 #: The included text that makes a script's short way.
@@ -502,13 +502,12 @@ def _run(
     keys = drive.sending_keys() if name == "send" else drive.standard_keys(*leases)
     with drive.redis.pipeline(transaction=False) as pipe:
         world.make(pipe, drive.base)
+        pipe.eval_ro(SNAPSHOT, len(read), *read)
         pipe.evalsha(sha, len(keys), *keys, *words)
-        reply = pipe.execute()[-1]
-    after = drive.read(read)
-    if reply[0] == b"OK" and world.broken != "stats":
-        return reply, after, True
-    world.make(drive.redis, drive.base)
-    return reply, after, drive.read(read) != after
+        pipe.eval_ro(SNAPSHOT, len(read), *read)
+        *_, before, reply, after = pipe.execute()
+    changed = (reply[0] == b"OK" and world.broken != "stats") or before != after
+    return reply, drive.table(read, after), changed
 
 
 def _comparable(reply: Any, state: dict[str, Any], base: str) -> list[str]:

@@ -108,6 +108,7 @@ def disk(tmp_path) -> Iterator[Disk]:
             subprocess.run(["umount", str(root)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input("archive: disk full at every page of a batch")
 def test_a_batch_on_a_disk_that_fills_up_is_committed_whole_or_not_at_all(disk):
     """Wherever the disk is full: in the first file, between two files, at the commit."""

@@ -46,6 +46,7 @@ def changed(shop: Shop) -> tuple[str, list[str]]:
     return shop.queue().inspect().paused, [deed.verb for deed in deeds]
 
 
+@pytest.mark.slow
 def test_without_access_there_is_nothing_but_probes_and_files(
     made: Callable[..., Dashboard], shop: Shop
 ) -> None:
@@ -65,6 +66,7 @@ def test_without_access_there_is_nothing_but_probes_and_files(
     assert changed(shop) == ("", [])
 
 
+@pytest.mark.slow
 def test_each_action_needs_its_right_and_every_page_needs_view(
     made: Callable[..., Dashboard], shop: Shop
 ) -> None:

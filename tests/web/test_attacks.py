@@ -139,6 +139,7 @@ def hostile(shop: Shop) -> Shop:
     return shop
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(
     "dashboard: markup, control characters and nonsense in every field of every page"
 )

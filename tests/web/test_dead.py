@@ -137,6 +137,7 @@ def test_a_filter_that_makes_no_sense_is_refused(browser: Browser, shop: Shop) -
     assert browser.get("/queues/nothing/dead/drop").status_code == 404
 
 
+@pytest.mark.slow
 def test_twelve_new_ones_are_found_among_thousands(browser: Browser, shop: Shop) -> None:
     """A page reads a bounded number, the newest first, and says so; older ones are a link away."""
     body = encode_call("send_email", [1], {})

@@ -287,6 +287,7 @@ def test_pages_need_no_script_and_have_none_inline(browser: Browser, shop: Shop)
         assert Document(browser.get(f"{path}?live=off").text).all("script") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["", "/internal/queues"])
 def test_every_link_stays_below_the_path_where_it_is_mounted(
     made: Callable[..., Dashboard], shop: Shop, base: str

@@ -92,6 +92,7 @@ def test_a_namespace_without_anything_says_what_makes_something(shop: Shop) -> N
     at_screen(shop, play)
 
 
+@pytest.mark.slow
 def test_a_queue_appears_and_goes_by_itself(shop: Shop) -> None:
     """One queue; nothing is pressed."""
 
@@ -244,6 +245,7 @@ def test_only_queues_in_sight_are_read_at_every_interval(shop: Shop) -> None:
     at_screen(shop, play)
 
 
+@pytest.mark.slow
 def test_ten_thousand_queues_are_drawn_as_fast_as_they_are_sorted() -> None:
     """Rows that did not change are not made again, and only those in sight are written."""
     one = sample()

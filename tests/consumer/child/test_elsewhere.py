@@ -154,6 +154,7 @@ def test_without_a_wait_an_unknown_task_is_dead_at_once(app: QWorker) -> None:
     old.close()
 
 
+@pytest.mark.slow
 def test_messages_that_wait_hold_up_no_others(app: QWorker) -> None:
     """A thousand messages of an unknown task before a known one: each is read once, and does not come back."""
     ran: list[int] = []
