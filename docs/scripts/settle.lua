@@ -981,7 +981,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     it.in_parts('HDEL', states, gone)
   end
 end
--- Who stands in line, groups and parents. See lib/groups.lua.
+-- The lines of groups and parents whose members wait for a turn. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local turns, children, in_parts = it.turns, it.children, it.in_parts
 
@@ -1468,8 +1468,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if group_of(item) then it.vacate(':' .. id_of(item)) end
   end
 end
--- The outbox of a queue holds what it brings about in other queues, until it is stored there. Each destination has a lane
--- of its own, so that one which is away holds up no other.
+-- The outbox of a queue holds messages and results for other queues until they are stored there. Each destination has its
+-- own lane, so that one which is away holds up no other.
 --   out HASH                   destination → `<lane> <number of the last entry>`
 --   out:<destination> STREAM   `<number>-0` → what is to be stored there: a message, see lib/effects.lua, a result, the end
 --                              of a member of a group of calls, or such a group, see join.lua
@@ -1497,13 +1497,13 @@ local function send_out(destination, id, entry, now, lanes)
     redis.pcall('HINCRBY', stats, 'followed', 1)
   end
 end
--- What the end of a message brings about: its unique key is free, those who wait for its result are told, its group of calls
--- counts it, and the state of a run (flag c) expires, as do the values that were kept for a callback (flag h).
+-- What follows the end of a message: its unique key is free, clients that wait for its result are notified, its group of
+-- calls counts it, and the state of a run (flag c) expires, as do the values that were kept for a callback (flag h).
 --   result:<message id> STRING, expires   `<state>[ words]\n<rest>`: what the message came to, see docs/protocol.md
 --   run:<message id> HASH, runs ZSET      see step.lua
 --   join:<message id> HASH, joins ZSET    see join.lua
 -- Their keys are made here: a script that ends messages learns their ids as it reads them. They are in the slot of
--- the queue. The name of a result is also the sharded channel on which waiting clients are told to look.
+-- the queue. The name of a result is also the sharded channel that waiting clients listen to.
 
 local MAX_KEEP_MS, MAX_RESULT = 2592000000, 1114112 -- 30 days · 1 MiB and what encryption adds
 
@@ -1541,7 +1541,7 @@ local function result_key(id)
   return string.sub(meta, 1, -5) .. 'result:' .. id
 end
 
--- A hint alone: those who wait look now and then, too.
+-- Only a hint: waiting clients also look now and then.
 local function tell_waiting(key)
   redis.pcall('SPUBLISH', key, '')
 end
@@ -1561,8 +1561,8 @@ local function tell(queue, own_id, entry, words, task)
 end
 
 -- A message may be a step of a chain. Flag j says where the chain's result is waited for, percent-encoded:
--- `<queue>:<message id>:<keep ms>:<task of this step>`, or `-`. Tells there that the chain has ended without a value, and at
--- which step.
+-- `<queue>:<message id>:<keep ms>:<task of this step>`, or `-`. Reports there that the chain has ended without a value, and
+-- at which step.
 local function tell_chain(value, own_id, words)
   local queue, id, keep_ms, task = string.match(percent_decoded(value), '^([a-z0-9][a-z0-9._-]*):([%w._-]+):(%d+):([%w_.-]+)$')
   if not queue or #queue > 64 or #id > 64 or not whole(keep_ms, 1, MAX_KEEP_MS) then return end
@@ -1578,8 +1578,8 @@ local function tell_group(value, own_id, words)
   tell(queue, own_id, { 'join', id, 'member', member, 'words' }, words, task)
 end
 
--- Tell other queues how a message without a value has ended; no words: it goes on after all. `dropped`: it was told that it
--- is dead.
+-- Report to other queues how a message without a value has ended; no words: it continues after all. `dropped`: it was
+-- reported as dead before.
 function tell_others(head, own_id, words, dropped)
   local chain, member = flag_in(head, ' j='), flag_in(head, ' i=')
   if chain and chain ~= '-' and not dropped then tell_chain(chain, own_id, words) end
@@ -1621,8 +1621,8 @@ function joins.index()
   return string.sub(meta, 1, -5) .. 'joins'
 end
 
--- A group of calls has ended: its values go. What it was started with stays, so that it is not started again, for as long
--- as it says.
+-- A group of calls has ended: its values go. The record of its start stays for as long as it says, so that it is not
+-- started again.
 function joins.finish(id)
   local join, index = joins.key(id), joins.index()
   local found = redis.pcall('HMGET', join, '@start', '@size', '@keep')
@@ -1655,7 +1655,7 @@ local function end_run_of(item)
   if id and #id <= 64 then end_run(head, id) end
 end
 
--- What a result tells of a death.
+-- The words of a dead letter in a result.
 local function dead_words(reason, class, words)
   return 'dead ' .. reason .. ' ' .. string.gsub(class, '%s', '_') .. '\n' .. string.sub(words, 1, 2048)
 end
@@ -1696,7 +1696,7 @@ local function bury(item, reason, class, words, now, amounts)
   end
   end_result(item, dead_words(reason, class, words))
   amounts.dead = (amounts.dead or 0) + 1
-  -- Where this counter stands dead letters are read before they are dropped: others have to be told.
+  -- With this counter, dead letters are read before they are dropped: their ends must be reported.
   if kind(item) == 'own' and has_flags(item) and string.find(header(item), ' [hi]=') then
     amounts.dead_of_groups = (amounts.dead_of_groups or 0) + 1
   end
@@ -1979,12 +1979,12 @@ function denied(what, command, key, ...)
   return redis.error_reply('NOPERM this user may not write ' .. what .. '; write its rules again with qworker acl')
 end
 end
--- Count a message whose end others are told of (flags i and j): a queue with such a count is read before it is removed.
+-- Count a message whose end is reported to others (flags i and j): a queue with such a count is read before it is removed.
 local function note_awaited(tail, amounts)
   local stop = string.find(tail, '\n', 1, true)
   if string.find(string.sub(tail, 1, stop), ' [ij]=') then amounts.awaited = (amounts.awaited or 0) + 1 end
 end
--- New messages that something else brings about: they are stored even if the queue is full or paused.
+-- New messages that follow from others: they are stored even if the queue is full or paused.
 
 -- Put a message into `to`, see lib/requeue.lua, or delay it. `new`: priority, delay_ms and ttl_ms (both '' for the queue's), head,
 -- tail.
@@ -2120,7 +2120,7 @@ end
 --                                                                 started, so it counts as received once more. With
 --                                                                 c: the worker lacks its task or key, see flag k
 --     l limited   a ms 1-86400000                                 as a release whose handler had started, and no
---                                                                 message of the queue is delivered for so long
+--                                                                 message of the queue is delivered meanwhile
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
 --     p park      a delay ms or '' for ever, b -, c ms to keep a run's state that lacks flag c, or ''

@@ -10,8 +10,8 @@
 --   all         the callback is sent when each member has ended
 --   successes   when each has succeeded; a dead letter is waited for. The group ends without it when another end cannot change
 --   first       when the first one has succeeded; the group ends without it when none can any more
--- @left is the number of members that are waited for, @dead ` <member> …` the dead ones, @told the member whose end those who
--- wait for the callback were told, @bytes the size of the words, @over when it was decided, in ms.
+-- @left is the number of members that are waited for, @dead ` <member> …` the dead ones, @told the member whose end was
+-- reported to clients that wait for the callback, @bytes the size of the words, @over when it was decided, in ms.
 -- Returns {'OK', now ms, number of the last end, degraded, decided: groups that sent their callback or ended without it, 1 if
 --   this queue has outboxes, else 0}, or {'BROKEN', key, type} {'ARG', name}
 -- O(n): n ends.

@@ -38,7 +38,7 @@ open_journal(attributes.journal, now)
 local MAX_BYTES = 1048576
 local dropped, seen, bytes = 0, 0, 0
 local told = book.on and not book.shed
--- Dead letters may be large: they are read only for the journal, and where runs end with them, or groups of calls are told.
+-- Dead letters may be large: they are read only for the journal, or if runs or groups of calls depend on them.
 local runs = runs_key()
 local read = told or redis.call('EXISTS', runs) == 1 or redis.call('HEXISTS', stats, 'dead_of_groups') == 1
 for i = 2, #ARGV do

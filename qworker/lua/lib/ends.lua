@@ -1,10 +1,10 @@
--- What the end of a message brings about: its unique key is free, those who wait for its result are told, its group of calls
--- counts it, and the state of a run (flag c) expires, as do the values that were kept for a callback (flag h).
+-- What follows the end of a message: its unique key is free, clients that wait for its result are notified, its group of
+-- calls counts it, and the state of a run (flag c) expires, as do the values that were kept for a callback (flag h).
 --   result:<message id> STRING, expires   `<state>[ words]\n<rest>`: what the message came to, see docs/protocol.md
 --   run:<message id> HASH, runs ZSET      see step.lua
 --   join:<message id> HASH, joins ZSET    see join.lua
 -- Their keys are made here: a script that ends messages learns their ids as it reads them. They are in the slot of
--- the queue. The name of a result is also the sharded channel on which waiting clients are told to look.
+-- the queue. The name of a result is also the sharded channel that waiting clients listen to.
 
 local MAX_KEEP_MS, MAX_RESULT = 2592000000, 1114112 -- 30 days · 1 MiB and what encryption adds
 
@@ -42,7 +42,7 @@ local function result_key(id)
   return string.sub(meta, 1, -5) .. 'result:' .. id
 end
 
--- A hint alone: those who wait look now and then, too.
+-- Only a hint: waiting clients also look now and then.
 local function tell_waiting(key)
   redis.pcall('SPUBLISH', key, '')
 end
@@ -62,8 +62,8 @@ local function tell(queue, own_id, entry, words, task)
 end
 
 -- A message may be a step of a chain. Flag j says where the chain's result is waited for, percent-encoded:
--- `<queue>:<message id>:<keep ms>:<task of this step>`, or `-`. Tells there that the chain has ended without a value, and at
--- which step.
+-- `<queue>:<message id>:<keep ms>:<task of this step>`, or `-`. Reports there that the chain has ended without a value, and
+-- at which step.
 local function tell_chain(value, own_id, words)
   local queue, id, keep_ms, task = string.match(percent_decoded(value), '^([a-z0-9][a-z0-9._-]*):([%w._-]+):(%d+):([%w_.-]+)$')
   if not queue or #queue > 64 or #id > 64 or not whole(keep_ms, 1, MAX_KEEP_MS) then return end
@@ -79,8 +79,8 @@ local function tell_group(value, own_id, words)
   tell(queue, own_id, { 'join', id, 'member', member, 'words' }, words, task)
 end
 
--- Tell other queues how a message without a value has ended; no words: it goes on after all. `dropped`: it was told that it
--- is dead.
+-- Report to other queues how a message without a value has ended; no words: it continues after all. `dropped`: it was
+-- reported as dead before.
 function tell_others(head, own_id, words, dropped)
   local chain, member = flag_in(head, ' j='), flag_in(head, ' i=')
   if chain and chain ~= '-' and not dropped then tell_chain(chain, own_id, words) end
@@ -122,8 +122,8 @@ function joins.index()
   return string.sub(meta, 1, -5) .. 'joins'
 end
 
--- A group of calls has ended: its values go. What it was started with stays, so that it is not started again, for as long
--- as it says.
+-- A group of calls has ended: its values go. The record of its start stays for as long as it says, so that it is not
+-- started again.
 function joins.finish(id)
   local join, index = joins.key(id), joins.index()
   local found = redis.pcall('HMGET', join, '@start', '@size', '@keep')
@@ -156,7 +156,7 @@ local function end_run_of(item)
   if id and #id <= 64 then end_run(head, id) end
 end
 
--- What a result tells of a death.
+-- The words of a dead letter in a result.
 local function dead_words(reason, class, words)
   return 'dead ' .. reason .. ' ' .. string.gsub(class, '%s', '_') .. '\n' .. string.sub(words, 1, 2048)
 end

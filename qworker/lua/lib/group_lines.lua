@@ -1,4 +1,4 @@
--- Who stands in line, groups and parents. See lib/groups.lua.
+-- The lines of groups and parents whose members wait for a turn. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local turns, children, in_parts = it.turns, it.children, it.in_parts
 

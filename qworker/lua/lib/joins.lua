@@ -1,4 +1,4 @@
--- What the end of a member brings about in its group of calls, see gather.lua.
+-- What follows the end of a member in its group of calls, see gather.lua.
 
 local MAX_VALUES = 67108864 -- 64 MiB
 
@@ -41,7 +41,7 @@ local function end_early(id, to, woken, now, amounts)
   decide(join, to, woken, now, amounts)
 end
 
--- Those who wait for the callback are told that the member `told` has ended so; nil: that the group goes on.
+-- Notify clients that wait for the callback: the member `told` has ended so; nil: the group continues.
 local function tell_callback(join, words, now)
   local new = callback_of(join)
   if not new then return end
@@ -71,7 +71,7 @@ local function count_end(id, member, words, to, woken, now, amounts)
   end
   if was_dead then dead = string.sub(dead, 1, was_dead) .. string.sub(dead, was_dead + #member + 2) end
   if is_dead then dead = dead .. member .. ' ' end
-  -- What was dead and is dropped stays as it was, but for good.
+  -- A dead member that is dropped keeps its state, now for good.
   local kept = was_dead and words ~= '' and not is_ok and not is_dead and older or words
   if bytes + #kept > MAX_VALUES then
     is_ok, kept = false, 'dead bad_result InvalidResultError - - ' .. id .. '.' .. member .. '\nthe values of the group have over 64 MiB'
@@ -93,7 +93,7 @@ local function count_end(id, member, words, to, woken, now, amounts)
     decide(join, to, woken, now, amounts)
     return 1
   end
-  -- Those who wait for the callback see one that is dead, until it is redriven.
+  -- Clients that wait for the callback see a dead member until it is redriven.
   local shown = failed and member or policy == 'successes' and string.match(dead, '^ (%d+)')
     or policy == 'first' and left == 0 and string.match(dead, '^ (%d+)') or nil
   if shown ~= told then

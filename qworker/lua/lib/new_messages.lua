@@ -1,4 +1,4 @@
--- New messages that something else brings about: they are stored even if the queue is full or paused.
+-- New messages that follow from others: they are stored even if the queue is full or paused.
 
 -- Put a message into `to`, see lib/requeue.lua, or delay it. `new`: priority, delay_ms and ttl_ms (both '' for the queue's), head,
 -- tail.

@@ -1,5 +1,5 @@
--- The outbox of a queue holds what it brings about in other queues, until it is stored there. Each destination has a lane
--- of its own, so that one which is away holds up no other.
+-- The outbox of a queue holds messages and results for other queues until they are stored there. Each destination has its
+-- own lane, so that one which is away holds up no other.
 --   out HASH                   destination → `<lane> <number of the last entry>`
 --   out:<destination> STREAM   `<number>-0` → what is to be stored there: a message, see lib/effects.lua, a result, the end
 --                              of a member of a group of calls, or such a group, see join.lua

@@ -19,7 +19,7 @@ local function bury(item, reason, class, words, now, amounts)
   end
   end_result(item, dead_words(reason, class, words))
   amounts.dead = (amounts.dead or 0) + 1
-  -- Where this counter stands dead letters are read before they are dropped: others have to be told.
+  -- With this counter, dead letters are read before they are dropped: their ends must be reported.
   if kind(item) == 'own' and has_flags(item) and string.find(header(item), ' [hi]=') then
     amounts.dead_of_groups = (amounts.dead_of_groups or 0) + 1
   end

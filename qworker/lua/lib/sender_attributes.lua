@@ -7,7 +7,7 @@ local function read_attributes()
   if found.err then return nil, { 'BROKEN', meta, redis.call('TYPE', meta).ok } end
   return {
     paused_in = found[1] == 'in' or found[1] == 'all',
-    -- Nor is anybody woken while the queue is rate limited.
+    -- No worker is woken while the queue is rate limited, either.
     paused_out = found[1] == 'out' or found[1] == 'all' or found[1] and string.find(found[1], '^until ') ~= nil,
     maxlen = whole(found[2], 0, MAX_MS) or 0,
     maxsize = whole(found[3], 0, MAX_MS) or 0,

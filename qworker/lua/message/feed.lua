@@ -1,5 +1,5 @@
 #!lua
--- feed.lua: append to the feed of a message: progress, or parts of its result, while it runs. Tells those who read it.
+-- feed.lua: append to the feed of a message: progress, or parts of its result, while it runs. Notifies its readers.
 -- ROLES      consumer
 -- KEYS[1]    feed STREAM      expires; `<ms>-<n>` → v, see docs/protocol.md
 -- ARGV[1]    keep ms          1-2592000000: how long it is kept after the last append

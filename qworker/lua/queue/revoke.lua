@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- revoke.lua: delete the messages of leases, and tell those who wait for them.
+-- revoke.lua: delete the messages of leases, and notify the clients that wait for them.
 -- ROLES      operator
 -- KEYS       see lib/keys.lua; leases: 1-16, which are deleted
 -- ARGV[1]    now ms           '' (tests: see clock.lua)

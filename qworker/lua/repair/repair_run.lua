@@ -8,7 +8,7 @@
 -- ARGV[4]…   message ids      1-100 runs
 -- Returns {'OK', now ms, '', 1 per run whose message is gone, else 0} or, if it was not checked, {'OK', now ms, why}:
 --   busy (the leases changed) or large (over 10,000 messages, or 8 MiB); or {'BROKEN', key, type} {'ARG', name}
--- Those who wait for such a run are told that it was discarded.
+-- Clients that wait for such a run are notified that it was discarded.
 -- O(n): n messages of the queue, dead ones among them.
 --- include lib/clock.lua
 --- include lib/checks.lua

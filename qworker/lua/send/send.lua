@@ -13,9 +13,9 @@
 -- ARGV[5-6]  ttl ms, priority '' for the queue's, 0 none; 0-9
 -- ARGV[7]    n                messages, 1-1000; then n × (head `q1 <id> `, tail `[ k=v …]\n<body>`)
 -- then       u                or '' for none and a caller that knows the short reply; then u × (message number 1…n, unique
---                             key, how it is held: `<ms>` until the message has ended (flag u frees it), at most so long;
---                             `=<ms>` for so long (no flag u); `~<ms>` until it is due: a later one takes its place in
---                             delayed, with its own due time, but at most so long after the first of them, 0: no limit)
+--                             key, how it is held: `<ms>` until the message has ended (flag u frees it), at most that long;
+--                             `=<ms>` for that long (no flag u); `~<ms>` until it is due: a later one takes its place in
+--                             delayed, with its own due time, but at most that long after the first of them, 0: no limit)
 -- then       maxlen, grouped  may be left out: maxlen of this call ('' none; the lower of this and the queue's counts); 1 if
 --                             messages have groups, see lib/groups.lua
 -- Returns {'OK', stored, now ms, degraded, then (message number, id of the holder) per message whose unique

@@ -1,5 +1,5 @@
 #!lua
--- tell.lua: store results from the outbox of another queue, once, and tell those who wait for them.
+-- tell.lua: store results from the outbox of another queue, once, and notify the clients that wait for them.
 -- ROLES      consumer, daemon, operator
 -- KEYS[1]    producers HASH   lane → last number, ms
 -- KEYS[2]    meta HASH
