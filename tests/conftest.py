@@ -151,7 +151,7 @@ def _import_in_turn(files: Sequence[pytest.Module], config: pytest.Config) -> No
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Skip a file whose imports need what is not installed, by the name of the package."""
+    """Skip a file that imports a package which is not installed, and name it."""
     report = yield
     _skip_for_absent(report, collector.path)
     if isinstance(collector, pytest.Directory):
@@ -164,7 +164,7 @@ def pytest_make_collect_report(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Skip a test that imports what is not installed, by the name of the package."""
+    """Skip a test that imports a package which is not installed, and name it."""
     report = yield
     if item.get_closest_marker("root") is None:
         _skip_for_absent(report, item.path)
@@ -220,7 +220,7 @@ def client(store_url: str) -> Iterator[Client]:
 
 @pytest.fixture(autouse=True)
 def _logs_as_they_come() -> Iterator[None]:
-    """A test that sets up logs leaves nothing of it behind: a handler would write to whatever has its file by then."""
+    """Undo the log setup of a test: its handler would later write to a file descriptor that is reused."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     yield

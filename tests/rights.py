@@ -41,6 +41,6 @@ def like_others() -> Iterator[None]:
     try:
         yield
     finally:
-        # What is permitted still may be effective again.
+        # A right that is granted again takes effect again.
         sets[0] = had
         call("capset")

@@ -40,7 +40,7 @@ __all__ = ["Server", "binary_of", "engines", "missing", "start", "version_of"]
 
 #: Whether tests run as the roles.
 GUARDED = os.environ.get("QWORKER_TEST_ACL") == "1"
-#: What tests do over the product's connections besides: to set a scene, to look at it, to disturb.
+#: Commands that tests send over the product's connections as well: to prepare, inspect or disturb a server.
 _TESTS_OWN = (
     "keys", "dump", "restore", "set", "get", "append", "incr", "sadd", "smembers", "rename", "expire",
     "object", "sort", "lset", "linsert", "hincrbyfloat", "zincrby", "zrangebylex", "xinfo", "xgroup",

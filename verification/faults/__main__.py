@@ -25,7 +25,7 @@ _FARTHEST_MS = 1000
 
 
 def main() -> int:
-    """Do what is asked for; returns the exit code."""
+    """Run the command line; returns the exit code."""
     given = _arguments()
     # A stopped run leaves no process behind.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

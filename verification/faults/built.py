@@ -107,7 +107,7 @@ def import_waiting(stage: Stage) -> None:
 
 
 def _kill_at_work(stage: Stage, process: Worker, left: Callable[[], Any]) -> int | None:
-    """Kill a command a moment after it has begun to work; returns its code where it had ended before."""
+    """Kill a command a moment after it has begun to work; returns its code if it ended before that."""
     before = left()
     stage.until(lambda: process.process.poll() is not None or left() < before, "work")
     if stage.measured.get("kills"):  # the first one at once: the whole work may be shorter

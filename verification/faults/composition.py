@@ -60,7 +60,7 @@ _FAULTS: Final = [
 ]
 #: What a failover takes or undoes stays bounded.
 _FORGIVEN: Final = ("taken", "undone")
-#: Figures that only the load of single messages brings about.
+#: Figures that only the load of single messages produces.
 _OF_MESSAGES: Final = ("held_again", "stale_acks")
 
 

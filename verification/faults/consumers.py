@@ -58,7 +58,7 @@ def mind(stage: Stage, *spared: Worker) -> None:
         stage.mind()
         stage.measured["kills"] = len(stage.notes("crashed"))
     stage.environ.pop("FAULTS_CRASH")
-    # Who is left would continue crashing, and the queue has to be drained.
+    # The remaining workers would continue to crash, and the queue has to be drained.
     for worker in [each for each in stage.workers if each not in spared]:
         if worker.process.poll() is None:
             worker.stop()

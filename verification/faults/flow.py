@@ -64,11 +64,11 @@ _FAULTS: Final = [
     "F40b",
     "F46",
 ]
-#: A worker that is frozen or cut off may still run what was delivered again meanwhile.
+#: A worker that is frozen or cut off may still run messages that were delivered again meanwhile.
 _STALLED: Final = {"F9", "F9c", "F25", "F27", "F40b"}
 #: What a failover takes or undoes stays bounded.
 _FORGIVEN: Final = ("taken", "undone")
-#: Figures that only the load of single messages brings about.
+#: Figures that only the load of single messages produces.
 _OF_MESSAGES: Final = ("held_again", "stale_acks")
 _WINDOW_NS: Final = 2 * 10**9
 

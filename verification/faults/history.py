@@ -1,7 +1,7 @@
 """The history of a run: one append-only file per process, outside of Redis.
 
 A line is `<monotonic ns> <word> <rest>`. It is written by one call before the event that it records continues, so that
-a SIGKILL loses none, and synced to the disk where it tells of something that the server has confirmed. `time.monotonic`
+a SIGKILL loses none, and synced to disk if it records something that the server has confirmed. `time.monotonic`
 counts for all processes of a machine alike, whatever happens to their clocks.
 """
 

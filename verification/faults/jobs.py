@@ -1,4 +1,4 @@
-"""The app under fire: `qworker run verification.faults.jobs:app`. Where it lives and notes is in the environment."""
+"""The app under fire: `qworker run verification.faults.jobs:app`. The environment names its server and its notes."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ __all__ = ["ROWS"]
 
 
 def fill_up(stage: Stage) -> None:
-    """Let the server be full: sends are refused, what is stored is handled, and then all continues."""
+    """Fill the server: sends are refused, stored messages are handled, and then all continues."""
     client = stage.server.redis()
     for _ in stage.goes_on(0.5):
         client.config_set("maxmemory", 1)
@@ -67,7 +67,7 @@ def delete_keys(stage: Stage) -> None:
 
 
 def delete_messages(stage: Stage) -> None:
-    """Delete keys that hold messages or attributes: what was in them is gone, or comes to its end where it runs.
+    """Delete keys that hold messages or attributes: messages in them are gone, or end where they run.
 
     Each is read and deleted in one transaction, so what was in it is known by name.
     """

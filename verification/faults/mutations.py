@@ -17,7 +17,7 @@ __all__ = ["MUTATIONS", "Mutation", "plant"]
 
 @dataclass(frozen=True)
 class Mutation:
-    """A defect: what is wrong, the rows that should see it first, and how it is planted.
+    """A defect: its description, the rows that should see it first, and how it is planted.
 
     `texts`: (script, what stands there, what is put there instead).
     """

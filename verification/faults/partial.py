@@ -1,6 +1,6 @@
 """Faults of a part: a shard that is broken, a node that is away, a queue beside others, a fork that outlives its child.
 
-What they have in common is a bystander: whatever does not need the broken part continues as if nothing had happened.
+Each has a bystander: everything that does not need the broken part continues as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CALM = Sending(rate=200, chunk=1, mixed=False, naps=0)
 
 @contextmanager
 def _broken(stage: Stage, key: str) -> Iterator[None]:
-    """Let a key hold a stranger's value for a while; what it held is put back afterwards."""
+    """Let a key hold a value of another program for a while, and put the old value back afterwards."""
     client, aside = stage.server.redis(), f"{key}:aside"
     if client.exists(key):
         client.rename(key, aside)
@@ -48,7 +48,7 @@ def longest_gap_s(stage: Stage, word: str, begun: int, ended: int) -> float:
 
 
 def break_shard(stage: Stage) -> None:
-    """Divide the queue, and let the last shard's list hold a stranger's value for most of the time."""
+    """Divide the queue, and let the last shard's list hold a value of another program for most of the time."""
     queue = stage.queue()
     queue.divide(SHARDS)
     stage.measured["shards"] = len(queue.division().shards)
@@ -108,7 +108,7 @@ WITHOUT_PAUSE = (within("gap_sent_s", 1.0), within("gap_started_s", 1.0))
 ROWS = [
     Row(
         name="F60",
-        fault="a shard of the queue holds a stranger's value, the others do not",
+        fault="a shard of the queue holds a value of another program, the others do not",
         course=break_shard,
         load=Load(sending=CALM, visibility=LONG),
         bounds=(exactly("shards", SHARDS), *WITHOUT_PAUSE, exactly("dead", 0)),

@@ -36,7 +36,7 @@ _STATS = {
 
 @dataclass
 class Played:
-    """What a row came to. `reason`: why it was not played; `problems`: what is wrong, in words; none means passed.
+    """The result of a row. `reason`: why it was not played; `problems`: in words; none means passed.
 
     `unseen`: of the workers' metrics and log, why they do not tell all. `left_out`: accounts that were not compared.
     """
@@ -155,7 +155,7 @@ def _play(row: Row, stage: Stage, played: Played, patience: float) -> None:
     played.figures.update(row.figures(stage.history))
     _forgive(row, played, named=bool(stage.gone))
     _judge(row, played, patience)
-    # Not what a fault brings about: a mistake in a supervisor, or in what watches it here.
+    # Not the work of a fault: a mistake in a supervisor, or in the program that watches it here.
     for line in stage.logged("keeping_failed"):
         if "exception" in line:
             played.problems.append(f"a supervisor has failed: {line['exception'].splitlines()[-1]}")

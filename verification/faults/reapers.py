@@ -20,7 +20,7 @@ _HOUR_MS = 3_600_000
 
 
 def without_reaper(stage: Stage) -> None:
-    """Kill the only reaper; what is ready continues, and what is due waits for the next one."""
+    """Kill the only reaper: ready messages are handled, and due ones wait for the next reaper."""
     time.sleep(1.0)
     _kill(stage)
     stage.kill_worker()

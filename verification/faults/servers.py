@@ -35,7 +35,7 @@ def kill_server(down_s: float) -> Callable[[Stage], None]:
         for _ in stage.goes_on(1.0):
             stage.lose()
             in_flight = stage.load.producers * stage.load.sending.chunk
-            # What is sent between this look and the kill is one chunk of each producer at most.
+            # Between this look and the kill each producer sends one chunk at most.
             stage.add("stored_then", stage.stored + in_flight)
             stage.add("in_flight", in_flight)
             stage.server.kill()

@@ -226,7 +226,7 @@ class Stage(Processes):
         return self.queue().send({"task": task, "args": list(args)}, options)
 
     def repair(self) -> list[Damage]:
-        """Let `fsck` repair what it finds, and return that."""
+        """Let `fsck` repair its findings, and return them."""
         findings = check(self.app.client, NAMESPACE, repair=True)
         return [finding for finding in findings if isinstance(finding, Damage)]
 
@@ -245,7 +245,7 @@ class Stage(Processes):
     # -- what is seen --------------------------------------------------------------------------
 
     def notes(self, word: str) -> list[Event]:
-        """What was noted with a word, in order of time."""
+        """Notes with a word, in order of time."""
         events = [event for event in events_of(self.history) if event.word == word]
         return sorted(events, key=lambda each: each.at)
 
@@ -359,7 +359,7 @@ class Stage(Processes):
     def stop_consumers(self) -> None:
         """Stop workers, daemons and pullers gracefully; each has to end with code 0 (`bad_exits`).
 
-        Or by the signal itself, where it had not come as far as to mind it.
+        Or by the signal itself, if it did not handle signals yet.
         """
         processes = (*self.workers, *self.daemons, *self.pullers)
         for process in processes:

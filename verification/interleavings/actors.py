@@ -82,7 +82,7 @@ class Actor:
         self.number = 0
 
     def steps(self, known: Known, sight: Sight) -> Iterator[Step]:
-        """What it may do next."""
+        """The steps that it may take next."""
         raise NotImplementedError
 
     def issue(self, call: Call, then: Then, doubt: Known) -> Iterator[Step]:

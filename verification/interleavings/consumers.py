@@ -95,7 +95,7 @@ class Consumer(Actor):
 
 
 def _still(held: Known, deadlines: dict[str, int]) -> Known:
-    """What is left of the leases after an answer that some are gone."""
+    """The remaining leases after an answer that some are gone."""
     return tuple(lease for lease in held if deadlines[lease[0]])
 
 
@@ -133,7 +133,7 @@ def _ending(
 class Once(Actor):
     """Runs messages at most once: acks first, and starts only on a definite answer that the ack counted.
 
-    Known: ((lease, message id) in hand or None, the call in doubt or None, what it has started).
+    Known: ((lease, message id) that it holds or None, the call in doubt or None, what it has started).
     """
 
     start: Known = (None, None, ())
@@ -163,7 +163,9 @@ class Once(Actor):
 
 
 class Claimer(Actor):
-    """Looks who holds what, and later takes it over; in doubt it repeats the call to resume. It settles what it has.
+    """Reads which consumer holds which lease, and later takes one over; in doubt it repeats the call to resume.
+
+    It settles its messages.
 
     Known: (leases that it has seen with their deadlines, the lease that it holds: (lease, (index, …)) or None, the call
     in doubt or None).

@@ -17,7 +17,7 @@ Stand = tuple[str, Counts] | None
 
 @dataclass
 class Course:
-    """One call under examination; the verbs say in `stands` what may have become of whom."""
+    """One call under examination; `stands` has the places where each message may be after its verbs."""
 
     call: Call
     before: View

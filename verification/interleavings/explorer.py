@@ -116,7 +116,7 @@ class Explorer:
         return self._checked[table]
 
     def _fail_writes(self, trials: Sequence[Trial]) -> None:
-        """Let each write of each call fail: nothing may be lost, and fsck must repair what is left."""
+        """Let each write of each call fail: nothing may be lost, and fsck must repair the rest."""
         fused = [
             each._replace(fuse=number)
             for each in trials

@@ -15,7 +15,7 @@ __all__ = ["MUTATIONS", "Mutation", "made"]
 
 @dataclass(frozen=True)
 class Mutation:
-    """What is broken: `edits` are (text of a script, what stands there instead); and the world that shows it."""
+    """A defect: `edits` are (text of a script, what stands there instead); and the world that shows it."""
 
     about: str
     world: str

@@ -64,7 +64,7 @@ def breach(call: Call, before: View, outcome: Outcome) -> str | None:
 
 
 def _silent(before: View, after: View, rung: int) -> str | None:
-    """Whatever makes a message ready rings the doorbell."""
+    """Every call that makes a message ready rings the doorbell."""
     if after.paused_out or rung:
         return None
     for place, names in after.order.items():

@@ -1,4 +1,4 @@
-"""A world: who acts on one queue, and every state that they can bring about.
+"""A world: the actors on one queue, and every state that they can reach.
 
 A state is the queue (a table), what each actor knows, the calls that are still on their way, and two memories that no
 actor has: which messages were ever stored, and which lease names have been used. A real lease name is random and never
@@ -149,7 +149,7 @@ class World:
         return State.of(table, clients)
 
     def steps(self, state: State, clients: Clients) -> Iterator[Step]:
-        """Whatever may happen next."""
+        """All steps that may happen next."""
 
         def fresh(owner: str) -> str:
             # A name is known to the client or is that of a lease: no message speaks of leases.

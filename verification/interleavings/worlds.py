@@ -237,7 +237,7 @@ def _halfway(*, small: bool) -> World:
     ]
     return World(
         "halfway",
-        "each write of each call fails in turn: nothing is lost, and fsck mends what is left",
+        "each write of each call fails in turn: nothing is lost, and fsck repairs the rest",
         actors[:1] if small else actors,
         before=[_sent("m1", "m2") if small else _sent("m1")],
         writes=12,

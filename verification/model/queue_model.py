@@ -320,7 +320,7 @@ class Model:
     # -- settling ------------------------------------------------------------------------------
 
     def lines(self, end: LeaseEnd) -> list[str]:
-        """What a caller who tells of its acks tells: a line for each, in order."""
+        """The lines of a caller that reports its acks: one for each, in order."""
         held = self.leases.get(end.lease, {})
         acks = [index for index, _, _ in end.uniques] + end.acks
         if end.ack_all:
