@@ -12,29 +12,60 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Final
 
-from qworker import QWorker
+from qworker import QWorker, SyncRun
 from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import Child, running, until
 from tests.relay import Relay
 from tests.servers import Server
 from tests.timing import Watch
 
-__all__ = ["Crowd", "crowd"]
+__all__ = ["KINDS", "Crowd", "crowd"]
+
+
+#: Options of messages by kind; a `run` is a workflow, `limited` groups run one message at a time.
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    "plain": {},
+    "prior": {"priority": 7},
+    "grouped": {"group": "g/a"},
+    "ordered": {"group": "g/a", "ordered": True},
+    "limited": {"group": "g/a"},
+    "run": {},
+}
 
 
 class Crowd:
-    """Queues `q0` …, each with a task of its name. `started` lists the queues whose handlers began, in that order."""
+    """Queues `q0` …, each with a task of its name. `started` lists the queues whose handlers began, in that order.
 
-    def __init__(self, near: QWorker, far: QWorker, queues: int, server: Server, rtt_ms: float):
+    The kinds of messages take turns among the queues.
+    """
+
+    def __init__(
+        self,
+        near: QWorker,
+        far: QWorker,
+        queues: int,
+        server: Server,
+        rtt_ms: float,
+        kinds: Sequence[str],
+    ):
         self.near, self.far, self.rtt_s = near, far, rtt_ms / 1000
         self.names = [f"q{number}" for number in range(queues)]
         self.started: list[str] = []
         self._server = server
-        for name in self.names:
+        self._tasks: list[Any] = []
+        for number, name in enumerate(self.names):
+            kind = kinds[number % len(kinds)]
+            if kind == "run":
+                far.workflow(name=name, queue=name)(self._run(name))
+                self._tasks.append(near.workflow(name=name, queue=name)(_no_run))
+                continue
             far.task(name=name, queue=name)(self._handler(name))
-        self._tasks = [near.task(name=name, queue=name)(_nothing) for name in self.names]
+            task = near.task(name=name, queue=name)(_nothing)
+            self._tasks.append(task.options(**KINDS[kind]))
+            if kind == "limited":
+                near.queue(name).set_limit("g/*", concurrency=1)
 
     @contextmanager
     def worker(self, **config: Any) -> Iterator[Child]:
@@ -90,13 +121,30 @@ class Crowd:
     def _handler(self, name: str) -> Callable[[], None]:
         return lambda: self.started.append(name)
 
+    def _run(self, name: str) -> Callable[[SyncRun], None]:
+        def flow(run: SyncRun) -> None:
+            self.started.append(name)
+
+        return flow
+
 
 def _nothing() -> None:
     """Stand for a task where it is only sent to."""
 
 
+def _no_run(run: SyncRun) -> None:
+    """Stand for a workflow where it is only started."""
+
+
 @contextmanager
-def crowd(server: Server, namespace: str, *, queues: int, rtt_ms: float = 0.0) -> Iterator[Crowd]:
+def crowd(
+    server: Server,
+    namespace: str,
+    *,
+    queues: int,
+    rtt_ms: float = 0.0,
+    kinds: Sequence[str] = ("plain",),
+) -> Iterator[Crowd]:
     """Make this many queues, and a worker's app that has its server so far away."""
     with ExitStack() as stack:
         url = server.url
@@ -105,4 +153,4 @@ def crowd(server: Server, namespace: str, *, queues: int, rtt_ms: float = 0.0) -
         near, far = QWorker(namespace, url=server.url), QWorker(namespace, url=url)
         stack.callback(near.close)
         stack.callback(far.close)
-        yield Crowd(near, far, queues, server, rtt_ms)
+        yield Crowd(near, far, queues, server, rtt_ms, kinds)

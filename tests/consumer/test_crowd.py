@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from qworker.wire.keys import QueueKeys
 from tests import servers
-from tests.consumer.crowds import Crowd, crowd
+from tests.consumer.crowds import KINDS, Crowd, crowd
 from tests.consumer.driving import HEARD_S, drain, running, until
 from tests.effort import examples
 from tests.servers import Server
@@ -52,6 +52,22 @@ def test_an_idle_worker_starts_a_message_of_each_queue_in_time(
         some.worker(weights=weights),
     ):
         keep_within(promised_s(some.rtt_s), lambda: some.served_s(*range(queues)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("queues", "rtt_ms", "weights"), [(12, 6, {}), (12, 6, {"q1": 3.0}), (150, 0, {})]
+)
+def test_messages_of_every_kind_are_started_in_time(
+    server: Server, namespace: str, queues: int, rtt_ms: float, weights: dict[str, float]
+) -> None:
+    """Priorities, groups, orders, limits and runs, the first of their queues and later ones."""
+    with (
+        crowd(server, namespace, queues=queues, rtt_ms=rtt_ms, kinds=tuple(KINDS)) as some,
+        some.worker(weights=weights),
+    ):
+        for _ in range(2):
+            keep_within(promised_s(some.rtt_s), lambda: some.served_s(*range(queues)))
 
 
 @pytest.mark.slow
