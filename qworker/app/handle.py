@@ -163,16 +163,17 @@ class Handle(Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         return self.aresult().__await__()
 
-    def cancel(self) -> Cancellation:
+    def cancel(self, *, calls: bool = False) -> Cancellation:
         """Cancel the message: it does not run, or its handler is asked to stop; the answer says which, or too late.
 
-        See `Cancellation`. A wait for its result ends with `TaskEndedError` once it has. Raises `ServerError`.
+        Of a group of calls that has not ended, its calls are cancelled, too. `calls`: and those that a run gathers. See
+        `Cancellation`. A wait for its result ends with `TaskEndedError` once it has. Raises `ServerError`.
         """
-        return self._app.queue(self.queue).cancel(self.id)
+        return self._app.queue(self.queue).cancel(self.id, calls=calls)
 
-    async def acancel(self) -> Cancellation:
+    async def acancel(self, *, calls: bool = False) -> Cancellation:
         """Cancel in async code, as `cancel` does."""
-        return await self._app.aqueue(self.queue).cancel(self.id)
+        return await self._app.aqueue(self.queue).cancel(self.id, calls=calls)
 
     def _value(self, outcome: Outcome | Gone | None, seconds: float | None) -> R:
         if outcome is None or (isinstance(outcome, Gone) and self._chained):

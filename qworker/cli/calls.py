@@ -65,6 +65,46 @@ def show(session: Session, group_id: str, queue: str | None) -> Output:
     return Output(_document(group), _text(group))
 
 
+@command.command("cancel")
+@click.argument("group_id", metavar="ID")
+@_queue_option
+@dry_run_option
+@yes_option
+@json_option
+@click.pass_obj
+def cancel(session: Session, group_id: str, queue: str | None, dry_run: bool, yes: bool) -> Output:
+    """Cancel a group of calls: its callback is not sent, and its calls are cancelled.
+
+    Calls that wait are deleted; workers of those that run see it within 5 s. Repeat it if it is interrupted. A run that
+    gathers the group continues: its gather fails for the calls that have not ended.
+    """
+    from qworker.cli.framework.confirm import confirm
+    from qworker.formats import count
+
+    opened, group = _find(session, group_id, queue)
+    name = f"group of calls {group.id} of {group.queue}"
+    if group.state == "decided":
+        raise click.ClickException(f"too late: the {name} is decided")
+    document: dict[str, Any] = {"id": group.id, "queue": group.queue, "cancelled": None}
+    if dry_run:
+        text = f"would cancel the {name}, which waits for {group.left} calls; nothing was changed"
+        return Output(document, text)
+    confirm(f"Cancel the {name} and its calls?", yes=yes)
+    done = opened.cancel_calls(group.id)
+    if done is None:
+        raise click.ClickException(f"too late: the {name} has ended")
+    document |= {
+        "cancelled": done.cancelled,
+        "cancelling": done.cancelling,
+        "too_late": done.too_late,
+    }
+    return Output(
+        document,
+        f"cancelled the {name}: {count(done.cancelled, 'message')} waited, {done.cancelling:,} run and are "
+        f"asked to stop, {count(done.too_late, 'call')} had ended",
+    )
+
+
 @command.command("abandon")
 @click.argument("group_id", metavar="ID")
 @_queue_option
@@ -167,3 +207,4 @@ def _text(group: CallGroup) -> Iterator[str | Block]:
         yield Line()
         yield Hint("why they are dead   ", "qworker dead ls QUEUE")
         yield Hint("end it without them ", f"qworker calls abandon {word(group.id)}")
+        yield Hint("cancel its calls too", f"qworker calls cancel {word(group.id)}")

@@ -103,11 +103,14 @@ def signal(session: Session, run_id: str, name: str, value: str, queue: str | No
 @command.command("cancel")
 @click.argument("run_id", metavar="ID")
 @_queue_option
+@click.option("--calls", is_flag=True, help="Cancel the calls that it gathers, too.")
 @dry_run_option
 @yes_option
 @json_option
 @click.pass_obj
-def cancel(session: Session, run_id: str, queue: str | None, dry_run: bool, yes: bool) -> Output:
+def cancel(
+    session: Session, run_id: str, queue: str | None, calls: bool, dry_run: bool, yes: bool
+) -> Output:
     """Cancel a run: end it if it sleeps or waits, ask its handler to stop if it runs.
 
     Completed steps are not undone. To stop a handler at once: qworker message cancel --running, or --kill.
@@ -121,7 +124,7 @@ def cancel(session: Session, run_id: str, queue: str | None, dry_run: bool, yes:
     text = f"would cancel {name} ({run.state}); nothing was changed"
     if not dry_run:
         confirm(f"Cancel {run.state} run {name}?", yes=yes)
-        answer = opened.cancel(run.id)
+        answer = opened.cancel(run.id, calls=calls)
         if answer.too_late:
             raise click.ClickException(
                 f"run {name} was not cancelled: it has ended, or is dead (qworker dead drop)"

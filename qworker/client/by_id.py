@@ -28,7 +28,16 @@ from qworker.wire.memo import MAX_MEMO, read_memo, write_memo
 from qworker.wire.names import check_step_name
 from qworker.wire.numbers import whole
 
-__all__ = ["Details", "delete", "describe", "details", "enqueue", "hold", "signal"]
+__all__ = [
+    "Details",
+    "delete",
+    "delete_waiting",
+    "describe",
+    "details",
+    "enqueue",
+    "hold",
+    "signal",
+]
 
 _BYTES_PER_CALL: Final = 2**20
 
@@ -85,12 +94,7 @@ def hold(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
     They wait in state `held`, also past their time to live, until you enqueue or delete them. O(n): one walk through
     the queue, and half a walk more for each message in the middle of a list.
     """
-    held: set[str] = set()
-    search = Search(queue, message_ids)
-    while not search.ended:
-        taken = yield from _pick((yield from search.page()), partial(_hold, queue))
-        search.took(len(taken))
-        held.update(taken)
+    held = yield from _pick_ready(queue, message_ids, partial(_hold, queue))
     missing = [message_id for message_id in message_ids if message_id not in held]
     delayed = yield from find_delayed(queue, missing)
     due = [hit for hit in delayed if hit.due_ms != commands.NEVER_MS]
@@ -107,6 +111,18 @@ def enqueue(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
 
     done = yield from _pick((yield from find_delayed(queue, message_ids)), command)
     return [message_id for message_id in dict.fromkeys(message_ids) if message_id in done]
+
+
+def delete_waiting(queue: QueueRef, message_ids: Sequence[str]) -> Plan[set[str]]:
+    """Delete ready, delayed and held messages of one shard; returns the ids of those deleted. O(n), as `hold`."""
+
+    def command(hits: Sequence[Found]) -> Command[list[bool]]:
+        return commands.delete(queue.keys, [hit.item for hit in hits], [hit.spot for hit in hits])
+
+    gone = yield from _pick_ready(queue, message_ids, command)
+    missing = [message_id for message_id in message_ids if message_id not in gone]
+    gone.update((yield from _pick((yield from find_delayed(queue, missing)), command)))
+    return gone
 
 
 def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[None]:
@@ -162,6 +178,21 @@ def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
 
 def _hold(queue: QueueRef, hits: Sequence[Found]) -> Command[list[bool]]:
     return commands.hold(queue.keys, [hit.item for hit in hits], [hit.spot for hit in hits])
+
+
+def _pick_ready(
+    queue: QueueRef,
+    message_ids: Sequence[str],
+    command: Callable[[Sequence[Found]], Command[list[bool]]],
+) -> Plan[set[str]]:
+    """Move ready messages; returns the ids of those that still waited."""
+    moved: set[str] = set()
+    search = Search(queue, message_ids)
+    while not search.ended:
+        taken = yield from _pick((yield from search.page()), command)
+        search.took(len(taken))
+        moved.update(taken)
+    return moved
 
 
 def _pick(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -116,10 +116,26 @@ def open_fan(
             _note_sizes(sizes, {first.queue: message.size})
             rows.append(MemberCall(first.queue, *_words(first), message.tail))
 
+    named = {row.queue for row in rows}
+    elsewhere = (
+        sorted({name for chain in fan.members for name in _queues_of(chain)} - named) or None
+    )
+
     def spec(at: int, some: list[MemberCall | GroupMember]) -> bytes:
         target = None if run is None else (run[1], run[2])
         return write_spec(
-            Spec(callback.id, len(rows), fan.policy, at, some, then, target, start, start_keep_ms)
+            Spec(
+                callback.id,
+                len(rows),
+                fan.policy,
+                at,
+                some,
+                then,
+                target,
+                start,
+                start_keep_ms,
+                elsewhere,
+            )
         )
 
     specs: list[bytes] = []
@@ -137,6 +153,16 @@ def open_fan(
     specs.append(spec(len(rows) - len(part), part))
     ends.append(len(rows))
     return Opened(queue, callback.id, len(rows), start or b"", specs, ends, total, sizes)
+
+
+def _queues_of(steps: Sequence[Step]) -> Iterator[str]:
+    for step in steps:
+        if step.fan is None:
+            yield step.queue
+        else:
+            yield step.fan.callback.queue
+            for chain in step.fan.members:
+                yield from _queues_of(chain)
 
 
 def _note_sizes(sizes: dict[str, int], more: dict[str, int]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overloa
 
 from qworker.client import by_id, relay
 from qworker.client import calls as call_groups
-from qworker.client import cancel as cancelling
+from qworker.client import cancel_calls as cancelling
 from qworker.client import complete as completing
 from qworker.client import extend as extending
 from qworker.client import send as sending
@@ -152,6 +152,7 @@ class QueueVerbs:
     scan_page = Verb(scanning.scan_page)
 
     cancel = Verb(cancelling.cancel)
+    cancel_calls = Verb(cancelling.cancel_calls)
     hold = Verb(by_id.hold)
     enqueue = Verb(by_id.enqueue)
     delete = Verb(by_id.delete)

@@ -156,15 +156,19 @@ def read_values(keys: QueueKeys, group_id: str, first: int = 0) -> Command[Value
     return Command(load_script("values"), (keys.join(group_id),), (first,), decode)
 
 
-def abandon(keys: QueueKeys, group_ids: Sequence[str], words: str) -> Command[list[bool]]:
+def abandon(
+    keys: QueueKeys, group_ids: Sequence[str], words: str, *, now_ms: int | None = None
+) -> Command[list[bool]]:
     """End up to 100 groups before their members have; returns for each whether it waited for members.
 
     `words`: purged or cancelled, for waits for the callback's result; empty: these go on. The run of a cancelled group
-    continues.
+    continues. A cancel changes nothing of a group that is decided.
     """
 
     def decode(reply: Any) -> list[bool]:
         _, _, *waited = accepted(reply, keys.queue)
         return [flag == 1 for flag in waited]
 
-    return Command(load_script("abandon"), standard_keys(keys), ("", words, *group_ids), decode)
+    return Command(
+        load_script("abandon"), standard_keys(keys), (given(now_ms), words, *group_ids), decode
+    )

@@ -62,6 +62,7 @@ class Spec(msgspec.Struct, frozen=True):
     """A part of a group that begins: its members from `first` on, see `lua/calls/join.lua`.
 
     `then` is the callback as priority, delay, ttl, head and tail; or `run` a message id and the signal it gets.
+    `queues`: where messages of it may be besides those of its members: later steps of chains, calls of inner groups.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Spec(msgspec.Struct, frozen=True):
     run: tuple[str, str] | None = None
     start: bytes | None = None
     keep: int | None = None
+    queues: list[str] | None = None
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from qworker import (
+    Cancellation,
     InvalidOptionError,
     Keyring,
     Message,
@@ -410,3 +411,23 @@ def test_a_gather_that_is_abandoned_fails_for_what_has_not_ended(media: Media) -
     [[one, late]] = seen
     assert (one, type(late), late.state) == (Rendition("a", 1), TaskEndedError, "not waited for")
     assert (late.queue, late.message_id) == ("video", f"{group_.id}.1")
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_run_is_cancelled_with_its_calls_if_asked(media: Media, calls: bool) -> None:
+    """It does not continue behind its gather; without that its calls run on."""
+    app = media.app
+    seen: list[Any] = []
+
+    @app.workflow
+    def publish(run: SyncRun) -> None:
+        seen.append(run.gather(media.transcode.call("a", height) for height in (1, 2)))
+
+    handle = publish.start()
+    drain(app, queues=["default"])
+    assert handle.cancel(calls=calls) is Cancellation.CANCELLED
+    drain(app)
+    assert (media.made, seen) == ([] if calls else [1, 2], [])
+    with pytest.raises(TaskEndedError, match="cancelled"):
+        handle.result(0)
+    assert app.queue("default").calls() == []

@@ -9,6 +9,7 @@ import pytest
 
 from qworker import (
     BodyTooLargeError,
+    Cancellation,
     Discard,
     Failure,
     GroupStartedError,
@@ -25,6 +26,7 @@ from qworker import (
     group,
 )
 from qworker.app.task import Task
+from qworker.client.cancel_calls import CancelledCalls
 from qworker.testing import drain
 
 
@@ -395,6 +397,70 @@ def test_a_bare_client_ends_calls_with_their_values(store_url: str, namespace: s
         assert handle.result(0) == "by hand"
         assert app.queue("ends").call_group(handle.id) is None
         app.close()
+
+
+def nested(app: QWorker) -> tuple[Any, Any]:
+    """A group with a chain, a group and a call that has ended, over three queues."""
+    square, total = tasks(app, "calls", "ends")
+
+    @app.task(queue="mid", result="1h")
+    def same(number: int) -> int:
+        return number
+
+    inner = group([same.call(1), chain(square.call(1), same.then())]).then(total, "in")
+    return group([square.call(2), chain(square.call(1), same.then()), inner]).then(total), square
+
+
+def test_a_group_is_cancelled_with_all_of_its_calls(app: QWorker) -> None:
+    """Also those of chains and groups in it; its id stays taken, and a second cancel finds nothing."""
+    calls, square = nested(app)
+    handle = calls.start(id="video-17")
+    other = group([square.call(3)]).then(app.tasks["total"]).start(id="video-170")
+    queue = app.queue("ends")
+    drain(app, queues=["calls"], max_messages=2)
+    [running] = app.queue("calls").receive()
+    done = queue.cancel_calls("video-17")
+    assert done is not None
+    # Two messages wait in mid: the second step of the first chain, and the first call of the inner group.
+    assert (done.cancelled, done.cancelling, done.too_late) == (2, 1, 1)
+    assert queue.cancel_calls("video-17") == CancelledCalls(0, 1, 0)
+    app.queue("calls").release(running)
+    assert drain(app).handled == 2  # of the other group
+    assert other.result(0) == ":9"
+    with pytest.raises(TaskEndedError, match="cancelled"):
+        handle.result(0)
+    assert app.queue("ends").calls() == []
+    with pytest.raises(GroupStartedError):
+        group([square.call(2)]).then(app.tasks["total"]).start(id="video-17")
+    assert queue.cancel_calls("none") is None
+
+
+def test_a_decided_group_cannot_be_abandoned(app: QWorker) -> None:
+    """Its callback gets the values nevertheless."""
+    square, total = tasks(app, "calls", "ends")
+    handle = group([square.call(1), square.call(2)]).then(total).start()
+    drain(app, queues=["calls"])
+    assert not app.queue("ends").abandon_calls(handle.id)
+    assert app.queue("ends").cancel_calls(handle.id) == CancelledCalls(0, 0, 2)
+    drain(app)
+    assert handle.result(0) == ":1,4"
+
+
+def test_a_handle_cancels_its_group(app: QWorker) -> None:
+    """From async code, too; a group whose callback was sent has its callback cancelled."""
+    square, total = tasks(app, "calls", "ends")
+    handle = group([square.call(1), square.call(2)]).then(total).start()
+    assert handle.cancel() is Cancellation.CANCELLED
+    assert drain(app).handled == 0
+
+    async def later() -> None:
+        handle = await group([square.call(1)]).then(total).astart()
+        await asyncio.to_thread(drain, app, queues=["calls"])
+        assert await handle.acancel() is Cancellation.CANCELLED
+        await app.aclose()
+
+    asyncio.run(later())
+    assert drain(app).handled == 0
 
 
 def test_a_queue_that_is_removed_ends_what_waits_for_its_messages(app: QWorker) -> None:

@@ -55,6 +55,18 @@ def test_groups_are_listed_shown_and_abandoned(run: Any, app: QWorker) -> None:
     assert "no group of calls" in run("calls", "ls").err
 
 
+def test_groups_are_cancelled_with_their_calls(run: Any, app: QWorker) -> None:
+    """The answer counts what waited, what runs, and what had ended."""
+    handle = start(app)
+    drain(app, queues=["urls"], max_messages=1)
+    assert "would cancel" in run("calls", "cancel", handle.id, "--dry-run").out
+    done = run("calls", "cancel", handle.id, "--yes", "--json").json
+    assert (done["cancelled"], done["cancelling"], done["too_late"]) == (1, 0, 1)
+    assert app.queue("urls").inspect().ready == 0
+    assert "0 messages waited" in run("calls", "cancel", handle.id, "--yes").out
+    assert run("calls", "cancel", "x", "--yes").code == 1
+
+
 def test_a_group_that_is_not_there_is_an_error(run: Any, app: QWorker) -> None:
     """Unknown, or decided already."""
     assert run("calls", "show", "x").code == 1

@@ -237,6 +237,8 @@ _BAD_SPECS: Final = [
     _spec(members=[MemberCall("b", 0, "", "", "g.0", b"\nx")]),
     _spec(members=[MemberCall("b", 0, "", "", "q1 g.0 ", b"x")]),
     _spec(members=[GroupMember("b", "g.0", [])]),
+    _spec(queues=["B"]),
+    _spec(queues=["b"] * 1001),
 ]
 
 
@@ -723,7 +725,7 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
     ),
     "abandon": Refusals(
         lambda drive: Call(drive.standard_keys(), (NOW, "purged", "g")),
-        parts=["meta", "stats", "joins"],
+        parts=[*STANDARD_PARTS, "joins"],
         words={2: ["x", "dead"]},
         calls=lambda drive, call: [call.only(2), call.more(*["g"] * 100)],
         largest=lambda drive, call: [call.more(*["g"] * 99)],

@@ -180,9 +180,14 @@ def test_an_end_without_its_group_changes_nothing(drive: Drive) -> None:
     count(drive, (0, OK))
     assert ready(drive) == []
     start(drive, spec_of(1))
-    [waited] = drive.run(abandon(drive.keys, ["g"], "cancelled"))
+    [waited] = drive.run(abandon(drive.keys, ["g"], "cancelled", now_ms=NOW))
     assert waited
-    assert drive.state("result:g", "joins", "join:g") == {"result:g": "cancelled"}
+    assert drive.state("result:g", "joins", "join:g") == {
+        "result:g": "cancelled",
+        # Known for as long as tombstones of its members may stand.
+        "join:g": {"@size": "1", "@sent": "1", "@over": str(NOW), "@queues": "b"},
+    }
+    assert drive.redis.pttl(drive.keys.join("g")) > 6 * 86_400_000
 
 
 def test_an_abandoned_group_wakes_its_run(drive: Drive) -> None:

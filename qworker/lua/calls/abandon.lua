@@ -33,7 +33,7 @@
 --- include lib/wake_run.lua
 --- include lib/joins.lua
 
-local WORDS, MAX_GROUPS_OF_CALLS = { [''] = true, purged = true, cancelled = true }, 100
+local WORDS, MAX_GROUPS_OF_CALLS, TOMBSTONE_MS = { [''] = true, purged = true, cancelled = true }, 100, 604800000
 local attributes, refused = read_attributes()
 if refused then return refused end
 refused = broken_queue(ALL_LEVELS) or broken({ joins.index(), 'zset' })
@@ -49,19 +49,28 @@ local function leave_run(target, id)
   if redis.call('EXISTS', run) == 1 then redis.call('HSET', run, '@joins', left) end
 end
 
+-- What was cancelled is known for as long as tombstones of its members may stand: a cancel may be repeated, and another group
+-- of this id would meet them.
+local function remember(join, size, queues)
+  redis.call('HSET', join, '@size', size, '@sent', size, '@over', text(now), '@queues', queues)
+  if redis.call('PTTL', join) < TOMBSTONE_MS then redis.call('PEXPIRE', join, text(TOMBSTONE_MS)) end
+end
+
 open_journal(attributes.journal, now)
 local to, amounts, woken, reply = places(attributes.levels), {}, {}, { 'OK', text(now) }
 for i = 3, #ARGV do
   local id = ARGV[i]
   local join = joins.key(id)
-  local found = redis.pcall('HMGET', join, '@size', '@over', '@run')
+  local found = redis.pcall('HMGET', join, '@size', '@over', '@run', '@queues')
   local waits, target = not found.err and found[1] and not found[2], not found.err and joins.list(found[3])
   if waits and words ~= '' then tell_callback(join, words, now) end
-  if waits and target and words == 'cancelled' then
-    end_early(id, to, woken, now, amounts)
+  if words == 'cancelled' and (target or not waits) then
+    -- One that is decided stays as it is: its callback needs the values.
+    if waits then end_early(id, to, woken, now, amounts) end
   else
     if target then leave_run(target, id) end
     joins.finish(id)
+    if words == 'cancelled' then remember(join, found[1], found[4] or '') end
   end
   reply[#reply + 1] = waits and 1 or 0
 end

@@ -16,9 +16,10 @@
 --   start, keep    may be left out: what it was started with, kept for so many ms after the end, so that it is started once
 --   then | run     {priority, delay ms, ttl ms, head, tail} of the callback, as of a push of lib/effects.lua, whose id is that of
 --                  the group | {message id, signal}: a run of this queue that gets this signal
+--   queues         may be left out: names of other queues in which messages of the group may be, at most 1,000
 --   members        a list of {queue, priority, delay ms, ttl ms, head, tail}, or {queue of its callback, id, {specs}} for a group
 -- In join: `0` … → how a member has ended, see gather.lua; @size, @policy, @left (members that it still waits for), @sent (members
--- that are in outboxes), @queues (theirs), @then or @run, @start, @keep, @made.
+-- that are in outboxes), @queues (where their messages may be), @then or @run, @start, @keep, @made.
 -- Returns {'OK', now ms, members sent, by this call or before, the start that counts}, {'GONE'} if the group has ended, or
 --   {'BROKEN', key, type} {'ARG', name}. Of two starts of an id the first counts.
 -- O(m): m members of the call.
@@ -38,6 +39,9 @@ if not read or type(spec) ~= 'table' or type(spec.members) ~= 'table' then retur
 
 local function is_time(ms)
   return type(ms) == 'string' and (ms == '' or whole(ms, 0, MAX_MS))
+end
+local function is_queue(name)
+  return type(name) == 'string' and #name <= 64 and string.find(name, '^[a-z0-9][a-z0-9._-]*$')
 end
 local function is_message(priority, delay_ms, ttl_ms, head, tail)
   return whole(priority, 0, 9) and is_time(delay_ms) and is_time(ttl_ms) and type(head) == 'string' and #head <= 68
@@ -60,10 +64,12 @@ if target then
 elseif type(after) ~= 'table' or not is_message(unpack(after)) or after[4] ~= 'q1 ' .. id .. ' ' then
   return { 'ARG', 'then' }
 end
-local queues = {}
+local queues, others = {}, spec.queues or {}
+if type(others) ~= 'table' or #others > 1000 then return { 'ARG', 'queues' } end
+for _, name in ipairs(others) do queues[is_queue(name) and name or ''] = true end
+if queues[''] then return { 'ARG', 'queues' } end
 for i, member in ipairs(spec.members) do
-  local known = type(member) == 'table' and type(member[1]) == 'string' and string.find(member[1], '^[a-z0-9][a-z0-9._-]*$')
-  if not known or #member[1] > 64 then return { 'ARG', 'member ' .. i } end
+  if type(member) ~= 'table' or not is_queue(member[1]) then return { 'ARG', 'member ' .. i } end
   queues[member[1]] = true
   if type(member[3]) == 'table' then
     if type(member[2]) ~= 'string' or #member[3] == 0 then return { 'ARG', 'member ' .. i } end

@@ -1,0 +1,159 @@
+"""Cancel groups of calls with the messages of their calls, and runs with the calls that they gather."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from qworker.client.by_id import delete_waiting
+from qworker.client.calls import call_group, read_group
+from qworker.client.cancel import Cancellation, leave_tombstone
+from qworker.client.cancel import cancel as cancel_message
+from qworker.client.inspect.pages import END
+from qworker.client.inspect.scan import scan_page
+from qworker.client.inspect.walk import SortedSetWalk
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.client.relay import relay
+from qworker.engine.calls import abandon
+from qworker.engine.raw import raw
+from qworker.errors import QworkerError
+from qworker.wire.names import check_message_id
+
+__all__ = ["CancelledCalls", "cancel", "cancel_calls"]
+
+#: Walks through the queues: a message that moves may be missed by one.
+_WALKS: Final = 3
+#: Groups per call, and messages per page of a scan.
+_GROUPS: Final = 100
+_PAGE: Final = 500
+_STATES: Final = ("ready", "delayed", "held", "unacked")
+
+
+class CancelledCalls(msgspec.Struct, frozen=True):
+    """What became of a cancelled group of calls.
+
+    Messages of its calls, also those of chains and groups in it: `cancelled` waited, and will not run; `cancelling`
+    run, and their workers see it within a heartbeat (5 s). `too_late`: calls that had ended before, or are dead.
+    """
+
+    cancelled: int
+    cancelling: int
+    too_late: int
+
+
+def cancel(queue: QueueRef, message_id: str, *, calls: bool = False) -> Plan[Cancellation]:
+    """Cancel a message: delete it if it waits, ask its handler to stop if it runs.
+
+    Of a group of calls, which has the id of its callback, all calls are cancelled: see `cancel_calls`. `calls`: so are
+    those that a run gathers. After any answer the message is dropped if it comes back within 7 days. Dead letters
+    stay, and may be redriven. O(n) of the queue to find it. A server out of memory refuses it (`OutOfMemoryError`);
+    `delete` removes waiting messages even then.
+    """
+    group = yield from call_group(queue, message_id)
+    if group is not None and group.is_open:
+        done = yield from cancel_calls(queue, message_id)
+        if done is not None:
+            return Cancellation.CANCELLING if done.cancelling else Cancellation.CANCELLED
+    if calls:
+        for shard in (yield from queue.every_shard()):
+            joins: bytes | None = yield raw("HGET", shard.keys.run(message_id), "@joins")
+            if groups := (joins or b"").decode().split():
+                # What ends its gather does not let it continue.
+                yield from leave_tombstone(shard, message_id)
+                yield from _cancel_groups(shard, groups)
+    return (yield from cancel_message(queue, message_id))
+
+
+def cancel_calls(queue: QueueRef, group_id: str) -> Plan[CancelledCalls | None]:
+    """Cancel a group of calls: its callback is not sent, and its calls are cancelled. None if it is unknown.
+
+    A run that gathers the group continues, with the calls that have ended. Of a group that was cancelled before, what
+    is left is cancelled; one whose callback was sent is left alone. O(n) of the queues in which its calls may be.
+    """
+    check_message_id(group_id)
+    for shard in (yield from queue.every_shard()):
+        state = yield from read_group(shard.keys, group_id)
+        if state is not None:
+            before = sum(1 for words in state.words if words)
+            decided: bytes | None = yield raw("HGET", shard.keys.join(group_id), "@then")
+            if state.over_ms is not None and decided is not None:
+                return CancelledCalls(0, 0, len(state.words))
+            cancelled, cancelling = yield from _cancel_groups(shard, [group_id])
+            return CancelledCalls(cancelled, cancelling, before)
+    return None
+
+
+def _cancel_groups(shard: QueueRef, groups: Sequence[str]) -> Plan[tuple[int, int]]:
+    """End groups of one shard, and cancel the messages of their calls; returns how many waited, and how many run."""
+    names: set[str] = set()
+    for group in groups:
+        listed: bytes | None = yield raw("HGET", shard.keys.join(group), "@queues")
+        names.update((listed or b"").decode().split())
+    for first in range(0, len(groups), _GROUPS):
+        yield abandon(shard.keys, groups[first : first + _GROUPS], "cancelled")
+    # Messages of a group have ids that begin with its own.
+    prefixes = tuple(f"{group}." for group in groups)
+    queues = [_other(shard, name) for name in sorted(names)]
+    cancelled: set[str] = set()
+    running: set[str] = set()
+    for _ in range(_WALKS):
+        before = len(cancelled)
+        yield from _relay([shard, *queues])
+        for queue in queues:
+            yield from _cancel_in(queue, prefixes, cancelled, running)
+        if len(cancelled) == before:
+            break
+    return len(cancelled), len(running - cancelled)
+
+
+def _cancel_in(
+    queue: QueueRef, prefixes: tuple[str, ...], cancelled: set[str], running: set[str]
+) -> Plan[None]:
+    """End inner groups of a queue, delete the messages that wait, and ask for the end of those that run."""
+    for shard in (yield from queue.every_shard()):
+        walk = SortedSetWalk(shard.keys.joins, _PAGE)
+        inner: list[str] = []
+        while not walk.ended:
+            found = [member.decode() for member, _ in (yield from walk.page())]
+            inner += [name for name in found if name.startswith(prefixes)]
+        for first in range(0, len(inner), _GROUPS):
+            yield abandon(shard.keys, inner[first : first + _GROUPS], "cancelled")
+        waiting: list[str] = []
+        cursor = END
+        while True:
+            page = yield from scan_page(shard, cursor, *_STATES, count=_PAGE)
+            for message in page.items:
+                if not message.id.startswith(prefixes):
+                    continue
+                if message.state != "unacked":
+                    waiting.append(message.id)
+                elif message.id not in running:
+                    running.add(message.id)
+                    yield from leave_tombstone(shard, message.id)
+            cursor = page.cursor
+            if cursor == END:
+                break
+        cancelled.update((yield from delete_waiting(shard, waiting)))
+
+
+def _relay(queues: Sequence[QueueRef]) -> Plan[None]:
+    """Let what is on its way arrive; a destination that does not take it keeps it from running, too."""
+    for queue in queues:
+        for shard in (yield from queue.every_shard()):
+            with suppress(QworkerError):
+                yield from relay(shard.namespace, shard.keys)
+
+
+def _other(queue: QueueRef, name: str) -> QueueRef:
+    return QueueRef(
+        queue.namespace,
+        name,
+        queue.ids,
+        keyring=queue.keyring,
+        unreturned=queue.unreturned,
+        give_up_s=queue.give_up_s,
+    )
