@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from qworker.client.manage.sharing import REST_MS, Balancer
+from qworker.client.manage.balancing import REST_MS, Balancer
 from qworker.client.plan import run_plan
 from qworker.engine.shares import NO_LIMITS, OWN_TURN, take_turn
 from qworker.errors import AccessDeniedError, RefusedError, ServerError, concerns_the_call

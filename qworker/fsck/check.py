@@ -20,6 +20,7 @@ from qworker.fsck.layout import check_keys, check_leases
 from qworker.fsck.messages import Ids, check_duplicates, check_items
 from qworker.fsck.reading import pages_of_keys
 from qworker.fsck.runs import check_outboxes, check_runs
+from qworker.fsck.shares import check_shares
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_shard_name
 
@@ -93,6 +94,7 @@ def check(
     if not queues:
         yield from check_index(client, namespace, surveyed.queues, repair=repair)
     yield from check_shards(client, namespace, surveyed.queues, repair=repair)
+    yield from check_shares(client, namespace, surveyed.queues, repair=repair)
     for name in sorted(surveyed.queues | set(queues)):
         keys, leases = QueueKeys(namespace, name), surveyed.leases.get(name, [])
         yield from check_queue(client, keys, leases, repair=repair, on_progress=on_progress)

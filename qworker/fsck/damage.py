@@ -30,6 +30,7 @@ class Kind(Enum):
     LANE = "lane"
     UNIQUE = "unique key"
     GROUP = "group"
+    SHARE = "share"
     RUN = "lost run"
     OUTBOX = "lost outbox"
     UNREGISTERED = "unregistered"
@@ -73,6 +74,7 @@ REMEDIES: Final = {
     Kind.LANE: Remedy("forget it, or date it now"),
     Kind.UNIQUE: Remedy("free the key"),
     Kind.GROUP: Remedy("count its slots and seat its messages again"),
+    Kind.SHARE: Remedy("divide its limit anew, or take it away", "qworker limit ls QUEUE"),
     Kind.RUN: Remedy(
         "end it as discarded, and keep its steps for a day",
         "start the run again under another id; find out what took its message (an ack without complete, a failover)",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from qworker.app.control import ControlFlow
 from qworker.app.middleware import Middleware
-from qworker.client.manage.sharing import Balancer
+from qworker.client.manage.balancing import Balancer
 from qworker.client.message import DeadLetter
 from qworker.consumer.board.board import Board
 from qworker.consumer.child.assembly import assemble

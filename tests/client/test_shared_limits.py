@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from qworker.client.manage.balancing import Balancer
 from qworker.client.manage.limit import Limit
 from qworker.client.manage.shares import Divider
-from qworker.client.manage.sharing import Balancer
 from qworker.client.plan import run_plan
 from qworker.client.queue import Queue
 from qworker.engine.send import NewMessage, send

@@ -220,6 +220,10 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
         ),
         [Kind.GROUP],
     ),
+    "a share of a limit that was not set": (
+        lambda d: d.redis.hset(d.keys.limits, "api/", "c=0 s=5"),
+        [Kind.SHARE],
+    ),
     "a run whose message is gone": (
         lambda d: d.redis.zadd(d.keys.runs, {"gone": 1}),
         [Kind.RUN],

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from qworker.client.queue import Queue
 from qworker.client.relay import relay
 from qworker.fsck.check import check
 from qworker.fsck.damage import REMEDIES, Damage, Kind
@@ -118,3 +119,34 @@ def test_a_lost_outbox_is_relayed_again(drive: Drive) -> None:
     stored = [item.split()[1] for item in drive.redis.lrange(other.ready[0], 0, -1)]
     assert stored == [b"m5", b"m6"]
     assert drive.redis.xlen(drive.keys.outbox("other")) == 0
+
+
+@pytest.mark.parametrize(
+    ("stored", "problem"),
+    [
+        ("c=9 s={version}", "its share is 'c=9 s={version}', and 'c=1 s={version}' was allotted"),
+        ("", "it has no share, so it runs without the limit"),
+    ],
+)
+def test_a_share_that_was_not_allotted_is_written_again(
+    drive: Drive, stored: str, problem: str
+) -> None:
+    """Somebody gave a queue more of a limit over several queues, or took its share away."""
+    queue = Queue(drive.client, drive.namespace, drive.keys.queue)
+    queue.set_limit("api/", concurrency=2, with_queues=["other"])
+    words = drive.redis.hget(drive.keys.limits, "api/").decode()
+    version = words.partition("s=")[2]
+    assert words == f"c=1 s={version}"
+    assert checked(drive) == []
+    if stored:
+        drive.redis.hset(drive.keys.limits, "api/", stored.format(version=version))
+    else:
+        drive.redis.hdel(drive.keys.limits, "api/")
+    (damage,) = checked(drive)
+    assert (damage.queue, damage.kind, damage.where) == (queue.name, Kind.SHARE, "limit api/")
+    assert damage.problem == problem.format(version=version)
+    assert [each.repaired for each in checked(drive, repair=True)] == [True]
+    assert checked(drive) == []
+    shares = queue.shared_limits()["api/"].shares
+    assert shares == {queue.name: (1, 0), "other": (1, 0)}
+    assert drive.redis.hget(drive.keys.limits, "api/").startswith(b"c=1 s=")

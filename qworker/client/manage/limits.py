@@ -8,7 +8,7 @@ from typing import Any
 
 from qworker.client.manage import sharing
 from qworker.client.manage.limit import Limit, limit_of, share_version
-from qworker.client.manage.sharing import SharedLimit, declared
+from qworker.client.manage.shared_limits import SharedLimit, declared
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.fields import kinds_of, unknown_option

@@ -14,7 +14,7 @@ import msgspec
 
 from qworker.client.inspect.stats import workers_of
 from qworker.client.manage.limit import share_version
-from qworker.client.manage.sharing import zero_share
+from qworker.client.manage.shared_limits import zero_share
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import outboxes_of

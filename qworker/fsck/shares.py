@@ -1,0 +1,93 @@
+"""Limits over several queues: that each shard has the share that was allotted to it.
+
+A share is written once with its version, so shares of one version differ only if somebody has changed one. A shard
+whose version is older was not reached, or no reaper runs: what it may use beyond its share is still counted as used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Final
+
+from qworker.client.manage.limit import share_version
+from qworker.client.manage.shared_limits import SharedLimit, declared, share_words
+from qworker.client.manage.sharing import change
+from qworker.engine.groups import limits as stored_limits
+from qworker.engine.shares import TAKEN_AWAY, share
+from qworker.errors import ServerError, server_refused
+from qworker.fsck.damage import Damage, Kind
+from qworker.wire.keys import QueueKeys
+from qworker.wire.names import split_shard_name
+
+if TYPE_CHECKING:
+    from qworker.client.execute.sync import Client
+
+__all__ = ["check_shares"]
+
+#: A pass of a reaper, or a queue that leaves a limit, may be halfway.
+_AGAIN_S: Final = 0.5
+
+#: Problems by shard and limit.
+Problems = dict[tuple[str, str], str]
+
+
+def check_shares(
+    client: Client, namespace: str, shards: Collection[str], *, repair: bool
+) -> Iterator[Damage | str]:
+    """Compare the shares of shards with what they were allotted; yields a text if that could not be done."""
+    try:
+        known = client.run(declared(namespace))
+        found = _problems(client, namespace, shards, known)
+        if not found:
+            return
+        time.sleep(_AGAIN_S)
+        known = client.run(declared(namespace))
+        still = _problems(client, namespace, {shard for shard, _ in found}, known)
+    except ServerError as error:
+        if not server_refused(error):
+            raise
+        yield f"limits over several queues were not compared with their shares: {error}"
+        return
+    for shard, name in sorted(still.keys() & found.keys()):
+        if repair:
+            _repair(client, namespace, shard, name, known.get(name))
+        yield Damage(shard, Kind.SHARE, f"limit {name}", still[shard, name], repair)
+
+
+def _problems(
+    client: Client, namespace: str, shards: Collection[str], known: dict[str, SharedLimit]
+) -> Problems:
+    found: Problems = {}
+    for shard in shards:
+        has = _shares_of(client, namespace, shard)
+        for name in {*has, *(name for name, one in known.items() if shard in one.versions)}:
+            if problem := _problem(shard, has.get(name, ""), known.get(name)):
+                found[shard, name] = problem
+    return found
+
+
+def _problem(shard: str, has: str, one: SharedLimit | None) -> str:
+    if one is None or split_shard_name(shard)[0] not in one.queues:
+        return "it keeps a share of a limit that is not over it" if has else ""
+    if not has:
+        return "it has no share, so it runs without the limit"
+    version = share_version(has)
+    if version != one.versions.get(shard):
+        return ""
+    allotted = share_words(one.limit, *one.shares[shard], version)
+    return "" if has == allotted else f"its share is {has!r}, and {allotted!r} was allotted"
+
+
+def _shares_of(client: Client, namespace: str, shard: str) -> dict[str, str]:
+    words: dict[str, str] = client.execute(stored_limits(QueueKeys(namespace, shard)))
+    return {name: each for name, each in words.items() if share_version(each)}
+
+
+def _repair(client: Client, namespace: str, shard: str, name: str, one: SharedLimit | None) -> None:
+    """Divide the limit anew, or take away what is left of it."""
+    if one is not None and split_shard_name(shard)[0] in one.queues:
+        client.run(change(namespace, name, one.limit, one.queues))
+        return
+    version = share_version(_shares_of(client, namespace, shard).get(name, ""))
+    client.execute(share(QueueKeys(namespace, shard), [(name, version + 1, TAKEN_AWAY)]))
