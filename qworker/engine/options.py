@@ -16,12 +16,11 @@ from qworker.config.kinds import (
     DurationKind,
     FlagKind,
     IntegerKind,
-    Kind,
     SizeKind,
 )
 from qworker.durations import Duration
+from qworker.engine.option_kinds import GroupKind, KeyKind, MomentKind
 from qworker.errors import InvalidOptionError
-from qworker.wire.groups import is_group
 
 __all__ = [
     "COMMON_META",
@@ -44,63 +43,6 @@ MAX_RECEIVES: Final = 999_999
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class MomentKind(Kind):
-    """A point in time, with its time zone."""
-
-    @property
-    def limit(self) -> str:
-        """How to write one."""
-        return (
-            "it must be a datetime with a time zone, such as datetime.now(UTC) + timedelta(hours=1)"
-        )
-
-    def _checked(self, value: object, field: str) -> datetime:
-        if not isinstance(value, datetime):
-            raise self._refused(value, field, "is not a datetime")
-        if value.utcoffset() is None:
-            raise self._refused(value, field, "has no time zone")
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class KeyKind(Kind):
-    """Text of 1 to 256 bytes."""
-
-    @property
-    def limit(self) -> str:
-        """The range."""
-        return "it must be a str of 1 to 256 bytes in UTF-8"
-
-    def _checked(self, value: object, field: str) -> str:
-        if not isinstance(value, str):
-            raise self._refused(value, field, "is not a str")
-        try:
-            size = len(value.encode())
-        except UnicodeEncodeError:
-            raise self._refused(value, field, "holds a lone surrogate") from None
-        if not 1 <= size <= 256:
-            raise self._refused(value, field, f"is {size} bytes")
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class GroupKind(Kind):
-    """The name of a group, or of a group of a parent: `acme`, `acme/ann`."""
-
-    @property
-    def limit(self) -> str:
-        """How to write one."""
-        return "write 1 to 256 bytes without control characters, not * or =, and at most one / inside, such as acme/ann"
-
-    def _checked(self, value: object, field: str) -> str:
-        if not isinstance(value, str):
-            raise self._refused(value, field, "is not a str")
-        if not is_group(value):
-            raise self._refused(value, field, "is not the name of a group")
-        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
