@@ -192,7 +192,8 @@ def _list_runs(namespace: Namespace) -> ListedRuns:
             break
         try:
             queue = namespace.queues.get(name)
-            short = queue.inspect().stored <= _SEARCHED
+            inspection = queue.inspect()
+            short = inspection.stored + inspection.dead <= _SEARCHED
             found = queue.runs(_OF_QUEUE, search=short)
         except QworkerError as error:
             if not _is_passed_over(error, namespace):

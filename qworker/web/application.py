@@ -30,7 +30,7 @@ from qworker.monitor.sampler import Sampler
 from qworker.web.access import Access
 from qworker.web.actions.action import Action, Doing, act, record
 from qworker.web.actions.table import ACTIONS
-from qworker.web.error_pages import error_page, status_of
+from qworker.web.error_pages import error_page, status_of, title_of
 from qworker.web.guard import MAY_BE_FRAMED, Guard, SecureHeaders, read_form
 from qworker.web.lives import Lives
 from qworker.web.look import Look, Page
@@ -251,17 +251,17 @@ class Dashboard:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, QworkerError)
-        return self._error(request, status_of(error), str(error))
+        return self._error(request, status_of(error), str(error), title=title_of(error))
 
     async def _crashed(self, request: Request, error: Exception) -> Response:
         _log.error("page_failed", path=request.url.path[:200], exc_info=error)
         return self._error(request, 500)
 
     def _error(
-        self, request: Request, status: int, text: str = "", headers: Any = None
+        self, request: Request, status: int, text: str = "", headers: Any = None, title: str = ""
     ) -> Response:
         look = self._writer.look(request, _NOBODY, self.sampler.sample)
-        page = error_page(status, text)
+        page = error_page(status, text, title)
         if "text/event-stream" in request.headers.get("accept", ""):
             # In the place of figures that would get old; the browser asks again, and somebody may have signed in.
             live = render(page.template, self._writer.context(page, look), live=True)

@@ -9,11 +9,12 @@ from qworker.errors import (
     InvalidError,
     QworkerError,
     ServerError,
+    UnavailableError,
     concerns_the_call,
 )
 from qworker.web.look import Page
 
-__all__ = ["error_page", "status_of"]
+__all__ = ["ReadingError", "error_page", "status_of", "title_of"]
 
 _TITLES: Final = {
     400: "Bad request",
@@ -36,6 +37,10 @@ _TEXTS: Final = {
 }
 
 
+class ReadingError(UnavailableError):
+    """The first reading of the queues takes longer than a page waits."""
+
+
 def status_of(error: QworkerError) -> int:
     """Return the status of an error: 503 while a server is away, 502 if it refuses this, as it does a broken key."""
     if isinstance(error, BrokenQueueError):
@@ -45,7 +50,12 @@ def status_of(error: QworkerError) -> int:
     return 400 if isinstance(error, InvalidError) else 409
 
 
-def error_page(status: int, text: str) -> Page:
-    """Make the page of a status; `text`: what happened, '' for the usual words."""
+def title_of(error: QworkerError) -> str:
+    """Return the title of an error's page; '' for that of its status."""
+    return "Reading the queues …" if isinstance(error, ReadingError) else ""
+
+
+def error_page(status: int, text: str, title: str = "") -> Page:
+    """Make the page of a status; `text`: what happened, '' for the usual words, as for `title`."""
     shows = {"text": text or _TEXTS.get(status, ""), "status": status}
-    return Page("error.html", _TITLES.get(status, "Not possible"), shows, status=status)
+    return Page("error.html", title or _TITLES.get(status, "Not possible"), shows, status=status)

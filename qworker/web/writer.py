@@ -14,7 +14,7 @@ from qworker.errors import QworkerError, UnavailableError
 from qworker.monitor.jobs import Jobs
 from qworker.monitor.readings import Readings
 from qworker.web.access import Access
-from qworker.web.error_pages import error_page, status_of
+from qworker.web.error_pages import ReadingError, error_page, status_of, title_of
 from qworker.web.lives import Live
 from qworker.web.look import Look, Page
 from qworker.web.render import render
@@ -114,7 +114,9 @@ class Writer:
             name = str(request.path_params.get("queue"))
             # It is read again with every sample, so that the page comes back.
             watched = (name,) if name in sample.queues else ()
-            page = replace(error_page(status_of(error), str(error)), watched=watched)
+            page = replace(
+                error_page(status_of(error), str(error), title_of(error)), watched=watched
+            )
         text = render(page.template, self.context(page, look), live=True)
         return Live(text, page.watched, page.reads)
 
@@ -122,7 +124,11 @@ class Writer:
 def check_read(sample: Sample) -> None:
     """Raise `UnavailableError` if nothing has been read yet."""
     if not sample.now_ms:
-        raise UnavailableError(sample.problem or "it has not answered yet")
+        if sample.problem:
+            raise UnavailableError(sample.problem)
+        raise ReadingError(
+            "The first reading has not ended: there are many queues, or the server is slow."
+        )
 
 
 def base_of(request: Request) -> str:

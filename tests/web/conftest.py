@@ -22,6 +22,7 @@ from qworker.web.application import Dashboard
 from qworker.web.pages.table import PAGES
 from tests.cli.conftest import Shop
 from tests.servers import missing
+from tests.web.filled import fill
 
 HOST = "ops.test"
 WAIT_MS = 60_000
@@ -121,6 +122,12 @@ def made(shop: Shop) -> Iterator[Callable[..., Dashboard]]:
             return dashboard
 
         yield make
+
+
+@pytest.fixture
+def paths(shop: Shop) -> list[str]:
+    """The pages of a shop with something of everything."""
+    return fill(shop)
 
 
 @pytest.fixture

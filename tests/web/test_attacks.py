@@ -79,6 +79,23 @@ def hostile(shop: Shop) -> Shop:
         "@since",
         "x",
     )
+    steps = (
+        HOSTILE,
+        " t=1000 l=9007199254740991",
+        f"!{HOSTILE}",
+        " t=2000",
+        f"*{HOSTILE}",
+        " t=3000 d=7",
+        "late",
+        " t=9007199254740991",
+    )
+    pairs = [
+        word
+        for name, line in zip(steps[::2], steps[1::2], strict=True)
+        for word in (name, f"{line}\n{HOSTILE}")
+    ]
+    shop.ask("HSET", shop.keys().run("r-2"), *pairs)
+    shop.ask("ZADD", shop.keys().runs, 3, "r-2")
     shop.ask("SET", shop.keys().result("m-1"), f"ok\n{HOSTILE}")
     shop.ask("SET", shop.keys().result("m-2"), f"dead {HOSTILE} x\n{HOSTILE}")
     shop.ask("HSET", shop.keys().limits, HOSTILE, HOSTILE, "<b>", "c=x r=1/1 w=<i>")
@@ -168,7 +185,7 @@ def test_no_page_shows_or_trips_over_what_strangers_ask_or_store(
             check(answer.text, one)
     chained = [one.id for one in hostile.queue().peek(9, state="delayed")]
     assert len(chained) == 2
-    for message_id in ("m-1", "m-2", "m-3", "r-1", *chained):
+    for message_id in ("m-1", "m-2", "m-3", "r-1", "r-2", *chained):
         for path in ("/queues/emails/messages", "/runs/emails", "/calls/emails"):
             for page in ("", "/abandon") if "calls" in path else ("", "/cancel"):
                 answer = browser.get(f"{path}/{message_id}{page}")
@@ -176,6 +193,8 @@ def test_no_page_shows_or_trips_over_what_strangers_ask_or_store(
                 assert answer.status_code in ({502} if broken else ANSWERS), answer.text
                 assert ("rename or delete it" in answer.text) == broken
                 check(answer.text, path)
+    steps = browser.get("/runs/emails/r-2").text
+    assert steps.count("&lt;script&gt;") >= 6  # names and values of a step, a signal and a loop
     assert "Its chain" in browser.get(f"/queues/emails/messages/{chained[1]}").text
     assert "&lt;b&gt;" in browser.get("/calls").text
     shown = browser.get("/queues/emails/messages").text

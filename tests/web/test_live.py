@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from qworker import QWorker
+from qworker.client.execute.sync import Client
 from qworker.monitor.history import HOUR_S, Series
+from qworker.store.connections import ConnectionFactory
 from qworker.web import RIGHTS, Access, asgi
 from qworker.web.application import Dashboard
 from qworker.web.lives import Live, Lives
@@ -21,7 +24,9 @@ from qworker.web.render import sparkline
 from tests.cli.conftest import Shop
 from tests.servers import start
 from tests.timing import DEADLINE_S, Clock
+from tests.topologies.servers import until
 from tests.web.conftest import Browser
+from tests.web.filled import fill
 
 
 class Stream:
@@ -283,6 +288,35 @@ def test_pages_outlast_a_server_that_is_away(tmp_path: Path) -> None:
         assert "No answer from the server since" in browser.get(read).text, read
     assert browser.get("/healthz").status_code == 503
     dashboard.close()
+
+
+@pytest.mark.bad_input("dashboard: a server that hangs")
+def test_every_page_says_that_the_server_is_away_and_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the last figures and their time, or with 503 and a reload; a change is refused, and is not sent again."""
+    monkeypatch.setattr("qworker.web.mount.GIVE_UP_S", 0.3)
+    with start("valkey") as server, Client(ConnectionFactory(server.url), give_up_s=20) as client:
+        # A worker counts as gone after a while, and then it cannot be drained.
+        paths = [path for path in fill(Shop(client, "shop", server.url)) if "drain" not in path]
+        dashboard = asgi(QWorker("shop", url=server.url), authorize=lambda _: Access("ada", RIGHTS))
+        browser = Browser(dashboard)
+        assert {browser.get(path).status_code for path in paths} == {200}
+        os.kill(server.pid, signal.SIGSTOP)
+        until(lambda: "No answer from the server since" in browser.get("/").text)
+        for path in paths:
+            answer = browser.get(path)
+            if "No answer from the server since" in answer.text:
+                assert answer.status_code == 200, path
+            else:
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "3"), path
+                assert 'http-equiv="refresh"' in answer.text
+        pressed = browser.post("/queues/emails/pause", {"direction": "out"})
+        assert (pressed.status_code, 'http-equiv="refresh"' in pressed.text) == (503, False)
+        os.kill(server.pid, signal.SIGCONT)
+        for path in paths:
+            until(lambda path=path: browser.get(path).status_code == 200)
+        dashboard.close()
 
 
 def test_the_last_hour_is_kept_and_peaks_are_not_lost() -> None:

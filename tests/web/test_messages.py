@@ -103,9 +103,10 @@ def test_a_search_looks_at_a_bounded_number_and_goes_further_if_asked(
 
 
 def test_what_the_hook_hides_is_neither_shown_nor_found(
-    made: Callable[..., Dashboard], spread: dict[str, str]
+    made: Callable[..., Dashboard], shop: Shop, spread: dict[str, str]
 ) -> None:
-    """Else a search would tell it, letter by letter."""
+    """Else a search would tell it, letter by letter. A result passes the hook, too."""
+    shop.ask("SET", shop.keys().result(spread["ready"]), 'ok\n"Zürich, too"')
     hides = Browser(made(redact=lambda task, body: "hidden" if task == "report" else body))
     assert listed(hides, f"text={quote('zürich')}") == []
     assert listed(hides, "text=hidden") == [spread["ready"]]

@@ -31,8 +31,8 @@ _STEPS: Final = 500
 _EXCERPT: Final = 200
 #: A pause before a step that is worth a word.
 _GAP_S: Final = 1.0
-#: Messages of a queue up to which one is searched for the message of a run that neither sleeps nor waits.
-_SEARCHED: Final = 100_000
+#: Messages of a queue, dead ones too, up to which it is searched for the message of a run that does not sleep or wait.
+_SEARCHED: Final = 20_000
 #: The same for a page that is written again every two seconds.
 _SEARCHED_OFTEN: Final = 2_000
 
@@ -108,9 +108,9 @@ def _find(look: Look) -> RunStatus | None:
         return None
     client, ref = look.namespace.client, look.namespace.queues.ref(look.names["queue"])
     inspection = client.run(inspect(ref))
-    most = _SEARCHED_OFTEN if look.live else _SEARCHED
+    long = inspection.stored + inspection.dead > (_SEARCHED_OFTEN if look.live else _SEARCHED)
     for shard in client.run(_shards(ref)):
-        [known] = client.run(statuses(shard, [run_id], search=inspection.stored <= most))
+        [known] = client.run(statuses(shard, [run_id], search=not long))
         if known.recorded or (known.message is not None and "c" in known.message.flags):
             return known
     return None
