@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from qworker.client.checks import check_count
 from qworker.client.follow import Opened
-from qworker.client.limits import check_count
 from qworker.client.per_shard import everywhere, of_one_key, until_found
 from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import QueueRef

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import structs
 
+from qworker.client.checks import check_visibility_ms
 from qworker.client.lease_pages import by_lease, pages_of, shard_by_shard
-from qworker.client.limits import check_visibility_ms
 from qworker.client.message import Message, Receipt
 from qworker.client.per_shard import where_held
 from qworker.client.plan import Plan

@@ -38,7 +38,7 @@ __all__ = [
     "redrive",
 ]
 
-#: Letters per page: bodies are up to 256 KiB by default, and one reply should not block the server for long.
+#: Dead letters per page: bodies are up to 256 KiB by default, and one reply should not block the server for long.
 PAGE: Final = 100
 
 
@@ -76,7 +76,7 @@ Act = Callable[[QueueKeys, Sequence[EntryId]], Command[Changed]]
 class Reading:
     """A pass over the dead letters of one shard in pages of up to `size`, oldest or newest first.
 
-    Letters that die after its start are left out. Letters that were read may go before the next page is read.
+    Those that die after its start are left out. Those that were read may go before the next page is read.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ __all__ = ["dead", "dead_of", "drop_dead", "find_dead", "redrive", "shard_of", "
 _COUNT: Final = IntegerKind("most dead letters", minimum=1)
 _LIMIT: Final = IntegerKind("most dead letters")
 _ALL: Final = DeadFilter()
-#: Letters per page of a read that changes nothing.
+#: Dead letters per page of a read that changes nothing.
 _PAGE: Final = 500
 
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from qworker.client.checks import check_count, check_skip, check_state
 from qworker.client.dead import verbs
 from qworker.client.inspect.find import Search, find_delayed, scored
-from qworker.client.limits import check_count, check_skip, check_state
 from qworker.client.message import Receipt, Stored
 from qworker.client.page_size import PageSize
 from qworker.client.per_shard import chained, each_readable, of_one_key, of_one_shard, until_found

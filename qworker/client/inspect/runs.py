@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
+from qworker.client.checks import check_count
 from qworker.client.dead.filter import DeadFilter
 from qworker.client.dead.pages import Reading
 from qworker.client.inspect.find import Search, find_delayed, scored
 from qworker.client.inspect.peek import lease
 from qworker.client.inspect.results import look
-from qworker.client.limits import check_count
 from qworker.client.message import Stored
 from qworker.client.per_shard import everywhere, until_found
 from qworker.client.plan import Plan

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from qworker.client.checks import check_state
 from qworker.client.dead import verbs
 from qworker.client.inspect import peek
 from qworker.client.inspect.pages import END, MAX_COUNT, Page, Unread, bad_cursor, check_page
 from qworker.client.inspect.walk import ListWalk
-from qworker.client.limits import check_state
 from qworker.client.message import Stored
 from qworker.client.namespace.queues import existing, is_queue
 from qworker.client.page_size import PageSize

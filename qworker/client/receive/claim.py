@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
+from qworker.client.checks import check_count, check_skip, check_visibility_ms
 from qworker.client.inspect import peek
-from qworker.client.limits import check_count, check_skip, check_visibility_ms
 from qworker.client.message import Message, Receipt, Stored, deliver
 from qworker.client.per_shard import chained, each_readable
 from qworker.client.plan import Plan, each_soon

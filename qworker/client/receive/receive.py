@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from qworker.client.limits import check_count, check_visibility_ms
+from qworker.client.checks import check_count, check_visibility_ms
 from qworker.client.message import Message
 from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import HasRef, QueueRef

@@ -121,5 +121,5 @@ class DeadLetterChanger:
         changed = self._client.run(change_these(keys, act, dead, self._throttle))
         counts["done"] += changed.done
         counts["foreign"] += changed.foreign
-        # Letters that another message with their unique key keeps out are still dead; they are reported as gone.
+        # Dead letters that another message with their unique key keeps out are still dead; they are reported as gone.
         counts["gone"] += changed.gone + changed.kept_out + len(entries) - len(dead)

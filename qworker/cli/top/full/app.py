@@ -8,9 +8,9 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from qworker.cli.top.full.dead import DeadLetters
+from qworker.cli.top.full.dead_of_kind import DeadOfKind
 from qworker.cli.top.full.drawing import ALWAYS, footer
 from qworker.cli.top.full.head import KEY_NAMES
-from qworker.cli.top.full.letters import Letters
 from qworker.cli.top.full.queues import Queues
 from qworker.cli.top.full.tasks import Tasks
 from qworker.cli.top.full.texts import (
@@ -24,7 +24,7 @@ __all__ = ["Top"]
 _VERBS: Final = sorted(
     {
         key.key
-        for view in (Queues, Workers, Handlers, DeadLetters, Letters, Tasks)
+        for view in (Queues, Workers, Handlers, DeadLetters, DeadOfKind, Tasks)
         for key in view.keys
         if key.key != "enter"
     }
@@ -63,7 +63,7 @@ class Top(Verbs):
 
     def action_next(self, by: int) -> None:
         """Show the next table."""
-        at = self.views.index(self.dead if isinstance(self.view, Letters) else self.view)
+        at = self.views.index(self.dead if isinstance(self.view, DeadOfKind) else self.view)
         self._turn_to(self.views[(at + by) % len(self.views)])
 
     def action_filter(self) -> None:
@@ -89,7 +89,7 @@ class Top(Verbs):
         if self.query_one("#filter", Input).display or self.view.filter:
             self._close_filter()
             self.view.set_filter("")
-        elif isinstance(self.view, Letters):
+        elif isinstance(self.view, DeadOfKind):
             self._turn_to(self.dead)
         elif self.view is self.dead and self.dead.only:
             self._only("")
@@ -105,7 +105,7 @@ class Top(Verbs):
     def action_help(self) -> None:
         """Show the keys."""
         self._open(
-            "Keys", lambda: help_page([*self.views, Letters], [*footer(self.glyphs), *ALWAYS])
+            "Keys", lambda: help_page([*self.views, DeadOfKind], [*footer(self.glyphs), *ALWAYS])
         )
 
     def action_interrupt(self) -> None:

@@ -15,12 +15,12 @@ from textual.widgets import Input, Static
 from qworker.cli.framework.terminal import plain
 from qworker.cli.top.full.bar import Bar
 from qworker.cli.top.full.dead import DeadLetters
+from qworker.cli.top.full.dead_of_kind import DeadOfKind
 from qworker.cli.top.full.dialogs import Page
 from qworker.cli.top.full.findings import Findings
 from qworker.cli.top.full.glyphs import UNICODE, Glyphs
 from qworker.cli.top.full.grid import TONES, Grid
 from qworker.cli.top.full.head import Place, figures, foot, overflow, place_line, tabs
-from qworker.cli.top.full.letters import Letters
 from qworker.cli.top.full.operator import Operator
 from qworker.cli.top.full.queues import Queues
 from qworker.cli.top.full.tasks import Tasks
@@ -193,7 +193,7 @@ class Drawing(App[None]):
             left.append(plain("; ".join(sample.partial)), TONES["bad"])
         elif self.view is self.dead:
             left.append(plain(self.dead.scope()), TONES["dim"])
-        elif isinstance(self.view, Letters):
+        elif isinstance(self.view, DeadOfKind):
             row = self.view.row
             left.append(plain(f"{row.queue}: {row.group.pattern} (Esc: back)"), TONES["dim"])
         view, right = self.view, Text(no_wrap=True)

@@ -12,9 +12,9 @@ from qworker.cli.framework.terminal import plain
 from qworker.cli.top.full.background import in_background
 from qworker.cli.top.full.blocks import drawn
 from qworker.cli.top.full.dead import DeadRow
+from qworker.cli.top.full.dead_of_kind import DeadOfKind
 from qworker.cli.top.full.dialogs import Page
 from qworker.cli.top.full.drawing import NO_STACK, TALL
-from qworker.cli.top.full.letters import Letters
 from qworker.cli.top.full.reading import Reading
 from qworker.cli.top.full.tasks import TaskRow
 from qworker.cli.top.full.texts import (
@@ -92,7 +92,7 @@ class Opening(Reading):
                 return title, lambda: letter_page(row.queue, letter, now_ms)
             case Finding():
                 return row.check, lambda: finding_page(row)
-            case DeadLetter() if isinstance(self.view, Letters):
+            case DeadLetter() if isinstance(self.view, DeadOfKind):
                 queue, read_ms = self.view.row.queue, self.view.now_ms
                 title = f"{queue}: dead letter {row.entry_id}"
                 return title, lambda: letter_page(queue, row, read_ms)
@@ -131,6 +131,6 @@ class Opening(Reading):
             self._page.rewrite()
 
     def _open_group(self, row: DeadRow) -> None:
-        letters = Letters(row)
+        letters = DeadOfKind(row)
         self._turn_to(letters)
         self.run_worker(self._letters_of(letters))

@@ -11,9 +11,9 @@ from textual.widgets import Input
 from qworker.cli.framework.errors import describe
 from qworker.cli.top.full.background import in_background
 from qworker.cli.top.full.dead import read_dead
+from qworker.cli.top.full.dead_of_kind import DeadOfKind
 from qworker.cli.top.full.drawing import Drawing
 from qworker.cli.top.full.glyphs import ASCII
-from qworker.cli.top.full.letters import Letters
 from qworker.cli.top.full.view import View
 from qworker.errors import QworkerError
 from qworker.monitor.rows import QueueRow
@@ -90,7 +90,7 @@ class Reading(Drawing):
         for job_id in ended.keys() - self._ended_jobs:
             self.dead.forget()
             self.run_worker(self._refreshed(ended[job_id]))
-            if isinstance(self.view, Letters):
+            if isinstance(self.view, DeadOfKind):
                 self.run_worker(self._letters_of(self.view))
         self._ended_jobs = set(ended)
         if self.view is self.dead and self.dead.is_due() and not self._reading_dead:
@@ -133,7 +133,7 @@ class Reading(Drawing):
         self.tasks.update(self.shown)
         self.draw()
 
-    async def _letters_of(self, letters: Letters) -> None:
+    async def _letters_of(self, letters: DeadOfKind) -> None:
         try:
             found, now_ms = await in_background(lambda: letters.load(self.namespace))
         except QworkerError as error:

@@ -8,8 +8,8 @@ from typing import Any, Final
 from qworker.cli.framework.errors import describe
 from qworker.cli.top.full.background import in_background
 from qworker.cli.top.full.dead import DeadRow
+from qworker.cli.top.full.dead_of_kind import DeadOfKind
 from qworker.cli.top.full.dialogs import Ask, Choice, Confirm
-from qworker.cli.top.full.letters import Letters
 from qworker.cli.top.full.opening import Opening
 from qworker.cli.top.full.operator import Counted
 from qworker.cli.top.full.tasks import TaskRow
@@ -163,7 +163,7 @@ class Verbs(Opening):
     def action_change_one(self, verb: str) -> None:
         """Redrive or drop one dead letter."""
         row: DeadLetter | None = self._row
-        if row is None or not isinstance(self.view, Letters):
+        if row is None or not isinstance(self.view, DeadOfKind):
             return
         queue, entry = self.view.row.queue, row.entry_id
         drop = verb == "drop"
@@ -178,7 +178,7 @@ class Verbs(Opening):
 
     def action_stop(self) -> None:
         """Stop the change of a queue that runs, or undo the drop that has not begun."""
-        row = self.view.row if isinstance(self.view, Letters) else self._row
+        row = self.view.row if isinstance(self.view, DeadOfKind) else self._row
         if isinstance(row, DeadRow):
             self._do(lambda: self.operator.stop(row.queue))
 
@@ -278,7 +278,7 @@ class Verbs(Opening):
             return
         self.dead.forget()
         self.say(text, "good")
-        if isinstance(self.view, Letters):
+        if isinstance(self.view, DeadOfKind):
             self.run_worker(self._letters_of(self.view))
         self._read_tasks()
 

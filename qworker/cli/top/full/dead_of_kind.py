@@ -1,4 +1,4 @@
-"""The dead letters of one group on the screen."""
+"""The dead letters of one kind of error on the screen."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from qworker.monitor.namespace import Namespace
     from qworker.monitor.sample import Sample
 
-__all__ = ["Letters"]
+__all__ = ["DeadOfKind"]
 
-#: Dead letters of a group that are listed.
+#: Dead letters that are listed.
 _LISTED: Final = 500
 
 
-class Letters(View[Any]):
-    """The dead letters of one group: the newest first."""
+class DeadOfKind(View[Any]):
+    """The dead letters of one kind of error: the newest first."""
 
     name = "letters"
     title = "Dead letters"
