@@ -481,6 +481,7 @@ function group_of(item)
 end
 
 local made
+local byte, find = string.byte, string.find -- called for every group
 local ZEROS = { __index = { turn = 0, rate_ms = 0, wait_ms = 0 } }
 function groups()
   if made then return made end
@@ -512,15 +513,19 @@ function groups()
     redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
   end
 
+  -- The values of a record as it is stored; nil without one.
+  function it.values_of(found)
+    if not found or byte(found) ~= 0x98 then return nil end
+    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
+    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
+    return number, first, last, busy, turn, tag, rate_ms, wait_ms
+  end
+
   -- In `one`: `number` is nil without waiting members; `turn`, `rate_ms` and `wait_ms` only if they are not 0, because most
   -- groups have none; `stale` and `dirty` say what `finish` will do about it.
   local function read(name, found)
-    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms
-    if found and string.byte(found) == 0x98 then
-      sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
-      sound = sound and type(number) == 'number' and type(wait_ms) == 'number'
-    end
-    if not sound then number, first, last, busy, turn, tag, rate_ms, wait_ms = -1, 0, -1, 0, 0, 0, 0, 0 end
+    local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+    if not number then number, first, last, busy, turn, tag, rate_ms, wait_ms = -1, 0, -1, 0, 0, 0, 0, 0 end
     if number < 0 then number = nil end
     local one = {
       number = number, first = first, last = last, busy = busy, tag = tag, known = found and true, stale = false, dirty = false,
@@ -529,7 +534,7 @@ function groups()
     if turn ~= 0 then one.turn = turn end
     if rate_ms ~= 0 then one.rate_ms = rate_ms end
     if wait_ms ~= 0 then one.wait_ms = wait_ms end
-    if string.find(name, '/', 1, true) then one.parent = it.parent_of(name) end
+    if find(name, '/', 1, true) then one.parent = it.parent_of(name) end
     records[name] = one
     return one
   end
@@ -552,8 +557,9 @@ function groups()
     end
   end
 
-  function it.write(name)
-    local one = it.record(name)
+  -- `one` may be left out: its record.
+  function it.write(name, one)
+    one = one or it.record(name)
     if not together then return it.write_records({ name }) end
     if not one.dirty then
       one.dirty = true
@@ -616,7 +622,7 @@ end
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local states, later, records = it.states, it.later, it.records
-  local AT_ONCE = 1000 -- values of one command
+  local AT_ONCE, ORDERED = 1000, 61 -- values of one command · =
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
     ZADD = function(key, ...) return redis.call('ZADD', key, ...) end,
@@ -634,18 +640,17 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return sum
   end
 
-  -- The numbers of a call repeat, and packing one costs more than finding it.
+  -- Most numbers of a call repeat, and packing one costs more than finding it.
   local packed = setmetatable({}, { __index = function(known, number)
     local bytes = cmsgpack.pack(number)
     if number == number then known[number] = bytes end
     return bytes
   end })
 
-  local function pack(one)
-    local waits = one.turn == 0 and one.rate_ms == 0 and one.wait_ms == 0
-    return '\152' .. packed[one.number or -1] .. packed[one.first] .. packed[one.last] .. packed[one.busy]
-      .. (waits and '\0' or packed[one.turn]) .. packed[one.tag]
-      .. (waits and '\0\0' or packed[one.rate_ms] .. packed[one.wait_ms])
+  local function pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
+    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
+      .. packed[turn] .. packed[tag] .. waits
   end
 
   -- Write records. A group without members, slots or a wait is forgotten.
@@ -664,13 +669,50 @@ more_of_groups[#more_of_groups + 1] = function(it)
           -- Only its rate or its wait is left: it is forgotten after that.
           ends[#ends + 1], ends[#ends + 2] = math.ceil(math.max(one.rate_ms, one.wait_ms)), name
         end
-        set[#set + 1], set[#set + 2] = ':' .. name, pack(one)
+        set[#set + 1], set[#set + 2] = ':' .. name,
+          pack(one.number or -1, one.first, one.last, one.busy, one.turn, one.tag, one.rate_ms, one.wait_ms)
         one.known = true
       end
     end
     it.in_parts('ZADD', later, ends)
     it.in_parts('HSET', states, set)
     it.in_parts('HDEL', states, gone)
+  end
+
+  -- Members of groups have ended, `freed` of each of `names`. Groups that need no more than their records are written at once: those
+  -- without a parent, and either without waiting members or without a limit, so that they
+  -- stand in line as before. Returns the others.
+  function it.lower_busy(names, freed)
+    local unlimited, fields, asked, rest, set, gone = it.are_unlimited(), {}, {}, {}, {}, {}
+    for i = 1, #names do
+      local name = names[i]
+      if records[name] or string.find(name, '/', 1, true) then
+        rest[#rest + 1] = name
+      else
+        fields[#fields + 1], asked[#asked + 1] = ':' .. name, name
+      end
+    end
+    local function lower(field, name, found)
+      local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+      local stands = number and (number < 0 or unlimited and string.byte(name) ~= ORDERED)
+      busy = stands and (busy > freed[name] and busy - freed[name] or 0)
+      local empty = stands and number < 0 and busy == 0 and turn == 0
+      if not stands or empty and (rate_ms ~= 0 or wait_ms ~= 0) then
+        rest[#rest + 1] = name
+      elseif empty then
+        gone[#gone + 1] = field
+      else
+        set[#set + 1], set[#set + 2] = field, pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+      end
+    end
+    for from = 1, #fields, AT_ONCE do
+      local to = math.min(from + AT_ONCE - 1, #fields)
+      local found = redis.call('HMGET', states, unpack(fields, from, to))
+      for i = from, to do lower(fields[i], asked[i], found[i - from + 1]) end
+    end
+    it.in_parts('HSET', states, set)
+    it.in_parts('HDEL', states, gone)
+    return rest
   end
 end
 -- The lines of groups and parents whose members wait for a turn. See lib/groups.lua.
@@ -1028,7 +1070,6 @@ end
 end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local ORDERED = 61 -- =
   local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local slots, in_parts = it.slots, it.in_parts
 
@@ -1059,23 +1100,19 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Members of groups have ended, `freed` of each of `names`: each group is read and written once.
   local function release(names, freed)
+    names = it.lower_busy(names, freed)
     it.read_many(names)
-    local records, unlimited = it.records, it.are_unlimited()
-    for i = 1, #names do
-      local name = names[i]
-      local one = records[name]
+    for _, name in ipairs(names) do
+      local one = it.record(name)
       one.busy = math.max(0, one.busy - freed[name])
       if one.parent then
         local above = it.record(one.parent)
         above.busy = math.max(0, above.busy - freed[name])
       end
     end
-    for i = 1, #names do
-      local name = names[i]
-      local one = records[name]
-      -- Without members it does not stand in line, and without a limit it never left it.
-      local stands = not one.parent and (not one.number or unlimited and string.byte(name) ~= ORDERED)
-      if stands then it.write(name) else it.refresh(name) end
+    for _, name in ipairs(names) do
+      local one = it.record(name)
+      if one.number or one.parent then it.refresh(name) else it.write(name) end
     end
   end
 

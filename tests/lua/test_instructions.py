@@ -18,14 +18,14 @@ from tests.lua.instructions import Counter
 ALLOWED = {"send": 200, "receive": 364, "ack": 227, "ack and receive": 374}
 #: Instructions and commands of a call with a batch of 100 members of groups, by how many groups they are of.
 ALLOWED_OF_GROUPS = {
-    "receive, a group each": (51_905, 148),
-    "ack, a group each": (21_079, 34),
-    "receive, many groups": (54_126, 147),
-    "ack, many groups": (25_186, 34),
-    "receive, ten groups": (39_138, 88),
-    "ack, ten groups": (6_750, 34),
-    "receive, groups of ten parents": (76_212, 240),
-    "ack, groups of ten parents": (24_524, 55),
+    "receive, a group each": (49_722, 148),
+    "ack, a group each": (14_238, 34),
+    "receive, many groups": (51_657, 147),
+    "ack, many groups": (18_452, 34),
+    "receive, ten groups": (37_382, 88),
+    "ack, ten groups": (6_129, 34),
+    "receive, groups of ten parents": (73_463, 240),
+    "ack, groups of ten parents": (25_637, 55),
 }
 
 

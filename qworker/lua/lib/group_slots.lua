@@ -1,6 +1,5 @@
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local ORDERED = 61 -- =
   local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local slots, in_parts = it.slots, it.in_parts
 
@@ -31,23 +30,19 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Members of groups have ended, `freed` of each of `names`: each group is read and written once.
   local function release(names, freed)
+    names = it.lower_busy(names, freed)
     it.read_many(names)
-    local records, unlimited = it.records, it.are_unlimited()
-    for i = 1, #names do
-      local name = names[i]
-      local one = records[name]
+    for _, name in ipairs(names) do
+      local one = it.record(name)
       one.busy = math.max(0, one.busy - freed[name])
       if one.parent then
         local above = it.record(one.parent)
         above.busy = math.max(0, above.busy - freed[name])
       end
     end
-    for i = 1, #names do
-      local name = names[i]
-      local one = records[name]
-      -- Without members it does not stand in line, and without a limit it never left it.
-      local stands = not one.parent and (not one.number or unlimited and string.byte(name) ~= ORDERED)
-      if stands then it.write(name) else it.refresh(name) end
+    for _, name in ipairs(names) do
+      local one = it.record(name)
+      if one.number or one.parent then it.refresh(name) else it.write(name) end
     end
   end
 

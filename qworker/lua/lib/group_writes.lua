@@ -1,7 +1,7 @@
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local states, later, records = it.states, it.later, it.records
-  local AT_ONCE = 1000 -- values of one command
+  local AT_ONCE, ORDERED = 1000, 61 -- values of one command · =
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
     ZADD = function(key, ...) return redis.call('ZADD', key, ...) end,
@@ -19,18 +19,17 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return sum
   end
 
-  -- The numbers of a call repeat, and packing one costs more than finding it.
+  -- Most numbers of a call repeat, and packing one costs more than finding it.
   local packed = setmetatable({}, { __index = function(known, number)
     local bytes = cmsgpack.pack(number)
     if number == number then known[number] = bytes end
     return bytes
   end })
 
-  local function pack(one)
-    local waits = one.turn == 0 and one.rate_ms == 0 and one.wait_ms == 0
-    return '\152' .. packed[one.number or -1] .. packed[one.first] .. packed[one.last] .. packed[one.busy]
-      .. (waits and '\0' or packed[one.turn]) .. packed[one.tag]
-      .. (waits and '\0\0' or packed[one.rate_ms] .. packed[one.wait_ms])
+  local function pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
+    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
+      .. packed[turn] .. packed[tag] .. waits
   end
 
   -- Write records. A group without members, slots or a wait is forgotten.
@@ -49,12 +48,49 @@ more_of_groups[#more_of_groups + 1] = function(it)
           -- Only its rate or its wait is left: it is forgotten after that.
           ends[#ends + 1], ends[#ends + 2] = math.ceil(math.max(one.rate_ms, one.wait_ms)), name
         end
-        set[#set + 1], set[#set + 2] = ':' .. name, pack(one)
+        set[#set + 1], set[#set + 2] = ':' .. name,
+          pack(one.number or -1, one.first, one.last, one.busy, one.turn, one.tag, one.rate_ms, one.wait_ms)
         one.known = true
       end
     end
     it.in_parts('ZADD', later, ends)
     it.in_parts('HSET', states, set)
     it.in_parts('HDEL', states, gone)
+  end
+
+  -- Members of groups have ended, `freed` of each of `names`. Groups that need no more than their records are written at once: those
+  -- without a parent, and either without waiting members or without a limit, so that they
+  -- stand in line as before. Returns the others.
+  function it.lower_busy(names, freed)
+    local unlimited, fields, asked, rest, set, gone = it.are_unlimited(), {}, {}, {}, {}, {}
+    for i = 1, #names do
+      local name = names[i]
+      if records[name] or string.find(name, '/', 1, true) then
+        rest[#rest + 1] = name
+      else
+        fields[#fields + 1], asked[#asked + 1] = ':' .. name, name
+      end
+    end
+    local function lower(field, name, found)
+      local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+      local stands = number and (number < 0 or unlimited and string.byte(name) ~= ORDERED)
+      busy = stands and (busy > freed[name] and busy - freed[name] or 0)
+      local empty = stands and number < 0 and busy == 0 and turn == 0
+      if not stands or empty and (rate_ms ~= 0 or wait_ms ~= 0) then
+        rest[#rest + 1] = name
+      elseif empty then
+        gone[#gone + 1] = field
+      else
+        set[#set + 1], set[#set + 2] = field, pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+      end
+    end
+    for from = 1, #fields, AT_ONCE do
+      local to = math.min(from + AT_ONCE - 1, #fields)
+      local found = redis.call('HMGET', states, unpack(fields, from, to))
+      for i = from, to do lower(fields[i], asked[i], found[i - from + 1]) end
+    end
+    it.in_parts('HSET', states, set)
+    it.in_parts('HDEL', states, gone)
+    return rest
   end
 end

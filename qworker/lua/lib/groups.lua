@@ -35,6 +35,7 @@ function group_of(item)
 end
 
 local made
+local byte, find = string.byte, string.find -- called for every group
 local ZEROS = { __index = { turn = 0, rate_ms = 0, wait_ms = 0 } }
 function groups()
   if made then return made end
@@ -66,15 +67,19 @@ function groups()
     redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
   end
 
+  -- The values of a record as it is stored; nil without one.
+  function it.values_of(found)
+    if not found or byte(found) ~= 0x98 then return nil end
+    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
+    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
+    return number, first, last, busy, turn, tag, rate_ms, wait_ms
+  end
+
   -- In `one`: `number` is nil without waiting members; `turn`, `rate_ms` and `wait_ms` only if they are not 0, because most
   -- groups have none; `stale` and `dirty` say what `finish` will do about it.
   local function read(name, found)
-    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms
-    if found and string.byte(found) == 0x98 then
-      sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
-      sound = sound and type(number) == 'number' and type(wait_ms) == 'number'
-    end
-    if not sound then number, first, last, busy, turn, tag, rate_ms, wait_ms = -1, 0, -1, 0, 0, 0, 0, 0 end
+    local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+    if not number then number, first, last, busy, turn, tag, rate_ms, wait_ms = -1, 0, -1, 0, 0, 0, 0, 0 end
     if number < 0 then number = nil end
     local one = {
       number = number, first = first, last = last, busy = busy, tag = tag, known = found and true, stale = false, dirty = false,
@@ -83,7 +88,7 @@ function groups()
     if turn ~= 0 then one.turn = turn end
     if rate_ms ~= 0 then one.rate_ms = rate_ms end
     if wait_ms ~= 0 then one.wait_ms = wait_ms end
-    if string.find(name, '/', 1, true) then one.parent = it.parent_of(name) end
+    if find(name, '/', 1, true) then one.parent = it.parent_of(name) end
     records[name] = one
     return one
   end
@@ -106,8 +111,9 @@ function groups()
     end
   end
 
-  function it.write(name)
-    local one = it.record(name)
+  -- `one` may be left out: its record.
+  function it.write(name, one)
+    one = one or it.record(name)
     if not together then return it.write_records({ name }) end
     if not one.dirty then
       one.dirty = true

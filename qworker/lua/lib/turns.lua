@@ -12,6 +12,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   it.begin()
   local families = turns.families(it)
   local taken = { names = {}, members = 0, gone = {}, left = {}, families = families, line = line }
+  local gone, left = taken.gone, taken.left
   local tags, records, window_end = it.tags(), it.records, 0
   local tombstones, spare = batch.tombstones ~= nil, 0 -- how many stand in line beyond those that the batch needs
 
@@ -55,16 +56,16 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       it.drop_number(one)
       return nil
     end
-    if batch.bytes > 0 and batch.bytes + #item > bounds.bytes then
+    local bytes, head = batch.bytes + #item, item
+    if bytes > bounds.bytes and bytes > #item then
       full = true
       return false
     end
     if seat then it.pass(one, seat) else one.first = one.first + 1 end
     if one.first > one.last then it.drop_number(one) end
-    batch.bytes = batch.bytes + #item
-    taken.gone[#taken.gone + 1] = item
-    local head = item
-    if book.all or tombstones or string.find(item, ' x=', 1, true) or string.find(item, ' u=', 1, true) then
+    batch.bytes = bytes
+    gone[#gone + 1] = item
+    if book.all or tombstones or find(item, ' x=', 1, true) or find(item, ' u=', 1, true) then
       head = header(item)
       local ended = over(head, now, tombstones)
       if ended and parse(item) then
@@ -92,7 +93,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
     local group = families.first(name)
     if group then
       local own, cap = it.record(group), it.limit(group)
-      it.write(group)
+      it.write(group, own)
       local is_open = own.busy < cap.concurrency
       local until_ms = is_open and waits(group, own, cap)
       if until_ms then
@@ -110,7 +111,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
 
   -- One turn of a group or parent; returns whether it stays in line.
   local function turn(name, one)
-    it.write(name)
+    it.write(name, one)
     local limit = it.limit(name)
     if one.busy >= limit.concurrency then return false end
     local until_ms = waits(name, one, limit)
@@ -138,7 +139,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       if turn(name, one) then
         line.add(name, one.tag > tag and one.tag or tag)
       else
-        taken.left[#taken.left + 1] = name
+        left[#left + 1] = name
       end
       if number == before and window_end then
         -- It gave nothing: another one is needed.
